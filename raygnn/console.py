@@ -41,7 +41,7 @@ class Event:
 
     @property
     def line(self) -> str:
-        """As a log shows it."""
+        """The event as a line of a log."""
         start = f"{LINE_START} {self.label}" if self.label else LINE_START
         return f"{start}] {self.text}"
 

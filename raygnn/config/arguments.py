@@ -24,7 +24,7 @@ class Arguments(Section):
 
 
 class OpenArguments(Arguments):
-    """Of a component that takes arguments beside those that it names."""
+    """Base of components that take further arguments beside their declared ones."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -314,7 +314,7 @@ class TrainLoader(Section):
 
 
 class Loader(Section):
-    """How batches are made."""
+    """Options of the data loaders."""
 
     batch_size: PositiveWhole | None = Field(
         default=1024,
@@ -384,7 +384,7 @@ _GLOBAL = ("training", "global_batch_size")
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How many seeds go into a step.
+    """The number of seeds per micro-batch and step.
 
     Attributes:
         batch_size: seeds of one micro-batch on one worker.

@@ -51,7 +51,7 @@ NumWorkers = Annotated[
 
 
 class Scaling(Section):
-    """How many workers, and what each of them needs."""
+    """The number of workers and the resources of each."""
 
     num_workers: NumWorkers = Field(
         default=1,
@@ -127,7 +127,7 @@ class Scaling(Section):
 
 
 class Run(Section):
-    """Where outputs go."""
+    """Output folder, loggers and report of a run."""
 
     name: Annotated[NonEmptyText, AfterValidator(_check_run_name)] | None = Field(
         default=None,
@@ -153,7 +153,7 @@ WholeBounds = Annotated[list[Whole], Field(min_length=2, max_length=2)]
 
 
 class Parameter(Section):
-    """How the values of one key are drawn: exactly one of these."""
+    """The search space of one key. Exactly one field is set."""
 
     choice: Values | None = Field(default=None, description="One of these values, at random.")
     grid: Values | None = Field(

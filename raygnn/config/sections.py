@@ -193,7 +193,7 @@ class Sections(Section):
         )
 
     def loader_plan(self, split: str) -> LoaderPlan:
-        """How the loader of a split is made: train, val or test."""
+        """The loader options of a split: train, val or test."""
         return plan_loader(self.loader, split, self.batch.batch_size)
 
     @property

@@ -33,7 +33,7 @@ TaskName = Annotated[str, AfterValidator(_check_name)]
 
 
 class TaskSampling(Section):
-    """How a task samples neighborhoods where it differs; null takes that of `sampling`."""
+    """Sampling options of one of several tasks. Null takes the value of `sampling`."""
 
     fanouts: FanoutsSetting | None = Field(
         default=None,

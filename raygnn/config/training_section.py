@@ -90,7 +90,7 @@ Precision = Annotated[
 
 
 class Training(Section):
-    """How long, how often, and the arithmetic of a step."""
+    """Length of training, intervals of validation and logging, and precision."""
 
     max_epochs: PositiveWhole | None = Field(
         default=100, description="Limit in epochs; null is none."
@@ -248,7 +248,7 @@ class InitFrom(Section):
 
 
 class Keep(Section):
-    """How many checkpoints a run keeps; those that `best` and `last` point to always stay."""
+    """The number of checkpoints to keep. The targets of `best` and `last` always stay."""
 
     last: PositiveWhole = Field(default=1, description="How many of the newest to keep.")
     best: PositiveWhole = Field(
@@ -263,7 +263,7 @@ class Keep(Section):
 
 
 class Checkpoint(Section):
-    """Which checkpoints a run keeps, and the one it resumes from."""
+    """Saving, keeping and resuming of checkpoints."""
 
     policy: Literal["all", "best", "last", "none"] = Field(
         default="best",

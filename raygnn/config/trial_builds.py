@@ -207,7 +207,7 @@ def _is_logged(name: str, known: Collection[str]) -> bool:
 
 
 def _own_metrics(config: Config) -> Iterator[str]:
-    """How the names of metrics begin that tasks log beside those that are chosen."""
+    """Prefixes of the metric names that tasks log in addition to the chosen metrics."""
     for name, of_task in config.task_configs.items():
         yield from (f"{name}/{prefix}" for prefix in _own_metrics(of_task))
     for target in _targets(config):

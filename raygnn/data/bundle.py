@@ -150,7 +150,7 @@ class Bundle:
         return f"Bundle({str(self._path)!r})"
 
     def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:
-        """The same graph with only these types, in this order.
+        """Restricts the graph to these types, in this order.
 
         Raises:
             DataError: one of them is not in the graph.

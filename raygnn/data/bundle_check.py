@@ -37,7 +37,7 @@ def check_arrays(bundle: Bundle) -> None:
 
 
 def check_part_arrays(bundle: Bundle, edge_type: EdgeType, num_targets: int) -> None:
-    """As `check_arrays`, of the edges of one type that a part has.
+    """Like `check_arrays`, for a part's edges of one type.
 
     Args:
         num_targets: nodes of the destination type in the part.

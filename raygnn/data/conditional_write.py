@@ -55,7 +55,7 @@ def locked(path: str, say: Callable[[str], None]) -> Iterator[None]:
 
 @retried
 def generation(uri: str) -> int | None:
-    """Which version of an object is there, 0 if none is; None on stores that do not count them."""
+    """Version of the object, 0 if it does not exist. None on stores without versions."""
     fs, path = open_fs(uri)
     if "gs" not in fs.protocol:
         return None

@@ -189,7 +189,7 @@ _SLOTS_PER_ID = 1.5
 
 @dataclass(frozen=True)
 class IdIndex:
-    """How the ids of a node type are looked up.
+    """Index that looks up the ids of a node type.
 
     Attributes:
         low: smallest id, where the ids are a range or a direct table.

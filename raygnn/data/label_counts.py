@@ -1,4 +1,4 @@
-"""How often each class or label occurs in training, and the weights that make up for it."""
+"""Frequencies of classes and labels in training, and weights that balance them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BALANCED = "balanced"
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """How many training nodes are of each class, or have each label.
+    """Number of training rows per class or label.
 
     Attributes:
         num_nodes: training nodes of the whole graph.

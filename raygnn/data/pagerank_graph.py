@@ -30,7 +30,7 @@ _SOURCES_AT_A_TIME = 16_384
 
 @dataclass(frozen=True)
 class PagerankSettings:
-    """Which neighbors a node gets.
+    """Options of `pagerank_graph`.
 
     Attributes:
         top_k: neighbors of a node, at most.
@@ -53,7 +53,7 @@ def pagerank_graph(
     settings: PagerankSettings,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Bundle:
-    """The same nodes, each with in-edges from the nodes of the most personalised PageRank.
+    """Graph in which each node has in-edges from its nodes of highest personalized PageRank.
 
     Walks go against the edges, from a node to those that it takes messages from, parallel edges as
     often as they are. A node is not its own neighbor. The column `ppr` of the edges is the

@@ -13,7 +13,7 @@ _LEAST_STEP = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True)
 class Quantization:
-    """How the rows of a dense column are stored as int8: a code c stands for c * step + offset.
+    """int8 storage of a dense column: code c stands for c * step + offset.
 
     Within the range that it was made of, a value differs from what its code stands for by at most
     half a step. 0 is exact, and so are whole numbers in a range of at most 255: flags, counts,

@@ -1,4 +1,4 @@
-"""Which nodes are for training, validation and test: a column of the tables, or a rule.
+"""Training, validation and test nodes, from a column of the tables or a rule.
 
 Rules are pure functions of ids, labels and a seed: the same in a preparer and in a config. They
 give uint8 codes: 0 no split, 1 train, 2 validation, 3 test.
@@ -52,7 +52,7 @@ def hash_split(ids: pa.Array | np.ndarray, fractions: Sequence[float], seed: int
 
 
 def split_bounds(fractions: Sequence[float]) -> np.ndarray:
-    """Where train, val and test end on [0, 1): float64 [3].
+    """Upper bounds of train, val and test on [0, 1): float64 [3].
 
     Raises:
         DataError: not three shares in [0, 1] with a sum in (0, 1].
@@ -163,7 +163,7 @@ def make_splits(
 
 
 def is_wanted(rule: SplitRule | None) -> dict[str, bool]:
-    """Which splits a rule makes; these must not be empty."""
+    """The splits that a rule makes. These must not be empty."""
     if rule is None:
         wanted = (True, False, False)
     elif rule.type == "hash":

@@ -25,7 +25,7 @@ class Affine(NamedTuple):
 
 @dataclass(frozen=True)
 class ColumnScale:
-    """How the rows of a dense column are standardised: x becomes (x - mean) / std.
+    """Standardization of a dense column: x becomes (x - mean) / std.
 
     An element with a std of 0 becomes 0: it had one value in all rows that a model was trained on.
     Elements that stay as they are have a mean of 0 and a std of 1.
@@ -76,7 +76,7 @@ class ColumnScale:
         return cls(tuple((origin + values.mean(0)).tolist()), tuple(values.std(0).tolist()))
 
     def affine(self) -> Affine:
-        """The same as float32 arithmetic: x becomes (x - shift) * factor + offset.
+        """The float32 form of a scale: x becomes (x - shift) * factor + offset.
 
         A mean far from 0 is no float32: `offset` holds what `shift` leaves of it, so that elements
         close together, at whatever distance from 0, lose nothing.
@@ -87,7 +87,7 @@ class ColumnScale:
         return Affine(shift, factor.astype(np.float32), offset.astype(np.float32))
 
     def affine_of_codes(self, codes: Quantization) -> Affine:
-        """The same of rows that are stored as int8: from a code to the standardised value."""
+        """Affine map from int8 codes to standardized values."""
         factor, step = self._factor(), np.array(codes.step)
         offset = (np.array(codes.offset) - np.array(self.mean)) * factor
         return Affine(*(part.astype(np.float32) for part in (0 * step, step * factor, offset)))

@@ -137,7 +137,7 @@ class Stores(NamedTuple):
         return cls(graph, feature_store(env.loaded, bundle, spec, env.parts))
 
     def extended(self, bundle: ExtendedBundle, spec: ModelSpec) -> Stores:
-        """The same with the rows that were added to the graph."""
+        """These embeddings for a graph with added rows."""
         assert isinstance(self.graph, LocalGraphStore)
         assert isinstance(self.features, LocalFeatureStore)
         return Stores(

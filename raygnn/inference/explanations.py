@@ -1,4 +1,4 @@
-"""Which neighbors and columns a prediction rests on, by PyG's `torch_geometric.explain`."""
+"""Explanations of predictions by neighbors and columns, with `torch_geometric.explain`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _MODES = {
 
 @dataclass(frozen=True)
 class ExplainOptions:
-    """How predictions are explained.
+    """Options of explanations.
 
     Attributes:
         method: GNNExplainer, or one of Captum's attributions: IntegratedGradients, InputXGradient
@@ -447,7 +447,7 @@ def input_columns(spec: ModelSpec, manifest: Manifest | None) -> dict[str, list[
 
 
 def _of_transforms(name: str, fitted: FittedFeature) -> list[Element]:
-    """As `CategoryInputs` orders them: numbers, then what each category is embedded as."""
+    """Column names in the order of `CategoryInputs`: numbers, then categories."""
     numbers, embedded, position = [], [], 0
     codes: Mapping[int, int] = fitted.num_codes
     for part in fitted.parts:

@@ -178,7 +178,7 @@ def export_program(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
 
 
 def export_onnx(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
-    """The same program as ONNX; inputs of several types are called `x.TYPE`, `edge_index.TYPE`.
+    """Exports the program as ONNX. Typed inputs are named `x.TYPE` and `edge_index.TYPE`.
 
     The note is in the metadata of the file, under its name. Arguments and errors are those of
     `export_program`.

@@ -1,4 +1,4 @@
-"""Which models take new rows of a graph, and what is read of them."""
+"""Checks and columns of new rows for trained models."""
 
 from __future__ import annotations
 

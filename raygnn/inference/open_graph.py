@@ -223,7 +223,7 @@ class OpenGraph:
             return Table(search.table(0, len(request.anchors)))
 
     def explain(self, nodes: Ids, options: ExplainOptions | None = None) -> Explanations:
-        """Which neighbors and columns the predictions of some nodes rest on.
+        """Explains the predictions of some nodes by their neighbors and columns.
 
         Each node is explained in its own neighborhood, whose edges and columns PyG's
         `torch_geometric.explain` masks.

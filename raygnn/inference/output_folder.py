@@ -145,7 +145,7 @@ class OutputFolder:
 
     @property
     def records_uri(self) -> str:
-        """Where Ray may keep records of its own until the output is whole."""
+        """Folder for Ray's own records until the output is complete."""
         return join(self.staged_uri, _RECORDS)
 
     def finish(self, content: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""When predicted nodes and edges are encoded: at their own times, or at one moment."""
+"""Times at which predicted nodes and edges are encoded: their own, or one moment for all."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class SeedTimes:
-    """When each node and edge is encoded: nothing later than that influences its row.
+    """The time at which each node and edge is encoded. Nothing later influences its row.
 
     Attributes:
         moment: the time of all nodes and edges without times of their own.
@@ -41,7 +41,7 @@ class SeedTimes:
         return None if type_name in self.own else self.moment
 
     def extended(self, addition: Addition) -> SeedTimes:
-        """The same for a graph with new rows, whose latest time may be one of theirs."""
+        """Extends the latest time by the times of new rows."""
         column, latest = self.moment.column, [self.moment.time]
         for arrays in addition.arrays.values() if self.is_latest else ():
             times = arrays.get(column)
@@ -70,7 +70,7 @@ class SeedTimes:
 def find_seed_times(
     saved: SavedModel, bundle: Bundle, as_of: str | Time | None
 ) -> SeedTimes | None:
-    """When nodes and edges of a graph are encoded.
+    """Chooses the times at which nodes and edges of a graph are encoded.
 
     Without `as_of`, rows that training encodes at their own times are encoded so here: nodes of a
     model of nodes, edges of a model of edges or links. The nodes of a model of edges or links, and

@@ -89,7 +89,7 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
 
 
 def _num_nodes(job: InferenceJob, bundle: Bundle, node_type: str) -> int:
-    """How many nodes of a type are encoded."""
+    """Number of nodes of a type to encode."""
     nodes = job.request.nodes if isinstance(job.request, NodeRequest) else None
     return bundle.num_nodes(node_type) if nodes is None else len(nodes[node_type])
 

@@ -12,7 +12,7 @@ from raygnn.parallel.all_reduce import StepTotals
 
 @dataclass(frozen=True)
 class Position:
-    """How far training has come. All counts are global, over all workers.
+    """Progress of training. All counts are global, over all workers.
 
     Attributes:
         step: optimizer steps done.

@@ -200,7 +200,7 @@ class Task(ABC, Generic[BatchT]):
         """
 
     def num_samples(self, batch: BatchT) -> int:
-        """How many seeds or anchors a training batch has."""
+        """Number of seeds or anchors in a training batch."""
         return len(batch.input_id)
 
     def build_metrics(self) -> Sequence[Any]:

@@ -67,7 +67,7 @@ class LinkScores:
             )
 
     def without_in_batch(self) -> LinkScores:
-        """The same with random and hard negatives alone."""
+        """These scores with random and hard negatives only."""
         if self.in_batch is None:
             return self
         return replace(self, mask=self.mask | self.in_batch, in_batch=None)
@@ -77,7 +77,7 @@ class LinkScores:
         return rows if self.query is None else rows[self.query]
 
     def by_positive(self) -> LinkScores:
-        """The same with a row of candidates for each positive."""
+        """These scores with one row of candidates per positive."""
         candidate, mask = self.of_positives(self.candidate), self.of_positives(self.mask)
         return replace(self, candidate=candidate, mask=mask, query=None)
 

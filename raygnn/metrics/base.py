@@ -131,7 +131,7 @@ class ComparedMetric(Metric):
     @property
     @abstractmethod
     def num_columns(self) -> int:
-        """How many columns there are."""
+        """Number of columns."""
 
     @abstractmethod
     def columns(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""How positive scores lie among negative ones: exact counts of all rows, in bounded memory."""
+"""Exact comparison of positive and negative scores in bounded memory."""
 
 from __future__ import annotations
 

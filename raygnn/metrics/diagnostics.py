@@ -1,4 +1,4 @@
-"""Where predictions are wrong: described once, after the last evaluation."""
+"""Error diagnostics, computed once after the last evaluation."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ClassFigures(ClassCounts, Diagnostic):
 
 
 class Confusion(Diagnostic):
-    """How many rows of each class are predicted as which; scikit-learn's `confusion_matrix`.
+    """Confusion matrix, as `sklearn.metrics.confusion_matrix`.
 
     Args:
         names: of the classes.

@@ -228,7 +228,7 @@ class FullRanking:
 
 
 def _among_positives(query: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """How many other positives of its query score higher than each, and how many the same.
+    """Counts, per positive, its query's other positives with a higher and with an equal score.
 
     Args:
         query: int64 [num_links], ascending.

@@ -1,4 +1,4 @@
-"""Where positives rank among sampled candidates, in means that no cut into batches changes."""
+"""Ranking metrics among sampled candidates. Means do not depend on the batches."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Adjacency:
 
     @property
     def num_edges(self) -> int:
-        """How many edges there are."""
+        """Number of edges."""
         return self.src.numel()
 
     @cached_property

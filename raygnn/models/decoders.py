@@ -254,7 +254,7 @@ class _Distance(Decoder):
 
     @abstractmethod
     def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
-        """Where the relation moves the anchors; [num_anchors, in_channels]."""
+        """The anchors, translated by the relation; [num_anchors, in_channels]."""
 
     def score_pairs(
         self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0

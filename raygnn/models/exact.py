@@ -28,7 +28,7 @@ _Rows = Callable[[str, np.ndarray], Mapping[str, Features]]
 
 
 class RowComputation(Protocol):
-    """Who computes the rows of all nodes, chunk by chunk, and where they are held."""
+    """Computes the rows of all nodes chunk by chunk, and holds them."""
 
     def __call__(
         self,
@@ -110,7 +110,7 @@ class InEdges:
 
 @dataclass(frozen=True, kw_only=True)
 class ExactOptions:
-    """Where and in what portions a whole graph is encoded.
+    """Device and chunk sizes for encoding a complete graph.
 
     Attributes:
         device: where the layers are computed; the encoder is there already.

@@ -189,7 +189,7 @@ class EdgePredictor(nn.Module):
     def of_ends(
         self, source: Tensor, target: Tensor, inputs: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The same, of the embeddings of both ends."""
+        """Predictions from the embeddings of both ends."""
         return self.head(source, target, inputs), torch.cat([source, target], dim=1)
 
 

@@ -157,7 +157,7 @@ class MaskedModel(nn.Module):
 
 
 class _EdgeMask(OverBlocks, MessagePassing):
-    """Where PyG puts the mask of all edges. PyG changes the class that it makes one of."""
+    """Holds the mask of all edges that PyG sets."""
 
 
 def _expanded(

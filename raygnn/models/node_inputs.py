@@ -161,7 +161,7 @@ class NodeInputs(nn.Module):
         return {name: formed(rows) for name, rows in self.unformed(x).items()}
 
     def unformed(self, x: Mapping[str, Features]) -> dict[str, Tensor | ProjectedRows]:
-        """As `forward`, but projections of features that they would widen are left to the layer."""
+        """Like `forward`, but leaves projections that widen the features to the layer."""
         for name, rows in x.items():
             self._check(name, rows)
         return {name: self._rows(name, x.get(name)) for name in self.node_types}
@@ -240,11 +240,11 @@ class RowShare:
         return torch.cat([none, *(torch.arange(*block) for block in self.own_blocks(num_rows))])
 
     def owner(self, ids: Tensor) -> Tensor:
-        """Which rank holds each row; int64 like `ids`."""
+        """Rank that holds each row; int64 like `ids`."""
         return ids.div(self.block_rows, rounding_mode="floor") % self.world_size
 
     def place(self, ids: Tensor) -> Tensor:
-        """Where each row lies among those that its owner holds; int64 like `ids`."""
+        """Position of each row among its owner's rows; int64 like `ids`."""
         per_turn = self.block_rows * self.world_size
         turn = ids.div(per_turn, rounding_mode="floor")
         return turn * self.block_rows + ids % self.block_rows

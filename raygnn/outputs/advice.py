@@ -221,7 +221,7 @@ def _best_at_first(engine: Engine) -> list[str]:
 
 
 def _earliest(engine: Engine, num_more: int, max_steps: int) -> Position | None:
-    """Where the first validation and a number of further ones are done; None if not so soon."""
+    """Step after the first validation and a number of further ones. None if that is too late."""
     loader = engine.task.loader("train")
     assert loader is not None
     total, per_step = loader.num_batches, engine.config.batch.num_micro_batches

@@ -89,7 +89,7 @@ class StoredRun:
         return ours[0] == theirs[0] and all(a == b or None in (a, b) for a, b in pairs)
 
     def as_task(self, name: str) -> StoredRun:
-        """The same run, with metrics and keys as of a run of several tasks with this one."""
+        """This run with the metric names and keys that it would have as one of several tasks."""
 
         def metric_of(metric: str) -> str:
             split, _, own = metric.partition("/")

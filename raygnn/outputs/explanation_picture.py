@@ -100,7 +100,7 @@ def _panel(one: Drawn) -> Iterator[str]:
 
 
 def _places(one: Drawn) -> dict[int, tuple[float, float]]:
-    """Where each node is: the seed in the middle, others on rings by their distance to it."""
+    """Positions of the nodes: the seed in the middle, others on rings by distance."""
     hops = _hops(one)
     rings: dict[int, list[int]] = {}
     for node in one.nodes:

@@ -169,7 +169,7 @@ def show_global_batch(engine: Engine) -> str:
 
 
 def show_share(engine: Engine) -> str:
-    """How the micro-batches of a step are dealt."""
+    """Describes how the micro-batches of a step are shared among workers."""
     batch, num_workers = engine.config.batch, engine.context.world_size
     if batch.num_micro_batches == batch.accumulate * num_workers:
         return f"{num_workers} worker(s) x {batch.accumulate}"

@@ -1,4 +1,4 @@
-"""Where the predictions of a run are wrong: tables and charts of what `metrics.json` describes."""
+"""Tables and charts of prediction errors, from the diagnostics in `metrics.json`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class ConfusionTable:
-    """Which classes are predicted as which.
+    """Confusion matrix of a split.
 
     Attributes:
         rows: of each actual class its name, and of each predicted class the count, with the share
@@ -39,7 +39,7 @@ Titled = TypeVar("Titled", ConfusionTable, Chart)
 
 @dataclass(frozen=True)
 class Errors:
-    """Where the predictions are wrong.
+    """Prediction errors of a run.
 
     Attributes:
         confusions: of each task with classes; none where there are many.
@@ -55,7 +55,7 @@ class Errors:
 
 
 def find_errors(metrics: Mapping[str, Any]) -> Errors:
-    """Where predictions are wrong, from what `metrics.json` has by name and split.
+    """Reads prediction errors from `metrics.json`, by name and split.
 
     Of several tasks, what `metrics.json` has by `<task>/<name>`; headings begin with the task.
     """
@@ -81,12 +81,12 @@ def _by_task(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _behind(names: list[str], titled: Titled) -> Titled:
-    """The same, with the name of its task before its title."""
+    """Copy with the task's name before the title."""
     return replace(titled, title=": ".join([*names, titled.title]))
 
 
 def _errors_of(metrics: Mapping[str, Any]) -> Errors:
-    """Where the predictions of one task are wrong."""
+    """Prediction errors of one task."""
     confusions, charts, tables = list[ConfusionTable](), list[Chart](), dict[str, Table]()
     for split, found in metrics.get("confusion", {}).items():
         confusions.append(_confusion(f"Actual and predicted classes, {SPLITS[split]}", found))

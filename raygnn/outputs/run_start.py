@@ -246,7 +246,7 @@ def _limit_that_ended(state: dict[str, Any]) -> str | None:
 
 
 def _differences(folder: RunFolder, loaded: LoadedConfig) -> str:
-    """Where the config of the run in a folder is another one, for a message."""
+    """Differences between this config and that of the run in the folder, for a message."""
     try:
         there = load_config(join(folder.uri, "config.yaml"), (), loaded.allow_modules)
     except (ConfigError, OSError):

@@ -103,7 +103,7 @@ def _parallel_coordinates(columns: Mapping[str, Sequence[Any]], trials: Sequence
 
 
 def _placed(values: Sequence[Any]) -> list[float]:
-    """Where values lie on an axis from 0 to 1."""
+    """Positions of values on an axis from 0 to 1."""
     if _are_numbers(values):
         numbers = np.array(values, np.float64)
         if numbers.min() > 0 and numbers.max() > _WIDE * numbers.min():

@@ -174,7 +174,7 @@ def exchange_rows(rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[int
 
 
 def send_rows(rows: Tensor, counts: Sequence[int], received: Sequence[int]) -> Tensor:
-    """As `exchange_rows`, where each rank knows how many rows the others send to it."""
+    """Like `exchange_rows`, if each rank knows how many rows the others send."""
     if world_size() == 1:
         return rows
     device = communication_device()

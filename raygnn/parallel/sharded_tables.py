@@ -61,12 +61,12 @@ class ShardedTables:
         return {name: table.num_rows for name, table in self._tables.items()}
 
     def share_of(self, name: str) -> RowShare:
-        """Which rows of a table this rank holds."""
+        """Rows of a table that this rank holds."""
         return self._tables[name].share
 
     @property
     def num_elsewhere(self) -> int:
-        """How many learned numbers other ranks hold."""
+        """Number of learned parameters that other ranks hold."""
         return sum(
             (table.num_rows - len(table.weight)) * table.weight.shape[1]
             for table in self._tables.values()

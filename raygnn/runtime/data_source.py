@@ -95,7 +95,7 @@ def open_trial_bundle(
 
 
 def tables_uri(loaded: LoadedConfig, data: Any) -> str:
-    """Where the configured graph lies as graph tables, written first where it is none yet.
+    """URI of the configured graph as graph tables. Writes them first if needed.
 
     Args:
         data: a PyG `Data` or `HeteroData` in place of the config's source.
@@ -195,7 +195,7 @@ def ingest_options(loaded: LoadedConfig) -> IngestOptions:
 
 
 def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:
-    """What of a config makes the bundle, but for the rows that transforms are fitted on."""
+    """What determines the bundle, except the rows that transforms are fitted on."""
     section = loaded.config.data
     return section.uri, section.synthetic, section.component, ingest_options(loaded)
 

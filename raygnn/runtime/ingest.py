@@ -118,7 +118,7 @@ def _build_here(uri: str, options: IngestOptions, cache_dir: str | None) -> str 
 
 
 def _for_many_nodes(uri: str) -> Schedule | None:
-    """How tables are ingested that several nodes can read."""
+    """Schedule for tables that several nodes can read."""
     lending = [number for number in lent_cpus()[1].values() if number >= 1]
     return by_all_nodes if is_remote(uri) and len(lending) > 1 else None
 
@@ -163,7 +163,7 @@ def ray_data_schedule(
 
 
 def by_all_nodes(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
-    """As `ray_data_schedule`, but any node reads the tables, looks up ids and sorts.
+    """Like `ray_data_schedule`, but any node reads tables, looks up ids and sorts.
 
     Tasks `OnAnyNode` get what they need of the folder from the object store and leave there what
     this process writes. Those that write nothing (`reads_only`) run on any node too.

@@ -160,7 +160,7 @@ def default_name(loaded: LoadedConfig) -> str:
 
 
 def _shortened(loaded: LoadedConfig, scratch: str) -> LoadedConfig:
-    """The same config for a few batches of everything, writing to a scratch folder only."""
+    """Copy of the config for a few batches of each split, with outputs in a scratch folder."""
     from raygnn.outputs.estimate import NUM_EVAL_BATCHES, NUM_STEPS
 
     config = loaded.config

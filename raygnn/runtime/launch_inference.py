@@ -30,7 +30,7 @@ Ask = Callable[[SavedModel, Bundle], Asked]
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where and how tables are written; see `raygnn.infer`."""
+    """Output options of inference, as in `raygnn.infer`."""
 
     uri: str
     overwrite: bool = False

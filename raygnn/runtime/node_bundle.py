@@ -23,7 +23,7 @@ _CHUNKS_ON_THE_WAY = 4
 
 @dataclass(frozen=True)
 class BundlePlace:
-    """Where a finished bundle lies. Crosses process boundaries.
+    """Location of a finished bundle. Crosses process boundaries.
 
     Attributes:
         path: on the node that has ingested it.

@@ -134,7 +134,7 @@ class _PartClient:
 
 
 def with_parts_of_this_node(job: Job) -> Job:
-    """The same job, with the parts whose actors are on this node mapped by this process.
+    """Copy of the job in which this process maps the parts whose actors run on its node.
 
     They are in the node's memory already, so nothing is held twice, and no message is waited for.
     Collective: all ranks must call.

@@ -1,4 +1,4 @@
-"""Whether the cluster has places for the workers, before they start and while they run.
+"""Checks that the cluster has room for the workers, before they start and while they run.
 
 What would otherwise be an endless wait becomes an error or a line.
 """
@@ -128,7 +128,7 @@ def _tell_what_is_held(resources: WorkerResources, num_workers: int) -> None:
 
 
 def count_fitting_runs(config: Config) -> int:
-    """How many runs have a place for all of their workers at a time, with a CPU each at least."""
+    """Number of runs whose workers all fit at the same time, with at least one CPU each."""
     nodes = _alive_nodes(config)
     resources = _worker_resources(config, nodes, config.scaling.cpus_per_worker or 1.0)
     return _count_places(nodes, resources) // config.scaling.min_workers

@@ -1,4 +1,4 @@
-"""Which Ray this process uses: the cluster of its environment, the user's own one, or a new one."""
+"""Chooses the Ray of this process: the cluster of its environment, the user's own, or a new one."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Answering(Protocol):
 
 @dataclass(frozen=True)
 class ReplicaOptions:
-    """How many replicas hold the model, and with which resources.
+    """Number and resources of the replicas that hold the model.
 
     Attributes:
         num_replicas: processes that each hold the model.

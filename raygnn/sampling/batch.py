@@ -99,7 +99,7 @@ class Block(TensorRecord):
 
     @property
     def num_edges(self) -> int:
-        """How many edges there are."""
+        """Number of edges."""
         return self.edge_index.shape[1]
 
     @cached_property
@@ -148,7 +148,7 @@ class Batch(TensorRecord):
 
     @property
     def num_edges(self) -> int:
-        """How many edges there are, of all types."""
+        """Number of edges of all types."""
         return sum(edges.edge_index.shape[1] for edges in self.edges.values())
 
 
@@ -224,7 +224,7 @@ class RandomNodes(TensorRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class LogQ(TensorRecord):
-    """How probable the random negatives and, where they compete, the targets of a batch are.
+    """Log-probabilities of the random negatives and of in-batch targets.
 
     Attributes:
         draw_probability: float64 [num_candidates], of one random draw.

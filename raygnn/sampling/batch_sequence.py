@@ -153,7 +153,7 @@ class BatchSequence(ABC, Generic[BatchT]):
         return batches
 
     def _threads(self) -> tuple[int, bool]:
-        """How many sampler threads there are, and whether they take turns with training."""
+        """Number of sampler threads, and whether they take turns with training."""
         if self.num_threads is not None:
             return self.num_threads, False
         num_workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

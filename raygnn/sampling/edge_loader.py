@@ -27,7 +27,7 @@ from raygnn.sampling.subgraph import SampleRequest
 
 @dataclass(frozen=True, kw_only=True)
 class EdgePlan:
-    """Which edges are cut into batches, and what a batch has of them.
+    """The edges to cut into batches, and the columns that a batch contains.
 
     Attributes:
         edges: all edges of the type.

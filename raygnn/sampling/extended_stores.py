@@ -188,7 +188,7 @@ class _TouchedRows:
         return Csc(self._indptr, self._indices)
 
     def csr(self, _: EdgeType) -> Csr:
-        """As `csc`, where nodes take edges against their direction."""
+        """Like `csc`, for nodes that sample edges against their direction."""
         return Csr(self._indptr, self._indices, np.arange(len(self._indices)))
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray:
@@ -198,7 +198,7 @@ class _TouchedRows:
         )
 
     def values(self, type_: str | EdgeType, name: str) -> np.ndarray:
-        """As `column`; of codes what they stand for."""
+        """Like `column`, but dequantized."""
         return self._joined(
             type_, self._graph.values(type_, name), self._addition.values(type_, name)
         )

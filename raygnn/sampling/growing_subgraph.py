@@ -293,7 +293,7 @@ class DisjointIds:
         return nodes, numbers
 
     def horizon(self, numbers: np.ndarray) -> Horizon | None:
-        """Up to when nodes of these numbers may take edges; None where at all times."""
+        """Latest times of edges for nodes with these numbers. None without temporal sampling."""
         return None if self._temporal is None else Horizon(self._temporal, self._times[numbers])
 
     def salts(self, numbers: np.ndarray) -> np.ndarray | None:

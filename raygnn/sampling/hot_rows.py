@@ -104,7 +104,7 @@ def most_wanted(
 
 
 def rows_at_a_time(rows: np.ndarray) -> int:
-    """How many rows like these are asked for at a time."""
+    """Number of such rows to request at a time."""
     return max(1, _MAX_FETCHED_BYTES // max(1, row_bytes(rows)))
 
 

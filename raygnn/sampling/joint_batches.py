@@ -29,7 +29,7 @@ class JointBatch(TensorRecord):
 
     @property
     def num_edges(self) -> int:
-        """How many edges there are, of all types."""
+        """Number of edges of all types."""
         return sum(batch.num_edges for batch in self.batches.values())
 
 

@@ -42,7 +42,7 @@ _TRAINING_GROUPS, _EVALUATION_GROUPS = 32, 8
 
 @dataclass(frozen=True, kw_only=True)
 class LinkPlan:
-    """Which links a batch has, and what they compete with.
+    """The links to cut into batches, and their candidates.
 
     Attributes:
         seeds: `links`, or `anchors` with their links: what `batch_size` and the epoch count.
@@ -454,7 +454,7 @@ class _Drawn(NamedTuple):
 
     @property
     def times(self) -> dict[str, np.ndarray]:
-        """As of when each of `parts` is encoded."""
+        """Times at which each of `parts` is encoded."""
         assert self.time is not None
         assert self.group is not None
         of_links = self.time[self.group]

@@ -1,4 +1,4 @@
-"""Which links the seeds of a batch stand for, and which edges repeat them."""
+"""Links of the seeds of a batch, and the edges that repeat them."""
 
 from __future__ import annotations
 

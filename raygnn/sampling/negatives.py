@@ -108,7 +108,7 @@ class RandomNegatives:
 
 
 class EvaluationCandidates:
-    """The same number of distinct candidates for each link: the first of a fixed order that fit.
+    """Equal numbers of distinct candidates per link: the first valid ones of a fixed order.
 
     The order is drawn uniformly. In one that is drawn by degree, candidates have more links than
     the targets of random links, and a model that sees how many a node has tells them apart.

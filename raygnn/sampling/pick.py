@@ -1,4 +1,4 @@
-"""Which of its in-edges a node takes: the draws, and the kernels that make them.
+"""Uniform sampling of in-edges: the draws and their kernels.
 
 The draws of a node are those of a splitmix64 generator started at hash(hop key, dense id), or at
 hash(that, salt) where nodes have salts: draw i below n is the high word of
@@ -45,7 +45,7 @@ class Rows(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """How edges are drawn.
+    """Options of drawing edges.
 
     Attributes:
         fanout: `ALL` or a number of edges per node.

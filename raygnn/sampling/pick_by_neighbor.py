@@ -1,4 +1,4 @@
-"""Which of its in-edges a node takes when all nodes draw by the same numbers: LABOR sampling.
+"""LABOR sampling of in-edges: all nodes draw with the same random number per neighbor.
 
 Each neighbor has one random number for all nodes of a hop, and a node takes the edges of the
 largest. The numbers of the edges of one node are independent, so what it takes has the law of
@@ -286,7 +286,7 @@ def _slot_of(table, neighbor):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _count(table, neighbor):  # type: ignore[no-untyped-def]
-    """How often the neighbor was counted before."""
+    """Previous count of the neighbor."""
     slot = _slot_of(table, neighbor)
     table[slot] = neighbor + 1
     table[slot + 1] += 1

@@ -1,4 +1,4 @@
-"""Which of its in-edges a node takes, in proportion to their weights.
+"""Sampling of in-edges in proportion to their weights.
 
 Draws with replacement are independent. Without, an edge is drawn in proportion to its weight among
 those not drawn yet, again and again: that is the law of Efraimidis and Spirakis's keys (2006), log

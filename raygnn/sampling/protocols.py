@@ -19,7 +19,7 @@ from raygnn.sampling.temporal import Horizon
 
 @dataclass(frozen=True)
 class PickRequest:
-    """Which nodes take edges of a type, and how.
+    """Request to sample edges of one type for some nodes.
 
     Attributes:
         nodes: int64 [num_nodes], dense ids of the destination type; each is drawn for by its id, so

@@ -97,7 +97,7 @@ def _permute(num_seeds, start, half_bits, key, out):  # type: ignore[no-untyped-
 
 @njit(nogil=True, cache=True)
 def permuted(value, num, half_bits, key):  # type: ignore[no-untyped-def]
-    """Where a permutation of range(num), given by a key, takes a value; all are uint64."""
+    """Image of a value under the keyed permutation of range(num). All are uint64."""
     mask = (np.uint64(1) << half_bits) - np.uint64(1)
     while True:
         left, right = value >> half_bits, value & mask

@@ -21,7 +21,7 @@ class SamplesOfSplit(Protocol):
     is_remote: bool
 
     def position(self, epoch: int, index: int) -> tuple[int, int]:
-        """Which stored epoch and micro-batch stand for those of an epoch of training."""
+        """Maps a training epoch and micro-batch to the stored ones."""
 
     def read(
         self, epoch: int, index: int, request: SampleRequest, sampler: NeighborSampler

@@ -38,7 +38,7 @@ class Scratch:
         return array[:size]
 
     def zeros(self, name: str, size: int, dtype: DTypeLike) -> np.ndarray:
-        """As `array`, of zeros: whoever writes to it must leave zeros behind."""
+        """Like `array`, filled with zeros. The caller must leave zeros behind."""
         array = self._arrays.get(name)
         if array is None or len(array) < size or array.dtype != dtype:
             array = self._arrays[name] = np.zeros(size, dtype)

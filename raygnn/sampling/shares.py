@@ -46,7 +46,7 @@ def shares_of(first: np.ndarray, ids: np.ndarray) -> Iterator[Share]:
 
 
 def restricted(request: PickRequest, positions: np.ndarray) -> PickRequest:
-    """The same of only some nodes."""
+    """These shares restricted to some nodes."""
     keys, salts = request.exclude_keys, request.salts
     return replace(
         request,

@@ -65,7 +65,7 @@ class SparseFeatures(TensorRecord):
         return group_by_key(self.indices, self.row, self.width)
 
     def with_values(self, values: Tensor) -> SparseFeatures:
-        """The same entries with other values; [num_entries]. The transpose is shared."""
+        """Copy with other values, [num_entries]. Shares the transpose."""
         changed = replace(self, values=values)
         vars(changed).update({n: v for n, v in vars(self).items() if n in ("row", "by_column")})
         return changed
@@ -83,7 +83,7 @@ class SparseFeatures(TensorRecord):
         return dense.index_add_(0, self.row * self.width + self.indices, values).view(self.shape)
 
     def to_coo(self) -> Tensor:
-        """The same as a sparse tensor of torch, for modules that take one."""
+        """Converts to a sparse COO tensor of torch."""
         places = torch.stack([self.row, self.indices])
         return torch.sparse_coo_tensor(
             places, self.values_or_ones(), self.shape, check_invariants=False

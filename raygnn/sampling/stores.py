@@ -331,7 +331,7 @@ def read_sparse_rows(rows: SparseColumn, ids: np.ndarray) -> SparseFeatures:
 def find_affines(
     bundle: StoredColumns, standardization: Standardization
 ) -> dict[tuple[str | EdgeType, str], Affine]:
-    """How the stored rows of a graph's columns become those that models read, by type and name.
+    """Affine maps from stored rows to model inputs, by type and column name.
 
     Raises:
         DataError: the rows of such a column are of another width.

@@ -54,7 +54,7 @@ class SampledSubgraph:
     temporal: Temporal | None = None
 
     def horizon(self, node_type: str, num_nodes: int) -> Horizon | None:
-        """Up to when the first nodes of a type could take edges; None where at all times."""
+        """Latest times of edges for the first nodes of a type. None without temporal sampling."""
         if self.temporal is None or self.seed_time is None:
             return None
         return Horizon(self.temporal, self.seed_time[node_type][:num_nodes])

@@ -16,7 +16,7 @@ UNIFORM, LAST = "uniform", "last"
 
 @dataclass(frozen=True)
 class Temporal:
-    """How neighborhoods are sampled in time.
+    """Options of temporal sampling.
 
     Attributes:
         column: the time column of edge types and of node types. An edge is taken when it is not
@@ -41,7 +41,7 @@ class Temporal:
 
 
 class Horizon(NamedTuple):
-    """Up to when each of some nodes may take edges.
+    """Latest times of edges for some nodes.
 
     Attributes:
         temporal: how.
@@ -53,7 +53,7 @@ class Horizon(NamedTuple):
 
     @classmethod
     def as_of(cls, moment: AsOf, num_nodes: int) -> Horizon:
-        """The same time for all nodes."""
+        """One time for all nodes."""
         dtype = np.int64 if isinstance(moment.time, int) else np.float64
         return cls(Temporal(moment.column), np.full(num_nodes, moment.time, dtype))
 

@@ -25,7 +25,7 @@ def view_key(batch: NodeBatch, number: int) -> int:
 
 
 def drawn(ids: Tensor, share: float, key: int) -> Tensor:
-    """Which of some ids are drawn, each with the same probability; bool of their shape.
+    """Draws ids independently with one probability; bool of their shape.
 
     Args:
         ids: int64, of any device.

@@ -100,7 +100,7 @@ def _transformed_rows(
 
 
 def not_finite(rows: np.ndarray) -> np.ndarray:
-    """Which rows hold a NaN or an infinity."""
+    """Mask of rows that contain a NaN or an infinity."""
     # The sum of finite numbers may overflow, but a sum with a NaN or infinity is never finite: one
     # cheap pass clears almost every block.
     with np.errstate(over="ignore", invalid="ignore"):

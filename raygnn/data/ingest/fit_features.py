@@ -316,7 +316,7 @@ def _fitted_columns(table: FeatureTable, feature: str, spec: DenseFeature) -> li
 
 
 def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None:
-    """How a transform reads its column; None where `auto` leaves it as it is."""
+    """The kind of a transform. None if `auto` keeps the column unchanged."""
     if spec.transform == "category" and table.id is None:
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: transform: category is of features of "

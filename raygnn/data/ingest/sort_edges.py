@@ -230,7 +230,7 @@ def _plan_buckets(
 
 
 def _piece_cursors(plan: BucketPlan, piece_counts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Where each piece starts to write in each bucket, so that a bucket keeps the row order."""
+    """Write offset of each piece in each bucket, which keeps the row order."""
     cursors, free = [], plan.edge_starts[:-1].copy()
     for counts in piece_counts:
         cursors.append(free.copy())

@@ -24,7 +24,7 @@ _PARTS = ("indptr", "indices", "e_id")
 
 @dataclass(frozen=True)
 class Messages:
-    """Which edges carry messages: what `message_graph` takes. Crosses process boundaries."""
+    """Arguments of `message_graph`: the edges that carry messages. Crosses process boundaries."""
 
     links: tuple[LinkSplit, ...]
     split: Split
@@ -82,7 +82,7 @@ class MessageGraph(Bundle):
         return f"{self._whole.fingerprint}.{self._messages.name}"
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
-        """See `Bundle.column`: rows of all edges."""
+        """Rows of all edges, as `Bundle.column`."""
         return self._whole.column(type_, name)
 
     def codes(self, link: LinkSplit, edge_type: EdgeType) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""How the links of one edge type are split: the choice, and the code of every edge under it."""
+"""Splits the links of one edge type: the rule, and the code of each edge."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class LinkSplit:
-    """Which links of an edge type are learnt from, validated on and tested on.
+    """Training, validation and test links of an edge type.
 
     Attributes:
         edge_type: (anchor type, relation, target type).

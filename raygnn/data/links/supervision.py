@@ -306,7 +306,7 @@ def _joined(parts: Sequence[SupervisionEdges]) -> SupervisionEdges:
 
 
 def _without_links(edges: SupervisionEdges) -> SupervisionEdges:
-    """The same anchors with no links."""
+    """Copy with the same anchors and no links."""
     empty = np.zeros(0, np.int64)
     return replace(
         edges, indptr=np.zeros_like(edges.indptr), targets=empty, times=None, hard_negatives=None
@@ -328,7 +328,7 @@ def _are_equal(csr: Csr, csc: Csc) -> bool:
 
 
 def _transposed(rows: _Rows) -> _Rows:
-    """The same pairs by target; anchors and targets are of one type."""
+    """The same pairs, grouped by target. Anchors and targets share one node type."""
     indptr, columns = rows
     bounds = np.zeros_like(indptr)
     np.cumsum(np.bincount(columns, minlength=len(indptr) - 1), out=bounds[1:])

@@ -57,7 +57,7 @@ _WORK = "work"
 
 @dataclass(frozen=True)
 class Partitioning:
-    """How a graph is partitioned.
+    """Options of partitioning.
 
     Attributes:
         num_parts: of each node type; a part may have no nodes of a small type.

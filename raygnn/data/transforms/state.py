@@ -237,7 +237,7 @@ class Category(State):
 
 @dataclass(frozen=True)
 class MultiHot(State):
-    """Which values a list holds; see `MultiLabelBinarizer` and, for the attributes, `OneHot`."""
+    """Encodes lists as in scikit-learn's `MultiLabelBinarizer`. Attributes as in `OneHot`."""
 
     vocabulary: tuple[str, ...]
     has_rare: bool

@@ -52,7 +52,7 @@ def kind_of(
     split: bool = False,
     written: Format | None = None,
 ) -> Kind | None:
-    """How a transform reads columns of a type; None where it cannot.
+    """The kind of values of an Arrow type. None if transforms cannot read it.
 
     Args:
         split: texts are lists with a separator.

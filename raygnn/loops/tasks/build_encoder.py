@@ -261,7 +261,7 @@ def find_standardization(
     node_types: Collection[str],
     rows: FitRows = ALL_ROWS,
 ) -> Standardization:
-    """How the features that a model reads are standardised.
+    """Finds the standardization of the features that a model reads.
 
     Factors on messages (`edge_weight`) stay as they are.
 

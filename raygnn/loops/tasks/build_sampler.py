@@ -64,7 +64,7 @@ def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeTyp
 
 
 def with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
-    """The same config, with fanouts that take all neighbors along the edge types that it samples.
+    """Copy of the config whose fanouts take all neighbors along the sampled edge types.
 
     Raises:
         ConfigError: a sampler of the user's own draws neighbors.

@@ -93,7 +93,7 @@ class EncoderTask(Task[BatchT]):
         return self._store(None)
 
     def links(self) -> Sequence[LinkSplit]:
-        """How the links or edges that the task learns are split; none of a task of nodes."""
+        """Splits of the links or edges that the task learns. Empty for node tasks."""
         return ()
 
     @property

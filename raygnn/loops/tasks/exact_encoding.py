@@ -131,7 +131,7 @@ class _MessageEdges:
         self.indices = LazyRows(lambda edges: self._pick(edges).neighbors)
 
     def src_degrees(self) -> np.ndarray | None:
-        """How many edges go out from each neighbor; None where `indices` are in memory."""
+        """Out-degree of each neighbor. None if `indices` are in memory."""
         if self._as_of is None and isinstance(self.indices, np.ndarray):
             return None
         neighbors = np.arange(self._graph.num_nodes(self._neighbor_type))

@@ -119,7 +119,7 @@ class TaskTarget(ABC):
 
     @classmethod
     def of(cls, bundle: Bundle, config: Config, arguments: Any, output: Any) -> Self:
-        """The same as `find`, of an output that has been found before."""
+        """Builds the target of a known output, such as that of a saved model."""
         return cls.find(bundle, config, arguments)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:

@@ -95,7 +95,7 @@ def _copy(
 def _paths(
     state: dict[str, Any], tables: ShardedTables, optimizer: Optimizer, sizes: Mapping[str, int]
 ) -> Iterator[tuple[Path, str]]:
-    """Where a state has as many rows of a table as `sizes` says, and the table's name."""
+    """Paths and names of the state's tables whose row counts are those of `sizes`."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     index = {id(weight): i for i, weight in enumerate(weights)}
     for name, weight in tables.weights.items():

@@ -122,7 +122,7 @@ def _domain(parameter: Parameter) -> Any:
 
 
 def scheduler(section: Tune) -> TrialScheduler:
-    """Who stops trials early."""
+    """The Ray Tune scheduler, which stops trials early."""
     chosen = section.scheduler
     if isinstance(chosen, ASHA):
         return AsyncHyperBandScheduler(
@@ -142,7 +142,7 @@ def scheduler(section: Tune) -> TrialScheduler:
 
 
 def searcher(section: Tune, seed: int, num_concurrent: int) -> SearchAlgorithm | Searcher:
-    """Who draws values; the same ones for the same seed.
+    """The searcher, which draws values. Equal seeds give equal values.
 
     Args:
         num_concurrent: trials at a time. Each kind of searcher takes it in its own way: Ray's

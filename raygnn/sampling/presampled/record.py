@@ -38,7 +38,7 @@ class SampleFile:
 
     @property
     def num_rows(self) -> int:
-        """How many micro-batches it has."""
+        """Number of micro-batches."""
         return self.last - self.first
 
     @property
@@ -92,7 +92,7 @@ class SamplePlan:
         return SampleFile(split, epoch, first, min(first + plan.rows_per_file, plan.num_batches))
 
     def content(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The record as JSON values."""
         return {"format": _FORMAT, "version": FORMAT_VERSION, **asdict(self)}
 
 

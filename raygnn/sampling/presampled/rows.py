@@ -47,7 +47,7 @@ SCHEMA = pa.schema([*_KEYS, *((name, pa.binary()) for name in _ARRAYS)])
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How the arrays of a neighborhood stand in the columns of a row.
+    """Layout of a neighborhood's arrays in the columns of a row.
 
     A column holds the arrays of all types, one after the other, as little-endian integers of four
     bytes where all fit, else of eight. Where edges lead to follows from the number of edges of

@@ -168,7 +168,7 @@ _MAX_ROWS = 1024  # of a file: its footer names all columns of all rows
 
 
 def rows_per_file(row_bytes: int) -> int:
-    """How many micro-batches of this size a file has."""
+    """Number of micro-batches of this size per file."""
     return min(_MAX_ROWS, max(1, FILE_BYTES // row_bytes))
 
 

@@ -276,7 +276,7 @@ class LabelTask(EncoderTask[BatchT]):
     def predict_exactly(
         self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
     ) -> tuple[Any, Tensor | None]:
-        """The same for some rows of a loader, from embeddings of all nodes by node type."""
+        """Predictions for rows of a loader from the embeddings of all nodes, by node type."""
         raise NotImplementedError(f"{type(self).__name__}.predict_exactly")
 
     def _checked(self, prediction: Any) -> Any:

@@ -368,7 +368,7 @@ def _has_own_messages(config: Config) -> bool:
 
 
 def most_candidates(bundle: Bundle, output: LinkOutput) -> int:
-    """How many nodes a link can compete with: all but its own ends."""
+    """Largest number of candidates of a link: all nodes except its own ends."""
     anchor_type, target_type = output.ends
     return max(bundle.num_nodes(target_type) - (2 if anchor_type == target_type else 1), 0)
 

@@ -255,7 +255,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         ]
 
     def prepares(self, epoch: int) -> bool:
-        """Where negatives are mined."""
+        """Whether hard negatives are mined before the epoch."""
         every = self.arguments.mine_every_epochs
         return bool(self.arguments.mined_negatives) and epoch > 0 and epoch % every == 0
 

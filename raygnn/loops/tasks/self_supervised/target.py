@@ -68,7 +68,7 @@ class SelfSupervisedArguments(LabelArguments):
 
 @dataclass(frozen=True)
 class SelfSupervisedTarget(LabelTarget):
-    """Which nodes are embedded, and what the probe reads from their embeddings.
+    """The embedded nodes, and the label that the probe predicts.
 
     Attributes:
         labels, splits: of the probe; without labels, splits are of all nodes.

@@ -299,7 +299,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
 
 
 def spread(embeddings: Tensor) -> float:
-    """How far embeddings of unit length spread: 0 where all are alike, 1 in all directions alike.
+    """Spread of normalized embeddings: 0 if all are equal, 1 if all directions are used equally.
 
     The mean standard deviation of their columns, times the root of the number of columns.
 

@@ -99,7 +99,7 @@ _KEY = re.compile(
 
 
 def _path_in_tasks(path: KeyPath, name: str, entry: TaskEntry) -> KeyPath:
-    """Where the user sets a key of the config of one of several tasks."""
+    """Path under which the user sets a key of one of several tasks."""
     section, keys = path[0], path[1:]
     if section == "task" and not INPUTS_OF_ENCODER & set(keys[1:2]):
         return ("tasks", name, *keys)

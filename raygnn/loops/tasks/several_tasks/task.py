@@ -206,7 +206,7 @@ class SeveralTasks(EncoderTask[Any]):
         return sum(self.parts[name].num_samples(each) for name, each in batch.batches.items())
 
     def prepares(self, epoch: int) -> bool:
-        """Where a task does that is trained."""
+        """Whether any of the trained tasks prepares the epoch."""
         return any(part.prepares(epoch) for part in self.trained.values())
 
     def prepare_epoch(self, epoch: int) -> None:

@@ -1,4 +1,4 @@
-"""How representations are learned without labels."""
+"""Methods of self-supervised learning."""
 
 from raygnn.loops.tasks.self_supervised.methods.base import Method, Setting, TwoViews
 from raygnn.loops.tasks.self_supervised.methods.reconstruction import (
