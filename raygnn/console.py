@@ -17,6 +17,7 @@ from typing import Any, TextIO
 LINE_START = "[raygnn"
 EVENT_START = "[raygnn-event] "
 
+_WARNING = "warning: "
 _label = ""
 #: A step's line is left out if another line is younger. Short runs print validations only.
 _STEP_LINE_EVERY_S = 10.0
@@ -47,10 +48,15 @@ class Event:
 
 
 def print_text(event: Event) -> None:
-    """Prints an event as a line; of steps, one every ten seconds."""
+    """Prints an event as a line.
+
+    Steps print one line every ten seconds. Trials of a sweep print warnings only: the sweep
+    prints their results, and their run folders have the rest.
+    """
     global _last_line_s
     now_s = time.monotonic()
-    if event.text and (event.kind != "step" or now_s - _last_line_s >= _STEP_LINE_EVERY_S):
+    is_shown = event.text and (not event.label or event.kind == "warning")
+    if is_shown and (event.kind != "step" or now_s - _last_line_s >= _STEP_LINE_EVERY_S):
         _last_line_s = now_s
         say_line(event.line)
 
@@ -119,7 +125,7 @@ def say(text: str, kind: str = "message", **values: Any) -> None:
 
 def warn(text: str) -> None:
     """Prints what may make a result worthless, or costs much."""
-    say(f"warning: {text}", "warning")
+    say(f"{_WARNING}{text}", "warning")
 
 
 def pass_on(line: str) -> None:
@@ -128,7 +134,7 @@ def pass_on(line: str) -> None:
         _printer(Event(**json.loads(line.removeprefix(EVENT_START))))
         return
     label, _, text = line.removeprefix(LINE_START).partition("] ")
-    _printer(Event("message", text, label.strip()))
+    _printer(Event("warning" if text.startswith(_WARNING) else "message", text, label.strip()))
 
 
 def label_lines(label: str) -> None:

@@ -73,8 +73,8 @@ def test_what_a_worker_sends_is_printed_by_its_driver(capsys):
         Event("message", "a line [of a worker] that prints lines", "trial-2"),
     ]
     with printing(print_text):
-        pass_on("[raygnn trial-2] a line")
-    assert capsys.readouterr().out == "[raygnn trial-2] a line\n"
+        pass_on("[raygnn trial-2] warning: a line")
+    assert capsys.readouterr().out == "[raygnn trial-2] warning: a line\n"
 
 
 START = {"monitor": "val/mrr", "mode": "max", "steps_per_epoch": 10}

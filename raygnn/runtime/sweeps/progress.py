@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class SweepProgress(Callback):
-    """A line when a trial starts, and one when it ends. Pickled with the sweep's state."""
+    """A line when a trial starts and one when it ends, and validations every ten seconds.
+
+    Pickled with the sweep's state.
+    """
 
     def __init__(self, metric: str, mode: str) -> None:
         self._metric, self._mode = metric, mode
@@ -32,6 +35,18 @@ class SweepProgress(Callback):
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any
     ) -> None:
         say(f"{trial} starts: {shown(trial.config)}")
+
+    def on_trial_result(
+        self,
+        iteration: int,
+        trials: Sequence[Trial],
+        trial: Trial,
+        result: dict[str, Any],
+        **info: Any,
+    ) -> None:
+        if self._metric in result:
+            value = f"{self._metric} {result[self._metric]:.5g}"
+            say(f"{trial} validation {int(result.get(TIME_ATTRIBUTE, 0))}: {value}", "step")
 
     def on_trial_complete(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any

@@ -15,7 +15,7 @@ import ray.exceptions
 from ray._private import ray_logging
 from ray._private.ray_constants import LOG_PREFIX_EVENT_SUMMARY
 
-from raygnn.console import label_lines, print_json, printing, say
+from raygnn.console import label_lines, print_json, printing, say, warn
 from raygnn.runtime.worker_lines import drain_worker_lines, show_held_lines, show_worker_lines
 
 _CORE = "[2026-11-22 08:09:40,903 E 19512 19539] core_worker.cc:2465: Actor with class name: "
@@ -45,8 +45,8 @@ def _emit(*lines: str, actor: str = "RayTrainWorker", is_err: bool = False) -> N
 
 
 def test_our_lines_are_shown_as_they_are_and_others_as_ray_shows_them(printed, capsys) -> None:
-    _emit("[raygnn] epoch 1", "a print of the user's", "[raygnn trial-00001] test: 1")
-    assert capsys.readouterr().out == "[raygnn] epoch 1\n[raygnn trial-00001] test: 1\n"
+    _emit("[raygnn] epoch 1", "a print of the user's", "[raygnn trial-00001] warning: x")
+    assert capsys.readouterr().out == "[raygnn] epoch 1\n[raygnn trial-00001] warning: x\n"
     assert [batch["lines"] for batch in printed] == [["a print of the user's"]]
     _emit("worker 3 died", actor="TrainController", is_err=True)
     assert printed[-1]["lines"] == ["worker 3 died"]
@@ -147,14 +147,16 @@ def test_without_output_of_workers_nothing_is_waited_for(monkeypatch) -> None:
     drain_worker_lines(None)  # has no mark to call
 
 
-def test_lines_carry_the_name_of_their_trial(capsys) -> None:
+def test_trials_print_warnings_only_with_their_name(capsys) -> None:
     label_lines("trial-00003")
     try:
         say("epoch 1")
+        warn("few seeds")
     finally:
         label_lines("")
     say("epoch 2")
-    assert capsys.readouterr().out == "[raygnn trial-00003] epoch 1\n[raygnn] epoch 2\n"
+    shown = "[raygnn trial-00003] warning: few seeds\n[raygnn] epoch 2\n"
+    assert capsys.readouterr().out == shown
 
 
 @pytest.fixture
