@@ -89,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
         choices=get_args(Method),
         default="hash",
         help="hash of the original id (default), range: runs of rows of each node table, or where "
-        "neighbors are: ldg, or metis (fewer edges between parts, in memory, extra raygnn[metis])",
+        "neighbors are: ldg, or metis (fewer edges between parts, in memory, the package pymetis)",
     )
     parser.add_argument("--on-error", choices=["fail", "drop"], default="fail", help="of bad rows")
     parser.add_argument("--undirected", action="store_true", help="as data.undirected")

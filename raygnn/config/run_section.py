@@ -288,7 +288,7 @@ class Tune(Section):
     )
     searcher: Literal["random", "optuna"] = Field(
         default="random",
-        description="How values are drawn; optuna (TPE) needs the extra `raygnn[optuna]`.",
+        description="How values are drawn; optuna (TPE) needs the package `optuna`.",
     )
     max_concurrent_trials: PositiveWhole | None = Field(
         default=None, description="Trials at a time; null is as many as the cluster has room for."

@@ -84,8 +84,8 @@ class ExplainOptions:
                 import captum.attr  # noqa: F401
             except ImportError as error:
                 raise ConfigError(
-                    f"method={self.method!r} cannot be used: {error}. Install "
-                    "`pip install 'raygnn[captum]'`, or set GNNExplainer.",
+                    f"method={self.method!r} cannot be used: {error}. Run "
+                    "`pip install -e '.[captum]'` in raygnn's folder, or set GNNExplainer.",
                     id="explain-extra-missing",
                 ) from error
 

@@ -191,7 +191,8 @@ def export_onnx(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
         import onnxscript  # noqa: F401 - torch needs it
     except ImportError as error:
         raise ConfigError(
-            f"a model cannot be exported to ONNX: {error}. Install `pip install 'raygnn[onnx]'`.",
+            f"a model cannot be exported to ONNX: {error}. Run `pip install -e '.[onnx]'` in "
+            "raygnn's folder.",
             id="onnx-extra-missing",
         ) from error
     program, given = _program(model, spec, name)

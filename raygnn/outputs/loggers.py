@@ -202,7 +202,7 @@ class JSONLinesLogger(MetricLogger):
 
 
 class WandBLogger(MetricLogger):
-    """Weights & Biases; needs the extra `raygnn[wandb]`. A resumed run continues under its id.
+    """Weights & Biases; needs the package `wandb`. A resumed run continues under its id.
 
     Args:
         project: where the run is listed.
@@ -255,7 +255,7 @@ class WandBLogger(MetricLogger):
 
 
 class MLflowLogger(MetricLogger):
-    """MLflow; needs the extra `raygnn[mlflow]`. A resumed run continues under its id.
+    """MLflow; needs the package `mlflow`. A resumed run continues under its id.
 
     Args:
         experiment: where the run is listed.
@@ -340,8 +340,8 @@ def _import_extra(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise ConfigError(
-            f"loggers={name!r} is invalid: the package {name} is not installed. Install "
-            f"raygnn[{name}], or take {name} out of loggers.",
+            f"loggers={name!r} is invalid: the package {name} is not installed. Run "
+            f"`pip install {name}`, or take {name} out of loggers.",
             id="logger-not-installed",
         ) from error
 

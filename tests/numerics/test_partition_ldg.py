@@ -111,5 +111,5 @@ def test_metis_is_refused_where_it_is_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pymetis", None)
-    with raises("partition-metis-missing", "raygnn[metis]", "ldg"):
+    with raises("partition-metis-missing", ".[metis]", "ldg"):
         partition(tmp_path / "tables", tmp_path / "out", Partitioning(2, "metis"))

@@ -228,7 +228,7 @@ def test_odd_names_and_values_reach_no_service(mlflow, small_bundle_path, tmp_pa
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_an_extra_that_is_missing_is_named(name, monkeypatch, small_bundle_path, tmp_path):
     monkeypatch.setitem(sys.modules, name, None)
-    with raises("logger-not-installed", f"raygnn[{name}]"):
+    with raises("logger-not-installed", f"pip install {name}"):
         run_rank(_config(tmp_path, [name]), small_bundle_path)
 
 

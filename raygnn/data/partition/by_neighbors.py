@@ -46,7 +46,8 @@ def check_metis() -> None:
         import pymetis  # noqa: F401
     except ImportError as error:
         raise ConfigError(
-            f"method='metis' cannot be used: {error}. Install `pip install 'raygnn[metis]'`, or "
+            f"method='metis' cannot be used: {error}. Run `pip install -e '.[metis]'` in raygnn's "
+            "folder, or "
             "set ldg.",
             id="partition-metis-missing",
         ) from error

@@ -156,8 +156,8 @@ def searcher(section: Tune, seed: int, num_concurrent: int) -> SearchAlgorithm |
         import optuna
     except ImportError as error:
         raise ConfigError(
-            "tune.searcher='optuna' is invalid: the package optuna is not installed. Install "
-            "raygnn[optuna], or set it to random.",
+            "tune.searcher='optuna' is invalid: the package optuna is not installed. Run "
+            "`pip install optuna`, or set it to random.",
             id="sweep-optuna-missing",
         ) from error
     from ray.tune.search.optuna import OptunaSearch
