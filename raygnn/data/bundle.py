@@ -19,14 +19,17 @@ from raygnn.data.arrays import array_bytes_below, create_array, open_array
 from raygnn.data.bundle_record import (
     INDICES,
     INDPTR,
+    NODES,
     SPLIT,
     BundleRecord,
     ColumnInfo,
     EdgeRecord,
     LabelEdgeRecord,
     NodeRecord,
+    TrainingTableRecord,
     column_path,
     label_edge_folder,
+    training_table_folder,
 )
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
@@ -97,6 +100,60 @@ class LabelEdges:
     weight: np.ndarray | None
     time_unit: str | None = None
     columns: Mapping[str, ColumnInfo] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SeedRows:
+    """Rows of (node, time) to learn from or to predict, known by position.
+
+    They are the rows of a training table, or the nodes of a type: row i is then node i.
+
+    Attributes:
+        name: of the training table; null of the nodes of a type.
+        nodes: int32 or int64 [num_rows], dense ids; null of the nodes of a type.
+        time: int64 or float64 [num_rows], or null.
+        split: uint8 [num_rows], 0 none, 1 train, 2 validation, 3 test; null where not declared.
+        time_unit: "us" of times that were dates: microseconds since 1970; else null.
+        columns: labels, `time` and `split` by name; see `Bundle.row_column`.
+    """
+
+    name: str | None
+    node_type: str
+    num_rows: int
+    nodes: np.ndarray | None
+    time: np.ndarray | None
+    split: np.ndarray | None
+    time_unit: str | None
+    columns: Mapping[str, ColumnInfo]
+
+    @classmethod
+    def of_nodes(cls, bundle: Bundle, node_type: str) -> SeedRows:
+        """The nodes of a type as rows."""
+        columns = bundle.columns(node_type)
+        time = bundle.column(node_type, "time") if "time" in columns else None
+        assert not isinstance(time, SparseColumn)
+        return cls(
+            None,
+            node_type,
+            bundle.num_nodes(node_type),
+            None,
+            time,
+            bundle.declared_split(node_type),
+            columns["time"].unit if "time" in columns else None,
+            columns,
+        )
+
+    @property
+    def place(self) -> str:
+        """The key of the rows in graph.yaml, for messages."""
+        if self.name is None:
+            return f"node_types.{self.node_type}"
+        return f"training_tables.{self.name}"
+
+    def node_ids(self, positions: np.ndarray) -> np.ndarray:
+        """int64 [len(positions)], dense ids of the nodes of some rows."""
+        nodes = positions if self.nodes is None else self.nodes[positions]
+        return nodes.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True)
@@ -346,6 +403,37 @@ class Bundle:
         folder = self._path / label_edge_folder(edges.edge_type, edges.sign)
         return self._open(column_path(folder, name))
 
+    @property
+    def training_tables(self) -> dict[str, SeedRows]:
+        """The training tables by name, in the order of the manifest."""
+        return {table.name: self._seed_rows(table) for table in self._record.training_tables}
+
+    def _seed_rows(self, record: TrainingTableRecord) -> SeedRows:
+        folder = self._path / record.folder
+        columns = {column.name: column for column in record.columns}
+        time, split = (
+            self._open(column_path(folder, name)) if name in columns else None
+            for name in ("time", "split")
+        )
+        return SeedRows(
+            record.name,
+            record.node_type,
+            record.num_rows,
+            self._open(folder / NODES),
+            time,
+            split,
+            columns["time"].unit if "time" in columns else None,
+            columns,
+        )
+
+    def row_column(self, rows: SeedRows, name: str) -> np.ndarray:
+        """A label, the time or the split of rows: [num_rows, ...], in the order of the rows."""
+        if rows.name is None:
+            column = self.column(rows.node_type, name)
+            assert not isinstance(column, SparseColumn)
+            return column
+        return self._open(column_path(self._path / training_table_folder(rows.name), name))
+
     def declared_split(self, node_type: str) -> np.ndarray | None:
         """uint8 [num_nodes] of the split column: 0 none, 1 train, 2 validation, 3 test."""
         if not self._node(node_type).has_split:
@@ -437,6 +525,9 @@ class _TypesOfBundle(Bundle):
                 labels
                 for labels in bundle._record.label_edges
                 if {labels.type[0], labels.type[2]} <= set(node_types)
+            ),
+            training_tables=tuple(
+                table for table in bundle._record.training_tables if table.node_type in node_types
             ),
         )
         super().__init__(bundle.path, record)

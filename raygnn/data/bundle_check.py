@@ -28,6 +28,11 @@ def check_arrays(bundle: Bundle) -> None:
             anchor_type, _, target_type = labels.edge_type
             _check_rows(labels.indptr, bundle.num_nodes(anchor_type), len(labels.targets))
             _check_below(labels.targets, bundle.num_nodes(target_type))
+        for name, rows in bundle.training_tables.items():
+            assert rows.nodes is not None
+            _check_below(rows.nodes, bundle.num_nodes(rows.node_type))
+            lengths = {len(rows.nodes), *(len(bundle.row_column(rows, c)) for c in rows.columns)}
+            _demand(lengths == {rows.num_rows}, f"training table {name}")
     except (ValueError, OSError) as error:  # by NumPy of a damaged head, by `_demand` of the rest
         raise DataError(
             f"bundle {bundle.path} is damaged: {error}. Remove the folder; the next run builds it "

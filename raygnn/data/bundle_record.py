@@ -28,6 +28,7 @@ from raygnn.errors import DataError
 
 INDPTR = "indptr.npy"
 INDICES = "indices.npy"
+NODES = "nodes.npy"
 SPLIT = "split.npy"
 
 
@@ -45,6 +46,11 @@ FORMAT_VERSION = 5
 def label_edge_folder(edge_type: EdgeType, sign: str) -> str:
     """The folder of a set of supervision edges, below that of a bundle or of graph tables."""
     return f"label_edges/{edge_type_name(edge_type)}.{sign}"
+
+
+def training_table_folder(name: str) -> str:
+    """The folder of a training table, below that of a bundle or of graph tables."""
+    return f"training_tables/{name}"
 
 
 @dataclass(frozen=True)
@@ -151,6 +157,21 @@ class LabelEdgeRecord:
 
 
 @dataclass(frozen=True)
+class TrainingTableRecord:
+    """One training table: rows of (entity, time), in the order of its files."""
+
+    name: str
+    node_type: str
+    num_rows: int
+    columns: tuple[ColumnInfo, ...]
+
+    @property
+    def folder(self) -> str:
+        """The table's folder, below the bundle's."""
+        return training_table_folder(self.name)
+
+
+@dataclass(frozen=True)
 class BundleRecord:
     """The whole of bundle.json.
 
@@ -164,6 +185,7 @@ class BundleRecord:
     nodes: Mapping[str, NodeRecord]
     edges: tuple[EdgeRecord, ...]
     label_edges: tuple[LabelEdgeRecord, ...] = ()
+    training_tables: tuple[TrainingTableRecord, ...] = ()
     is_of_parts: bool = False
     file_sizes: Mapping[str, int] = field(default_factory=dict)
     checksums: Mapping[str, Checksum] = field(default_factory=dict)
@@ -172,12 +194,19 @@ class BundleRecord:
         """Lists all files of the folder with their sizes and checksums in its bundle.json."""
         sizes = file_sizes(folder)
         written = replace(self, file_sizes=sizes, checksums=file_checksums(folder, sizes))
-        content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(written)}
+        content = {"format": FORMAT, "version": FORMAT_VERSION, **written.to_content()}
         write_text(str(folder / RECORD_NAME), dump_record(content))
+
+    def to_content(self) -> dict[str, Any]:
+        """As JSON values; without training tables the same as in versions that had none."""
+        content = asdict(self)
+        if not self.training_tables:
+            del content["training_tables"]
+        return content
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> BundleRecord:
-        """Reads the JSON form of `asdict`.
+        """Reads the result of `to_content`.
 
         Raises:
             ValueError: a value is missing, has another type, or is a name that cannot be a file's.
@@ -246,9 +275,9 @@ def check_names(graph: BundleRecord) -> None:
     names = [graph.fingerprint, *graph.nodes, *(labels.sign for labels in graph.label_edges)]
     names += [word for edges in graph.edges for word in edges.type]
     names += [word for labels in graph.label_edges for word in labels.type]
-    names += [column.name for found in graph.nodes.values() for column in found.columns]
-    names += [column.name for edges in graph.edges for column in edges.columns]
-    names += [column.name for labels in graph.label_edges for column in labels.columns]
+    names += [word for rows in graph.training_tables for word in (rows.name, rows.node_type)]
+    tables = (*graph.nodes.values(), *graph.edges, *graph.label_edges, *graph.training_tables)
+    names += [column.name for table in tables for column in table.columns]
     for name in names:
         if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):
             raise ValueError(f"{name!r} is no name")

@@ -291,6 +291,31 @@ class LabelEdgeTable(_Section):
         return f"{edge_type_name(self.type)}.{self.sign}"
 
 
+class TrainingTable(_Section):
+    """Rows to learn from or to predict: an entity, at a time. They are not nodes of the graph.
+
+    The rows keep the order of the files. An entity may have any number of rows.
+
+    Attributes:
+        node_type: type of the entities.
+        node: column of their original ids.
+        time: when the row is asked: nothing later influences its prediction.
+        labels: none if the rows are only to be predicted.
+    """
+
+    files: Names
+    node_type: str
+    node: str
+    labels: dict[str, LabelSpec] = Field(default={})
+    split: str | None = None
+    time: TimeColumn | None = None
+
+    @model_validator(mode="after")
+    def _names_are_usable(self) -> TrainingTable:
+        _check_column_names({}, self.labels)
+        return self
+
+
 class Manifest(_Section):
     """The whole of `graph.yaml`."""
 
@@ -298,13 +323,26 @@ class Manifest(_Section):
     node_types: dict[str, NodeTable] = Field(min_length=1)
     edge_types: list[EdgeTable] = Field(default=[])
     label_edges: list[LabelEdgeTable] = Field(default=[])
+    training_tables: dict[str, TrainingTable] = Field(default={})
 
-    @field_validator("node_types")
+    @field_validator("node_types", "training_tables")
     @classmethod
-    def _node_type_names_are_usable(cls, value: dict[str, NodeTable]) -> dict[str, NodeTable]:
+    def _names_are_usable(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name in value:
             _check_type_name(name)
         return value
+
+    @model_validator(mode="after")
+    def _rows_have_known_types(self) -> Manifest:
+        for name, table in self.training_tables.items():
+            if table.node_type not in self.node_types:
+                raise RuleError(
+                    f"training table {name!r} names node type {table.node_type!r}, which is not "
+                    f"among node_types {sorted(self.node_types)}",
+                    "Correct it",
+                    id="graph-node-type-undeclared",
+                )
+        return self
 
     @model_validator(mode="after")
     def _edges_join_known_types(self) -> Manifest:
@@ -376,12 +414,13 @@ class Manifest(_Section):
     def dump(self) -> str:
         """Writes the manifest as YAML, in the short forms that people write."""
         content = self.model_dump(mode="json")
-        for table in content["node_types"].values():
-            _shorten(table)
-        for table in (*content["edge_types"], *content["label_edges"]):
-            _shorten(table)
-        if not content["label_edges"]:
-            del content["label_edges"]
+        for group in content.values():
+            if isinstance(group, list | dict):
+                for table in group.values() if isinstance(group, dict) else group:
+                    _shorten(table)
+        for name in ("label_edges", "training_tables"):
+            if not content[name]:
+                del content[name]
         return dump_yaml(content, flow_leaves=True)
 
 

@@ -21,6 +21,7 @@ from raygnn.data.ingest.edges import build_edges, records_of_edges
 from raygnn.data.ingest.nodes import build_nodes, node_folder
 from raygnn.data.ingest.plan_bundle import GraphPlan, GraphSource, IngestOptions, plan_graph
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
+from raygnn.data.ingest.training_rows import build_training_tables
 from raygnn.errors import DataError
 
 
@@ -100,6 +101,7 @@ def _build(plan: GraphPlan, fingerprint: str, folder: Path, context: BuildContex
     work.mkdir()
     nodes = build_nodes(plan.nodes, plan.node_tables, folder, work, context)
     edges = build_edges([*plan.edges, *plan.label_edges], plan.tables, nodes, folder, work, context)
+    rows = build_training_tables(plan.training_tables, plan.tables, nodes, folder, work, context)
     shutil.rmtree(work)
     measured = measure_features(
         {name: (found.columns, [node_folder(folder, name)]) for name, found in nodes.items()}
@@ -108,7 +110,7 @@ def _build(plan: GraphPlan, fingerprint: str, folder: Path, context: BuildContex
     )
     nodes = {name: replace(found, columns=measured[name]) for name, found in nodes.items()}
     edges = [replace(made, columns=measured[made.plan.folder]) for made in edges]
-    record = BundleRecord(fingerprint, nodes, *records_of_edges(plan.manifest, edges))
+    record = BundleRecord(fingerprint, nodes, *records_of_edges(plan.manifest, edges), rows)
     # The record comes after everything it vouches for is on the disk.
     sync_folder(folder)
     record.save(folder)

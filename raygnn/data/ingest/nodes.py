@@ -12,6 +12,7 @@ import pyarrow as pa
 from raygnn.data.arrays import Rows, Source, gather_ragged_rows, gather_rows, open_array
 from raygnn.data.bundle_record import SPLIT, NodeRecord, column_path
 from raygnn.data.id_map import IdIndex, build_index, gather_ids, read_ids
+from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.describe import class_tables, describe_columns
 from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding, merge
 from raygnn.data.ingest.pieces import Piece, cut_table
@@ -20,6 +21,7 @@ from raygnn.data.ingest.read_rows import (
     NO_ID,
     NodeTask,
     ReadResult,
+    TrainingTask,
     convert_nodes,
     create_node_arrays,
 )
@@ -189,7 +191,7 @@ def build_nodes(
     context.report(findings)
     records = {}
     for name, plan in plans.items():
-        _number_classes(plan, tasks[name], results[name])
+        number_classes(plan.columns, tasks[name], results[name])
         if context.drop:
             index = _drop_rows(name, plan, tasks[name], repeated[name], context)
             indexes[name] = index or indexes[name]
@@ -202,11 +204,13 @@ def build_nodes(
     return records
 
 
-def _number_classes(
-    plan: NodePlan, tasks: Sequence[NodeTask], results: Sequence[ReadResult]
+def number_classes(
+    columns: Sequence[DensePlan],
+    tasks: Sequence[NodeTask | TrainingTask],
+    results: Sequence[ReadResult],
 ) -> None:
     """Replaces each piece's own codes of string labels by classes."""
-    for task, classes in zip(tasks, class_tables(results, plan.columns), strict=True):
+    for task, classes in zip(tasks, class_tables(results, columns), strict=True):
         rows = slice(task.first_row, task.first_row + task.piece.num_rows)
         for label, classes_of_codes in classes.items():
             column = open_array(column_path(task.folder, label), "r+")

@@ -19,11 +19,14 @@ from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.ingest.table_plan import (
     EdgePlan,
     NodePlan,
+    TrainingPlan,
     edge_columns,
     node_columns,
     plan_edges,
     plan_label_edges,
     plan_nodes,
+    plan_training,
+    training_columns,
 )
 from raygnn.data.manifest import (
     DenseFeature,
@@ -31,6 +34,7 @@ from raygnn.data.manifest import (
     LabelEdgeTable,
     Manifest,
     NodeTable,
+    TrainingTable,
     manifest_folder,
     reverses,
 )
@@ -179,6 +183,7 @@ class GraphPlan:
     nodes: Mapping[str, NodePlan]
     edges: Sequence[EdgePlan]
     label_edges: Sequence[EdgePlan]
+    training_tables: Sequence[TrainingPlan]
 
     @property
     def node_tables(self) -> dict[str, ScannedTable]:
@@ -199,7 +204,7 @@ def plan_graph(
     """
     manifest, tables = source.manifest, source.scan(schedule)
     tables |= _fit(manifest, options, tables, schedule, progress)
-    nodes, edges, label_edges = _plan(manifest, options, tables)
+    nodes, edges, label_edges, training_tables = _plan(manifest, options, tables)
     if options.feature_dtype == "int8":
         progress("ingest: measuring the range of features")
         columns = {plan.table: plan.columns for plan in nodes.values()}
@@ -212,15 +217,19 @@ def plan_graph(
         progress(f"ingest: adding reverse edges: {names} (data.reverse_edges: false adds none)")
     if options.undirected and all(plan.edge_type[0] != plan.edge_type[2] for plan in edges):
         progress("ingest: data.undirected changes nothing: no edge type is within one node type")
-    return GraphPlan(manifest, tables, nodes, edges, label_edges)
+    return GraphPlan(manifest, tables, nodes, edges, label_edges, training_tables)
 
 
-def _tables_of(manifest: Manifest) -> dict[str, NodeTable | EdgeTable | LabelEdgeTable]:
+_Table = NodeTable | EdgeTable | LabelEdgeTable | TrainingTable
+
+
+def _tables_of(manifest: Manifest) -> dict[str, _Table]:
     """The tables of a graph by the name that messages give them, nodes first."""
     edges = {f"edge_types.{edge_type_name(table.type)}": table for table in manifest.edge_types}
     labels = {f"label_edges.{table.name}": table for table in manifest.label_edges}
     nodes = {_node_table_name(name): table for name, table in manifest.node_types.items()}
-    return {**nodes, **edges, **labels}
+    rows = {f"training_tables.{name}": table for name, table in manifest.training_tables.items()}
+    return {**nodes, **edges, **labels, **rows}
 
 
 def _node_table_name(node_type: str) -> str:
@@ -234,13 +243,15 @@ def _list_files(manifest: Manifest, roots: Sequence[str]) -> dict[str, list[Tabl
     }
 
 
-def _columns(table: NodeTable | EdgeTable | LabelEdgeTable) -> TableColumns:
+def _columns(table: _Table) -> TableColumns:
     """The columns of a table that are needed."""
     if isinstance(table, NodeTable):
         names, ids = node_columns(table), [table.id]
+    elif isinstance(table, TrainingTable):
+        names, ids = training_columns(table), [table.node]
     else:
         names, ids = edge_columns(table), [table.source, table.target]
-    features = {} if isinstance(table, LabelEdgeTable) else table.features
+    features = table.features if isinstance(table, NodeTable | EdgeTable) else {}
     exact = {*needed_columns({}, table.labels, table.time, [*ids, table.split])}
     exact |= {spec.indices for spec in features.values() if not isinstance(spec, DenseFeature)}
     return TableColumns(names, frozenset(names) - exact)
@@ -272,17 +283,18 @@ def feature_tables(
             table.split,
         )
         for (name, table), type_ in zip(_tables_of(manifest).items(), types, strict=False)
-        if not isinstance(table, LabelEdgeTable)
+        if isinstance(table, NodeTable | EdgeTable)
     }
 
 
 def _plan(
     manifest: Manifest, options: IngestOptions, tables: dict[str, ScannedTable]
-) -> tuple[dict[str, NodePlan], list[EdgePlan], list[EdgePlan]]:
+) -> tuple[dict[str, NodePlan], list[EdgePlan], list[EdgePlan], list[TrainingPlan]]:
     problems: list[str] = []
     nodes: dict[str, NodePlan] = {}  # by name of the table
     edges: list[EdgePlan] = []
     label_edges: list[EdgePlan] = []
+    training: list[TrainingPlan] = []
     added = options.added_reverses(manifest.edge_types)
     # Features that become int8 are planned in the type of their table: steps follow from values.
     dtype = None if options.feature_dtype == "int8" else options.feature_dtype
@@ -291,20 +303,43 @@ def _plan(
             if isinstance(table, NodeTable):
                 nodes[name] = plan_nodes(table, tables[name], dtype)
                 continue
-            tables[name] = _with_endpoint_types(table, tables[name], nodes)
-            if isinstance(table, LabelEdgeTable):
+            tables[name] = _with_id_types(table, tables[name], nodes)
+            if isinstance(table, TrainingTable):
+                short_name = name.removeprefix("training_tables.")
+                training.append(plan_training(short_name, table, tables[name]))
+                _check_time_unit(training[-1], [*nodes.values(), *edges])
+            elif isinstance(table, LabelEdgeTable):
                 label_edges.append(plan_label_edges(table, tables[name]))
-                continue
-            reverse = added.get(table.type)
-            if reverse is not None:
-                _check_is_new(manifest, reverse, table.type)
-            edges.append(plan_edges(table, tables[name], options.doubles(table), reverse, dtype))
+            else:
+                reverse, doubles = added.get(table.type), options.doubles(table)
+                if reverse is not None:
+                    _check_is_new(manifest, reverse, table.type)
+                edges.append(plan_edges(table, tables[name], doubles, reverse, dtype))
         except DataError as error:
             problems.append(str(error))
     if problems:
         raise DataError("\n".join(problems))
     by_type = {name: nodes[_node_table_name(name)] for name in manifest.node_types}
-    return by_type, edges, label_edges
+    return by_type, edges, label_edges, training
+
+
+def _check_time_unit(plan: TrainingPlan, graph: Sequence[NodePlan | EdgePlan]) -> None:
+    """Checks that times of rows can be compared with those of the graph."""
+    words = {
+        table.table: "plain numbers" if column.unit is None else "dates"
+        for table in (plan, *graph)
+        for column in table.columns
+        if column.role == "time"
+    }
+    own = words.pop(plan.table, None)
+    if own is not None and words and own not in words.values():
+        shown = ", ".join(f"{name} {word}" for name, word in words.items())
+        raise DataError(
+            f"{plan.table}.time is invalid: its times are {own}, which no time of the graph "
+            f"compares with ({shown}). Write all of them as dates or timestamps, or all as "
+            "numbers of one unit.",
+            id="training-table-time-unit",
+        )
 
 
 def _check_is_new(manifest: Manifest, reverse: EdgeType, edge_type: EdgeType) -> None:
@@ -318,19 +353,23 @@ def _check_is_new(manifest: Manifest, reverse: EdgeType, edge_type: EdgeType) ->
         )
 
 
-def _with_endpoint_types(
-    table: EdgeTable | LabelEdgeTable, scanned: ScannedTable, nodes: Mapping[str, NodePlan]
+def _with_id_types(
+    table: EdgeTable | LabelEdgeTable | TrainingTable,
+    scanned: ScannedTable,
+    nodes: Mapping[str, NodePlan],
 ) -> ScannedTable:
-    """Checks the endpoints against the ids of their node types.
+    """Checks endpoints and entities against the ids of their node types.
 
     Those in CSV are read as these are, and so are those of a table without rows.
     """
     types = dict(scanned.types)
     only_csv = all(shard.file.format == "csv" for shard in scanned.shards)
-    for key, column, node_type in (
-        ("source", table.source, table.type[0]),
-        ("target", table.target, table.type[2]),
-    ):
+    if isinstance(table, TrainingTable):
+        ends = [("node", table.node, table.node_type)]
+    else:
+        source_type, _, target_type = table.type
+        ends = [("source", table.source, source_type), ("target", table.target, target_type)]
+    for key, column, node_type in ends:
         plan = nodes.get(_node_table_name(node_type))
         if plan is None:
             continue  # its own problem is already listed

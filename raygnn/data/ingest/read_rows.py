@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raygnn.data.arrays import Rows, create_array
-from raygnn.data.bundle_record import SPLIT, column_path
+from raygnn.data.bundle_record import NODES, SPLIT, column_path
 from raygnn.data.edge_kernels import DROPPED
 from raygnn.data.hashing import string_buffers
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, IdMap, integer_ids, table_files
@@ -31,7 +31,7 @@ from raygnn.data.ingest.findings import Finding, FindingCollector
 from raygnn.data.ingest.pieces import Piece, read_blocks
 from raygnn.data.ingest.schedule import Write
 from raygnn.data.ingest.sort_edges import DST, SRC, create_columns
-from raygnn.data.ingest.table_plan import EdgePlan, NodePlan
+from raygnn.data.ingest.table_plan import EdgePlan, NodePlan, TrainingPlan
 
 # Per row of nodes: 0 good, NO_ID if nothing can be looked up, OTHER if something else is wrong.
 BAD = "bad.npy"
@@ -70,7 +70,12 @@ class _PieceReader:
     """Reads a piece block by block, and checks its columns."""
 
     def __init__(
-        self, piece: Piece, plan: NodePlan | EdgePlan, folder: Path, first_row: int, write: Write
+        self,
+        piece: Piece,
+        plan: NodePlan | EdgePlan | TrainingPlan,
+        folder: Path,
+        first_row: int,
+        write: Write,
     ) -> None:
         self._piece, self._plan, self._write = piece, plan, write
         self._folder, self._first_row = folder, first_row
@@ -262,8 +267,8 @@ def convert_edges(task: EdgeTask, tables: Sequence[np.ndarray], write: Write) ->
         target = task.target.open(tables[num_source_tables:])
     reader = _PieceReader(task.piece, plan, task.folder, 0, write)
     for start, columns in reader.blocks():
-        src = _lookup(source, plan.source, plan.edge_type[0], columns, reader.findings)
-        dst = _lookup(target, plan.target, plan.edge_type[2], columns, reader.findings)
+        src = _endpoints(source, plan.source, plan.edge_type[0], columns, reader.findings)
+        dst = _endpoints(target, plan.target, plan.edge_type[2], columns, reader.findings)
         reader.write_columns(start, columns)
         for ids, name in ((src, SRC), (dst, DST)):
             ids[reader.findings.bad] = DROPPED
@@ -271,7 +276,7 @@ def convert_edges(task: EdgeTask, tables: Sequence[np.ndarray], write: Write) ->
     return reader.result()
 
 
-def _lookup(
+def _endpoints(
     ids: LooksUpIds,
     name: str,
     node_type: str,
@@ -287,3 +292,56 @@ def _lookup(
     rule = f"ids that node type {node_type!r} does not have (dangling)"
     findings.add(name, rule, remedy, (dense < 0) & ~null, column, id="edges-dangling")
     return dense
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """One piece of a training table.
+
+    Attributes:
+        ids: of the entities.
+        dtype: of dense ids on disk.
+        folder: has NODES and the columns, which exist already.
+        first_row: of the piece in these arrays.
+    """
+
+    piece: Piece
+    plan: TrainingPlan
+    ids: OpensIds
+    dtype: np.dtype
+    folder: Path
+    first_row: int
+
+    @property
+    def inputs(self) -> tuple[Rows, ...]:
+        """The tables that ids are looked up in."""
+        return self.ids.inputs
+
+
+def create_training_arrays(
+    plan: TrainingPlan, folder: Path, num_rows: int, dtype: np.dtype
+) -> None:
+    """Creates the arrays that the tasks of a training table fill."""
+    create_array(folder / NODES, (num_rows,), dtype)
+    create_columns(plan.columns, folder, num_rows)
+
+
+def convert_training_rows(
+    task: TrainingTask, tables: Sequence[np.ndarray], write: Write
+) -> ReadResult:
+    """Reads, checks and writes the rows of one piece, with dense ids of the entities."""
+    plan, ids = task.plan, task.ids.open(tables)
+    reader = _PieceReader(task.piece, plan, task.folder, task.first_row, write)
+    for start, columns in reader.blocks():
+        column, findings = columns[plan.node], reader.findings
+        dense, null = ids.lookup(column), null_mask(column)
+        remedy = "Give each row its node, or set data.on_error=drop to leave these rows out."
+        findings.add(plan.node, "null ids", remedy, null, id="training-rows-null-ids")
+        remedy = "Add the nodes, or set data.on_error=drop to leave these rows out."
+        rule = f"ids that node type {plan.node_type!r} does not have"
+        unknown = (dense < 0) & ~null
+        findings.add(plan.node, rule, remedy, unknown, column, id="training-rows-unknown-ids")
+        reader.write_columns(start, columns)
+        dense[findings.bad] = DROPPED
+        write(task.folder / NODES, start, dense.astype(task.dtype))
+    return reader.result()

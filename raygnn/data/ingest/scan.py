@@ -288,8 +288,10 @@ def fingerprint(
 
 
 def _content(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as JSON, without keys of edges that bundles of older versions did not have."""
+    """The manifest as JSON, without empty keys that bundles of older versions did not have."""
     content = manifest.model_dump(mode="json")
+    if not content["training_tables"]:
+        del content["training_tables"]
     for table in (*content["edge_types"], *content["label_edges"]):
         if not table["labels"]:
             del table["labels"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from raygnn.data.bundle_record import label_edge_folder
+from raygnn.data.bundle_record import label_edge_folder, training_table_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.id_map import IdKind, id_kind
 from raygnn.data.ingest.column_plan import (
@@ -22,7 +22,7 @@ from raygnn.data.ingest.column_plan import (
     plan_weight,
 )
 from raygnn.data.ingest.scan import ScannedTable, check_rows
-from raygnn.data.manifest import EdgeTable, LabelEdgeTable, NodeTable
+from raygnn.data.manifest import EdgeTable, LabelEdgeTable, NodeTable, TrainingTable
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,26 @@ class EdgePlan:
         return self.folder.rpartition("/")[2]
 
 
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How a training table is converted.
+
+    Attributes:
+        table: name for messages.
+        folder: path below the bundle's folder.
+        types: plain Arrow type of each column that is read.
+        node: column of the original ids of entities, which are of `node_type`.
+    """
+
+    table: str
+    name: str
+    folder: str
+    types: Mapping[str, pa.DataType]
+    node_type: str
+    node: str
+    columns: tuple[DensePlan, ...]
+
+
 def node_columns(table: NodeTable) -> list[str]:
     """The table columns that a node type needs."""
     return needed_columns(table.features, table.labels, table.time, [table.id, table.split])
@@ -107,6 +127,29 @@ def plan_nodes(table: NodeTable, scanned: ScannedTable, feature_dtype: str | Non
         tuple(columns),
         tuple(plan for plan in features if isinstance(plan, SparsePlan)),
         table.split,
+    )
+
+
+def training_columns(table: TrainingTable) -> list[str]:
+    """The table columns that a training table needs."""
+    return needed_columns({}, table.labels, table.time, [table.node, table.split])
+
+
+def plan_training(name: str, table: TrainingTable, scanned: ScannedTable) -> TrainingPlan:
+    """Plans a training table.
+
+    Raises:
+        DataError: a column has a type that does not fit its role, or there are no rows.
+    """
+    check_rows(scanned)
+    return TrainingPlan(
+        scanned.name,
+        name,
+        training_table_folder(name),
+        scanned.types,
+        table.node_type,
+        table.node,
+        tuple(_plan_roles(table, scanned)),
     )
 
 
@@ -192,10 +235,12 @@ def edge_folder(edge_type: EdgeType) -> str:
     return f"edges/{edge_type_name(edge_type)}"
 
 
-def _plan_roles(table: EdgeTable | LabelEdgeTable, scanned: ScannedTable) -> Iterator[DensePlan]:
+def _plan_roles(
+    table: EdgeTable | LabelEdgeTable | TrainingTable, scanned: ScannedTable
+) -> Iterator[DensePlan]:
     for name, spec in table.labels.items():
         yield plan_label(scanned, name, spec)
-    if table.weight is not None:
+    if not isinstance(table, TrainingTable) and table.weight is not None:
         yield plan_weight(scanned, table.weight)
     if table.time is not None:
         yield plan_time(scanned, table.time)

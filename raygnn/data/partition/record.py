@@ -108,7 +108,8 @@ class PartitionRecord:
 
     def save(self, folder: Path) -> None:
         """Writes partition.json."""
-        content = {"format": _FORMAT, "version": FORMAT_VERSION, **asdict(self)}
+        content = {**asdict(self), "whole": self.whole.to_content()}
+        content = {"format": _FORMAT, "version": FORMAT_VERSION, **content}
         write_text(folder / RECORD_NAME, dump_record(content))
 
     @classmethod

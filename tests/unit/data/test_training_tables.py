@@ -1,0 +1,113 @@
+"""Training tables in a bundle: rows of (node, time) in the order of the files."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raygnn.data.bundle import Bundle, SeedRows
+from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.ingest.plan_bundle import IngestOptions
+from tests.errors import raises
+
+DAYS = [datetime(2024, 1, day) for day in range(1, 6)]
+
+GRAPH = """\
+format: raygnn/graph-v1
+node_types:
+  user: {files: users.parquet, id: id, time: since}
+training_tables:
+  churn:
+    files: churn/*.parquet
+    node_type: user
+    node: user
+    time: at
+    labels: {y: churned, name: word}
+    split: split
+"""
+
+
+def _write(folder: Path, rows: dict[str, Any]) -> str:
+    folder.mkdir(exist_ok=True)
+    users = pa.table({"id": ["c", "a", "b"], "since": DAYS[:3]})
+    pq.write_table(users, folder / "users.parquet")
+    (folder / "churn").mkdir(exist_ok=True)
+    half = len(rows["user"]) // 2
+    for number, part in enumerate((slice(None, half), slice(half, None))):
+        table = pa.table({name: values[part] for name, values in rows.items()})
+        pq.write_table(table, folder / "churn" / f"{number}.parquet")
+    (folder / "graph.yaml").write_text(GRAPH)
+    return str(folder)
+
+
+def _rows(**changes: Any) -> dict[str, Any]:
+    rows = {
+        "user": ["b", "a", "b", "c", "b"],
+        "at": [DAYS[4], DAYS[2], DAYS[3], DAYS[4], DAYS[3]],
+        "churned": [1, 0, 0, 1, 1],
+        "word": ["x", "y", "x", "x", "z"],
+        "split": ["train", "train", "val", "test", "train"],
+    }
+    return rows | changes
+
+
+def _ingest(tmp_path: Path, on_error: str = "fail", **changes: Any) -> Bundle:
+    uri = _write(tmp_path / "graph", _rows(**changes))
+    return ingest(uri, IngestOptions(on_error=on_error), cache_dir=tmp_path / "cache")
+
+
+def test_rows_keep_their_order_and_repeat_entities(tmp_path: Path) -> None:
+    bundle = _ingest(tmp_path)
+    rows = bundle.training_tables["churn"]
+    assert (rows.node_type, rows.num_rows, rows.time_unit) == ("user", 5, "us")
+    assert rows.node_ids(np.arange(5)).tolist() == [2, 1, 2, 0, 2]
+    assert rows.time is not None
+    assert rows.time.tolist() == pa.array(_rows()["at"]).cast(pa.int64()).to_pylist()
+    assert rows.split is not None
+    assert rows.split.tolist() == [1, 1, 2, 3, 1]
+    assert bundle.row_column(rows, "y").tolist() == [1, 0, 0, 1, 1]
+    assert rows.columns["name"].class_names == ("x", "y", "z")
+    assert bundle.row_column(rows, "name").tolist() == [0, 1, 0, 0, 2]
+
+
+def test_the_nodes_of_a_type_are_rows_too(tmp_path: Path) -> None:
+    rows = SeedRows.of_nodes(_ingest(tmp_path), "user")
+    assert rows.num_rows == 3
+    assert rows.node_ids(np.array([2, 0])).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"user": ["b", "a", "nobody", "c", "b"]}, "training-rows-unknown-ids"),
+        ({"user": ["b", "a", None, "c", "b"]}, "training-rows-null-ids"),
+    ],
+)
+def test_bad_rows_are_errors_or_dropped(
+    tmp_path: Path, changes: dict[str, Any], error: str
+) -> None:
+    with raises(error, "training_tables.churn"):
+        _ingest(tmp_path, **changes)
+    bundle = _ingest(tmp_path, "drop", **changes)
+    rows = bundle.training_tables["churn"]
+    assert rows.node_ids(np.arange(rows.num_rows)).tolist() == [2, 1, 0, 2]
+    assert bundle.row_column(rows, "name").tolist() == [0, 1, 0, 2]
+
+
+def test_times_are_of_the_graphs_kind(tmp_path: Path) -> None:
+    with raises("training-table-time-unit", "training_tables.churn.time", "dates"):
+        _ingest(tmp_path, at=[1, 2, 3, 4, 5])
+
+
+def test_an_undeclared_node_type_is_an_error(tmp_path: Path) -> None:
+    uri = _write(tmp_path / "graph", _rows())
+    text = GRAPH.replace("node_type: user", "node_type: usr")
+    (tmp_path / "graph" / "graph.yaml").write_text(text)
+    with raises("graph-node-type-undeclared", "churn", "usr"):
+        ingest(uri, cache_dir=tmp_path / "cache")
