@@ -70,6 +70,12 @@ class Model(Component):
         description="Cross layers between the features of each node type and the encoder; `{}` "
         "sets two. Null leaves features as they are.",
     )
+    relative_time: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Whether the model reads how long before the seed's time each node and edge "
+        "is, and how many edges a node has by then; needs temporal sampling. `auto` is true for "
+        "training tables.",
+    )
 
 
 def _callback_kind(value: Any) -> str:

@@ -24,6 +24,9 @@ Time = int | float
 #: Of all dates and timestamps that ingest reads; bundles of plain numbers have none.
 TIME_UNIT = "us"
 
+#: The name of times of nodes and edges among the columns of a batch.
+TIME = "time"
+
 
 class HasColumns(Protocol):
     """A bundle, or what sampling sees of one."""

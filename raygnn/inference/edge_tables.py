@@ -85,7 +85,7 @@ class EdgeTables:
             ),
             sampler=build_sampler(loaded, graph),
             columns=spec.node_columns,
-            edge_columns=spec.edge_inputs,
+            edge_columns=spec.batch_edge_columns,
             **options,
         )
         self.alignment = options["batch_size"]

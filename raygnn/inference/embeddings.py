@@ -168,7 +168,7 @@ class Stores(NamedTuple):
             node_type,
             sampler=build_sampler(env.loaded, self.graph),
             columns={spec.feature: "x"} if env.bundle.feature_widths(spec.feature) else {},
-            edge_columns=spec.edge_inputs,
+            edge_columns=spec.batch_edge_columns,
             as_of=None if as_of is None else as_of.time,
             **options,
         )

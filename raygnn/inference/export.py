@@ -234,11 +234,12 @@ def _program(
     encoder: Any = model.encoder
     is_hetero = isinstance(encoder.module, Hetero)
     is_one_type = len(spec.node_types) == 1 and len(spec.edge_types) <= 1
-    if not (is_hetero or is_one_type) or spec.embedded_types or spec.edge_inputs:
+    reads_more = spec.embedded_types or spec.edge_inputs or spec.relative_time
+    if not (is_hetero or is_one_type) or reads_more:
         raise ConfigError(
             f"model.type={name!r} is invalid for export: a program takes the features of nodes and "
             "the ends of edges, of several types by the encoder Hetero. This model reads learned "
-            "rows of nodes or columns of edges, or is another one of several types. Use predict "
+            "rows of nodes, columns of edges or relative times, or is another one of several types. Use predict "
             "and embed, or raygnn.serve.",
             id="model-export-inputs",
         )

@@ -22,6 +22,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type, ty
 from raygnn.data.hashing import string_buffers
 from raygnn.data.id_map import IdIndex
 from raygnn.data.standardization import Standardization
+from raygnn.data.time_units import TIME
 from raygnn.data.transforms.state import FittedFeature, Transforms
 from raygnn.errors import ConfigError, DataError, RuleError, RunError, with_id
 
@@ -94,6 +95,23 @@ class NodeInput:
         if not embedded:
             return cls(width)
         return cls(width, _ids_digest(bundle.ids(node_type)), bundle.num_nodes(node_type))
+
+
+@dataclass(frozen=True)
+class TimeInput:
+    """Times that a model reads relative to the time of the seed.
+
+    Attributes:
+        column: the time column of nodes and edges.
+        span: time between the first rows of the graph and the end of training.
+        node_types: those that have the column.
+        edge_types: names of those that have the column.
+    """
+
+    column: str
+    span: float
+    node_types: tuple[str, ...]
+    edge_types: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -206,6 +224,7 @@ class ModelSpec:
             `edge_weight`.
         fanouts: by name of edge type, of the neighborhoods that the model is trained on. Files of
             older versions have neither these nor `edge_inputs`.
+        relative_time: which times the model reads; None of a model that reads none.
     """
 
     feature: str
@@ -217,6 +236,7 @@ class ModelSpec:
     transforms: Transforms = field(default_factory=dict)
     edge_inputs: Mapping[str, str] = field(default_factory=dict)
     fanouts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    relative_time: TimeInput | None = None
 
     @property
     def widths(self) -> dict[str, int]:
@@ -233,7 +253,16 @@ class ModelSpec:
     @property
     def node_columns(self) -> dict[str, str]:
         """The columns that a batch has of nodes, by what it calls them."""
-        return {self.feature: "x"} if self.widths else {}
+        columns = {self.feature: "x"} if self.widths else {}
+        times = self.relative_time
+        return columns if times is None or not times.node_types else {**columns, times.column: TIME}
+
+    @property
+    def batch_edge_columns(self) -> dict[str, str]:
+        """The columns that a batch has of edges, by what it calls them."""
+        times = self.relative_time
+        columns = dict(self.edge_inputs)
+        return columns if times is None or not times.edge_types else {**columns, times.column: TIME}
 
     def fitted(self, bundle: Bundle) -> Bundle:
         """The part of a graph that the model reads, in the model's order.
@@ -272,6 +301,7 @@ class ModelSpec:
             },
             "edge_inputs": dict(self.edge_inputs),
             "fanouts": {name: list(hops) for name, hops in self.fanouts.items()},
+            **({} if self.relative_time is None else {"relative_time": asdict(self.relative_time)}),
             self.output.key: self.output.to_content(),
         }
         return json.dumps(content, indent=1) + "\n"
@@ -309,6 +339,7 @@ class ModelSpec:
                 "edge_types": [parse_edge_type(edge_type) for edge_type in content["edge_types"]],
                 "edge_columns": content["edge_columns"],
                 "output": read_output(content, outputs),
+                "relative_time": content.get("relative_time"),
                 **{key: content.get(key, {}) for key in _NOT_IN_OLDER_FILES},
                 "transforms": {
                     name: {

@@ -23,6 +23,7 @@ from raygnn.errors import ConfigError, DataError
 from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import BlockEncoder, keep_in_graph
 from raygnn.models.feature_layers import CategoryInputs, FeatureInteraction
+from raygnn.models.relative_time import RelativeTime
 from raygnn.models.sparse_input import Features, dense
 from raygnn.sampling.batch import Batch, EdgeBatch, EdgeRecord, NodeBatch, NodeRecord
 from raygnn.sampling.blocks import hetero_blocks_of
@@ -38,6 +39,7 @@ class GraphEncoder(nn.Module):
         categories: input layers of node types whose features hold numbers of categories; the
             encoder reads what they give.
         interactions: cross layers of node types, on their features or on what `categories` give.
+        relative_time: columns of time and counts that the encoder reads behind the features.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class GraphEncoder(nn.Module):
         encoder: nn.Module,
         categories: Mapping[str, CategoryInputs] = MappingProxyType({}),
         interactions: Mapping[str, FeatureInteraction] = MappingProxyType({}),
+        relative_time: RelativeTime | None = None,
     ) -> None:
         super().__init__()
+        self.relative_time = relative_time
         is_ours = isinstance(encoder, BlockEncoder)
         self.module = encoder if is_ours else SubgraphModule(encoder)
         self.categories = ModuleDict(dict(categories))
@@ -67,13 +71,26 @@ class GraphEncoder(nn.Module):
         if isinstance(module, BlockEncoder):
             inputs: Mapping[str, Features] = module.inputs_of(batch)
             rows = {name: self.embed(name, x) for name, x in inputs.items()}
+            rows |= self._with_times(batch, rows)
             found: dict[str, Tensor] = module(rows, hetero_blocks_of(batch))
             # A batch may lack a node type.
             own = [*self.categories.parameters(), *self.interactions.parameters()]
             return keep_in_graph(found, own)
         ((node_type, nodes),), (edges,) = batch.nodes.items(), batch.edges.values()
         x = self.embed(node_type, nodes.columns["x"])
+        x = self._with_times(batch, {node_type: x}).get(node_type, x)
         return {node_type: module(replace(nodes, columns={**nodes.columns, "x": x}), edges)}
+
+    def _with_times(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Tensor]:
+        """Rows followed by their columns of time and counts, of the types that have these."""
+        times = self.relative_time
+        found: dict[str, Tensor] = {}
+        for name in () if times is None else times.node_types:
+            if times is not None and name in batch.nodes:
+                columns = times.columns(batch, name)
+                x = rows.get(name)
+                found[name] = columns if x is None else torch.cat([dense(x), columns], dim=1)
+        return found
 
     def embed(self, node_type: str, x: Features) -> Features:
         """The rows that the encoder reads, of a feature's rows."""

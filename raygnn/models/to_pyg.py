@@ -47,6 +47,8 @@ def to_pyg(
     reason = _reason_against(encoder, edge_inputs) if make else "PyG has no model of this kind"
     if len(encoder.interactions) and not after_interactions:
         reason = reason or "model.interaction crosses its features, which PyG's models do not"
+    if encoder.relative_time is not None:
+        reason = reason or "it reads relative times, which PyG's models do not"
     if reason:
         raise ConfigError(
             f"model.type={name!r} is invalid for to_pyg: {reason}. Use predict and embed, or "

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from raygnn.config import Component, Config, LoadedConfig, build, resolve
@@ -23,7 +24,7 @@ from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.data.transforms.state import FittedFeature, Transforms
 from raygnn.errors import ConfigError, DataError
-from raygnn.loops.model_spec import ModelSpec, NodeInput, edge_widths
+from raygnn.loops.model_spec import ModelSpec, NodeInput, TimeInput, edge_widths
 from raygnn.loops.tasks.build_sampler import find_fanouts
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.encoder import MLP, Encoder
@@ -36,6 +37,7 @@ from raygnn.models.graph_inputs import (
     is_encoder,
 )
 from raygnn.models.hetero_encoder import HeteroEncoder
+from raygnn.models.relative_time import RelativeTime
 from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
 from raygnn.sampling.parts import PartitionedGraph
 from raygnn.sampling.protocols import FeatureStore, GraphStore, message_type
@@ -74,7 +76,8 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
     edge_inputs = check_inputs(loaded, bundle, target)
     edge_columns = {**dict.fromkeys(target.output.own_columns, EDGE_ATTR), **edge_inputs}
     widths = bundle.feature_widths(feature)
-    embedded = _embedded_types(loaded, bundle, widths)
+    times = _find_times(config, bundle, target)
+    embedded = _embedded_types(loaded, bundle, {*widths, *(times.node_types if times else ())})
     with_rows = [name for name in bundle.node_types if name not in embedded]
     return ModelSpec(
         feature=feature,
@@ -91,6 +94,7 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
         transforms=_find_transforms(bundle, feature, edge_columns, with_rows),
         edge_inputs=edge_inputs,
         fanouts=_find_fanouts(config, bundle),
+        relative_time=times,
     )
 
 
@@ -154,8 +158,11 @@ def build_encoder(
     config = loaded.config
     categories = category_inputs(bundle, spec.feature)
     widths = spec.widths | {name: inputs.out_channels for name, inputs in categories.items()}
+    times = _relative_time(config, spec)
     interactions = _interactions(config, spec, widths)
     widths |= {name: inputs.out_channels for name, inputs in interactions.items()}
+    if times is not None:
+        widths |= {t: widths.get(t, 0) + times.channels(t) for t in times.node_types}
     injected: dict[str, Any] = {}
     if out_channels is not None:
         injected["out_channels"] = out_channels
@@ -183,7 +190,53 @@ def build_encoder(
             )
         for name in spec.embedded_types:
             categories.pop(name, None)
-    return GraphEncoder(encoder, categories, interactions)
+    return GraphEncoder(encoder, categories, interactions, times)
+
+
+def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput | None:
+    """The times that a model reads relative to a seed's; None if it reads none.
+
+    Raises:
+        ConfigError: it shall read them, and sampling is not temporal.
+    """
+    wanted, temporal = config.model.relative_time, config.sampling.temporal
+    if wanted == "auto":
+        wanted = temporal is not None and target.reads_training_table()
+    if not wanted:
+        return None
+    seed_times = target.training_times(bundle, config)
+    if temporal is None or seed_times is None:
+        raise ConfigError.invalid(
+            "model.relative_time",
+            True,
+            "the seeds of this task have no times",
+            "Set sampling.temporal: {} and declare the time of its rows, or remove it",
+            id="model-relative-time",
+        )
+    column = temporal.column
+    timed = [t for t in bundle.node_types if column in bundle.columns(t)]
+    timed_edges = [edge_type_name(t) for t in bundle.edge_types if column in bundle.columns(t)]
+    times = [np.asarray(bundle.column(node_type, column)) for node_type in timed]
+    lows = [np.quantile(t[:: -(-len(t) // _MAX_TIMES)], _FIRST_ROWS) for t in [*times, seed_times]]
+    span = float(seed_times.max() - min(lows))
+    return TimeInput(column, span if span > 0 else 1.0, tuple(timed), tuple(timed_edges))
+
+
+def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
+    times = spec.relative_time
+    if times is None:
+        return None
+    direction = config.sampling.direction
+    timed = [message_type(parse_edge_type(name), direction) for name in times.edge_types]
+    found = RelativeTime(
+        span=times.span,
+        node_types=tuple(name for name in spec.node_types if name not in spec.embedded_types),
+        timed_nodes=frozenset(times.node_types),
+        edge_types=tuple(_message_types(config, spec)),
+        timed_edges=frozenset(timed),
+    )
+    read = tuple(name for name in found.node_types if found.channels(name))
+    return replace(found, node_types=read)
 
 
 def _interactions(
@@ -213,6 +266,9 @@ def _interactions(
         for name in read
     }
 
+
+_MAX_TIMES = 100_000  # of a type, of which the first are found
+_FIRST_ROWS = 0.01  # share of rows that may be earlier than the first time that counts
 
 #: Arguments of an encoder that say nothing of a single layer.
 _OF_A_STACK = frozenset(
@@ -308,7 +364,7 @@ def _edge_inputs(loaded: LoadedConfig, bundle: Bundle, arguments: TaskArguments)
 
 
 def _embedded_types(
-    loaded: LoadedConfig, bundle: Bundle, widths: Mapping[str, int]
+    loaded: LoadedConfig, bundle: Bundle, with_inputs: Collection[str]
 ) -> Collection[str]:
     """Node types of which the configured model learns a row for each node."""
     model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
@@ -316,7 +372,7 @@ def _embedded_types(
         return ()
     if not model_class.reads_node_features:
         return bundle.node_types
-    return [name for name in bundle.node_types if name not in widths]
+    return [name for name in bundle.node_types if name not in with_inputs]
 
 
 def _find_fanouts(config: Config, bundle: Bundle) -> dict[str, tuple[int, ...]]:

@@ -268,7 +268,7 @@ class EncoderTask(Task[BatchT]):
                 self.features,
                 find_fanouts(self.env.loaded.config, self.graph.edge_types),
                 columns=dict(columns),
-                edge_columns=self.spec.edge_inputs,
+                edge_columns=self.spec.batch_edge_columns,
                 device=self.env.device,
                 src_degrees=self._reads_src_degree(),
             )
@@ -281,7 +281,7 @@ class EncoderTask(Task[BatchT]):
         is_balanced = split == "train" and config.loader.balances_seeds
         samples = None if env.samples is None else env.samples.of_split(split, config.seed)
         return {
-            "edge_columns": self.spec.edge_inputs,
+            "edge_columns": self.spec.batch_edge_columns,
             "batch_size": settings.batch_size,
             "split": split,
             "seed": config.seed,

@@ -43,6 +43,12 @@ def check_exact(
     Raises:
         ConfigError: the encoder does not go layer by layer.
     """
+    if encoder.relative_time is not None:
+        raise ConfigError(
+            f"{key}={value!r} is invalid: the model reads times relative to each seed, so its nodes "
+            f"have no rows for all seeds. {remedy}",
+            id="model-relative-time-exact",
+        )
     if not is_layerwise(encoder):
         raise ConfigError(
             f"{key}={value!r} is invalid: model.type={name!r} does not go layer by layer, as "
@@ -53,7 +59,7 @@ def check_exact(
 
 def is_layerwise(encoder: GraphEncoder) -> bool:
     """Whether an encoder can be applied layer by layer to a whole graph."""
-    return isinstance(encoder.module, BlockEncoder)
+    return isinstance(encoder.module, BlockEncoder) and encoder.relative_time is None
 
 
 def encode_exactly(

@@ -16,6 +16,8 @@ from raygnn.errors import Problem, shown
 from raygnn.loops.model_spec import Output
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from raygnn.config import Config, LoadedConfig
     from raygnn.data.bundle import Bundle
     from raygnn.data.partition.part import Pairs
@@ -125,6 +127,14 @@ class TaskTarget(ABC):
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
         """Rows that features are standardised by, and that transforms are fitted on."""
         return FitRows()
+
+    def reads_training_table(self) -> bool:
+        """Whether seeds are rows of a training table."""
+        return False
+
+    def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
+        """Times of the training seeds; None without."""
+        return None
 
     def trained_output(self, loaded: LoadedConfig) -> Output:
         """`output`, with what follows from the losses. Imports torch."""

@@ -137,6 +137,12 @@ class NodeTarget(LabelTarget):
         times = np.asarray(bundle.column(node_type, "time"))
         return FitRows.until_last(times[train], bundle.columns(node_type)["time"].unit)
 
+    def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
+        temporal, node_type = config.sampling.temporal, self.output.node_type
+        if temporal is None or temporal.column not in bundle.columns(node_type):
+            return None
+        return np.asarray(bundle.column(node_type, temporal.column))[self.splits.train]
+
     def summary(self, bundle: Bundle) -> list[str]:
         output, splits = self.output, self.splits
         width = bundle.feature_widths(self.arguments.feature).get(output.node_type, 0)

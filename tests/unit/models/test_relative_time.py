@@ -1,0 +1,100 @@
+"""Columns of relative time and counts, against the graph up to each seed's time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.hetero import Hetero
+from raygnn.models.relative_time import AGE_CHANNELS, RelativeTime, encode_age
+from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
+from raygnn.sampling.temporal import Temporal
+from tests.small_graph import SmallGraph
+
+BUYS, BOUGHT = ("user", "buys", "item"), ("item", "rev_buys", "user")
+SPAN = 100.0
+TIMES = RelativeTime(
+    SPAN, ("user", "item"), frozenset({"user"}), (BUYS, BOUGHT), frozenset({BUYS, BOUGHT})
+)
+
+
+def shop(shift: int = 0, late: int = 0) -> SmallGraph:
+    """20 users, 5 items and 200 purchases at times 0 to 99, and `late` ones at time 200."""
+    rng = np.random.default_rng(0)
+    user, item = rng.integers(0, 20, 200), rng.integers(0, 5, 200)
+    time = rng.integers(0, 100, 200) + shift
+    user = np.append(user, np.arange(late) % 20)
+    item = np.append(item, np.arange(late) % 5)
+    time = np.append(time, np.full(late, 200 + shift))
+    x = rng.normal(size=(20, 3)).astype(np.float32)
+    return SmallGraph(
+        {"user": 20, "item": 5},
+        {BUYS: (user, item), BOUGHT: (item, user)},
+        stored={"user": {"x": x, "time": np.zeros(20, np.int64) + shift}},
+        roles={"time": "time"},
+        reverses={BUYS: BOUGHT, BOUGHT: BUYS},
+        times={BUYS: time, BOUGHT: time},
+    )
+
+
+def batch_of(graph: SmallGraph, as_of: int, fanouts: tuple[int, ...] = (3, 2)):
+    store = LocalGraphStore(graph.bundle)
+    loader = NeighborLoader(
+        store,
+        LocalFeatureStore(graph.bundle),
+        np.arange(20),
+        "user",
+        sampler=NeighborSampler(store, list(fanouts), temporal=Temporal(strategy="last")),
+        columns={"x": "x", "time": "time"},
+        edge_columns={"time": "time"},
+        as_of=as_of,
+        batch_size=20,
+        split="val",
+        seed=0,
+        shuffle=False,
+    )
+    return loader.build(0, 0)
+
+
+def test_columns_are_age_count_and_recency_up_to_the_seed():
+    graph = shop()
+    columns = TIMES.columns(batch_of(graph, as_of=50), "user")
+    user, time = graph.edges[BUYS][0], graph.times[BUYS]
+    known = [np.sort(time[(user == u) & (time <= 50)]) for u in range(20)]
+    assert columns.shape == (20, TIMES.channels("user"))
+    assert torch.equal(columns[:, :AGE_CHANNELS], encode_age(torch.full((20,), 50), SPAN))
+    count, latest, ages = columns[:, AGE_CHANNELS:].split([1, 1, AGE_CHANNELS], dim=1)
+    expected = torch.tensor([[float(len(times))] for times in known]).log1p()
+    torch.testing.assert_close(count, expected)  # all edges, not the three sampled ones
+    for u, times in enumerate(known):
+        taken = encode_age(torch.from_numpy(50 - times[-3:]), SPAN)
+        torch.testing.assert_close(ages[u], taken.mean(0) if len(times) else torch.zeros(9))
+        assert latest[u] == (taken[:, 0].min() if len(times) else 1)
+
+
+@pytest.mark.parametrize("node_type", ["user", "item"])
+def test_only_differences_of_times_count(node_type):
+    columns = TIMES.columns(batch_of(shop(), as_of=50), node_type)
+    shifted = TIMES.columns(batch_of(shop(shift=10**15), as_of=50 + 10**15), node_type)
+    assert torch.equal(columns, shifted)
+
+
+def test_later_rows_change_no_bit_of_an_embedding():
+    torch.manual_seed(0)
+    widths = {"user": 3 + TIMES.channels("user"), "item": TIMES.channels("item")}
+    encoder = GraphEncoder(Hetero(widths, 4, 8, edge_types=[BUYS, BOUGHT]), relative_time=TIMES)
+    rows = [encoder(batch_of(shop(late=late), as_of=150))["user"] for late in (0, 40)]
+    assert torch.equal(*rows)
+    later = encoder(batch_of(shop(), as_of=170))["user"]
+    assert not torch.allclose(rows[0], later)  # the same rows, seen 20 later
+
+
+def test_ages_of_days_and_years_differ():
+    day, year = 1.0, 365.0
+    ages = torch.tensor([0, day, 2 * day, 30 * day, year, 2 * year, 30 * year])
+    encoded = encode_age(ages, span=50 * year)
+    distance = torch.cdist(encoded, encoded) + torch.eye(len(ages)) * 9
+    assert distance.min() > 0.04
+    assert encoded.abs().max() <= 1
