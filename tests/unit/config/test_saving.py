@@ -41,7 +41,12 @@ def test_all_defaults_and_overrides_are_saved() -> None:
     assert saved["job_name"] == "x5"
     assert saved["seed"] == 5
     assert saved["training"]["max_epochs"] == 100
-    assert saved["model"] == {"type": "GraphSAGE", "args": {}, "interaction": None}
+    assert saved["model"] == {
+        "type": "GraphSAGE",
+        "args": {},
+        "interaction": None,
+        "relative_time": "auto",
+    }
 
 
 def test_the_environment_is_saved_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
