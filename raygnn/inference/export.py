@@ -239,8 +239,8 @@ def _program(
         raise ConfigError(
             f"model.type={name!r} is invalid for export: a program takes the features of nodes and "
             "the ends of edges, of several types by the encoder Hetero. This model reads learned "
-            "rows of nodes, columns of edges or relative times, or is another one of several types. Use predict "
-            "and embed, or raygnn.serve.",
+            "rows of nodes, columns of edges or relative times, or is another one of several "
+            "types. Use predict and embed, or raygnn.serve.",
             id="model-export-inputs",
         )
     plain = _plain_hetero(model, spec) if is_hetero else _plain(model, spec, name)

@@ -45,8 +45,8 @@ def check_exact(
     """
     if encoder.relative_time is not None:
         raise ConfigError(
-            f"{key}={value!r} is invalid: the model reads times relative to each seed, so its nodes "
-            f"have no rows for all seeds. {remedy}",
+            f"{key}={value!r} is invalid: the model reads times relative to each seed, so its "
+            f"nodes have no rows for all seeds. {remedy}",
             id="model-relative-time-exact",
         )
     if not is_layerwise(encoder):
