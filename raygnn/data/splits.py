@@ -1,4 +1,4 @@
-"""Training, validation and test nodes, from a column of the tables or a rule.
+"""Training, validation and test rows, from a column of the tables or a rule.
 
 Rules are pure functions of ids, labels and a seed: the same in a preparer and in a config. They
 give uint8 codes: 0 no split, 1 train, 2 validation, 3 test.
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from raygnn.data.bundle import Bundle
+from raygnn.config.data_section import TemporalSplit
+from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.hashing import hash_ids
 from raygnn.data.time_units import date_as_time
 from raygnn.errors import DataError
@@ -28,7 +29,7 @@ SPLIT_CODES = {
 }
 
 if TYPE_CHECKING:
-    from raygnn.config.data_section import HashSplit, PerClassSplit, SplitRule, TemporalSplit
+    from raygnn.config.data_section import HashSplit, PerClassSplit, SplitRule
 
 _SUM_TOLERANCE = 1e-6  # shares are written with few decimals, and summed in binary
 
@@ -127,26 +128,34 @@ class Splits:
 
 
 def make_splits(
-    bundle: Bundle, node_type: str, rule: SplitRule | None, label: str | None, seed: int
+    bundle: Bundle, rows: SeedRows | str, rule: SplitRule | None, label: str | None, seed: int
 ) -> Splits:
-    """Splits the nodes of a type; nodes without a label are in no split.
+    """Splits nodes, or rows of a training table. Rows without a label are in no split.
 
     Args:
-        rule: `data.splits`; null takes the split column of the tables.
-        label: column that says which nodes are labelled; null takes all nodes.
+        rows: rows of a training table, or a node type.
+        rule: `data.splits`; null takes the split column of the table. A training table without one
+            is split by time, 80 : 10 : 10. The hash split puts all rows of an entity into one
+            split.
+        label: column that says which rows are labelled; null takes all rows.
         seed: seed of rules that do not set their own.
     Raises:
         DataError: nothing says how to split, or a split that was asked for is empty.
     """
-    labelled = _labelled(bundle, node_type, label)
+    if isinstance(rows, str):
+        rows = SeedRows.of_nodes(bundle, rows)
+    if rule is None and rows.name is not None and rows.split is None and rows.time is not None:
+        rule = TemporalSplit(type="temporal", quantiles=(0.8, 0.9))
+    labelled = _labelled(bundle, rows, label)
     if rule is None:
-        codes = _declared(bundle, node_type)
+        codes = _declared(rows)
     elif rule.type == "hash":
-        codes = hash_split(bundle.ids(node_type), rule.fractions, _seed(rule, seed))
+        codes = hash_split(bundle.ids(rows.node_type), rule.fractions, _seed(rule, seed))
+        codes = codes if rows.nodes is None else codes[rows.nodes]
     elif rule.type == "per_class":
-        codes = _per_class(bundle, node_type, rule, label, seed)
+        codes = _per_class(bundle, rows, rule, label, seed)
     else:
-        codes = _temporal(bundle, node_type, rule, labelled)
+        codes = _temporal(rows, rule, labelled)
     parts = [np.flatnonzero((codes == code) & labelled) for code in (1, 2, 3)]
     wanted = is_wanted(rule)
     empty = [
@@ -154,9 +163,9 @@ def make_splits(
     ]
     if empty:
         raise DataError(
-            f"data.splits={_text(rule)} is invalid: no labelled node of type {node_type!r} falls "
-            f"into {' and '.join(empty)} ({int(labelled.sum()):,} of {len(labelled):,} nodes have "
-            "a label). Set larger shares, or other bounds or labels.",
+            f"data.splits={_text(rule)} is invalid: no labelled {_words(rows)} falls into "
+            f"{' and '.join(empty)} ({int(labelled.sum()):,} of {len(labelled):,} have a label). "
+            "Set larger shares, or other bounds or labels.",
             id="split-empty",
         )
     return Splits(*parts)
@@ -176,17 +185,22 @@ def is_wanted(rule: SplitRule | None) -> dict[str, bool]:
     return dict(zip(SPLIT_NAMES, wanted, strict=True))
 
 
-def _labelled(bundle: Bundle, node_type: str, label: str | None) -> np.ndarray:
+def _words(rows: SeedRows) -> str:
+    if rows.name is None:
+        return f"node of type {rows.node_type!r}"
+    return f"row of training table {rows.name!r}"
+
+
+def _labelled(bundle: Bundle, rows: SeedRows, label: str | None) -> np.ndarray:
     if label is None:
-        return np.ones(bundle.num_nodes(node_type), bool)
-    labels = bundle.column(node_type, label)
-    if bundle.columns(node_type)[label].role != "label" or not isinstance(labels, np.ndarray):
+        return np.ones(rows.num_rows, bool)
+    if label not in rows.columns or rows.columns[label].role != "label":
         raise DataError(
-            f"label={label!r} is invalid: it is no label of node type {node_type!r}. "
-            "Name a column under its labels in graph.yaml.",
+            f"label={label!r} is invalid: it is no label of {rows.place}. Name a column under its "
+            "labels in graph.yaml.",
             id="labels-unknown",
         )
-    return has_label(labels)
+    return has_label(bundle.row_column(rows, label))
 
 
 def has_label(labels: np.ndarray) -> np.ndarray:
@@ -199,45 +213,45 @@ def _seed(rule: HashSplit | PerClassSplit, seed: int) -> int:
     return seed if rule.seed is None else rule.seed
 
 
-def _declared(bundle: Bundle, node_type: str) -> np.ndarray:
-    codes = bundle.declared_split(node_type)
-    if codes is None:
+def _declared(rows: SeedRows) -> np.ndarray:
+    if rows.split is None:
         raise DataError(
-            f"data.splits=None is invalid: node type {node_type!r} has no split column. Set "
-            "data.splits to {type: hash, fractions: [0.8, 0.1, 0.1]}, {type: per_class, train: 20, "
-            "val: 30} or {type: temporal, quantiles: [0.8, 0.9]}, or name a column with "
-            f"node_types.{node_type}.split in graph.yaml.",
+            f"data.splits=None is invalid: {rows.place} has no split column. Set data.splits to "
+            "{type: hash, fractions: [0.8, 0.1, 0.1]}, {type: per_class, train: 20, val: 30} or "
+            "{type: temporal, quantiles: [0.8, 0.9]}, or name a column with "
+            f"{rows.place}.split in graph.yaml.",
             id="split-missing",
         )
-    return codes
+    return rows.split
 
 
 def _per_class(
-    bundle: Bundle, node_type: str, rule: PerClassSplit, label: str | None, seed: int
+    bundle: Bundle, rows: SeedRows, rule: PerClassSplit, label: str | None, seed: int
 ) -> np.ndarray:
-    if label is None or bundle.columns(node_type)[label].dtype.startswith("float"):
+    if rows.name is not None:
         raise DataError(
-            f"data.splits={_text(rule)} is invalid: label {label!r} of node type {node_type!r} "
-            "holds no classes. Use type: hash, which needs none.",
+            f"data.splits={_text(rule)} is invalid: {rows.place} may have several rows of an "
+            "entity. Use type: temporal or hash.",
+            id="split-per-class-rows",
+        )
+    if label is None or rows.columns[label].dtype.startswith("float"):
+        raise DataError(
+            f"data.splits={_text(rule)} is invalid: label {label!r} of node type "
+            f"{rows.node_type!r} holds no classes. Use type: hash, which needs none.",
             id="split-no-classes",
         )
-    labels = bundle.column(node_type, label)
-    assert isinstance(labels, np.ndarray)
-    return per_class_split(bundle.ids(node_type), labels, rule.train, rule.val, _seed(rule, seed))
+    ids, labels = bundle.ids(rows.node_type), bundle.row_column(rows, label)
+    return per_class_split(ids, labels, rule.train, rule.val, _seed(rule, seed))
 
 
-def _temporal(
-    bundle: Bundle, node_type: str, rule: TemporalSplit, labelled: np.ndarray
-) -> np.ndarray:
-    if "time" not in bundle.columns(node_type):
+def _temporal(rows: SeedRows, rule: TemporalSplit, labelled: np.ndarray) -> np.ndarray:
+    if rows.time is None:
         raise DataError(
-            f"data.splits={_text(rule)} is invalid: node type {node_type!r} has no time column. "
-            f"Name one with node_types.{node_type}.time in graph.yaml, or use another rule.",
+            f"data.splits={_text(rule)} is invalid: {rows.place} has no time column. Name one with "
+            f"{rows.place}.time in graph.yaml, or use another rule.",
             id="split-no-times",
         )
-    times = bundle.column(node_type, "time")
-    assert isinstance(times, np.ndarray)
-    return temporal_codes(times, labelled, bundle.columns(node_type)["time"].unit, rule)
+    return temporal_codes(rows.time, labelled, rows.time_unit, rule)
 
 
 def temporal_codes(

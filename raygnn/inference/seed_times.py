@@ -16,6 +16,7 @@ from raygnn.data.links.split import find_label_edges
 from raygnn.data.time_units import AsOf, Time, date_as_time, latest_time, time_unit
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.outputs.saved_model import SavedModel
 
 #: The end of the graph, in place of a time.
@@ -105,7 +106,9 @@ def find_seed_times(
     predicted = spec.output.predicted_edges
     edge_types = spec.output.links if predicted is None else (predicted,)
     own = [edge_type_name(t) for t in edge_types if _have_times(spec, bundle, t)]
-    if not edge_types:
+    if isinstance(spec.output, NodeOutput) and spec.output.table is not None:
+        own = []  # rows of the table have times, their nodes are encoded as of now
+    elif not edge_types:
         own = [name for name in bundle.node_types if column in bundle.columns(name)]
     return SeedTimes(moment, frozenset(own), is_latest=True)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from raygnn.config import Component, Config, LoadedConfig, LossTerm, resolve
+from raygnn.config.loader_section import TemporalSampling
 from raygnn.config.registry import SLOTS
 from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
@@ -58,6 +60,42 @@ def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
             "Set a number other than 0 for some edge type in each hop",
             id="sampling-hop-empty",
         )
+
+
+def with_time_defaults(loaded: LoadedConfig) -> LoadedConfig:
+    """Turns temporal sampling on if the task learns rows with times and the graph has times.
+
+    `sampling.temporal: null` in the config keeps it off.
+    """
+    config = loaded.config
+    sampling, uri = config.sampling, config.data.uri
+    is_chosen = sampling.temporal is not None or "temporal" in sampling.model_fields_set
+    if uri is None or is_chosen or not sampling.draws_neighbors or sampling.ppr is not None:
+        return loaded
+    if config.data.mode == "partitioned":
+        whole = PartitionRecord.load(absolute_folder(uri)).whole
+        has_times = any("time" in {c.name for c in e.columns} for e in whole.edges)
+        tables = {t.name: "time" in {c.name for c in t.columns} for t in whole.training_tables}
+    else:
+        manifest = Manifest.load(uri)
+        edges, nodes = manifest.edge_types, manifest.node_types.values()
+        has_times = any(table.time is not None for table in (*edges, *nodes))
+        tables = {name: table.time is not None for name, table in manifest.training_tables.items()}
+    if not has_times or not any(_learns_times(task, tables) for task in config.single_tasks):
+        return loaded
+    say("sampling.temporal: each row sees the graph up to its own time")
+    sampling = sampling.model_copy(update={"temporal": TemporalSampling()})
+    return replace(loaded, config=config.model_copy(update={"sampling": sampling}))
+
+
+def _learns_times(config: Config, tables: Mapping[str, bool]) -> bool:
+    """Whether a task learns rows of a table with times."""
+    args = config.task.args
+    if config.task.type != "node_classification" or args.get("target") is not None:
+        return False
+    return tables.get(args.get("table"), False) or (
+        args.get("table") is None and any(tables.values())
+    )
 
 
 def open_outline(loaded: LoadedConfig) -> Outline:

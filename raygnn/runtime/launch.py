@@ -19,7 +19,7 @@ from raygnn.outputs.needs import needs_of
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import check_schema, find_spec, open_outline
+from raygnn.runtime.data_checks import check_schema, find_spec, open_outline, with_time_defaults
 from raygnn.runtime.data_source import check_source, open_training_tables, tables_uri
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def _launch(loaded: LoadedConfig, data: Any, tried: Training | None = None) -> O
             id="sweep-as-run",
         )
     check_source(loaded, data)
+    if data is None:
+        loaded = with_time_defaults(loaded)
     name = loaded.config.run.name or default_name(loaded)
     check_writable(check_run_folder(loaded, name), loaded.config.run)
     if loaded.config.scaling.max_workers == 0:

@@ -19,7 +19,7 @@ from raygnn.data.filesystem import absolute, exists, files_below, is_remote, joi
 from raygnn.data.partition.record import RECORD_NAME as PARTITION_NAME
 from raygnn.errors import DataError, ResourceError
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import find_spec
+from raygnn.runtime.data_checks import find_spec, with_time_defaults
 from raygnn.runtime.data_source import check_source
 from raygnn.runtime.launch import open_graph
 from raygnn.runtime.stored_samples import (
@@ -68,9 +68,11 @@ def presample(
             or config, or a node does not see it.
         ResourceError: they do not fit on the disk.
     """
+    check_source(loaded, data)
+    if data is None:
+        loaded = with_time_defaults(loaded)
     config = loaded.config
     assert config.data.samples is not None
-    check_source(loaded, data)
     _check_tables(config.data.uri)
     on_ray = config.scaling.max_workers > 0
     if on_ray:

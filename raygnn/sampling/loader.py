@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Unpack
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch_geometric.sampler import BaseSampler
 
+from raygnn.data.bundle import SeedRows
 from raygnn.errors import DataError
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
@@ -20,17 +23,33 @@ from raygnn.sampling.seeds import check_seeds
 from raygnn.sampling.subgraph import SampleRequest
 
 
+@dataclass(frozen=True)
+class RowPlan:
+    """Rows of a training table as seeds, and what a batch has of them.
+
+    Attributes:
+        rows: all rows of the table.
+        labels: by name in the batch, [num_rows, ...].
+        as_of: the latest time that any row may see; None for no such limit.
+    """
+
+    rows: SeedRows
+    labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+    as_of: int | float | None = None
+
+
 class NeighborLoader(SampledSequence[NodeBatch]):
     """Batches of seeds of one node type, each with its sampled neighborhood.
 
     Args:
-        seeds: int64 [num_seeds], dense ids, all of the split.
+        seeds: int64 [num_seeds], dense ids, all of the split; positions in the rows of a plan.
         node_type: of the seeds.
         sampler: raygnn's, or any sampler of PyG's that has `sample_from_nodes`.
         columns: which columns of the nodes a batch has, and under what names.
         edge_columns: the same of the edges.
         as_of: the time of all seeds, of a sampler that samples in time; None takes the times of
             the seeds from the sampler's column of their node type.
+        plan: rows of a training table, which have times of their own; None for nodes as seeds.
         options: batch_size, split, seed, shuffle, classes, rank, world_size, num_threads,
             prefetch_batches, device, samples: how seeds are cut into batches and who makes them;
             see `BatchSequence` and `SampledSequence`.
@@ -50,14 +69,19 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         columns: Mapping[str, str],
         edge_columns: Mapping[str, str] | None = None,
         as_of: int | float | None = None,
+        plan: RowPlan | None = None,
         **options: Unpack[SampledOptions],
     ) -> None:
-        self.seeds = check_seeds(graph, node_type, seeds)
+        self.seeds = seeds if plan is not None else check_seeds(graph, node_type, seeds)
         self.node_type = node_type
+        self._plan = plan
         if not isinstance(sampler, NeighborSampler):
             sampler = ForeignSampler(sampler, graph.node_types, graph.edge_types)
         super().__init__(len(self.seeds), sampler, **options)
-        if as_of is None:
+        self._times: np.ndarray | None = None
+        if plan is not None:
+            self._has_times = isinstance(sampler, NeighborSampler) and sampler.temporal is not None
+        elif as_of is None:
             self._times = _times_of(features, node_type, self.seeds, sampler)
         else:
             self._times = np.broadcast_to(np.asarray(as_of), len(self.seeds))
@@ -69,24 +93,46 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         """The batch of the seeds at `places(epoch, index)`."""
         request = self.request(epoch, index)
         subgraph = self.sampled(epoch, index, request)
-        seeds = request.seeds[self.node_type]
         return NodeBatch(
             index=index,
             key=request.key,
-            input_id=torch.from_numpy(seeds),
+            input_id=torch.from_numpy(self.seeds[self.places(epoch, index)]),
             nodes=self._assembler.nodes(subgraph),
             edges=self._assembler.edges(subgraph),
             node_type=self.node_type,
             seed_index=torch.from_numpy(subgraph.seed_index[self.node_type]),
-            labels=self._assembler.labels(self.node_type, seeds),
+            labels=self._labels(epoch, index, request),
         )
 
     def request(self, epoch: int, index: int) -> SampleRequest:
         """See `SampledSequence`."""
-        places = self.places(epoch, index)
-        times = None if self._times is None else {self.node_type: self._times[places]}
-        key = self.key(epoch, index)
-        return SampleRequest({self.node_type: self.seeds[places]}, key, times=times)
+        places, key = self.places(epoch, index), self.key(epoch, index)
+        seeds = self.seeds[places]
+        times = None if self._times is None else self._times[places]
+        if self._plan is not None:
+            times = self._row_times(seeds)
+            seeds = self._plan.rows.node_ids(seeds)
+        named = None if times is None else {self.node_type: times}
+        return SampleRequest({self.node_type: seeds}, key, times=named)
+
+    def _row_times(self, positions: np.ndarray) -> np.ndarray | None:
+        """int64 or float64 [len(positions)], until when rows may see the graph."""
+        assert self._plan is not None
+        rows, as_of = self._plan.rows, self._plan.as_of
+        if not self._has_times:
+            return None
+        assert rows.time is not None
+        times = rows.time[positions]
+        times = times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)
+        return times if as_of is None else np.minimum(times, as_of).astype(times.dtype)
+
+    def _labels(self, epoch: int, index: int, request: SampleRequest) -> dict[str, Tensor]:
+        if self._plan is None:
+            return self._assembler.labels(self.node_type, request.seeds[self.node_type])
+        positions = self.seeds[self.places(epoch, index)]
+        return {
+            name: torch.from_numpy(values[positions]) for name, values in self._plan.labels.items()
+        }
 
 
 def _times_of(

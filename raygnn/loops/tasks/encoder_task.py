@@ -35,7 +35,7 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import reads_src_degree
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
-from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.protocols import FeatureStore, GraphStore, ends
 from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 
@@ -235,12 +235,14 @@ class EncoderTask(Task[BatchT]):
         seeds: np.ndarray,
         node_type: str,
         columns: Mapping[str, str] = MappingProxyType({}),
+        plan: RowPlan | None = None,
     ) -> NeighborLoader | WholeGraphLoader | None:
         """Batches of nodes with their neighborhoods, or on the whole graph; None without nodes.
 
         Args:
-            seeds: int64 [num_seeds], dense ids.
+            seeds: int64 [num_seeds], dense ids, or positions in the rows of the plan.
             columns: further columns of nodes that a batch has, by what it calls them.
+            plan: rows of a training table.
         """
         if len(seeds) == 0:
             return None
@@ -257,6 +259,7 @@ class EncoderTask(Task[BatchT]):
             node_type,
             sampler=self.sampler(split, graph),
             columns={**self.spec.node_columns, **columns},
+            plan=plan,
             **self.loader_options(split),
         )
 

@@ -28,7 +28,7 @@ from raygnn.outputs.comparison import compare
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import check_schema, find_spec
+from raygnn.runtime.data_checks import check_schema, find_spec, with_time_defaults
 from raygnn.runtime.data_source import open_training_tables, open_trial_bundle, tables_uri
 from raygnn.runtime.launch import default_name, warn_of_vanishing
 from raygnn.runtime.preflight import plan_resources
@@ -66,7 +66,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
         check_schema(plan.loaded, uri)
     bundle = open_training_tables(plan.loaded, uri, on_cluster=True)
     if is_read_alike:
-        find_spec(plan.loaded, bundle)
+        find_spec(with_time_defaults(plan.loaded), bundle)
     folder = open_run_folder(plan.loaded, name)
     warn_of_vanishing(folder)
     say(f"sweep {folder.uri}: {num_concurrent} trial(s) at a time")
@@ -243,7 +243,7 @@ def run_trial(
     name = tune.get_context().get_trial_name()
     label_lines(name)
     connect()
-    loaded = plan.trial_config(values, name=name, storage_path=folder)
+    loaded = with_time_defaults(plan.trial_config(values, name=name, storage_path=folder))
     loaded.check_arguments()
     resources = plan_resources(loaded.config, num_concurrent)
     bundle = open_trial_bundle(loaded, plan.loaded, bundle_path, given_tables)

@@ -1,19 +1,19 @@
-"""The target of node classification: which label of which nodes."""
+"""The target of node classification: a label of nodes, or of rows of a training table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from raygnn.console import count
-from raygnn.data.bundle import Bundle
+from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.fit_rows import FitRows
-from raygnn.data.splits import make_splits
-from raygnn.data.time_units import check_time_units
+from raygnn.data.splits import SPLIT_NAMES, make_splits
+from raygnn.data.time_units import AsOf, check_time_units
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.tasks.labels.target import (
     LabelArguments,
@@ -29,11 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NodeOutput(LabelOutput):
-    """Prediction for each node of one type."""
+    """Prediction for each node of one type.
+
+    Attributes:
+        table: the training table of the label; None if the node table has it.
+    """
 
     key = "nodes"
 
     node_type: str
+    table: str | None = field(default=None, kw_only=True)
 
     @property
     def of(self) -> str:
@@ -54,13 +59,18 @@ class NodeOutput(LabelOutput):
             )
         self.check_problem(what)
 
+    def rows(self, bundle: Bundle) -> SeedRows:
+        """The rows with the label: of the training table, or the nodes of the type."""
+        if self.table is None:
+            return SeedRows.of_nodes(bundle, self.node_type)
+        return find_table(bundle, self.table)
+
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
-        info = bundle.columns(self.node_type).get(self.label)
-        if info is None:
+        if self.table is not None and self.table not in bundle.training_tables:
             return None
-        labels = bundle.column(self.node_type, self.label)
-        assert isinstance(labels, np.ndarray)
-        return info, labels
+        rows = self.rows(bundle)
+        info = rows.columns.get(self.label)
+        return None if info is None else (info, bundle.row_column(rows, self.label))
 
 
 class NodeTargetArguments(LabelArguments):
@@ -69,11 +79,16 @@ class NodeTargetArguments(LabelArguments):
     task = "node_classification"
 
     target: str | None = None
+    table: str | None = None
 
 
 @dataclass(frozen=True)
 class NodeTarget(LabelTarget):
-    """The answer to "predict what, of which nodes"."""
+    """The label to predict, and the rows that have it.
+
+    Attributes:
+        seeds: rows of (node, time). `splits` are positions in them.
+    """
 
     Arguments = NodeTargetArguments
     output_class = NodeOutput
@@ -81,6 +96,7 @@ class NodeTarget(LabelTarget):
 
     arguments: NodeTargetArguments
     output: NodeOutput
+    seeds: SeedRows
 
     @classmethod
     def broken_rules(cls, config: Config) -> Iterator[Problem]:
@@ -105,37 +121,41 @@ class NodeTarget(LabelTarget):
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments) -> NodeTarget:
-        node_type = _find_type(bundle, arguments.target)
-        label = _find_label(bundle, node_type, arguments.label)
-        info = bundle.columns(node_type)[label]
-        labels = bundle.column(node_type, label)
-        assert isinstance(labels, np.ndarray)
-        _check_feature(bundle, node_type, arguments.feature)
-        found: dict[str, Any] = label_shape(labels, info, arguments.problem)
-        output = NodeOutput(node_type, label=label, **found)
+        seeds = find_seeds(bundle, arguments)
+        label = _find_label(seeds, arguments.label)
+        _check_feature(bundle, seeds.node_type, arguments.feature)
+        labels = bundle.row_column(seeds, label)
+        found: dict[str, Any] = label_shape(labels, seeds.columns[label], arguments.problem)
+        output = NodeOutput(seeds.node_type, table=seeds.name, label=label, **found)
         return cls.of(bundle, config, arguments, output)
 
     @classmethod
     def of(
         cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments, output: NodeOutput
     ) -> NodeTarget:
-        if config.sampling.temporal is not None:
-            check_time_units(bundle, config.sampling.temporal.column)
-        node_type, label = output.node_type, output.label
-        labels = bundle.column(node_type, label)
-        assert isinstance(labels, np.ndarray)
-        splits = make_splits(bundle, node_type, config.data.splits, label, config.seed)
-        return cls(arguments, output, labels, splits)
+        seeds, label = output.rows(bundle), output.label
+        temporal = config.sampling.temporal
+        if temporal is not None:
+            units = {} if seeds.time is None else {seeds.place: seeds.time_unit}
+            check_time_units(bundle, temporal.column, units)
+        if seeds.name is not None:
+            _check_sampling(seeds, config)
+        labels = bundle.row_column(seeds, label)
+        splits = make_splits(bundle, seeds, config.data.splits, label, config.seed)
+        return cls(arguments, output, labels, splits, seeds)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
-        """Rows until the end of training where time splits the nodes, else the training nodes."""
-        node_type, train = self.output.node_type, self.splits.train
-        if config.data.splits is None:
+        """Rows until the end of training if rows have times, else the nodes of training rows.
+
+        All rows if the node table has a split column.
+        """
+        seeds, train, rule = self.seeds, self.splits.train, config.data.splits
+        is_temporal = rule is None or rule.type == "temporal"
+        if seeds.name is None and rule is None:
             return FitRows()
-        if config.data.splits.type != "temporal":
-            return FitRows(node_type=node_type, train=train)
-        times = np.asarray(bundle.column(node_type, "time"))
-        return FitRows.until_last(times[train], bundle.columns(node_type)["time"].unit)
+        if is_temporal and seeds.time is not None:
+            return FitRows.until_last(seeds.time[train], seeds.time_unit)
+        return FitRows(node_type=seeds.node_type, train=np.unique(seeds.node_ids(train)))
 
     def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
         temporal, node_type = config.sampling.temporal, self.output.node_type
@@ -144,14 +164,99 @@ class NodeTarget(LabelTarget):
         return np.asarray(bundle.column(node_type, temporal.column))[self.splits.train]
 
     def summary(self, bundle: Bundle) -> list[str]:
-        output, splits = self.output, self.splits
+        output, splits, seeds = self.output, self.splits, self.seeds
         width = bundle.feature_widths(self.arguments.feature).get(output.node_type, 0)
         type_ = f" of type {output.node_type}" if bundle.node_types[1:] else ""
-        return [
-            f"{count(bundle.num_nodes(output.node_type), 'node')}{type_}, "
-            f"{count(width, 'feature')}, {self.words}; "
+        rows = f"{count(bundle.num_nodes(output.node_type), 'node')}{type_}"
+        if seeds.name is not None:
+            rows = f"{count(seeds.num_rows, 'row')} of training table {seeds.name} for {rows}"
+        lines = [
+            f"{rows}, {count(width, 'feature')}, {self.words}; "
             f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
         ]
+        if seeds.name is not None and seeds.time is not None:
+            lines.append(f"times of rows: {', '.join(self._spans())}")
+        return lines
+
+    def _spans(self) -> Iterator[str]:
+        """The first and last time of each split."""
+        times = self.seeds.time
+        assert times is not None
+        for name in SPLIT_NAMES:
+            chosen = times[getattr(self.splits, name)]
+            if len(chosen):
+                ends = (AsOf("time", end.item(), self.seeds.time_unit) for end in _range(chosen))
+                yield f"{name} {' to '.join(str(end).removesuffix(_MIDNIGHT) for end in ends)}"
+
+
+_MIDNIGHT = " 00:00:00.000000"
+
+
+def _range(times: np.ndarray) -> tuple[np.generic, np.generic]:
+    return times.min(), times.max()
+
+
+def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
+    """The rows that a task learns from.
+
+    By default those of the only training table with labels, otherwise the nodes of the only type
+    with labels.
+
+    Raises:
+        ConfigError: the graph has no such table or node type, or several and none is chosen.
+        DataError: nothing has labels.
+    """
+    table, target = arguments.table, arguments.target
+    if table is not None:
+        found = find_table(bundle, table)
+        if target not in (None, found.node_type):
+            raise ConfigError(
+                f"task.args.target={target!r} is invalid: training table {table!r} has rows of "
+                f"{found.node_type!r}. Remove target.",
+                id="task-table-target",
+            )
+        return found
+    labelled = [rows for rows in bundle.training_tables.values() if _labels_of(rows)]
+    if target is not None or not labelled:
+        return SeedRows.of_nodes(bundle, _find_type(bundle, target))
+    if len(labelled) > 1:
+        raise ConfigError(
+            "task.args.table=None is invalid: the graph has several training tables. Set one of: "
+            f"{', '.join(str(rows.name) for rows in labelled)}; or set target for labels of nodes.",
+            id="task-table-missing",
+        )
+    return labelled[0]
+
+
+def find_table(bundle: Bundle, table: str) -> SeedRows:
+    """A training table of a graph.
+
+    Raises:
+        ConfigError: the graph has none of that name.
+    """
+    tables = bundle.training_tables
+    if table not in tables:
+        known = f"Set one of: {', '.join(tables)}" if tables else "Declare it in graph.yaml"
+        raise ConfigError(
+            f"task.args.table={table!r} is invalid: the graph has no such training table. {known}.",
+            id="task-table-unknown",
+        )
+    return tables[table]
+
+
+def _check_sampling(seeds: SeedRows, config: Config) -> None:
+    if config.sampling.is_full:
+        raise ConfigError(
+            "sampling.type='full' is invalid: rows of a training table are sampled for, each with "
+            "its own neighborhood. Remove it.",
+            id="task-table-full",
+        )
+    if config.sampling.temporal is not None and seeds.time is None:
+        raise DataError(
+            f"sampling.temporal is invalid: {seeds.place} has no time column. Declare "
+            f"{seeds.place}.time in graph.yaml, or set sampling.temporal to null.",
+            id="task-table-no-times",
+        )
 
 
 def _find_type(bundle: Bundle, target: str | None) -> str:
@@ -179,15 +284,21 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
     )
 
 
-def _find_label(bundle: Bundle, node_type: str, label: str | None) -> str:
-    labels = _columns(bundle, node_type, "label")
+def _find_label(seeds: SeedRows, label: str | None) -> str:
+    labels = _labels_of(seeds)
     if not labels:
+        key, value = ("target", seeds.node_type) if seeds.name is None else ("table", seeds.name)
         raise DataError(
-            f"task.args.target={node_type!r} is invalid: that node type has no labels. Name a "
-            f"label column under node_types.{node_type}.labels in graph.yaml.",
+            f"task.args.{key}={value!r} is invalid: it has no labels. Name a label column under "
+            f"{seeds.place}.labels in graph.yaml.",
             id="task-no-labels",
         )
-    return choose_label(labels, label, f"node type {node_type!r}")
+    of = f"node type {seeds.node_type!r}" if seeds.name is None else seeds.place
+    return choose_label(labels, label, of)
+
+
+def _labels_of(rows: SeedRows) -> list[str]:
+    return [name for name, info in rows.columns.items() if info.role == "label"]
 
 
 def _check_feature(bundle: Bundle, node_type: str, feature: str) -> None:

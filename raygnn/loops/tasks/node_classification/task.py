@@ -1,4 +1,4 @@
-"""Node classification and regression on the nodes of one type."""
+"""Node classification and regression: labels of nodes, or of rows of a training table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from raygnn.loops.tasks.labels.task import LabelTask
 from raygnn.loops.tasks.node_classification.target import NodeOutput, NodeTarget
 from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
 from raygnn.sampling.batch import NodeBatch
-from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.whole_graph import WholeGraphLoader
 
 
 class NodeClassification(LabelTask[NodeBatch]):
-    """Learns a label of each node from its sampled neighborhood.
+    """Learns a label of each node, or of each row of a training table, by sampled neighborhoods.
 
     Args:
+        table: training table whose rows are learned; null takes the only one with labels, if
+            `target` is not set.
         target: node type to predict; null takes the only type that has labels.
         label: label column; null takes the only one of the target type.
         feature: feature column of the input.
@@ -58,13 +60,17 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def warnings(self) -> list[str]:
         """With training nodes that take no messages."""
-        seeds = self.target.splits.train
+        seeds = self.target.seeds.node_ids(self.target.splits.train)
         silent = self.silent_nodes(self.output.node_type, seeds, "the training nodes")
         return [*super().warnings(), *silent]
 
     def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
-        output, seeds = self.output, getattr(self.target.splits, split)
-        return self.neighbor_loader(split, seeds, output.node_type, {output.label: "y"})
+        rows, positions = self.target.seeds, getattr(self.target.splits, split)
+        if rows.name is None:
+            columns = {self.output.label: "y"}
+            return self.neighbor_loader(split, positions, rows.node_type, columns)
+        plan = RowPlan(rows, {"y": self.target.labels})
+        return self.neighbor_loader(split, positions, rows.node_type, plan=plan)
 
     def predict(self, batch: NodeBatch) -> tuple[Any, Tensor | None]:
         if "embeddings" not in self.objective.needs:
@@ -76,5 +82,6 @@ class NodeClassification(LabelTask[NodeBatch]):
         self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
     ) -> tuple[Any, Tensor | None]:
         assert isinstance(self.model, NodePredictor)
-        embeddings = every[self.output.node_type][torch.from_numpy(rows)].to(self.env.device)
+        nodes = torch.from_numpy(self.target.seeds.node_ids(rows))
+        embeddings = every[self.output.node_type][nodes].to(self.env.device)
         return self.model.readout(embeddings), embeddings
