@@ -1,0 +1,212 @@
+"""Training tables of a relational database with every default, beside LightGBM.
+
+    python benchmarks/relational.py --data ../shared/data/rel-f1
+
+Reads a database in RelBench's folder layout with `raygnn prepare relbench` and trains on each of
+its tasks with nothing chosen but `model: Hetero`. The test is scored twice: `frozen` at the test
+time of the database, as RelBench does, and `live`, with the history up to each row. Validation rows
+always see the history up to their time.
+
+LightGBM reads the entity's own columns and the row's time, or also aggregates that a person would
+write: for each table that refers to the entity, the number of rows up to the row's time, the mean
+and the last value of each number, and the age of the last row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from harness import markdown
+from real_graphs import mean_and_spread
+from sklearn.metrics import mean_absolute_error, roc_auc_score
+
+import raygnn.prepare
+import raygnn.train
+
+SPLITS = ("train", "val", "test")
+#: By kind of a task: LightGBM's objective, the metric, and its name in raygnn.
+KINDS: dict[str, tuple[str, Any, str]] = {
+    "regression": ("l1", mean_absolute_error, "mae"),
+    "binary_classification": ("binary", roc_auc_score, "auroc"),
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A task of a database: rows of (entity, time, label)."""
+
+    folder: Path
+    name: str
+
+    @cached_property
+    def database(self) -> dict[str, Any]:
+        return dict(yaml.safe_load((self.folder / "manifest.yaml").read_text()))
+
+    @cached_property
+    def task(self) -> dict[str, Any]:
+        path = self.folder / "tasks" / self.name / "manifest.yaml"
+        return dict(yaml.safe_load(path.read_text()))
+
+    @property
+    def test_start(self) -> pd.Timestamp:
+        return pd.Timestamp(self.database["test_timestamp"])
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        files = {split: self.folder / "tasks" / self.name / f"{split}.parquet" for split in SPLITS}
+        return pd.concat(
+            [pd.read_parquet(path).assign(split=split) for split, path in files.items()],
+            ignore_index=True,
+        )
+
+    def table(self, name: str) -> pd.DataFrame:
+        return pd.read_parquet(self.folder / "db" / f"{name}.parquet")
+
+    def own_columns(self) -> pd.DataFrame:
+        """The columns of each row's entity and the row's time, as numbers."""
+        entity = self.task["entity_table"]
+        key = self.database["tables"][entity]["pkey"]
+        columns = self.rows[[self.task["entity_col"]]].merge(
+            self.table(entity), how="left", left_on=self.task["entity_col"], right_on=key
+        )
+        columns["asked"] = self.rows[self.task["time_col"]]
+        return pd.DataFrame({name: _numbers(columns[name]) for name in columns if name != key})
+
+    def aggregates(self, until: pd.Timestamp | None) -> pd.DataFrame:
+        """Counts, means and last values of the tables that refer to the entity.
+
+        Args:
+            until: later rows of the database are not read.
+        """
+        task, known = self.task, {}
+        asked = self.rows[[task["entity_col"], task["time_col"]]].set_axis(["key", "time"], axis=1)
+        asked["row"], asked["asked"] = np.arange(len(asked)), asked["time"]
+        if until is not None:
+            asked["time"] = asked["time"].clip(upper=until)
+        for name, info in self.database["tables"].items():
+            keys = [k for k, to in info["fkeys"].items() if to == task["entity_table"]]
+            if info["time_col"] is None or not keys:
+                continue
+            columns = self.table(name).sort_values(info["time_col"], ignore_index=True)
+            others = {info["pkey"], info["time_col"], *info["fkeys"]}
+            numbers = columns.drop(columns=list(others)).select_dtypes("number").astype(float)
+            of_key = columns[keys[0]]
+            count = numbers.notna().groupby(of_key).cumsum()
+            found = pd.concat(
+                [
+                    (numbers.fillna(0).groupby(of_key).cumsum() / count).add_suffix("_mean"),
+                    numbers.add_suffix("_last"),
+                ],
+                axis=1,
+            ).assign(
+                count=columns.groupby(keys[0]).cumcount() + 1, latest=columns[info["time_col"]]
+            )
+            found["key"], found["time"] = of_key, found["latest"].astype(asked["time"].dtype)
+            joined = pd.merge_asof(asked.sort_values("time"), found, on="time", by="key")
+            joined = joined.sort_values("row", ignore_index=True)
+            joined["age"] = (joined["asked"] - joined["latest"]).dt.days
+            drop = ["key", "time", "row", "asked", "latest"]
+            known[name] = joined.drop(columns=drop).add_prefix(f"{name}.")
+        return pd.concat([self.own_columns(), *known.values()], axis=1)
+
+    def boosted(
+        self, columns: pd.DataFrame, frozen: pd.DataFrame | None = None
+    ) -> dict[str, float]:
+        """Scores of LightGBM on validation and test, the latter also on `frozen` columns."""
+        import lightgbm
+
+        objective, metric, _ = KINDS[self.task["task_type"]]
+        parts = {split: (self.rows["split"] == split).to_numpy() for split in SPLITS}
+        y = self.rows[self.task["target_col"]].to_numpy(float)
+        settings = {"objective": objective, "learning_rate": 0.03, "verbosity": -1, "seed": 0}
+        train, val = (
+            lightgbm.Dataset(columns[parts[split]], y[parts[split]]) for split in ("train", "val")
+        )
+        stop = lightgbm.early_stopping(50, verbose=False)
+        model = lightgbm.train(settings, train, 1000, valid_sets=[val], callbacks=[stop])
+        read = {"val": columns, "live": columns, "frozen": columns if frozen is None else frozen}
+        scores = {}
+        for what, x in read.items():
+            part = parts["val" if what == "val" else "test"]
+            scores[what] = float(metric(y[part], model.predict(x[part])))
+        return scores
+
+    def trained(
+        self, graph: Path, work: Path, seed: int, overrides: Sequence[str]
+    ) -> dict[str, float]:
+        """Scores of a model of raygnn, and minutes of a run."""
+        name = KINDS[self.task["task_type"]][2]
+        config = work / "config.yaml"
+        config.write_text(
+            f"task: {{type: node_classification, args: {{table: {self.name}}}}}\nmodel: Hetero\n"
+        )
+        settings = [
+            *("--data.uri", str(graph), "--scaling.num_workers", "0", "--seed", str(seed)),
+            *("--run.storage_path", str(work / "runs"), "--run.overwrite", "true"),
+            *("--metrics", f"[{name}]", *overrides),
+        ]
+        scores = {}
+        until = json.dumps({"until": {"test": str(self.test_start)}})
+        for what, more in {"frozen": ["--sampling.temporal", until], "live": []}.items():
+            start = time.perf_counter()
+            run = [*settings, *more, "--run.name", f"{self.name}-{what}"]
+            metrics = raygnn.train.fit(config, run).metrics
+            scores |= {"val": metrics[f"val/{name}"], what: metrics[f"test/{name}"]}
+            scores["minutes"] = (time.perf_counter() - start) / 60
+        return scores
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return (column - pd.Timestamp(0)).dt.days
+    return column if pd.api.types.is_numeric_dtype(column) else column.astype("category").cat.codes
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the benchmark; returns 0."""
+    options = argparse.ArgumentParser(prog="python benchmarks/relational.py", description=__doc__)
+    options.add_argument("--data", default="../shared/data/rel-f1", metavar="DIR")
+    options.add_argument("--tasks", nargs="+", metavar="NAME", help="default: all")
+    options.add_argument("--work", default="build/relational", metavar="DIR")
+    options.add_argument("--seeds", type=int, nargs="+", default=list(range(10)), metavar="S")
+    options.add_argument("--peers-only", action="store_true", help="train no model of raygnn")
+    args, overrides = options.parse_known_args(argv)
+    folder, work = Path(args.data), Path(args.work)
+    work.mkdir(parents=True, exist_ok=True)
+    lines = [("", "", "validation", "test, frozen", "test, live", "minutes")]
+    if not args.peers_only:
+        raygnn.prepare.main(["relbench", str(folder), "--out", str(work / "graph")])
+    for name in args.tasks or sorted(path.name for path in (folder / "tasks").iterdir()):
+        question = Question(folder, name)
+        live = question.aggregates(None)
+        frozen = question.aggregates(question.test_start)
+        found = {
+            "LightGBM, own columns": [question.boosted(question.own_columns())],
+            "LightGBM, aggregates": [question.boosted(live, frozen)],
+        }
+        if not args.peers_only:
+            found["raygnn, every default"] = [
+                question.trained(work / "graph", work, seed, overrides) for seed in args.seeds
+            ]
+        for what, scores in found.items():
+            cells = [
+                mean_and_spread([s[k] for s in scores], 3) if k in scores[0] else ""
+                for k in ("val", "frozen", "live", "minutes")
+            ]
+            lines.append((name, what, *cells))
+    print(markdown(lines))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
