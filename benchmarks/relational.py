@@ -7,9 +7,9 @@ its tasks with nothing chosen but `model: Hetero`. The test is scored twice: `fr
 time of the database, as RelBench does, and `live`, with the history up to each row. Validation rows
 always see the history up to their time.
 
-LightGBM reads the entity's own columns and the row's time, or also aggregates that a person would
-write: for each table that refers to the entity, the number of rows up to the row's time, the mean
-and the last value of each number, and the age of the last row.
+LightGBM reads the entity's own columns, or also aggregates that a person would write: for each
+table that refers to the entity, the number of rows up to the row's time, the mean and the last
+value of each number, and the age of the last row.
 """
 
 from __future__ import annotations
@@ -73,13 +73,12 @@ class Question:
         return pd.read_parquet(self.folder / "db" / f"{name}.parquet")
 
     def own_columns(self) -> pd.DataFrame:
-        """The columns of each row's entity and the row's time, as numbers."""
+        """The columns of each row's entity, as numbers."""
         entity = self.task["entity_table"]
         key = self.database["tables"][entity]["pkey"]
         columns = self.rows[[self.task["entity_col"]]].merge(
             self.table(entity), how="left", left_on=self.task["entity_col"], right_on=key
         )
-        columns["asked"] = self.rows[self.task["time_col"]]
         return pd.DataFrame({name: _numbers(columns[name]) for name in columns if name != key})
 
     def aggregates(self, until: pd.Timestamp | None) -> pd.DataFrame:

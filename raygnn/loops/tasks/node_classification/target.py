@@ -157,11 +157,12 @@ class NodeTarget(LabelTarget):
             return FitRows.until_last(seeds.time[train], seeds.time_unit)
         return FitRows(node_type=seeds.node_type, train=np.unique(seeds.node_ids(train)))
 
+    def reads_training_table(self) -> bool:
+        return self.seeds.name is not None
+
     def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
-        temporal, node_type = config.sampling.temporal, self.output.node_type
-        if temporal is None or temporal.column not in bundle.columns(node_type):
-            return None
-        return np.asarray(bundle.column(node_type, temporal.column))[self.splits.train]
+        times = self.seeds.time
+        return None if times is None else times[self.splits.train]
 
     def summary(self, bundle: Bundle) -> list[str]:
         output, splits, seeds = self.output, self.splits, self.seeds
