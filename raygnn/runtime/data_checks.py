@@ -193,7 +193,7 @@ def _say_fitted(config: Config, bundle: Bundle, rows: FitRows) -> None:
         return
     if bundle.is_of_parts:
         rows = FitRows()
-    elif config.data.splits is None and has_transforms(bundle):
+    elif config.data.splits is None and rows.are_all and has_transforms(bundle):
         say("transforms of features: fitted on the training rows of split columns, else on all")
         return
     line = f"transforms and standardisation of features: fitted on {rows}"

@@ -164,15 +164,17 @@ def open_tables(
 def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = False) -> Bundle:
     """Opens the bundle of graph tables to train on, its transforms fitted without test rows.
 
-    Ingest fits transforms on the training rows of a split column. Those of a rule are known when a
-    bundle is there: transforms are then fitted again, and the tables are ingested with them.
+    Ingest fits transforms on the training rows of a split column of nodes. Those of a rule or of a
+    training table are known when a bundle is there: transforms are then fitted again, and the
+    tables are ingested with them.
 
     Raises:
         ConfigError, DataError: tables, task or splits are wrong.
     """
     bundle, config = open_tables(loaded, uri, on_cluster), loaded.config
     kind = target_class(config.task.type)
-    if config.data.splits is None or kind is None or not has_transforms(bundle):
+    is_known = config.data.splits is None and not bundle.training_tables
+    if is_known or kind is None or not has_transforms(bundle):
         return bundle
     rows = kind.find(bundle, config, kind.Arguments.of(config.task.args)).fit_rows(bundle, config)
     if rows.are_all:
@@ -200,11 +202,11 @@ def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:
     return section.uri, section.synthetic, section.component, ingest_options(loaded)
 
 
-def _fitted_on(loaded: LoadedConfig) -> tuple[Any, ...] | None:
+def _fitted_on(loaded: LoadedConfig) -> tuple[Any, ...]:
     """Keys of a config that choose the rows that transforms are fitted on."""
     config = loaded.config
     if config.data.splits is None:
-        return None
+        return config.task, config.tasks
     return config.data.splits, config.seed, config.task, config.tasks
 
 
