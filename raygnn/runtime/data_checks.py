@@ -83,8 +83,11 @@ def with_time_defaults(loaded: LoadedConfig) -> LoadedConfig:
         tables = {name: table.time is not None for name, table in manifest.training_tables.items()}
     if not has_times or not any(_learns_times(task, tables) for task in config.single_tasks):
         return loaded
-    say("sampling.temporal: each row sees the graph up to its own time")
-    sampling = sampling.model_copy(update={"temporal": TemporalSampling()})
+    draws = sampling.is_labor or sampling.replace or sampling.weight is not None
+    temporal = TemporalSampling(strategy="uniform" if draws else "last")
+    neighbors = "" if draws else "; it takes the latest neighbors"
+    say(f"sampling.temporal: each row sees the graph up to its own time{neighbors}")
+    sampling = sampling.model_copy(update={"temporal": temporal})
     return replace(loaded, config=config.model_copy(update={"sampling": sampling}))
 
 
