@@ -20,7 +20,8 @@ from raygnn.command_line import (
     exit_status_of,
     printing_as,
 )
-from raygnn.console import show
+from raygnn.console import count, say, show
+from raygnn.data.filesystem import redact
 from raygnn.data.tables.read_ids import read_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.job import (
@@ -268,6 +269,9 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         node_type = next(iter(options.node_type), None)
         show(json.dumps(trained.probe(label=options.label, node_type=node_type)) + "\n")
         return
+    if options.table is not None or options.rows is not None:
+        _write_rows(options, model, overrides)
+        return
     if options.top_k is None:
         nodes = {
             "what": options.what,
@@ -288,12 +292,38 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     )
 
 
+def _write_rows(
+    options: argparse.Namespace, model: str | PathLike[str], overrides: Sequence[str]
+) -> None:
+    """Predicts rows of (entity, time) in this process, and writes them to one file."""
+    from raygnn.inference.row_tables import read_rows, write_table
+    from raygnn.trained_model import load
+
+    if options.table is not None and options.rows is not None:
+        raise ConfigError(
+            f"--rows={options.rows!r} is invalid with --table. Leave out one of them.",
+            id="infer-options-clash",
+        )
+    if not str(options.out).endswith((".parquet", ".csv")):
+        raise ConfigError(
+            f"--out={options.out!r} is invalid: rows are written to one file. Name one that ends "
+            "with .parquet or .csv.",
+            id="infer-rows-out",
+        )
+    trained = load(model, overrides, task=options.task, allow_modules=options.allow_module)
+    rows = options.table if options.rows is None else read_rows(options.rows)
+    asked = {"what": options.what, "rows": rows, "split": options.split}
+    table = trained.predict(as_of=options.as_of, **asked).arrow
+    write_table(table, options.out)
+    say(f"wrote {count(len(table), 'row')} to {redact(options.out)}")
+
+
 def _check_together(options: argparse.Namespace) -> None:
     """Checks that the options are all of one kind of output."""
     of_nodes, of_neighbors = (
         [_flag(name) for name in names if getattr(options, name)]
         for names in (
-            ("what", "node_type", "new_nodes"),
+            ("what", "node_type", "new_nodes", "table", "rows", "split"),
             (
                 "anchors",
                 "anchors_column",
@@ -359,6 +389,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="TYPE",
         help="repeatable",
     )
+    add("--table", metavar="NAME", help="predict the rows of this training table, each at its time")
+    add("--split", choices=("train", "val", "test"), help="of the table (default: all rows)")
+    add("--rows", metavar="FILE", help="predict rows of a Parquet or CSV file, columns id and time")
     add("--new-nodes", metavar="URI", help="tables to append: write rows of their nodes alone")
     add(
         "--metrics",

@@ -146,11 +146,14 @@ class TrainedModel(nn.Module):
         nodes: Any = None,
         *,
         what: str | None = None,
+        rows: Any = None,
+        split: str | None = None,
         exact: bool = True,
         as_of: str | Time | None = None,
     ) -> Table:
-        """Predictions of nodes or edges; see `open` and `OpenGraph.predict`."""
-        return self.open(data, exact=exact, as_of=as_of).predict(nodes, what=what)
+        """Predictions of nodes, edges or rows; see `open` and `OpenGraph.predict`."""
+        opened = self.open(data, exact=exact, as_of=as_of)
+        return opened.predict(nodes, what=what, rows=rows, split=split)
 
     def embed(
         self,

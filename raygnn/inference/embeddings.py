@@ -25,7 +25,7 @@ from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
-from raygnn.sampling.loader import NeighborLoader
+from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
@@ -153,11 +153,12 @@ class Stores(NamedTuple):
         nodes: np.ndarray,
         times: SeedTimes | None,
         options: Mapping[str, Any],
+        plan: RowPlan | None = None,
     ) -> NeighborLoader:
         """Batches of nodes with their neighborhoods, as the model reads them.
 
         Args:
-            nodes: int64, dense ids.
+            nodes: int64, dense ids, or positions in the rows of a plan.
             options: of the loader; see `loader_options`.
         """
         as_of = None if times is None else times.of(node_type)
@@ -167,9 +168,10 @@ class Stores(NamedTuple):
             nodes,
             node_type,
             sampler=build_sampler(env.loaded, self.graph),
-            columns={spec.feature: "x"} if env.bundle.feature_widths(spec.feature) else {},
+            columns=spec.node_columns,
             edge_columns=spec.batch_edge_columns,
             as_of=None if as_of is None else as_of.time,
+            plan=plan,
             **options,
         )
 
@@ -182,6 +184,7 @@ class SampledEmbeddings(Embeddings):
     Args:
         nodes: int64, dense ids by node type: rows are asked for by position in them.
         stores: the graph's, where they are there already.
+        plan: rows of (entity, time); `nodes` are positions in them.
     """
 
     def __init__(
@@ -193,10 +196,12 @@ class SampledEmbeddings(Embeddings):
         shared: SharedRows,
         times: SeedTimes | None,
         stores: Stores | None = None,
+        plan: RowPlan | None = None,
     ) -> None:
         options, used = loader_options(env), stores or Stores.of(env, spec)
         self._loaders = {
-            name: used.loader(env, spec, name, ids, times, options) for name, ids in nodes.items()
+            name: used.loader(env, spec, name, ids, times, options, plan)
+            for name, ids in nodes.items()
         }
         self._encoder = encoder
         self._device = env.device

@@ -50,6 +50,7 @@ from raygnn.inference.neighbor_search import NeighborSearch, precise_decoder
 from raygnn.inference.new_rows import TablesSource, row_reader
 from raygnn.inference.node_tables import NodeTables, check_finite, cut
 from raygnn.inference.pyg_graph import pyg_graph
+from raygnn.inference.row_tables import find_rows, with_times
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
 from raygnn.inference.set_up import loader_options, set_up_task
 from raygnn.inference.table import Table
@@ -58,10 +59,12 @@ from raygnn.loops.process import process_prepared
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise
+from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.models.decoders import InnerProduct
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel.shared_rows import SharedRows
+from raygnn.sampling.loader import RowPlan
 
 _ROWS_PER_PART = 65_536  # as `raygnn.infer` cuts its files
 _CHUNK_SIZE = 30_000
@@ -98,7 +101,9 @@ class OpenGraph:
         self._model = model
         self.saved = saved
         self._loaded = saved.loaded
-        self._is_exact = exact
+        output, evaluation = saved.spec.output, saved.loaded.config.training.eval
+        is_table = isinstance(output, NodeOutput) and output.table is not None
+        self._is_exact = exact and (not is_table or evaluation == "exact")
         self._has_own_batches = own_batches
         self._kept: dict[str, Tensor] = {}
 
@@ -118,7 +123,14 @@ class OpenGraph:
             rows = {name: embeddings.all_rows(name) for name in ends}
         self._kept |= rows
 
-    def predict(self, nodes: Any = None, *, what: str | None = None) -> Table:
+    def predict(
+        self,
+        nodes: Any = None,
+        *,
+        what: str | None = None,
+        rows: Any = None,
+        split: str | None = None,
+    ) -> Table:
         """Predictions for nodes or edges of the model's type.
 
         Args:
@@ -126,6 +138,10 @@ class OpenGraph:
                 ids as of `score`; None takes all label edges of its type where the graph has such,
                 else all edges.
             what: predictions or probabilities.
+            rows: rows of (entity, time) in place of nodes, each predicted from what is known at
+                its time: the name of a training table of the graph, or a DataFrame, Arrow table or
+                mapping with the columns `id` and `time`. Rows without `time` are as of now.
+            split: train, val or test, of the training table; None takes all of its rows.
         Returns:
             Columns `id` (of edges `source_id` and `target_id`), `prediction` and of classes
             `probability`; of probabilities the ids and `probability`, [num_nodes, num_classes].
@@ -135,6 +151,8 @@ class OpenGraph:
             DataError: an id is not in the graph, or the model gives values that are not finite.
         """
         chosen = what or next(iter(self._spec.output.predictions), "predictions")
+        if rows is not None:
+            return self._row_table(chosen, rows, split)
         if chosen == "embeddings":
             return self.embed(nodes)
         if predicts_edges(self._spec, chosen):
@@ -304,6 +322,20 @@ class OpenGraph:
             rows = self._aligned_rows(node_type, dense)
             return Table(tables.of_rows(original_ids(self.bundle, node_type, dense), rows))
 
+    def _row_table(self, what: str, rows: Any, split: str | None) -> Table:
+        spec, config = self._spec, self._loaded.config
+        moment = None if self._times is None else self._times.moment
+        found, positions = find_rows(spec, config, self.bundle, rows, split, moment)
+        with self._prepared():
+            embeddings = self._sampled({found.node_type: positions}, RowPlan(found))
+            try:
+                encoded = embeddings.all_rows(found.node_type)
+            finally:
+                embeddings.close()
+            ids = self.bundle.take_ids(found.node_type, found.node_ids(positions))
+            table = NodeTables(what, self._task, self._model).of_rows(ids, encoded)
+        return Table(with_times(table, found, positions))
+
     def _edge_table(self, what: str, pairs: Any) -> Table:
         spec = self._spec
         if pairs is None:
@@ -411,14 +443,16 @@ class OpenGraph:
         self._kept |= {name: every.all_rows(name) for name in order}
         return KeptEmbeddings(self._kept)
 
-    def _sampled(self, nodes: Mapping[str, np.ndarray]) -> SampledEmbeddings:
+    def _sampled(
+        self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None
+    ) -> SampledEmbeddings:
         """By the model's fanouts; where they are to be exact, from full neighborhoods."""
         env = self._env
         if self._is_exact:
             env = replace(env, loaded=with_all_neighbors(env.loaded))
         shared = SharedRows(env.scratch)
         return SampledEmbeddings(
-            self._encoder, env, self._spec, nodes, shared, self._times, self._stores
+            self._encoder, env, self._spec, nodes, shared, self._times, self._stores, plan
         )
 
     @cached_property

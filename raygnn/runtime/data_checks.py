@@ -88,7 +88,12 @@ def with_time_defaults(loaded: LoadedConfig) -> LoadedConfig:
     neighbors = "" if draws else "; it takes the latest neighbors"
     say(f"sampling.temporal: each row sees the graph up to its own time{neighbors}")
     sampling = sampling.model_copy(update={"temporal": temporal})
-    return replace(loaded, config=config.model_copy(update={"sampling": sampling}))
+    saved = {**loaded.saved["sampling"], "temporal": temporal.model_dump()}
+    return replace(
+        loaded,
+        config=config.model_copy(update={"sampling": sampling}),
+        saved={**loaded.saved, "sampling": saved},
+    )
 
 
 def _learns_times(config: Config, tables: Mapping[str, bool]) -> bool:

@@ -59,10 +59,16 @@ class NodeClassification(LabelTask[NodeBatch]):
         return NodePredictor(encoder, output.node_type, head)
 
     def warnings(self) -> list[str]:
-        """With training nodes that take no messages."""
+        """Also for rows that see their future, and for training nodes without messages."""
         seeds = self.target.seeds.node_ids(self.target.splits.train)
         silent = self.silent_nodes(self.output.node_type, seeds, "the training nodes")
-        return [*super().warnings(), *silent]
+        leaks = []
+        if self.target.seeds.time is not None and self.env.loaded.config.sampling.temporal is None:
+            leaks = [
+                "each row sees the graph of all times, also what is later than its own: "
+                "sampling.temporal is null. Set it to {}, or results may be too good."
+            ]
+        return [*super().warnings(), *(leaks if self.output.table else []), *silent]
 
     def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
         rows, positions = self.target.seeds, getattr(self.target.splits, split)

@@ -1,0 +1,153 @@
+"""Rows of (entity, time) to predict: of a training table, or the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raygnn.config import Config
+from raygnn.data.bundle import Bundle, SeedRows
+from raygnn.data.filesystem import open_fs
+from raygnn.data.splits import SPLIT_NAMES
+from raygnn.data.tables.read_ids import look_up_ids
+from raygnn.data.time_units import AsOf, date_as_time
+from raygnn.errors import ConfigError, DataError
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.tasks.node_classification.target import (
+    NodeOutput,
+    NodeTarget,
+    NodeTargetArguments,
+    find_table,
+)
+
+ID, TIME = "id", "time"
+
+
+def find_rows(
+    spec: ModelSpec,
+    config: Config,
+    bundle: Bundle,
+    rows: Any,
+    split: str | None,
+    moment: AsOf | None,
+) -> tuple[SeedRows, np.ndarray]:
+    """The rows that a user asks for.
+
+    Args:
+        rows: name of a training table of the graph; or a DataFrame, Arrow table or mapping with the
+            columns `id` (original ids) and `time`.
+        split: train, val or test of a training table that the model was trained on; None takes all.
+        moment: the time of rows without a column `time`.
+    Returns:
+        The rows, and int64 positions in them.
+    Raises:
+        ConfigError: the model does not predict nodes, or there is no such table or split.
+        DataError: an id is not in the graph, or a time cannot be compared with the graph's.
+    """
+    output = spec.output
+    if not isinstance(output, NodeOutput):
+        raise ConfigError(
+            "rows is invalid: the model does not predict nodes. Leave it out.",
+            id="infer-rows-model",
+        )
+    if not isinstance(rows, str):
+        found = _given(bundle, output.node_type, rows, moment)
+        return found, np.arange(found.num_rows)
+    table = find_table(bundle, rows)
+    if table.node_type != output.node_type:
+        raise ConfigError(
+            f"table={rows!r} is invalid: its rows are of {table.node_type!r}, and the model "
+            f"predicts {output.node_type!r}. Name a table of that type.",
+            id="infer-rows-type",
+        )
+    if split is None:
+        return table, np.arange(table.num_rows)
+    if split not in SPLIT_NAMES or rows != output.table:
+        raise ConfigError(
+            f"split={split!r} is invalid: the splits are {', '.join(SPLIT_NAMES)}, of the table "
+            f"that the model was trained on ({output.table}). Set one of them, or leave it out.",
+            id="infer-rows-split",
+        )
+    target = NodeTarget.of(bundle, config, NodeTargetArguments.of(config.task.args), output)
+    return table, getattr(target.splits, split)
+
+
+def read_rows(uri: str) -> pd.DataFrame:
+    """Reads rows from a Parquet or CSV file.
+
+    Raises:
+        DataError: there is no such file, or it cannot be read.
+    """
+    fs, path = open_fs(uri)
+    try:
+        with fs.open(path, "rb") as file:
+            return pd.read_csv(file) if path.endswith(".csv") else pq.read_table(file).to_pandas()
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"--rows={uri!r} cannot be read: {error}. Name a Parquet or CSV file with the columns "
+            f"{ID} and {TIME}.",
+            id="infer-rows-file",
+        ) from error
+
+
+def write_table(table: pa.Table, uri: str | PathLike[str]) -> None:
+    """Writes a table as CSV if its name ends with .csv, otherwise as Parquet."""
+    fs, path = open_fs(str(uri))
+    with fs.open(path, "wb") as file:
+        if path.endswith(".csv"):
+            table.to_pandas().to_csv(file, index=False)
+        else:
+            pq.write_table(table, file)
+
+
+def with_times(table: pa.Table, rows: SeedRows, positions: np.ndarray) -> pa.Table:
+    """A table of predictions with the rows' times after their ids."""
+    if rows.time is None:
+        return table
+    times = pa.array(np.asarray(rows.time[positions]))
+    if rows.time_unit is not None:
+        times = times.cast(pa.timestamp(rows.time_unit))
+    return table.add_column(1, TIME, times)
+
+
+def _given(bundle: Bundle, node_type: str, rows: Any, moment: AsOf | None) -> SeedRows:
+    columns = rows if isinstance(rows, Mapping) else pa.table(rows).to_pydict()
+    if ID not in columns:
+        raise DataError(
+            f"rows are invalid: they have the columns {sorted(columns)}. Name the column of ids "
+            f"{ID}, and that of times {TIME}.",
+            id="infer-rows-columns",
+        )
+    nodes = look_up_ids(bundle, node_type, columns[ID], "rows")
+    times = None
+    if TIME in columns and moment is not None:
+        times = _times(columns[TIME], moment.unit)
+    elif moment is not None:
+        times = np.full(len(nodes), moment.time)
+    unit = None if moment is None else moment.unit
+    return SeedRows("rows", node_type, len(nodes), nodes, times, None, unit, {})
+
+
+def _times(values: Any, unit: str | None) -> np.ndarray:
+    """int64 or float64, in the unit of the graph's times."""
+    given = pa.array(values)
+    if pa.types.is_string(given.type) and unit is not None:
+        given = pa.array([date_as_time(text) for text in given.to_pylist()], pa.timestamp("us"))
+    is_date = pa.types.is_timestamp(given.type) or pa.types.is_date(given.type)
+    if is_date != (unit is not None) or given.null_count:
+        words = "dates" if unit is not None else "plain numbers"
+        raise DataError(
+            f"rows are invalid: their times are {given.type}, with {given.null_count} nulls, and "
+            f"the times of the graph are {words}. Give {words} without nulls.",
+            id="infer-rows-times",
+        )
+    if is_date:
+        given = given.cast(pa.timestamp("us")).cast(pa.int64())
+    found = given.to_numpy()
+    return found.astype(np.int64 if found.dtype.kind in "iu" else np.float64)
