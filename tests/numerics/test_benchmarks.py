@@ -10,8 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+import yaml
 
 from raygnn.data.edge_types import edge_type_name
 
@@ -236,3 +238,39 @@ def test_raw_tables(tmp_path, monkeypatch):
     found = json.loads((tmp_path / "found.json").read_text())
     assert len(found) == 10
     assert all(0 < value < 1 for values in found.values() for value in values)
+
+
+def test_relational_aggregates_end_at_the_time_of_the_row(tmp_path):
+    relational = importlib.import_module("relational")
+    rng = np.random.default_rng(0)
+    day = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.arange(60), "D")
+    orders = pd.DataFrame({"id": range(60), "user": rng.integers(0, 4, 60), "day": day})
+    orders["price"] = rng.random(60)
+    asked = pd.DataFrame({"user": rng.integers(0, 5, 30), "at": rng.choice(day, 30), "y": 1.0})
+    tables = {
+        "users": {"pkey": "user", "time_col": None, "fkeys": {}},
+        "orders": {"pkey": "id", "time_col": "day", "fkeys": {"user": "users"}},
+    }
+    task = {"entity_table": "users", "entity_col": "user", "time_col": "at", "target_col": "y"}
+    manifests = {"": {"tables": tables, "test_timestamp": "2020-02-01"}, "tasks/buys": task}
+    for folder, manifest in manifests.items():
+        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder / "manifest.yaml").write_text(yaml.safe_dump(manifest))
+    (tmp_path / "db").mkdir()
+    orders.sample(frac=1, random_state=0).to_parquet(tmp_path / "db/orders.parquet")
+    pd.DataFrame({"user": range(5), "age": 30}).to_parquet(tmp_path / "db/users.parquet")
+    for split in relational.SPLITS:
+        asked.to_parquet(tmp_path / f"tasks/buys/{split}.parquet")
+    question = relational.Question(tmp_path, "buys")
+    for until in (None, question.test_start):
+        found = question.aggregates(until)
+        for i, row in question.rows.iterrows():
+            end = row["at"] if until is None else min(row["at"], until)
+            seen = orders[(orders["user"] == row["user"]) & (orders["day"] <= end)]
+            if seen.empty:
+                assert np.isnan(found["orders.count"][i])
+                continue
+            assert found["orders.count"][i] == len(seen)
+            assert found["orders.price_mean"][i] == pytest.approx(seen["price"].mean())
+            assert found["orders.price_last"][i] == seen["price"].iloc[-1]
+            assert found["orders.age"][i] == (row["at"] - seen["day"].iloc[-1]).days
