@@ -128,7 +128,9 @@ def train_full_graph(graph: FullGraph, config: Config) -> float:
     )
     if stopping is None or training.max_epochs is None or every is None or every.epochs is None:
         raise ValueError("The plain run needs early stopping, and limit and period in epochs.")
-    stopper = EarlyStopper(BestTracker(stopping.monitor, stopping.mode), stopping.patience)
+    stopper = EarlyStopper(
+        BestTracker(stopping.monitor or "val/loss", stopping.mode), stopping.patience
+    )
     steps_per_epoch = math.ceil(len(graph.splits["train"]) / config.batch.global_batch_size)
     interval = every.epochs * steps_per_epoch
     best: dict[str, Tensor] = {}

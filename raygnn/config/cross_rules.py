@@ -87,7 +87,7 @@ def _plateau_has_monitor(config: Sections) -> Iterable[Problem]:
             id="scheduler-frequency",
         )
     known = [(checkpoint.monitor, checkpoint.mode)]
-    known += [(stopping.monitor, stopping.mode)] if stopping else []
+    known += [(stopping.monitor or "val/loss", stopping.mode)] if stopping else []
     monitor = scheduler.monitor or next((name for name, _ in known if name), None)
     if monitor is None:
         yield Problem(

@@ -160,7 +160,7 @@ class Synthetic(Section):
     model_config = ConfigDict(extra="allow")
 
     type: Literal[
-        "planted_partition", "rmat", "bipartite", "shop", "houses", "ratings", "noise"
+        "planted_partition", "rmat", "bipartite", "shop", "houses", "ratings", "likes", "noise"
     ] = Field(description="Generator; its arguments are the other keys of the section.")
 
     @property

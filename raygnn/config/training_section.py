@@ -191,10 +191,14 @@ class Training(Section):
 class EarlyStopping(Section):
     """Ends training when a metric has not improved for a while."""
 
-    monitor: Monitor = Field(default="val/loss", description="Metric to watch.")
+    monitor: Monitor | None = Field(
+        default=None,
+        description="Metric to watch; null is val/full_ndcg@20 or val/mrr of link prediction, else "
+        "val/loss.",
+    )
     mode: Literal["min", "max"] = Field(
         default="min",
-        description="Whether less or more is better; required unless `monitor` is a loss.",
+        description="Whether less or more is better; required with a `monitor` that is no loss.",
     )
     patience: PositiveWhole = Field(
         default=3, description="Validations without improvement before training ends."
@@ -207,7 +211,7 @@ class EarlyStopping(Section):
     @classmethod
     def _require_mode(cls, value: Any) -> Any:
         if isinstance(value, dict) and "mode" not in value:
-            monitor = value.get("monitor", "val/loss")
+            monitor = value.get("monitor")
             if isinstance(monitor, str) and _is_monitor(monitor) and monitor not in _LOSSES:
                 raise RuleError.of(
                     [
@@ -274,7 +278,7 @@ class Checkpoint(Section):
     )
     keep: Keep = Field(default=Keep(), description="How many to keep; one number is `last`.")
     monitor: Monitor | None = Field(
-        default=None, description="Metric of `best`; null is early stopping's, or val/loss."
+        default=None, description="Metric of `best`; null is that of early stopping."
     )
     mode: Literal["min", "max"] | None = Field(
         default=None, description="Whether less or more is better; required with `monitor`."

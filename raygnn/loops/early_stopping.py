@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from raygnn.config import Config
+from raygnn.config.training_section import EarlyStopping
 from raygnn.errors import TrainingError
 
 
@@ -91,22 +92,55 @@ class EarlyStopper:
         self.num_without_improvement = int(stale or 0)
 
 
-def best_tracker(config: Config, has_validation: bool) -> BestTracker:
-    """Follows `checkpoint.monitor`, else the metric of early stopping, else the validation loss."""
+#: A metric, and whether less ("min") or more ("max") is better.
+Watched = tuple[str, str]
+VALIDATION_LOSS: Watched = ("val/loss", "min")
+
+
+def best_tracker(
+    config: Config, has_validation: bool, default: Watched = VALIDATION_LOSS
+) -> BestTracker:
+    """Follows `checkpoint.monitor`, else the metric of early stopping.
+
+    Args:
+        default: what the task watches if the config names no metric.
+    """
     stopping, checkpoint = config.early_stopping, config.checkpoint
     if checkpoint.monitor is None and stopping is not None:
-        return BestTracker(*_observable(stopping.monitor, stopping.mode, has_validation))
-    monitor, mode = checkpoint.monitor or "val/loss", checkpoint.mode or "min"
-    return BestTracker(*_observable(monitor, mode, has_validation), key="checkpoint.monitor")
+        return BestTracker(*_stopping_metric(stopping, has_validation, default))
+    watched = default
+    if checkpoint.monitor is not None:
+        watched = checkpoint.monitor, checkpoint.mode or "min"
+    return BestTracker(*_observable(*watched, has_validation), key="checkpoint.monitor")
 
 
-def early_stopper(config: Config, has_validation: bool) -> EarlyStopper | None:
-    """The configured early stopping; None without."""
+def early_stopper(
+    config: Config, has_validation: bool, default: Watched = VALIDATION_LOSS
+) -> EarlyStopper | None:
+    """The configured early stopping; None without. See `best_tracker` for `default`."""
     stopping = config.early_stopping
     if stopping is None:
         return None
-    monitor, mode = _observable(stopping.monitor, stopping.mode, has_validation)
+    monitor, mode = _stopping_metric(stopping, has_validation, default)
     return EarlyStopper(BestTracker(monitor, mode, stopping.min_delta), stopping.patience)
+
+
+def plateau_monitor(config: Config, has_validation: bool) -> str:
+    """The metric of ReduceLROnPlateau that names none: one that the config names, else the loss.
+
+    A metric that only the task names may be better when it is larger, and the scheduler's `mode` is
+    min by default.
+    """
+    if config.checkpoint.monitor is None and (
+        config.early_stopping is None or config.early_stopping.monitor is None
+    ):
+        return _observable(*VALIDATION_LOSS, has_validation)[0]
+    return best_tracker(config, has_validation).monitor
+
+
+def _stopping_metric(stopping: EarlyStopping, has_validation: bool, default: Watched) -> Watched:
+    watched = default if stopping.monitor is None else (stopping.monitor, stopping.mode)
+    return _observable(*watched, has_validation)
 
 
 def _observable(monitor: str, mode: str, has_validation: bool) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from raygnn.config import LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops.callback_list import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
-from raygnn.loops.early_stopping import best_tracker, early_stopper
+from raygnn.loops.early_stopping import best_tracker, early_stopper, plateau_monitor
 from raygnn.loops.evaluation import evaluate_parts
 from raygnn.loops.gradients import Accumulation, GradReduction, JointAccumulation
 from raygnn.loops.kept_weights import BestWeights, WeightAverage
@@ -97,10 +97,10 @@ class Engine:
         self.stop_reason: str | None = None
         self.interrupted_by: str | None = None
         self.resumed_from: str | None = None
-        self.best = BestWeights(best_tracker(self.config, self.has_validation))
+        self.best = BestWeights(best_tracker(self.config, self.has_validation, task.watched))
         self.intervals: dict[str, tuple[float, float]] = {}  # of test metrics, by name
         self.diagnostics: dict[str, dict[str, Any]] = {}  # by name and split
-        self.early_stopper = early_stopper(self.config, self.has_validation)
+        self.early_stopper = early_stopper(self.config, self.has_validation, task.watched)
         self._save = save
         self._log_window, self._validation_window = RunningMean(), RunningMean()
         self._spent_s, self._started_s = 0.0, time.monotonic()
@@ -289,7 +289,7 @@ class Engine:
 
     def _judge(self, metrics: dict[str, float]) -> bool:
         """Lets the policies decide on one validation; returns whether it is the best so far."""
-        self.optimization.step_plateau(metrics, self.best.tracker.monitor)
+        self.optimization.step_plateau(metrics, plateau_monitor(self.config, self.has_validation))
         improved = self.best.update(metrics, self.position, self.optimization.module)
         stopper = self.early_stopper
         if stopper is not None and stopper.should_stop(stopper.tracker.value_of(metrics)):

@@ -83,18 +83,39 @@ class NodeInput:
             read.
         ids: of a type whose nodes have learned rows: sha256 of their ids, in order. None elsewhere.
         num_nodes: of such a type, the number of rows.
+        identified: of a type whose nodes have learned rows in the output: sha256 of their ids.
+            In a graph with other nodes these rows are not read.
+        degrees: whether the numbers of a node's neighbors are an input.
     """
 
     width: int | None
     ids: str | None = None
     num_nodes: int | None = None
+    identified: str | None = None
+    degrees: bool = False
 
     @classmethod
-    def of(cls, bundle: Bundle, node_type: str, width: int | None, *, embedded: bool) -> NodeInput:
-        """Inputs from one node type of a graph; `embedded` types have learned rows."""
-        if not embedded:
-            return cls(width)
-        return cls(width, _ids_digest(bundle.ids(node_type)), bundle.num_nodes(node_type))
+    def of(
+        cls,
+        bundle: Bundle,
+        node_type: str,
+        width: int | None,
+        *,
+        embedded: bool,
+        identified: bool = False,
+        degrees: bool = False,
+    ) -> NodeInput:
+        """Inputs from one node type of a graph.
+
+        Args:
+            embedded: nodes have learned rows, and features are not read.
+            identified: nodes have learned rows in the output.
+        """
+        if not (embedded or identified):
+            return cls(width, degrees=degrees)
+        digest, num_nodes = ids_digest(bundle.ids(node_type)), bundle.num_nodes(node_type)
+        ids = digest if embedded else None
+        return cls(width, ids, num_nodes, digest if identified else None, degrees)
 
 
 @dataclass(frozen=True)
@@ -251,6 +272,11 @@ class ModelSpec:
         return frozenset(name for name, read in self.node_types.items() if read.ids is not None)
 
     @property
+    def identified_types(self) -> frozenset[str]:
+        """Node types with a learned row per node in the output."""
+        return frozenset(n for n, read in self.node_types.items() if read.identified is not None)
+
+    @property
     def node_columns(self) -> dict[str, str]:
         """The columns that a batch has of nodes, by what it calls them."""
         columns = {self.feature: "x"} if self.widths else {}
@@ -374,7 +400,7 @@ class ModelSpec:
                 problems.append(problem)
                 continue
             problems += self._broken_feature(bundle, name, read)
-            if read.ids is not None and read.ids != _ids_digest(bundle.ids(name)):
+            if read.ids is not None and read.ids != ids_digest(bundle.ids(name)):
                 problem = with_id(
                     f"node type {name!r} has a learned row for each of the {read.num_nodes:,} "
                     f"nodes that it was trained with, and this graph has others, or in another "
@@ -461,7 +487,7 @@ def read_output(content: Mapping[str, Any], outputs: Sequence[type[Output]]) -> 
     raise LookupError(" or ".join(kind.key for kind in outputs))
 
 
-def _ids_digest(ids: pa.Array) -> str:
+def ids_digest(ids: pa.Array) -> str:
     """sha256 of original ids in their order."""
     digest = hashlib.sha256(str(len(ids)).encode())
     if pa.types.is_integer(ids.type):

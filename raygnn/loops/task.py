@@ -119,6 +119,14 @@ class Task(ABC, Generic[BatchT]):
     parts: Mapping[str, Task[Any]] = MappingProxyType({})
     weights: Mapping[str, float] = MappingProxyType({})
 
+    @property
+    def watched(self) -> tuple[str, str]:
+        """The metric that early stopping and the best checkpoint follow if the config names none.
+
+        With it, whether less ("min") or more ("max") is better.
+        """
+        return ("val/loss", "min")
+
     #: What losses are of, where that is not the labels as they are; printed at the start.
     loss_unit: str | None = None
 

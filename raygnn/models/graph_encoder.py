@@ -72,7 +72,9 @@ class GraphEncoder(nn.Module):
             inputs: Mapping[str, Features] = module.inputs_of(batch)
             rows = {name: self.embed(name, x) for name, x in inputs.items()}
             rows |= self._with_times(batch, rows)
-            found: dict[str, Tensor] = module(rows, hetero_blocks_of(batch))
+            ids = {n: batch.nodes[n].n_id for n in module.identified_types if n in batch.nodes}
+            more = (ids,) if ids else ()  # encoders of users may take rows and blocks alone
+            found: dict[str, Tensor] = module(rows, hetero_blocks_of(batch), *more)
             # A batch may lack a node type.
             own = [*self.categories.parameters(), *self.interactions.parameters()]
             return keep_in_graph(found, own)

@@ -15,6 +15,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError
+from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import signature_with_options
 from raygnn.models.encoder import (
     ACTIVATIONS,
@@ -24,10 +25,14 @@ from raygnn.models.encoder import (
     build_norm,
     call_before_norm,
 )
-from raygnn.models.node_inputs import NodeInputs
+from raygnn.models.node_inputs import NodeInputs, NodeRows
+from raygnn.models.segment import segment_sum
 from raygnn.models.sparse_input import Features, ProjectedRows, dropout, formed
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
+
+#: On what `add_node_rows` adds of the neighbors, in training.
+_MESSAGE_DROPOUT = 0.3
 
 
 class HeteroOptions(StackOptions):
@@ -36,10 +41,17 @@ class HeteroOptions(StackOptions):
     Attributes:
         sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad,
             RowWiseAdagrad and plain SGD take them.
+        node_embeddings: node types whose nodes have a learned row in the output, besides what the
+            layers give; true is all. auto is the type of the targets in link prediction. A node
+            without a row, as one that is new, has 0.
+        degree_inputs: node types for which log(1 + number of neighbors), by edge type, is added
+            to the last layer; true is all. auto is both ends in link prediction.
     """
 
     jump: Literal["cat", "max", "lstm"] | None = None
     sparse_embeddings: bool = False
+    node_embeddings: Literal["auto"] | bool | list[str] = "auto"
+    degree_inputs: Literal["auto"] | bool | list[str] = "auto"
 
 
 class HeteroEncoder(BlockEncoder):
@@ -117,6 +129,28 @@ class HeteroEncoder(BlockEncoder):
         self.heads = ModuleDict(
             {name: nn.Linear(head_channels, out_channels) for name in self.node_types}
         )
+        self.node_rows = NodeRows(
+            {name: num_nodes[name] for name in self._chosen(self.options.node_embeddings)},
+            out_channels,
+            sparse=self.options.sparse_embeddings,
+        )
+        #: [number of edge types into the node type, hidden_channels] by node type
+        self.degree_weights = nn.ParameterDict(
+            {
+                name: nn.Parameter(torch.zeros(len(self._types_into(name)), hidden_channels))
+                for name in self._chosen(self.options.degree_inputs)
+                if self._types_into(name)
+            }
+        )
+
+    def _chosen(self, option: Literal["auto"] | bool | list[str]) -> list[str]:
+        """Node types that an option names; auto is for raygnn to resolve, and none here."""
+        if isinstance(option, list):
+            return [name for name in self.node_types if name in option]
+        return list(self.node_types) if option is True else []
+
+    def _types_into(self, node_type: str) -> list[EdgeType]:
+        return [edge_type for edge_type in self.edge_types if edge_type[2] == node_type]
 
     @abstractmethod
     def build_layer(self, channels: int) -> nn.Module:
@@ -130,6 +164,38 @@ class HeteroEncoder(BlockEncoder):
     def embedded_types(self) -> frozenset[str]:
         """Node types that are looked up by id."""
         return frozenset(self.inputs.tables.keys())
+
+    @property
+    def identified_types(self) -> frozenset[str]:
+        """Node types whose nodes have learned rows that `add_node_rows` adds to the output."""
+        return frozenset(self.node_rows.tables.keys())
+
+    def add_node_rows(self, out: Rows, n_id: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
+        """Adds r_i, and of each edge type the sum of r_j / sqrt(d_i) over the neighbors j.
+
+        A node is thus scored by its own row, and asks for targets by those that it is linked to, as
+        a linear auto-encoder does. Of sampled neighbors the mean is taken, times sqrt(d_i).
+        """
+        if not n_id:
+            return out
+        rows = {name: self.node_rows(name, ids) for name, ids in n_id.items()}
+        found = {
+            name: x + rows[name][: len(x)].to(x.dtype) if name in rows else x
+            for name, x in out.items()
+        }
+        for edge_type, edges in block.blocks.items():
+            source, _, target = edge_type
+            if source in rows and target in found and edges.num_edges:
+                total = segment_sum(rows[source], Adjacency.of(edges))
+                num_taken = edges.dst_ptr.diff().clamp(min=1)
+                scale = edges.dst_degree.sqrt() / num_taken
+                messages = functional.dropout(
+                    total * scale.to(total.dtype).unsqueeze(1), _MESSAGE_DROPOUT, self.training
+                )
+                found[target] = found[target] + messages.to(found[target].dtype)
+        if not self.options.normalize_output:
+            return found
+        return {name: functional.normalize(x, dim=-1) for name, x in found.items()}
 
     def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
         """The arguments of `forward` for a batch: features, or n_id of embedded types."""
@@ -168,10 +234,23 @@ class HeteroEncoder(BlockEncoder):
         assert isinstance(norms, ModuleDict)
         norm = next(iter(norms.values()))  # all are of one kind
         out: Rows = call_before_norm(self.layers[i], norm, self.row_biases, x, block)
-        return {
+        found = {
             name: self._activate(i, name, rows[: block.num_dst.get(name, 0)])
             for name, rows in out.items()
         }
+        return found if i < self.num_layers - 1 else self._with_degrees(found, block)
+
+    def _with_degrees(self, rows: Rows, block: HeteroBlock) -> Rows:
+        """Adds log(1 + number of neighbors); 0 if the batch leaves out all of a node's edges."""
+        found = dict(rows)
+        for name, weight in self.degree_weights.items():
+            x = found.get(name)
+            if x is None or not len(x):
+                continue
+            blocks = [block_of(block, edge_type, x) for edge_type in self._types_into(name)]
+            degrees = [b.dst_degree * (b.dst_ptr.diff() > 0) for b in blocks]
+            found[name] = x + torch.stack(degrees, dim=1).log1p().to(x.dtype) @ weight.to(x.dtype)
+        return found
 
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
         if rows[-1].shape[0] == 0:  # not len(), which torch.export takes for a constant
@@ -195,7 +274,7 @@ class HeteroEncoder(BlockEncoder):
 
     def _kept_parameters(self) -> Iterable[nn.Parameter]:
         # A zero gradient of a table with sparse gradients would be a dense one.
-        tables = self.inputs.tables.values()
+        tables = [*self.inputs.tables.values(), *self.node_rows.tables.values()]
         others = {id(t.rows.weight) for t in tables if t.sparse or t.share is not None}
         return [p for p in self.parameters() if id(p) not in others]
 

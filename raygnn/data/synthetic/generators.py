@@ -8,7 +8,7 @@ from typing import Any
 from raygnn.data.synthetic.arguments import argument_problems
 from raygnn.data.synthetic.link_graphs import bipartite, noise, shop
 from raygnn.data.synthetic.node_graphs import houses, planted_partition
-from raygnn.data.synthetic.rating_graphs import ratings
+from raygnn.data.synthetic.rating_graphs import likes, ratings
 from raygnn.data.synthetic.rmat import rmat
 from raygnn.data.tables.graph_tables import GraphTables
 from raygnn.errors import ConfigError, Problem, choose_from
@@ -17,6 +17,7 @@ __all__ = [
     "GENERATORS",
     "bipartite",
     "houses",
+    "likes",
     "noise",
     "planted_partition",
     "ratings",
@@ -32,6 +33,7 @@ GENERATORS: dict[str, Callable[..., GraphTables]] = {
     "shop": shop,
     "houses": houses,
     "ratings": ratings,
+    "likes": likes,
     "noise": noise,
 }
 

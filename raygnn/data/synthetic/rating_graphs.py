@@ -74,6 +74,55 @@ def ratings(
     return GraphTables({"user": users, "film": films}, {("user", "rates", "film"): rates})
 
 
+@checked
+def likes(
+    num_users: Annotated[int, field("the number of users", low=1)] = 943,
+    num_films: Annotated[int, field("the number of films", low=2)] = 1682,
+    num_likes: Annotated[int, field("about how many films all users like together", low=1)] = (
+        100_000
+    ),
+    num_series: Annotated[int, field("the number of series of films", low=1)] = 250,
+    num_tastes: Annotated[int, field("the dimensions of a taste", low=1)] = 16,
+    seed: Annotated[int, field("the seed")] = 0,
+) -> GraphTables:
+    """Node types user and film, edge type (user, likes, film) with timestamps, as MovieLens-100k.
+
+    A user likes the films of the largest sum of a taste (of a few dimensions, shared by the films
+    of a series), a series that the user follows (which no few dimensions express), popularity, and
+    noise; some users like many times the films of others. The features of a film show half of its
+    taste and those of a user some of theirs. So item-item regression recommends better than
+    factors of few dimensions, and these better than popularity.
+    """
+    taste = draw_normal(seed, "user tastes", (num_users, num_tastes))
+    series = draw_integers(seed, "series", num_films, num_series)
+    centers = draw_normal(seed, "series tastes", (num_series, num_tastes))
+    own = draw_normal(seed, "film tastes", (num_films, num_tastes))
+    of_film = np.sqrt(0.6) * centers[series] + np.sqrt(0.4) * own
+    follows = _gumbel(seed, "follows", (num_users, num_series)) - 0.577
+    activity = np.exp(draw_normal(seed, "activity", (num_users,)).astype(np.float64))
+    num = 0.95 * num_likes / num_users * activity / activity.mean()
+    num = np.minimum(np.maximum(num, 20), max(num_films // 2, 1)).astype(np.int64)
+    score = 1.5 * taste @ of_film.T / np.sqrt(num_tastes)
+    score += 2 * np.maximum(follows[:, series] - 1.5, 0)
+    score += 1.6 * draw_normal(seed, "popularity", (num_films,))
+    score += _gumbel(seed, "noise", (num_users, num_films))
+    order = np.argsort(-score, axis=1, kind="stable")
+    user = np.repeat(np.arange(num_users), num)
+    film = order[np.arange(num_films) < num[:, None]]
+    time = FIRST_TIME_S + draw_integers(seed, "time", len(user), YEAR_S)
+    noise = draw_normal(seed, "shown", (num_users + num_films, num_tastes))
+    users = node_rows(_ids(np.arange(num_users)), {"x": (taste + 2 * noise[:num_users])[:, :4]})
+    shown = (of_film + noise[num_users:])[:, : (num_tastes + 1) // 2]
+    films = node_rows(_ids(np.arange(num_films)), {"x": shown})
+    pairs = edge_rows(_ids(user), _ids(film), time=time)
+    return GraphTables({"user": users, "film": films}, {("user", "likes", "film"): pairs})
+
+
+def _gumbel(seed: int, stream: str, shape: tuple[int, int]) -> np.ndarray:
+    uniform = draw_uniform(seed, stream, shape[0] * shape[1]).reshape(shape)
+    return -np.log(-np.log(uniform + 2.0**-54))
+
+
 def _ids(numbers: np.ndarray) -> np.ndarray:
     return _FIRST_ID + _ID_STEP * numbers
 

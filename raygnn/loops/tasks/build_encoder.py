@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.data.transforms.state import FittedFeature, Transforms
 from raygnn.errors import ConfigError, DataError
-from raygnn.loops.model_spec import ModelSpec, NodeInput, TimeInput, edge_widths
+from raygnn.loops.model_spec import ModelSpec, NodeInput, TimeInput, edge_widths, ids_digest
 from raygnn.loops.tasks.build_sampler import find_fanouts
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.encoder import MLP, Encoder
@@ -78,11 +79,20 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
     widths = bundle.feature_widths(feature)
     times = _find_times(config, bundle, target)
     embedded = _embedded_types(loaded, bundle, {*widths, *(times.node_types if times else ())})
+    identified = _chosen_types(loaded, bundle, target, "node_embeddings")
+    degrees = _chosen_types(loaded, bundle, target, "degree_inputs")
     with_rows = [name for name in bundle.node_types if name not in embedded]
     return ModelSpec(
         feature=feature,
         node_types={
-            name: NodeInput.of(bundle, name, widths.get(name), embedded=name in embedded)
+            name: NodeInput.of(
+                bundle,
+                name,
+                widths.get(name),
+                embedded=name in embedded,
+                identified=name in identified,
+                degrees=name in degrees,
+            )
             for name in bundle.node_types
         },
         edge_types=tuple(bundle.edge_types),
@@ -156,6 +166,7 @@ def build_encoder(
         ConfigError: the model learns rows of other node types than its class says.
     """
     config = loaded.config
+    model: Component = config.model
     categories = category_inputs(bundle, spec.feature)
     widths = spec.widths | {name: inputs.out_channels for name, inputs in categories.items()}
     times = _relative_time(config, spec)
@@ -175,10 +186,14 @@ def build_encoder(
     if issubclass(model_class, HeteroEncoder):
         injected["in_channels"] = widths
         injected["edge_types"] = _message_types(config, spec)
-        injected["num_nodes"] = {name: bundle.num_nodes(name) for name in bundle.node_types}
+        injected["num_nodes"] = {
+            name: spec.node_types[name].num_nodes or bundle.num_nodes(name)
+            for name in bundle.node_types
+        }
+        model = _with_types_of(spec, model, model_class)
     else:
         injected["in_channels"] = next(iter(widths.values()))
-    encoder = build(config.model, "model", loaded.allow_modules, **injected)
+    encoder = build(model, "model", loaded.allow_modules, **injected)
     if isinstance(encoder, HeteroEncoder):
         if encoder.embedded_types != spec.embedded_types:
             raise ConfigError(
@@ -188,6 +203,9 @@ def build_encoder(
                 "it reads none.",
                 id="model-rows-unsaid",
             )
+        for name in spec.identified_types:
+            if spec.node_types[name].identified != ids_digest(bundle.ids(name)):
+                encoder.node_rows.forget(name)
         for name in spec.embedded_types:
             categories.pop(name, None)
     return GraphEncoder(encoder, categories, interactions, times)
@@ -275,6 +293,7 @@ _OF_A_STACK = frozenset(
     {
         *("out_channels", "num_layers", "dropout", "input_dropout", "norm"),
         *("jump", "input_projection", "normalize_output", "sparse_embeddings", "residual"),
+        *("node_embeddings", "degree_inputs"),
     }
 )
 
@@ -373,6 +392,37 @@ def _embedded_types(
     if not model_class.reads_node_features:
         return bundle.node_types
     return [name for name in bundle.node_types if name not in with_inputs]
+
+
+def _chosen_types(
+    loaded: LoadedConfig, bundle: Bundle, target: TaskTarget, option: str
+) -> frozenset[str]:
+    """Node types that an option of the model names; auto is of link prediction alone."""
+    model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
+    assert isinstance(model_class, type)
+    if not _has_option(model_class, option):
+        return frozenset()
+    chosen = loaded.config.model.args.get(option, "auto")
+    if chosen == "auto":
+        ends = target.output.ends[-1:] if option == "node_embeddings" else target.output.ends
+        return frozenset(ends) if target.output.links else frozenset()
+    if isinstance(chosen, bool):
+        return frozenset(bundle.node_types) if chosen else frozenset()
+    return frozenset(chosen)
+
+
+def _has_option(model_class: type, option: str) -> bool:
+    return issubclass(model_class, HeteroEncoder) and option in signature(model_class).parameters
+
+
+def _with_types_of(spec: ModelSpec, model: Component, model_class: type) -> Component:
+    """The model with the node types that the spec names in place of auto."""
+    chosen = {
+        "node_embeddings": sorted(spec.identified_types),
+        "degree_inputs": sorted(n for n, read in spec.node_types.items() if read.degrees),
+    }
+    chosen = {name: types for name, types in chosen.items() if _has_option(model_class, name)}
+    return model.model_copy(update={"args": {**model.args, **chosen}})
 
 
 def _find_fanouts(config: Config, bundle: Bundle) -> dict[str, tuple[int, ...]]:

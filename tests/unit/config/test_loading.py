@@ -48,7 +48,7 @@ def test_an_empty_config_has_all_defaults() -> None:
     assert config == Config()
     assert config.optimizer == Component(type="Adam", args={"lr": 0.005, "weight_decay": 1e-6})
     assert config.early_stopping is not None
-    assert (config.early_stopping.monitor, config.early_stopping.patience) == ("val/loss", 3)
+    assert (config.early_stopping.monitor, config.early_stopping.patience) == (None, 3)
     assert config.training.validate_every is None
     assert config.sampling.fanouts == [15, 10]
     assert config.checkpoint.policy == "best"

@@ -19,7 +19,8 @@ from raygnn.loops.tasks.link_prediction.target import LinkTarget
 from raygnn.metrics import FullRanking, Links, SumMetric
 from raygnn.metrics.diagnostics import Diagnostic, sums_by_bin
 from raygnn.metrics.sampled_ranking import sampled_ranks
-from raygnn.models.decoders import Decoder
+from raygnn.models.decoders import Decoder, InnerProduct
+from raygnn.models.linear_recommenders import ease, ials
 from raygnn.sampling.link_loader import LinkLoader
 
 
@@ -37,6 +38,7 @@ class FullRankingEvaluation(SumMetric):
     def __init__(self, num_candidates: int, ks: Sequence[int] | None = None) -> None:
         super().__init__(num_candidates, "link_prediction")
         self._ranking = FullRanking(num_candidates, ks)
+        self.ks = self._ranking.ks
 
     def prepare(
         self, target: LinkTarget, decoder: Decoder, split: str, rows: Mapping[str, Tensor]
@@ -111,7 +113,10 @@ def link_baselines(
     """Metrics of guesses on the evaluation links of a split, among the candidates of the model.
 
     `popularity` scores a target by its links in training, of the relation that is asked for.
-    `chance` is what random scores give on average: a rank is any of those that there are.
+    `ease` and `ials` recommend targets by the links of training, and in a transductive test those
+    of validation too, where there are two node types, one relation and no more nodes than take a
+    few seconds. `chance` is what random scores give on average: a rank is any of those that
+    there are.
     Collective: all ranks must call.
 
     Args:
@@ -119,16 +124,44 @@ def link_baselines(
         metrics: those of raygnn are judged, others are left out.
     """
     metrics = own_metrics(metrics)
-    task: Any = _PopularityTask(target, loader, num_nodes, metrics)
-    judged = evaluate(task, split, num_batches, metrics)
-    found = {name.removeprefix(f"{split}/"): value for name, value in judged.items()}
-    del found["loss"]
+    guesses = {"popularity": _popularity(target, num_nodes)}
+    if _is_small(target, num_nodes):
+        links = _links_before(target, split)
+        guesses["ease"] = InnerProduct(num_nodes[1]), ease(*links, num_nodes)
+        guesses["ials"] = InnerProduct(num_nodes[1]), ials(*links, num_nodes)
+    judged = {}
+    for name, (decoder, rows) in guesses.items():
+        task: Any = _GuessTask(target, loader, decoder, rows, metrics)
+        of_guess = evaluate(task, split, num_batches, metrics)
+        judged[name] = {key.removeprefix(f"{split}/"): value for key, value in of_guess.items()}
+        del judged[name]["loss"]
     num_candidates = _num_candidates(loader)
     num_links = loader.num_examples
     if num_batches is not None:
         num_links = min(num_links, num_batches * loader.batch_size)
-    guesses = {"popularity": found, "chance": _by_chance(found, num_candidates)}
-    return Baselines(guesses, num_links, (num_links,), (num_candidates,))
+    judged["chance"] = _by_chance(judged["popularity"], num_candidates)
+    return Baselines(judged, num_links, (num_links,), (num_candidates,))
+
+
+# A few seconds of one processor, and 200 MB.
+_MOST_TARGETS, _MOST_PAIRS = 5_000, 50_000_000
+
+
+def _is_small(target: LinkTarget, num_nodes: tuple[int, int]) -> bool:
+    """Whether the links are of two node types, few enough to be solved exactly."""
+    num_anchors, num_targets = num_nodes
+    is_one_relation = len(target.edge_types) == 1 and target.node_types[0] != target.node_types[1]
+    is_small = num_targets <= _MOST_TARGETS and num_anchors * num_targets <= _MOST_PAIRS
+    return is_one_relation and is_small and target.splits["train"].num_links > 0
+
+
+def _links_before(target: LinkTarget, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [num_links] each: anchors and targets of the links that are known in a split."""
+    is_transductive = target.arguments.test_messages == "transductive"
+    names = ("train", "val") if split == "test" and is_transductive else ("train",)
+    ends = [_ends(target.splits[name]) for name in names]
+    anchors, targets = (np.concatenate(part).astype(np.int64) for part in zip(*ends, strict=True))
+    return anchors, targets
 
 
 def _num_candidates(loader: LinkLoader) -> int:
@@ -166,23 +199,40 @@ class _Popularity(Decoder):
         return scores.expand(len(anchor_rows), -1).clone()  # which the caller may write to
 
 
-class _PopularityTask:
-    """A task for `evaluate` that scores links by popularity, on the CPU.
+def _popularity(
+    target: LinkTarget, num_nodes: tuple[int, int]
+) -> tuple[Decoder, tuple[Tensor, Tensor]]:
+    """Scores targets by their links of training, by relation."""
+    train, num_relations = target.splits["train"], len(target.edge_types)
+    relation = np.zeros(train.num_anchors, np.int64)
+    if train.relations is not None:
+        relation = train.relations
+    cell = np.repeat(relation, np.diff(train.indptr)) + num_relations * train.targets
+    counts = np.bincount(cell, minlength=num_relations * num_nodes[1])
+    rows = counts.reshape(num_nodes[1], num_relations).astype(np.float32)
+    # The rows of anchors are not read.
+    anchors = torch.zeros(num_nodes[0], num_relations)
+    return _Popularity(num_relations, num_relations), (anchors, torch.from_numpy(rows))
+
+
+class _GuessTask:
+    """A task for `evaluate` that scores links by given rows, on the CPU.
 
     Args:
-        num_nodes: of the anchor type and of the target type.
+        rows: of all anchors and of all targets; where both are of one type, those of targets.
     """
 
     def __init__(
         self,
         target: LinkTarget,
         loader: LinkLoader,
-        num_nodes: tuple[int, int],
+        decoder: Decoder,
+        rows: tuple[Tensor, Tensor],
         metrics: Sequence[Any],
     ) -> None:
-        self._target, self._loader, self._num_nodes = target, loader, num_nodes
-        num_relations = len(target.edge_types)
-        self.model = _Popularity(num_relations, num_relations)
+        self._target, self._loader = target, loader
+        self.model = decoder
+        self._rows = dict(zip(target.node_types, rows, strict=True))
         self._scoring = LinkScoring(target.node_types)
         self._rankings = [m for m in metrics if isinstance(m, FullRankingEvaluation)]
 
@@ -190,19 +240,7 @@ class _PopularityTask:
         return self._loader
 
     def prepare_evaluation(self, split: str) -> None:
-        """Counts the links of training by target and relation."""
-        anchor_type, target_type = self._target.node_types
-        train, num_relations = self._target.splits["train"], self.model.num_relations
-        relation = np.zeros(train.num_anchors, np.int64)
-        if train.relations is not None:
-            relation = train.relations
-        cell = np.repeat(relation, np.diff(train.indptr)) + num_relations * train.targets
-        num_anchors, num_targets = self._num_nodes
-        counts = np.bincount(cell, minlength=num_relations * num_targets)
-        # The rows of anchors are not read; where both are of one type there is one table.
-        self._rows = {anchor_type: torch.zeros(num_anchors, num_relations)}
-        rows = counts.reshape(num_targets, num_relations).astype(np.float32)
-        self._rows[target_type] = torch.from_numpy(rows)
+        """Gives the rows to full rankings."""
         for ranking in self._rankings:
             ranking.prepare(self._target, self.model, split, self._rows)
 

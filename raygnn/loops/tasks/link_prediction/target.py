@@ -81,8 +81,8 @@ class LinkOutput(Output):
 _INNER_PRODUCT = Component(type="inner_product")
 
 
-def _check_ks(value: bool | list[int]) -> bool | list[int]:
-    if not isinstance(value, bool) and not (value and min(value) > 0):
+def _check_ks(value: bool | list[int] | None) -> bool | list[int] | None:
+    if not isinstance(value, bool | None) and not (value and min(value) > 0):
         raise RuleError(
             "it is true, false, or the k of hits, recall and NDCG",
             "Set a list as [10, 20]",
@@ -107,11 +107,11 @@ class LinkTargetArguments(TaskArguments):
     seeds: Literal["links", "anchors"] = "links"
     max_labels_per_anchor: int | None = None
     remove_accidental_hits: bool = True
-    logq_correction: bool = False
+    logq_correction: bool | None = None
     cold_share: Annotated[float, Field(ge=0, lt=1)] | None = None
     disjoint_train_ratio: Annotated[float, Field(ge=0, lt=1)] = 0.0
     test_messages: Literal["transductive", "inductive"] = "transductive"
-    full_ranking: Annotated[bool | list[int], AfterValidator(_check_ks)] = False
+    full_ranking: Annotated[bool | list[int] | None, AfterValidator(_check_ks)] = None
 
     rules = (
         Rule(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raygnn.config import LoadedConfig, build
+from raygnn.config import LoadedConfig, build, resolve
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks
 from raygnn.errors import ConfigError
@@ -35,7 +35,7 @@ from raygnn.losses import Candidates, LinkLoss, LinkScores
 from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics.diagnostics import Diagnostic
 from raygnn.models.graph_encoder import GraphEncoder, LinkPredictor
-from raygnn.models.graph_inputs import keeps_links, reads_messages
+from raygnn.models.graph_inputs import is_encoder, keeps_links, reads_messages
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
@@ -99,6 +99,8 @@ class LinkObjective(Objective):
         return [loss for loss in self.losses if isinstance(loss, LinkLoss)]
 
 
+#: The k of the full ranking, and the most targets that are ranked, where the config is silent.
+_DEFAULT_K, _MOST_RANKED = 20, 20_000
 #: Of the nodes of a training batch, where links are split by time.
 _COLD_SHARE_IN_TIME = 0.1
 
@@ -142,7 +144,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             type a link is known in both directions.
         logq_correction: the softmax losses divide exp(score) of a candidate by how often it is
             expected among the candidates, so that popular nodes are not pushed down for being drawn
-            more often.
+            more often; null is true if the targets of other links are candidates.
         cold_share: share of the nodes with features among the anchors, targets and negatives of a
             training batch that take no messages, so that the model learns to embed nodes that have
             no links yet (DropoutNet, Volkovs et al., NeurIPS 2017); 0 lets all take them. None is
@@ -150,7 +152,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         disjoint_train_ratio: share of the training links that is for the loss only.
         test_messages: `transductive` (training and validation edges) or `inductive` (training).
         full_ranking: also ranks all nodes of the target type for each anchor, known links left out;
-            a list gives the k of its hits, recall and NDCG.
+            a list gives the k of its hits, recall and NDCG. null is [20] for links between two
+            node types with at most 20,000 targets, if all nodes can be encoded layer by layer.
     """
 
     target_class = LinkTarget
@@ -173,10 +176,41 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     @cached_property
     def _ranking(self) -> FullRankingEvaluation | None:
         asked = self.arguments.full_ranking
+        num_targets = self.env.bundle.num_nodes(self.node_types[1])
+        if asked is None and self._ranks_by_default(num_targets):
+            asked = [min(_DEFAULT_K, num_targets)]
         if not asked:
             return None
-        ks = None if isinstance(asked, bool) else asked
-        return FullRankingEvaluation(self.env.bundle.num_nodes(self.node_types[1]), ks)
+        return FullRankingEvaluation(num_targets, None if isinstance(asked, bool) else asked)
+
+    def _ranks_by_default(self, num_targets: int) -> bool:
+        loaded = self.env.loaded
+        config = loaded.config
+        model_class = resolve(config.model, "model", loaded.allow_modules)
+        return (
+            self.node_types[0] != self.node_types[1]
+            and num_targets <= _MOST_RANKED
+            and config.sampling.temporal is None
+            and config.sampling.component is None
+            and config.data.mode == "in_memory"
+            and isinstance(model_class, type)
+            and is_encoder(model_class)
+        )
+
+    @property
+    def watched(self) -> tuple[str, str]:
+        """NDCG of the full ranking if there is one, else the sampled MRR, else the loss."""
+        if self._ranking is not None:
+            ks = self._ranking.ks
+            return f"val/full_ndcg@{_DEFAULT_K if _DEFAULT_K in ks else ks[-1]}", "max"
+        metrics = self.env.loaded.config.metrics
+        has_mrr = not metrics or any(metric.type == "mrr" for metric in metrics)
+        return ("val/mrr", "max") if has_mrr else ("val/loss", "min")
+
+    @property
+    def _corrects_log_q(self) -> bool:
+        asked, objective = self.arguments.logq_correction, self.objective
+        return objective.in_batch and objective.reads_log_q if asked is None else asked
 
     @property
     def output(self) -> LinkOutput:
@@ -420,7 +454,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 is_evaluation=False,
                 in_batch=self.objective.in_batch,
                 is_joint=self.objective.is_joint,
-                log_q=args.logq_correction,
+                log_q=self._corrects_log_q,
                 cold_share=_cold_share(args, self.env.loaded),
                 exclude=not keeps_links(self.env.loaded.config, self.env.loaded.allow_modules),
             )

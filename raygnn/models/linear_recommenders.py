@@ -1,0 +1,88 @@
+"""Recommenders without gradients: rows of anchors and targets whose products are the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def ease(
+    anchors: np.ndarray, targets: np.ndarray, num_nodes: tuple[int, int], l2: float = 100.0
+) -> tuple[Tensor, Tensor]:
+    """Regression of each target on all others, in closed form.
+
+    Memory for num_targets^2 and num_anchors * num_targets numbers; time for one inverse.
+
+    Args:
+        anchors, targets: int64 [num_links], dense ids.
+        num_nodes: of anchors and of targets.
+        l2: penalty of the weights.
+    Returns:
+        float32 [num_anchors, num_targets] and [num_targets, num_targets].
+    Source: Steck, Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019, equation 8.
+    """
+    links = torch.zeros(num_nodes)
+    links[torch.from_numpy(anchors), torch.from_numpy(targets)] = 1
+    gram = (links.T @ links).double()
+    gram.diagonal().add_(l2)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+    weights = -inverse / inverse.diagonal()
+    weights.fill_diagonal_(0)
+    return links, weights.T.float()
+
+
+def ials(
+    anchors: np.ndarray,
+    targets: np.ndarray,
+    num_nodes: tuple[int, int],
+    channels: int = 32,
+    l2: float = 10.0,
+    weight: float = 1.0,
+    num_iterations: int = 15,
+) -> tuple[Tensor, Tensor]:
+    """Factors of the matrix of links by alternating least squares.
+
+    Args:
+        anchors, targets: int64 [num_links], dense ids.
+        num_nodes: of anchors and of targets.
+        weight: of a link, beyond the 1 of every pair.
+        l2: penalty of the factors.
+    Returns:
+        float32 [num_anchors, channels] and [num_targets, channels].
+    Source: Hu, Koren and Volinsky, Collaborative Filtering for Implicit Feedback Datasets, ICDM
+        2008, equation 4.
+    """
+    generator = torch.Generator().manual_seed(0)
+    of_targets = 0.1 * torch.randn(num_nodes[1], channels, generator=generator)
+    of_anchors = torch.zeros(num_nodes[0], channels)
+    for _ in range(num_iterations):
+        of_anchors = _solved(anchors, targets, num_nodes[0], of_targets, l2, weight)
+        of_targets = _solved(targets, anchors, num_nodes[1], of_anchors, l2, weight)
+    return of_anchors, of_targets
+
+
+_LINKS_AT_A_TIME = 1 << 15
+
+
+def _solved(
+    own: np.ndarray, others: np.ndarray, num_own: int, rows: Tensor, l2: float, weight: float
+) -> Tensor:
+    """The factors of one side, given those of the other; [num_own, channels]."""
+    channels = rows.shape[1]
+    shared = rows.T @ rows + l2 * torch.eye(channels)
+    left = shared.repeat(num_own, 1, 1)
+    right = torch.zeros(num_own, channels)
+    for part in _parts(len(own)):
+        index = torch.from_numpy(own[part])
+        of_links = rows[torch.from_numpy(others[part])]
+        left.index_add_(0, index, weight * of_links.unsqueeze(2) * of_links.unsqueeze(1))
+        right.index_add_(0, index, (1 + weight) * of_links)
+    solved: Tensor = torch.linalg.solve(left, right)
+    return solved
+
+
+def _parts(length: int) -> Iterator[slice]:
+    return (slice(i, i + _LINKS_AT_A_TIME) for i in range(0, length, _LINKS_AT_A_TIME))
