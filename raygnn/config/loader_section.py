@@ -128,6 +128,11 @@ class TemporalSampling(Section):
     strategy: Literal["uniform", "last"] = Field(
         default="uniform", description="Draw among the neighbors up to then, or take the latest."
     )
+    until: dict[Literal["val", "test"], str | int | float] = Field(
+        default={},
+        description="Ends the graph for the rows of a training table in a split: date or number by "
+        "split, such as {test: 2010-01-01}. Rows see nothing later, even if their own time is.",
+    )
 
 
 class PprSampling(Section):

@@ -145,7 +145,7 @@ def make_splits(
     if isinstance(rows, str):
         rows = SeedRows.of_nodes(bundle, rows)
     if rule is None and rows.name is not None and rows.split is None and rows.time is not None:
-        rule = TemporalSplit(type="temporal", quantiles=(0.8, 0.9))
+        rule = TemporalSplit(type="temporal", quantiles=[0.8, 0.9])
     labelled = _labelled(bundle, rows, label)
     if rule is None:
         codes = _declared(rows)

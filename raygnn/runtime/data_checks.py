@@ -63,14 +63,16 @@ def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
 
 
 def with_time_defaults(loaded: LoadedConfig) -> LoadedConfig:
-    """Turns temporal sampling on if the task learns rows with times and the graph has times.
+    """Completes `sampling` for a task that learns rows with times, if the graph has times.
 
-    `sampling.temporal: null` in the config keeps it off.
+    Temporal sampling is on, takes the latest neighbors, and gives each row a neighborhood of its
+    own, so that predictions do not depend on the other rows of a batch. Keys that the config sets
+    stay; `sampling.temporal: null` turns all of it off.
     """
     config = loaded.config
     sampling, uri = config.sampling, config.data.uri
-    is_chosen = sampling.temporal is not None or "temporal" in sampling.model_fields_set
-    if uri is None or is_chosen or not sampling.draws_neighbors or sampling.ppr is not None:
+    is_off = sampling.temporal is None and "temporal" in sampling.model_fields_set
+    if uri is None or is_off or not sampling.draws_neighbors or sampling.ppr is not None:
         return loaded
     if config.data.mode == "partitioned":
         whole = PartitionRecord.load(absolute_folder(uri)).whole
@@ -83,15 +85,20 @@ def with_time_defaults(loaded: LoadedConfig) -> LoadedConfig:
         tables = {name: table.time is not None for name, table in manifest.training_tables.items()}
     if not has_times or not any(_learns_times(task, tables) for task in config.single_tasks):
         return loaded
+    temporal = sampling.temporal or TemporalSampling()
     draws = sampling.is_labor or sampling.replace or sampling.weight is not None
-    temporal = TemporalSampling(strategy="uniform" if draws else "last")
-    neighbors = "" if draws else "; it takes the latest neighbors"
-    say(f"sampling.temporal: each row sees the graph up to its own time{neighbors}")
-    sampling = sampling.model_copy(update={"temporal": temporal})
-    saved = {**loaded.saved["sampling"], "temporal": temporal.model_dump()}
+    if "strategy" not in temporal.model_fields_set and not draws:
+        temporal = temporal.model_copy(update={"strategy": "last"})
+    disjoint = sampling.disjoint or "disjoint" not in sampling.model_fields_set
+    say(
+        "sampling.temporal: each row sees the graph up to its own time "
+        f"(strategy {temporal.strategy})"
+    )
+    update = {"temporal": temporal, "disjoint": disjoint}
+    saved = {**loaded.saved["sampling"], "temporal": temporal.model_dump(), "disjoint": disjoint}
     return replace(
         loaded,
-        config=config.model_copy(update={"sampling": sampling}),
+        config=config.model_copy(update={"sampling": sampling.model_copy(update=update)}),
         saved={**loaded.saved, "sampling": saved},
     )
 

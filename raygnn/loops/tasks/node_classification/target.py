@@ -13,7 +13,7 @@ from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.fit_rows import FitRows
 from raygnn.data.splits import SPLIT_NAMES, make_splits
-from raygnn.data.time_units import AsOf, check_time_units
+from raygnn.data.time_units import AsOf, check_time_units, date_as_time
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.tasks.labels.target import (
     LabelArguments,
@@ -140,6 +140,12 @@ class NodeTarget(LabelTarget):
             check_time_units(bundle, temporal.column, units)
         if seeds.name is not None:
             _check_sampling(seeds, config)
+        elif temporal is not None and temporal.until:
+            raise ConfigError(
+                f"sampling.temporal.until={temporal.until} is invalid: it is for rows of a "
+                "training table, and the task learns nodes. Remove it.",
+                id="sampling-until-nodes",
+            )
         labels = bundle.row_column(seeds, label)
         splits = make_splits(bundle, seeds, config.data.splits, label, config.seed)
         return cls(arguments, output, labels, splits, seeds)
@@ -156,6 +162,26 @@ class NodeTarget(LabelTarget):
         if is_temporal and seeds.time is not None:
             return FitRows.until_last(seeds.time[train], seeds.time_unit)
         return FitRows(node_type=seeds.node_type, train=np.unique(seeds.node_ids(train)))
+
+    def end_of_graph(self, config: Config, split: str) -> int | float | None:
+        """The time until which rows of a split see the graph, besides their own; None without.
+
+        Raises:
+            ConfigError: it is no time in the unit of the rows' times.
+        """
+        temporal = config.sampling.temporal
+        given = None if temporal is None else temporal.until.get(split)  # type: ignore[call-overload]
+        if given is None:
+            return None
+        try:
+            return date_as_time(given) if self.seeds.time_unit is not None else float(given)
+        except (TypeError, ValueError) as error:
+            words = "dates" if self.seeds.time_unit is not None else "plain numbers"
+            raise ConfigError(
+                f"sampling.temporal.until.{split}={given!r} is invalid: the times of the rows are "
+                f"{words}. Set one such.",
+                id="sampling-until-time",
+            ) from error
 
     def reads_training_table(self) -> bool:
         return self.seeds.name is not None

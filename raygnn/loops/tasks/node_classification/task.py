@@ -75,7 +75,8 @@ class NodeClassification(LabelTask[NodeBatch]):
         if rows.name is None:
             columns = {self.output.label: "y"}
             return self.neighbor_loader(split, positions, rows.node_type, columns)
-        plan = RowPlan(rows, {"y": self.target.labels})
+        end = self.target.end_of_graph(self.env.loaded.config, split)
+        plan = RowPlan(rows, {"y": self.target.labels}, as_of=end)
         return self.neighbor_loader(split, positions, rows.node_type, plan=plan)
 
     def predict(self, batch: NodeBatch) -> tuple[Any, Tensor | None]:

@@ -1,0 +1,209 @@
+"""Rows of training tables: learned, judged and predicted as of their own times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+import raygnn
+import raygnn.infer
+import raygnn.train
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from tests.errors import raises
+from tests.numerics.infer.conftest import dates
+
+NUM_USERS, NUM_ITEMS, NUM_DAYS, WINDOW = 120, 30, 240, 30
+BUYS = ("user", "buys", "item")
+ASKED = np.arange(WINDOW, NUM_DAYS, WINDOW)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Purchases, in the order of days."""
+
+    user: np.ndarray
+    item: np.ndarray
+    day: np.ndarray
+
+    @classmethod
+    def random(cls, seed: int, num: int = 4000) -> Shop:
+        rng = np.random.default_rng(seed)
+        rate = rng.permutation(np.linspace(0.1, 2, NUM_USERS))
+        user = rng.choice(NUM_USERS, num, p=rate / rate.sum())
+        return cls(user, rng.integers(0, NUM_ITEMS, num), np.sort(rng.integers(0, NUM_DAYS, num)))
+
+    def write(self, folder: Path, labels: np.ndarray, seed: int = 0) -> str:
+        """Graph tables with a training table of all users at all days that are asked for.
+
+        Args:
+            labels: [NUM_USERS, len(ASKED)].
+        """
+        x = np.random.default_rng(seed).random((NUM_ITEMS, 3), np.float32)
+        nodes = {
+            "user": node_rows(np.arange(NUM_USERS), {"x": np.ones((NUM_USERS, 1), np.float32)}),
+            "item": node_rows(np.arange(NUM_ITEMS), {"x": x}),
+        }
+        edges = {BUYS: edge_rows(self.user, self.item, time=dates(self.day))}
+        path = Path(write_tables(GraphTables(nodes, edges), str(folder)))
+        rows = pd.DataFrame(
+            {
+                "user": np.repeat(np.arange(NUM_USERS), len(ASKED)),
+                "at": dates(np.tile(ASKED, NUM_USERS)),
+                "label": labels.reshape(-1),
+            }
+        )
+        rows.to_parquet(folder / "rows.parquet")
+        manifest = yaml.safe_load(path.read_text())
+        manifest["training_tables"] = {
+            "active": {
+                "files": "rows.parquet",
+                "node_type": "user",
+                "node": "user",
+                "time": "at",
+                "labels": {"y": "label"},
+            }
+        }
+        path.write_text(yaml.safe_dump(manifest))
+        return str(folder)
+
+    def counts(self, first: int, last: int) -> np.ndarray:
+        """[NUM_USERS, len(ASKED)], purchases from `first` to before `last` days after each day."""
+        found = np.zeros((NUM_USERS, len(ASKED)), np.int64)
+        for i, asked in enumerate(ASKED):
+            chosen = (self.day - asked >= first) & (self.day - asked < last)
+            found[:, i] = np.bincount(self.user[chosen], minlength=NUM_USERS)
+        return found
+
+
+def _config(folder: Path, graph: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "data": {"uri": graph, "cache_dir": str(folder / "cache"), "reverse_edges": True},
+        "task": "node_classification",
+        "model": {"type": "Hetero", "args": {"hidden_channels": 32}},
+        "training": {"max_epochs": 12},
+        "loader": {"batch_size": 128},
+        "scaling": {"num_workers": 0},
+        "run": {"storage_path": str(folder), "name": "run"},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def shop() -> Shop:
+    return Shop.random(0)
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> tuple[Any, str]:
+    """A run that learns which users bought more than four times in the last 30 days."""
+    folder = tmp_path_factory.mktemp("busy")
+    graph = shop.write(folder / "graph", (shop.counts(-WINDOW, 0) > 4).astype(np.int64))
+    return raygnn.train.fit(_config(folder, graph)), graph
+
+
+def test_recent_purchases_are_learned(busy: tuple[Any, str]) -> None:
+    result, _ = busy
+    assert result.metrics["test/auroc"] > 0.97
+
+
+def test_nothing_later_than_a_row_changes_a_bit_of_its_prediction(
+    busy: tuple[Any, str], shop: Shop, tmp_path: Path
+) -> None:
+    result, graph = busy
+    rows = pd.DataFrame({"id": np.arange(NUM_USERS)})
+    model = result.model
+    for day in (30, 120, 200):
+        past, rng = shop.day <= day, np.random.default_rng(day)
+        later = int(rng.integers(0, 2 * (~past).sum()))
+        other = Shop(
+            np.append(shop.user[past], rng.integers(0, NUM_USERS, later)),
+            np.append(shop.item[past], rng.integers(0, NUM_ITEMS, later)),
+            np.append(shop.day[past], rng.integers(day + 1, 400, later)),
+        )
+        labels = rng.integers(0, 2, (NUM_USERS, len(ASKED)))
+        changed = other.write(tmp_path / str(day), labels)
+        asked = rows.assign(time=pd.Timestamp("1970-01-01") + pd.Timedelta(days=day))
+        found, expected = (
+            model.predict(uri, rows=asked, what="probabilities") for uri in (changed, graph)
+        )
+        assert found.arrow.equals(expected.arrow)
+    asked = rows.assign(time=pd.Timestamp("1970-01-01") + pd.Timedelta(days=30))
+    now = model.predict(graph, what="probabilities")
+    assert not np.array_equal(now["probability"], expected["probability"])
+
+
+@pytest.mark.parametrize("strategy", ["last", "uniform"])
+def test_the_future_says_nothing(shop: Shop, tmp_path: Path, strategy: str) -> None:
+    """Labels follow from what is bought after each row alone: chance must come out."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 2, (NUM_USERS, len(ASKED)))
+    user, asked = np.nonzero(labels)
+    day = ASKED[asked] + rng.integers(1, WINDOW, len(user))
+    late = Shop(user, rng.integers(0, NUM_ITEMS, len(user)), day)
+    graph = late.write(tmp_path / "graph", labels)
+    config = _config(tmp_path, graph, sampling={"temporal": {"strategy": strategy}})
+    found = raygnn.train.fit(config)
+    assert 0.3 < found.metrics["test/auroc"] < 0.7
+
+
+def test_each_way_to_ask_gives_the_same(
+    busy: tuple[Any, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Metrics, Python, own rows and the command line; rows without a time are as of now."""
+    result, graph = busy
+    model = result.model
+    table = model.predict(graph, rows="active", split="test").to_pandas()
+    assert set(table.columns) == {"id", "time", "prediction", "probability"}
+    rows = pd.read_parquet(Path(graph) / "rows.parquet").rename(
+        columns={"user": "id", "at": "time"}
+    )
+    own = model.predict(graph, rows=rows).to_pandas()
+    joined = own.merge(table, on=["id", "time"], suffixes=("", "_again"))
+    assert len(joined) == len(table) < len(own)
+    assert np.allclose(joined.probability, joined.probability_again, atol=1e-6)
+    labels = rows.merge(table, on=["id", "time"]).label
+    judged = model.evaluate(graph, split="test")
+    assert np.mean(table.prediction == labels) == pytest.approx(judged["accuracy"], abs=1e-6)
+    out = tmp_path / "rows.csv"
+    arguments = [str(result.path), "--data.uri", graph, "--table", "active", "--split", "test"]
+    assert raygnn.infer.main([*arguments, "--out", str(out)]) == 0
+    assert np.allclose(pd.read_csv(out).probability, table.probability, atol=1e-6)
+    now = model.predict(graph, rows={"id": [3, 4]}).to_pandas()
+    assert np.allclose(now.probability, model.predict(graph, [3, 4])["probability"], atol=1e-6)
+
+
+def test_the_graph_of_a_split_can_end(busy: tuple[Any, str], tmp_path: Path) -> None:
+    """Test rows that see nothing at all are guessed; validation rows are as before."""
+    result, graph = busy
+    until = {"strategy": "last", "until": {"test": "1960-01-01"}}
+    frozen = raygnn.train.fit(_config(tmp_path, graph, sampling={"temporal": until}))
+    best = [run.metrics_dataframe["val/auroc"].max() for run in (result, frozen)]
+    assert best[0] == best[1]
+    assert frozen.metrics["test/auroc"] == 0.5
+
+
+def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
+    result, graph = busy
+    with raises("task-table-unknown", "churn", "active"):
+        raygnn.train.fit(_config(tmp_path, graph, task=_task(table="churn")))
+    with raises("task-table-target", "item"):
+        raygnn.train.fit(_config(tmp_path, graph, task=_task(table="active", target="item")))
+    with raises("task-table-full", "full"):
+        raygnn.train.fit(_config(tmp_path, graph, sampling={"type": "full"}))
+    with raises("sampling-until-time", "soon"):
+        temporal = {"until": {"test": "soon"}}
+        raygnn.train.fit(_config(tmp_path, graph, sampling={"temporal": temporal}))
+    with raises("infer-rows-times", "int64"):
+        result.model.predict(graph, rows={"id": [1], "time": [5]})
+    with raises("infer-ids-unknown", NUM_USERS):
+        result.model.predict(graph, rows={"id": [NUM_USERS]})
+
+
+def _task(**args: Any) -> dict[str, Any]:
+    return {"type": "node_classification", "args": args}
