@@ -155,7 +155,7 @@ class Question:
             *("--metrics", f"[{name}]", *overrides),
         ]
         scores = {}
-        until = json.dumps({"until": {"test": str(self.test_start)}})
+        until = json.dumps({"strategy": "last", "until": {"test": str(self.test_start)}})
         for what, more in {"frozen": ["--sampling.temporal", until], "live": []}.items():
             start = time.perf_counter()
             run = [*settings, *more, "--run.name", f"{self.name}-{what}"]
