@@ -106,6 +106,7 @@ _METRICS = {
     "auroc": "AUROC",
     "average_precision": "AveragePrecision",
     "mae": "MeanAbsoluteError",
+    "nmae": "NormalizedMeanAbsoluteError",
     "rmse": "RootMeanSquaredError",
     "r2": "R2",
     "mrr": "MeanReciprocalRank",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from raygnn.metrics import (
     compare,
 )
 
-_LESS_IS_BETTER = ("mae", "rmse")
+_LESS_IS_BETTER = ("mae", "nmae", "rmse")
 _NUM_STANDARD_ERRORS = 2
 
 
@@ -87,7 +88,7 @@ class Baselines:
         spread = math.sqrt(max(value * (1 - value), 0.0))
         if metric in ("accuracy", "f1_micro", "mrr") or metric.startswith(("hits@", "full_")):
             return spread / math.sqrt(self.num_rows)
-        if metric == "mae":  # errors spread about as much as they are large
+        if metric in ("mae", "nmae"):  # errors spread about as much as they are large
             return value / math.sqrt(self.num_rows)
         if metric == "rmse":  # of normal errors
             return value / math.sqrt(2 * self.num_rows)
@@ -142,8 +143,9 @@ def label_baselines(
     labels: np.ndarray,
     metrics: Sequence[Any],
     positive_class: int = 1,
+    guesses: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Baselines:
-    """Guesses of labels that know nothing but the labels of training.
+    """Guesses of labels that know nothing but labels.
 
     `majority` always gives the most frequent class (of equal ones the first), or of each label
     what most nodes have; `stratified` draws at random by the shares of training, and its accuracy
@@ -154,16 +156,18 @@ def label_baselines(
         labels: of the split.
         metrics: those of raygnn are judged, others are left out.
         positive_class: of two classes, the one that metrics of order are of.
+        guesses: by name, further guesses [num_rows, num_outputs], such as `past_label_guesses`.
     """
     targets = torch.from_numpy(np.ascontiguousarray(labels))
     metrics = own_metrics(metrics)
     if problem == "regression":
         rows = train.reshape(len(train), num_outputs).astype(np.float64)
-        guesses = {"mean": rows.mean(axis=0), "median": np.median(rows, axis=0)}
-        found = {
-            name: _metrics_of(metrics, torch.from_numpy(guess), targets)
-            for name, guess in guesses.items()
-        }
+        guesses = {"mean": rows.mean(axis=0), "median": np.median(rows, axis=0), **guesses}
+    found = {
+        name: _metrics_of(metrics, torch.from_numpy(guess), targets)
+        for name, guess in guesses.items()
+    }
+    if problem == "regression":
         return Baselines(found, len(labels))
     if problem == "multi_class":
         counts, of_split = (
@@ -184,7 +188,7 @@ def label_baselines(
     constant = _metrics_of(metrics, torch.from_numpy(majority), targets)
     drawn = constant | _expected_metrics(metrics, shares, of_split, labels)
     return Baselines(
-        {"majority": constant, "stratified": drawn},
+        {"majority": constant, "stratified": drawn, **found},
         len(labels),
         tuple(positives.tolist()),
         tuple((len(labels) - positives).tolist()),

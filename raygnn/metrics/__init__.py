@@ -30,6 +30,7 @@ from raygnn.metrics.seed_metrics import (
     F1Macro,
     F1Micro,
     MeanAbsoluteError,
+    NormalizedMeanAbsoluteError,
     RootMeanSquaredError,
 )
 
@@ -58,6 +59,7 @@ __all__ = [
     "MeanAbsoluteError",
     "MeanReciprocalRank",
     "Metric",
+    "NormalizedMeanAbsoluteError",
     "Problem",
     "RootMeanSquaredError",
     "SumMetric",

@@ -127,6 +127,22 @@ class MeanAbsoluteError(SumMetric):
         return {self.name: total / count if count else math.nan}
 
 
+class NormalizedMeanAbsoluteError(MeanAbsoluteError):
+    """Mean absolute error in standard deviations of the training targets, of one output.
+
+    Attributes:
+        scale: the standard deviation, which the task sets.
+    """
+
+    name = "nmae"
+    scale = 1.0
+
+    def compute(self, state: Tensor) -> dict[str, float]:
+        """Gives `nmae`."""
+        error = super().compute(state)[self.name]
+        return {self.name: error / self.scale if self.scale else math.nan}
+
+
 class RootMeanSquaredError(SumMetric):
     """Root of the mean squared error over rows and outputs."""
 

@@ -307,7 +307,7 @@ _TITLES = {
     "perf/memory_bytes": "Resident memory of rank 0 [bytes]",
     "perf/cuda_memory_bytes": "GPU memory of rank 0, at most [bytes]",
 }
-_ACRONYMS = {"auroc", "auc", "ap", "mrr", "ndcg", "mae", "rmse"}
+_ACRONYMS = {"auroc", "auc", "ap", "mrr", "ndcg", "mae", "nmae", "rmse"}
 _LAST = ("grad_norm", "lr")
 
 

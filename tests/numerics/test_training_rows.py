@@ -109,7 +109,10 @@ def busy(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> tuple[Any, str
 
 def test_recent_purchases_are_learned(busy: tuple[Any, str]) -> None:
     result, _ = busy
+    guess = result.metrics["baseline/entity_mean/test/auroc"]
+    assert 0.6 < guess < result.metrics["test/auroc"]
     assert result.metrics["test/auroc"] > 0.97
+    assert "baseline/last_label/test/accuracy" in result.metrics
 
 
 def test_nothing_later_than_a_row_changes_a_bit_of_its_prediction(

@@ -19,6 +19,7 @@ from raygnn.metrics import (
     F1Macro,
     F1Micro,
     MeanAbsoluteError,
+    NormalizedMeanAbsoluteError,
 )
 from tests.unit.metrics.ranks import of_ranks_together
 
@@ -161,3 +162,16 @@ def test_what_is_better_is_said_to_be():
     assert numbers.not_beaten({"mae": 1.85, "r2": 0.015}) == {"mae": "median", "r2": "mean"}
     assert numbers.not_beaten({"mae": 1.5, "r2": 0.3}) == {}
     assert found.best("mrr") is None
+
+
+def test_guesses_of_rows_are_judged_beside_the_others():
+    rng = np.random.default_rng(2)
+    train, labels = rng.normal(size=(2, 200)) * 3
+    near = labels[:, None] + 0.5
+    kinds = _metrics((MeanAbsoluteError, NormalizedMeanAbsoluteError), 1, "regression")
+    kinds[1].scale = float(train.std())
+    found = label_baselines("regression", 1, train, labels, kinds, guesses={"near": near})
+    assert set(found.metrics) == {"mean", "median", "near"}
+    assert found.metrics["near"]["mae"] == pytest.approx(0.5)
+    assert found.metrics["near"]["nmae"] == pytest.approx(0.5 / train.std())
+    assert found.best("nmae")[0] == "near"

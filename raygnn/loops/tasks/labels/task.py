@@ -27,7 +27,7 @@ from raygnn.metrics import (
     Diagnostic,
     ErrorsByValue,
 )
-from raygnn.metrics.seed_metrics import SeedRankingMetric
+from raygnn.metrics.seed_metrics import NormalizedMeanAbsoluteError, SeedRankingMetric
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.batch_sequence import BatchT
 
@@ -115,7 +115,15 @@ class LabelTask(EncoderTask[BatchT]):
         for metric in built:
             if isinstance(metric, SeedRankingMetric):
                 metric.positive = self.output.positive_class
+            elif isinstance(metric, NormalizedMeanAbsoluteError):
+                metric.scale = self._target_deviation()
         return built
+
+    def _target_deviation(self) -> float:
+        """Standard deviation of the training targets."""
+        if self.output.scale is not None:
+            return self.output.scale.std[0]
+        return float(self.target.labels[self.target.splits.train].std())
 
     def diagnostics(self) -> Sequence[Diagnostic]:
         """Figures of classes or labels, and which are taken for which; errors of numbers."""
@@ -149,11 +157,21 @@ class LabelTask(EncoderTask[BatchT]):
             return None
         last = None if num_batches is None else num_batches * loader.batch_size
         train = target.labels[target.splits.train]
-        labels = target.labels[getattr(target.splits, split)[:last]]
+        asked = getattr(target.splits, split)[:last]
         output = self.output
         return label_baselines(
-            output.problem, output.num_outputs, train, labels, metrics, output.positive_class
+            output.problem,
+            output.num_outputs,
+            train,
+            target.labels[asked],
+            metrics,
+            output.positive_class,
+            self.guesses(split, asked),
         )
+
+    def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
+        """Further baselines: by name, a guess for each row, float [num_rows, num_outputs]."""
+        return {}
 
     def warnings(self) -> list[str]:
         """Names classes that are rare in training, and a target of which few values are huge."""

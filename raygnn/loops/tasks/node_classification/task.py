@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raygnn.data.splits import has_label
+from raygnn.loops.past_labels import past_label_guesses
 from raygnn.loops.tasks.labels.task import LabelTask
 from raygnn.loops.tasks.node_classification.target import NodeOutput, NodeTarget
 from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
@@ -78,6 +80,21 @@ class NodeClassification(LabelTask[NodeBatch]):
         end = self.target.end_of_graph(self.env.loaded.config, split)
         plan = RowPlan(rows, {"y": self.target.labels}, as_of=end)
         return self.neighbor_loader(split, positions, rows.node_type, plan=plan)
+
+    def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
+        """The mean and the last of the entity's earlier labels, for rows of a training table."""
+        target, output = self.target, self.output
+        if target.seeds.name is None:
+            return {}
+        known = np.flatnonzero(has_label(target.labels))
+        scores, train = target.labels.reshape(len(target.labels), -1), target.splits.train
+        if output.problem == "multi_class":
+            scores = scores == np.arange(output.num_outputs)
+        elif output.problem == "multi_label":
+            scores = scores - 0.5  # predictions above 0 are positive
+        default = scores[train].mean(axis=0)
+        end = target.end_of_graph(self.env.loaded.config, split)
+        return past_label_guesses(target.seeds, scores, known, asked, default, end)
 
     def predict(self, batch: NodeBatch) -> tuple[Any, Tensor | None]:
         if "embeddings" not in self.objective.needs:

@@ -1,0 +1,37 @@
+"""Guesses from the labels that an entity had before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raygnn.data.bundle import SeedRows
+from raygnn.loops.past_labels import past_label_guesses
+
+
+@pytest.mark.parametrize("end", [None, 12])
+def test_guesses_are_of_earlier_labels_of_the_entity(end: int | None) -> None:
+    rng = np.random.default_rng(0)
+    nodes, times = rng.integers(0, 9, 300), rng.integers(0, 20, 300)
+    scores = rng.normal(size=(300, 2))
+    known = np.flatnonzero(rng.random(300) < 0.7)
+    asked = rng.permutation(300)[:100]
+    rows = SeedRows("visits", "user", 300, nodes, times, None, None, {})
+    default = np.array([5.0, -5.0])
+    found = past_label_guesses(rows, scores, known, asked, default, end)
+    for row, mean, last in zip(asked, found["entity_mean"], found["last_label"], strict=True):
+        until = times[row] if end is None else min(times[row], end)
+        past = [r for r in known if nodes[r] == nodes[row] and times[r] < until]
+        if not past:
+            assert np.array_equal(mean, default)
+            assert np.array_equal(last, default)
+            continue
+        assert np.allclose(mean, scores[past].mean(axis=0))
+        assert np.array_equal(last, scores[max(past, key=lambda r: (times[r], r))])
+
+
+def test_no_labels_are_known() -> None:
+    rows = SeedRows("visits", "user", 2, np.zeros(2, int), np.arange(2), None, None, {})
+    none = np.empty(0, np.int64)
+    found = past_label_guesses(rows, np.ones((2, 1)), none, np.arange(2), np.array([0.5]))
+    assert all(np.array_equal(guess, [[0.5], [0.5]]) for guess in found.values())
