@@ -296,7 +296,7 @@ def _write_rows(
     options: argparse.Namespace, model: str | PathLike[str], overrides: Sequence[str]
 ) -> None:
     """Predicts rows of (entity, time) in this process, and writes them to one file."""
-    from raygnn.inference.row_tables import read_rows, write_table
+    from raygnn.inference.row_tables import read_rows, relbench_table, write_table
     from raygnn.trained_model import load
 
     if options.table is not None and options.rows is not None:
@@ -313,7 +313,15 @@ def _write_rows(
     trained = load(model, overrides, task=options.task, allow_modules=options.allow_module)
     rows = options.table if options.rows is None else read_rows(options.rows)
     asked = {"what": options.what, "rows": rows, "split": options.split}
-    table = trained.predict(as_of=options.as_of, **asked).arrow
+    if options.format == "relbench":
+        if options.table is None:
+            raise ConfigError(
+                "--format='relbench' is invalid without --table. Name a training table.",
+                id="infer-options-clash",
+            )
+        table = relbench_table(trained.open(as_of=options.as_of), options.table, options.split)
+    else:
+        table = trained.predict(as_of=options.as_of, **asked).arrow
     write_table(table, options.out)
     say(f"wrote {count(len(table), 'row')} to {redact(options.out)}")
 
@@ -323,7 +331,7 @@ def _check_together(options: argparse.Namespace) -> None:
     of_nodes, of_neighbors = (
         [_flag(name) for name in names if getattr(options, name)]
         for names in (
-            ("what", "node_type", "new_nodes", "table", "rows", "split"),
+            ("what", "node_type", "new_nodes", "table", "rows", "split", "format"),
             (
                 "anchors",
                 "anchors_column",
@@ -391,6 +399,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--table", metavar="NAME", help="predict the rows of this training table, each at its time")
     add("--split", choices=("train", "val", "test"), help="of the table (default: all rows)")
+    add("--format", choices=("relbench",), help="of --table: as relbench.submit scores it")
     add("--rows", metavar="FILE", help="predict rows of a Parquet or CSV file, columns id and time")
     add("--new-nodes", metavar="URI", help="tables to append: write rows of their nodes alone")
     add(

@@ -1,4 +1,4 @@
-"""Command line that writes graph tables: `python -m raygnn.prepare draft|npz|pyg|csv|synthetic`."""
+"""Command line that writes graph tables: `python -m raygnn.prepare`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from raygnn.config.components import build
 from raygnn.config.documents import parse_scalar
 from raygnn.config.section import Component
 from raygnn.data.convert.csv import CsvSource, csv_tables
-from raygnn.data.convert.draft import write_draft
+from raygnn.data.convert.draft import CONFIG_NAME, write_draft
 from raygnn.data.convert.npz import npz_tables
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
+from raygnn.data.convert.relbench import write_relbench
 from raygnn.data.convert.spec import spec_tables
 from raygnn.data.convert.split_option import SPLIT_HELP, parse_split
-from raygnn.data.filesystem import redact
+from raygnn.data.filesystem import join, redact
 from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, check_folder, write_tables
 from raygnn.data.tables.spec import TablesSpec
@@ -82,6 +83,18 @@ def _write_draft(args: argparse.Namespace) -> None:
         print(f"  ? {note}")
     if found.config is not None:
         print(f"next: python -m raygnn.train {shlex.quote(redact(found.config))}")
+
+
+def _write_relbench(args: argparse.Namespace) -> None:
+    """Writes a database of RelBench as a graph with training tables."""
+    if not args.overwrite:
+        check_folder(args.out)
+    lines = write_relbench(args.folder, args.out, args.task)
+    print(f"wrote {redact(args.out)}")
+    for line in lines:
+        print(f"  {line}")
+    config = redact(join(args.out, CONFIG_NAME))
+    print(f"next: python -m raygnn.train {shlex.quote(config)}")
 
 
 def _convert_npz(args: argparse.Namespace) -> GraphTables:
@@ -221,6 +234,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_npz(commands)
     _add_pyg(commands)
     _add_csv(commands)
+    _add_relbench(commands)
     _add_synthetic(commands)
     return parser
 
@@ -289,6 +303,22 @@ def _add_csv(commands: Any) -> None:
     )
     _add_direction(command)
     _add_split_and_features(command, "default: none")
+
+
+def _add_relbench(commands: Any) -> None:
+    command = commands.add_parser(
+        "relbench",
+        help="a database in the folder layout of RelBench 3, with training tables",
+        description="Writes graph.yaml with a training table for each task, and train.yaml.",
+        allow_abbrev=False,
+    )
+    command.set_defaults(run=_write_relbench)
+    command.add_argument("folder", help="folder of manifest.yaml, db and tasks (path or URI)")
+    command.add_argument("--out", required=True, metavar="URI", help="folder to write")
+    command.add_argument(
+        "--task", action="append", default=[], metavar="NAME", help="repeatable (default: all)"
+    )
+    command.add_argument("--overwrite", action="store_true", help="replace the graph in the folder")
 
 
 def _add_synthetic(commands: Any) -> None:

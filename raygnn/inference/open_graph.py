@@ -262,7 +262,7 @@ class OpenGraph:
             env = replace(env, loaded=with_all_neighbors(env.loaded))
         one = {**loader_options(env), "batch_size": 1}
         loader = self._stores.loader(env, self._spec, node_type, dense, self._times, one)
-        names = input_columns(self._spec, self._manifest())
+        names = input_columns(self._spec, self.manifest())
         try:
             with self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
                 moved = (batch.to(env.device) for batch in batches)
@@ -271,7 +271,7 @@ class OpenGraph:
         finally:
             loader.close()
 
-    def _manifest(self) -> Manifest | None:
+    def manifest(self) -> Manifest | None:
         """Column descriptions of the graph's tables."""
         source = self._source
         if source is None:
@@ -325,9 +325,10 @@ class OpenGraph:
     def _row_table(self, what: str, rows: Any, split: str | None) -> Table:
         spec, config = self._spec, self._loaded.config
         moment = None if self._times is None else self._times.moment
-        found, positions = find_rows(spec, config, self.bundle, rows, split, moment)
+        plan, positions = find_rows(spec, config, self.bundle, rows, split, moment)
+        found = plan.rows
         with self._prepared():
-            embeddings = self._sampled({found.node_type: positions}, RowPlan(found))
+            embeddings = self._sampled({found.node_type: positions}, plan)
             try:
                 encoded = embeddings.all_rows(found.node_type)
             finally:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raygnn.config import Config
@@ -25,6 +26,10 @@ from raygnn.loops.tasks.node_classification.target import (
     NodeTargetArguments,
     find_table,
 )
+from raygnn.sampling.loader import RowPlan
+
+if TYPE_CHECKING:
+    from raygnn.inference.open_graph import OpenGraph
 
 ID, TIME = "id", "time"
 
@@ -36,7 +41,7 @@ def find_rows(
     rows: Any,
     split: str | None,
     moment: AsOf | None,
-) -> tuple[SeedRows, np.ndarray]:
+) -> tuple[RowPlan, np.ndarray]:
     """The rows that a user asks for.
 
     Args:
@@ -45,7 +50,8 @@ def find_rows(
         split: train, val or test of a training table that the model was trained on; None takes all.
         moment: the time of rows without a column `time`.
     Returns:
-        The rows, and int64 positions in them.
+        The rows, and int64 positions in them. Rows of a split see the graph until the time that
+        `sampling.temporal.until` sets for it, as in the evaluation.
     Raises:
         ConfigError: the model does not predict nodes, or there is no such table or split.
         DataError: an id is not in the graph, or a time cannot be compared with the graph's.
@@ -58,7 +64,7 @@ def find_rows(
         )
     if not isinstance(rows, str):
         found = _given(bundle, output.node_type, rows, moment)
-        return found, np.arange(found.num_rows)
+        return RowPlan(found), np.arange(found.num_rows)
     table = find_table(bundle, rows)
     if table.node_type != output.node_type:
         raise ConfigError(
@@ -67,7 +73,7 @@ def find_rows(
             id="infer-rows-type",
         )
     if split is None:
-        return table, np.arange(table.num_rows)
+        return RowPlan(table), np.arange(table.num_rows)
     if split not in SPLIT_NAMES or rows != output.table:
         raise ConfigError(
             f"split={split!r} is invalid: the splits are {', '.join(SPLIT_NAMES)}, of the table "
@@ -75,7 +81,8 @@ def find_rows(
             id="infer-rows-split",
         )
     target = NodeTarget.of(bundle, config, NodeTargetArguments.of(config.task.args), output)
-    return table, getattr(target.splits, split)
+    plan = RowPlan(table, as_of=target.end_of_graph(config, split))
+    return plan, getattr(target.splits, split)
 
 
 def read_rows(uri: str) -> pd.DataFrame:
@@ -104,6 +111,31 @@ def write_table(table: pa.Table, uri: str | PathLike[str]) -> None:
             table.to_pandas().to_csv(file, index=False)
         else:
             pq.write_table(table, file)
+
+
+def relbench_table(graph: OpenGraph, table: str, split: str | None) -> pa.Table:
+    """Predictions in the columns of a training table's files, as `relbench.submit` scores them.
+
+    Two classes are the probability of class 1, more classes a list of probabilities.
+    """
+    manifest, output = graph.manifest(), graph.saved.spec.output
+    if manifest is None or not isinstance(output, NodeOutput):
+        raise ConfigError(
+            "--format='relbench' is invalid: the model does not predict rows of graph tables. "
+            "Remove it.",
+            id="infer-rows-model",
+        )
+    what = "predictions" if output.problem == "regression" else "probabilities"
+    found = graph.predict(rows=table, split=split, what=what).arrow
+    declared = manifest.training_tables[table]
+    values = found.column("prediction" if output.problem == "regression" else "probability")
+    if output.problem == "multi_class" and output.num_outputs == 2:
+        values = pc.list_element(values, 1)
+    label = declared.labels[output.label]
+    columns = {declared.node: found.column(ID)}
+    if declared.time is not None:
+        columns[declared.time.column] = found.column(TIME)
+    return pa.table({**columns, label.columns[0]: values})
 
 
 def with_times(table: pa.Table, rows: SeedRows, positions: np.ndarray) -> pa.Table:

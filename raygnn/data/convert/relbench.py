@@ -1,0 +1,242 @@
+"""Databases in the folder layout of RelBench 3 as graph tables with training tables.
+
+The layout: `manifest.yaml`, `db/TABLE.parquet`, and `tasks/NAME/` with `manifest.yaml` and
+train.parquet, val.parquet and test.parquet. Source: RelBench, arXiv:2407.20060.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raygnn.config.documents import dump_yaml, parse_yaml
+from raygnn.data.filesystem import join, open_fs, read_text, redact, write_text
+from raygnn.data.manifest import MANIFEST_NAME, Manifest
+from raygnn.data.transforms.values import is_number_type, is_text_type
+from raygnn.errors import DataError, RuleError
+
+_SPLITS = ("train", "val", "test")
+_MOST_REPEATED = 0.5  # texts with a larger share of distinct values are names, not categories
+_ROW_ID = "row_id"
+
+
+def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str]:
+    """Writes the graph of a database, with a training table for each of its tasks.
+
+    A row of a table is a node, a foreign key an edge type of its own, `TABLE__COLUMN__OTHER`.
+    Columns that a task must not see (`remove_columns`) are left out, of all chosen tasks.
+
+    Args:
+        folder: of the database; a local path or any fsspec URI.
+        out: folder to write.
+        tasks: names; empty takes all.
+    Returns:
+        A line for each table and task.
+    Raises:
+        DataError: the folder has another layout, or no such task.
+    """
+    database = _read_manifest(folder)
+    chosen = {name: _read_manifest(join(folder, "tasks", name)) for name in _tasks(folder, tasks)}
+    hidden = {
+        (table, column)
+        for task in chosen.values()
+        for table, column in (*task.get("remove_columns", ()), *_target_column(task))
+    }
+    tables = {name: _read(join(folder, "db", f"{name}.parquet")) for name in database["tables"]}
+    manifest: dict[str, Any] = {
+        "format": "raygnn/graph-v1",
+        "node_types": {},
+        "edge_types": [],
+        "label_edges": [],
+        "training_tables": {},
+    }
+    lines = []
+    keys: dict[str, str] = {}
+    for name, spec in database["tables"].items():
+        table, keys[name] = _with_key(tables[name], spec["pkey"])
+        files = f"nodes/{name}.parquet"
+        _write(table, join(out, files))
+        left_out = {keys[name], spec["time_col"], *spec["fkeys"]}
+        left_out |= {column for of, column in hidden if of == name}
+        features = [
+            {"column": column, "transform": "auto"}
+            for column in table.column_names
+            if column not in left_out and _is_feature(table.column(column))
+        ]
+        time = {"time": spec["time_col"]} if spec["time_col"] else {}
+        node = {"files": files, "id": keys[name], **time}
+        manifest["node_types"][name] = node | ({"features": {"x": features}} if features else {})
+        for column, other in spec["fkeys"].items():
+            columns = [keys[name], column, *time.values()]
+            edges = table.select(columns).filter(pc.is_valid(table.column(column)))
+            edges = _known(edges, column, tables[other], database["tables"][other]["pkey"])
+            files = f"edges/{name}__{column}.parquet"
+            _write(edges, join(out, files))
+            ends = {"source": keys[name], "target": column}
+            edge_type = [name, column, other]
+            manifest["edge_types"].append({"type": edge_type, "files": files, **ends, **time})
+        lines.append(f"{name}: {len(table):,} rows, {len(features)} feature columns")
+    for name, task in chosen.items():
+        lines.append(_add_task(manifest, folder, out, name, task))
+    for key in ("label_edges", "training_tables"):
+        if not manifest[key]:
+            del manifest[key]
+    text = dump_yaml(manifest)
+    Manifest.parse(text)
+    write_text(join(out, MANIFEST_NAME), text)
+    write_text(join(out, "train.yaml"), _config(out, database, manifest))
+    return lines
+
+
+def _add_task(
+    manifest: dict[str, Any], folder: str, out: str, name: str, task: dict[str, Any]
+) -> str:
+    """Writes the rows of a task and declares them; returns a line about them."""
+    parts = []
+    for split in _SPLITS:
+        rows = _read(join(folder, "tasks", name, f"{split}.parquet"))
+        parts.append(rows.append_column("split", pa.array([split] * len(rows), pa.string())))
+    rows = pa.concat_tables(parts, promote_options="permissive")
+    short = re.sub(r"\W", "_", name)
+    time = {"time": task["time_col"]} if task.get("time_col") else {}
+    if task["task_type"] == "recommendation":
+        source, targets = task["src_entity_col"], task["dst_entity_col"]
+        rows = _flattened(rows, targets)
+        files = f"label_edges/{short}.parquet"
+        edge_type = [task["src_entity_table"], short, task["dst_entity_table"]]
+        ends = {"source": source, "target": targets}
+        entry = {"type": edge_type, "files": files, **ends, **time, "split": "split"}
+        manifest["label_edges"].append(entry)
+    else:
+        files, label = f"training_tables/{short}.parquet", task["target_col"]
+        manifest["training_tables"][short] = {
+            "files": files,
+            "node_type": task["entity_table"],
+            "node": task["entity_col"],
+            **time,
+            "labels": {"y": label},
+            "split": "split",
+        }
+    _write(rows, join(out, files))
+    return f"{short}: {len(rows):,} rows, {task['task_type'].replace('_', ' ')}"
+
+
+def _config(out: str, database: dict[str, Any], manifest: dict[str, Any]) -> str:
+    """A config that trains the first task as RelBench judges it."""
+    config: dict[str, Any] = {"data": {"uri": out}, "model": "Hetero"}
+    if manifest.get("training_tables"):
+        table = next(iter(manifest["training_tables"]))
+        config["task"] = {"type": "node_classification", "args": {"table": table}}
+        config["sampling"] = {"temporal": {"until": {"test": str(database["test_timestamp"])}}}
+    elif manifest.get("label_edges"):
+        edge_type = "__".join(manifest["label_edges"][0]["type"])
+        config["task"] = {"type": "link_prediction", "args": {"edge_type": edge_type}}
+        config["sampling"] = {"temporal": {}}
+    config["scaling"] = {"num_workers": 0}
+    return (
+        "# As RelBench judges: the database ends at the test time. Without `until`, each test row\n"
+        f"# sees what happened before it.\n{dump_yaml(config)}"
+    )
+
+
+def _tasks(folder: str, chosen: Sequence[str]) -> list[str]:
+    fs, path = open_fs(join(folder, "tasks"))
+    found = []
+    if fs.exists(path):
+        found = sorted(entry.rstrip("/").rpartition("/")[2] for entry in fs.ls(path, detail=False))
+    if unknown := [name for name in chosen if name not in found]:
+        raise DataError(
+            f"--task={unknown[0]!r} is invalid: {redact(folder)} has the tasks "
+            f"{', '.join(found) or 'none'}. Name one of these.",
+            id="prepare-relbench-task",
+        )
+    return list(chosen) or found
+
+
+def _target_column(task: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The column of the entity table that is the label of an autocomplete task."""
+    if task["kind"] == "autocomplete":
+        yield task["entity_table"], task["target_col"]
+
+
+def _read_manifest(folder: str) -> dict[str, Any]:
+    uri = join(folder, "manifest.yaml")
+    try:
+        content = parse_yaml(read_text(uri)).value
+    except RuleError:
+        content = None
+    if not isinstance(content, dict):
+        raise DataError(
+            f"{redact(uri)} is invalid: it is not a manifest of RelBench 3. Name the folder of a "
+            "database: manifest.yaml, db and tasks.",
+            id="prepare-relbench-manifest",
+        )
+    return content
+
+
+def _read(uri: str) -> pa.Table:
+    fs, path = open_fs(uri)
+    try:
+        with fs.open(path, "rb") as file:
+            return pq.read_table(file).replace_schema_metadata()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(
+            f"{redact(uri)} cannot be read: {error}. Name the folder of a database in the layout "
+            "of RelBench 3: manifest.yaml, db and tasks.",
+            id="prepare-relbench-file",
+        ) from error
+
+
+def _write(table: pa.Table, uri: str) -> None:
+    fs, path = open_fs(uri)
+    fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+    with fs.open(path, "wb") as file:
+        pq.write_table(table, file)
+
+
+def _with_key(table: pa.Table, key: str | None) -> tuple[pa.Table, str]:
+    """A table with ids, and their column; a table without a primary key gets row numbers."""
+    if key is not None:
+        return table, key
+    name = _ROW_ID
+    while name in table.column_names:
+        name += "_"
+    return table.append_column(name, pa.array(np.arange(len(table)))), name
+
+
+def _known(edges: pa.Table, column: str, other: pa.Table, key: str | None) -> pa.Table:
+    """The edges whose end is in the other table, and in the type of its key."""
+    if key is None:
+        return edges.slice(0, 0)
+    ids = other.column(key)
+    position = edges.column_names.index(column)
+    if edges.column(column).type != ids.type:
+        edges = edges.set_column(position, column, edges.column(column).cast(ids.type))
+    return edges.filter(pc.is_in(edges.column(column), value_set=ids.combine_chunks()))
+
+
+def _flattened(rows: pa.Table, column: str) -> pa.Table:
+    """One row for each element of a list column."""
+    lists = rows.column(column).combine_chunks()
+    if not pa.types.is_list(lists.type) and not pa.types.is_large_list(lists.type):
+        return rows
+    others = rows.drop_columns([column]).take(pc.list_parent_indices(lists))
+    return others.append_column(column, pc.list_flatten(lists))
+
+
+def _is_feature(column: pa.ChunkedArray) -> bool:
+    """Whether `transform: auto` can read a column: a number, a time, or a text that repeats."""
+    kind = column.type
+    if column.null_count == len(column):
+        return False
+    if is_text_type(kind):
+        given = len(column) - column.null_count
+        return 1 < len(pc.unique(column)) <= max(_MOST_REPEATED * given, 2)
+    is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+    return is_number_type(kind) or is_time or pa.types.is_boolean(kind)
