@@ -42,7 +42,8 @@ class HeteroOptions(StackOptions):
         sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad,
             RowWiseAdagrad and plain SGD take them.
         node_embeddings: node types whose nodes have a learned row in the output, besides what the
-            layers give; true is all. auto is the type of the targets in link prediction. A node
+            layers give; true is all. auto is the type of the targets in link prediction with one
+            relation. A node
             without a row, as one that is new, has 0.
         degree_inputs: node types for which log(1 + number of neighbors), by edge type, is added
             to the last layer; true is all. auto is both ends in link prediction.

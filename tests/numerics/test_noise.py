@@ -25,6 +25,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "hash": ({}, {"splits": HASH}),
     "several relations, two types": (TWO_TYPES | SEVERAL, {"splits": HASH}),
     "hard negatives": ({"num_hard_negatives": 200}, {"splits": HASH}),
+    "two types, rows of targets": (TWO_TYPES, {"splits": HASH}),
     "learned rows, batches' links kept": (
         TWO_TYPES,
         {"splits": HASH, "model": {"type": "LightGCN", "args": {"out_channels": 16}}},

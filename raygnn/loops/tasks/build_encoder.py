@@ -404,8 +404,11 @@ def _chosen_types(
         return frozenset()
     chosen = loaded.config.model.args.get(option, "auto")
     if chosen == "auto":
-        ends = target.output.ends[-1:] if option == "node_embeddings" else target.output.ends
-        return frozenset(ends) if target.output.links else frozenset()
+        if option == "degree_inputs":
+            return frozenset(target.output.ends) if target.output.links else frozenset()
+        # Rows would recommend the targets of other relations, which may exclude each other.
+        is_one_relation = len(target.output.links) == 1
+        return frozenset(target.output.ends[-1:]) if is_one_relation else frozenset()
     if isinstance(chosen, bool):
         return frozenset(bundle.node_types) if chosen else frozenset()
     return frozenset(chosen)
