@@ -276,7 +276,8 @@ def check_names(graph: BundleRecord) -> None:
     names += [word for edges in graph.edges for word in edges.type]
     names += [word for labels in graph.label_edges for word in labels.type]
     names += [word for rows in graph.training_tables for word in (rows.name, rows.node_type)]
-    tables = (*graph.nodes.values(), *graph.edges, *graph.label_edges, *graph.training_tables)
+    tables: list[NodeRecord | EdgeRecord | LabelEdgeRecord | TrainingTableRecord]
+    tables = [*graph.nodes.values(), *graph.edges, *graph.label_edges, *graph.training_tables]
     names += [column.name for table in tables for column in table.columns]
     for name in names:
         if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):

@@ -80,8 +80,9 @@ def with_time_defaults(loaded: LoadedConfig) -> LoadedConfig:
         tables = {t.name: "time" in {c.name for c in t.columns} for t in whole.training_tables}
     else:
         manifest = Manifest.load(uri)
-        edges, nodes = manifest.edge_types, manifest.node_types.values()
-        has_times = any(table.time is not None for table in (*edges, *nodes))
+        times = [table.time for table in manifest.edge_types]
+        times += [table.time for table in manifest.node_types.values()]
+        has_times = any(time is not None for time in times)
         tables = {name: table.time is not None for name, table in manifest.training_tables.items()}
     if not has_times or not any(_learns_times(task, tables) for task in config.single_tasks):
         return loaded
@@ -108,9 +109,8 @@ def _learns_times(config: Config, tables: Mapping[str, bool]) -> bool:
     args = config.task.args
     if config.task.type != "node_classification" or args.get("target") is not None:
         return False
-    return tables.get(args.get("table"), False) or (
-        args.get("table") is None and any(tables.values())
-    )
+    table = args.get("table")
+    return any(tables.values()) if table is None else tables.get(table, False)
 
 
 def open_outline(loaded: LoadedConfig) -> Outline:
