@@ -98,6 +98,13 @@ def partition(
     _check(partitioning)
     place = absolute_folder(out)
     source = GraphSource.open(manifest_uri, options)
+    if source.manifest.training_tables:
+        raise DataError(
+            f"training_tables={sorted(source.manifest.training_tables)} is invalid: partitioned "
+            "graphs have no training tables. Take them out of graph.yaml, or train with "
+            "data.mode: in_memory.",
+            id="partition-training-tables",
+        )
     name = _fingerprint(source.fingerprint(options), partitioning)
     folder = cache_folder(None, "partitions") / name if is_remote(place) else Path(place)
     run = in_process if source.num_bytes < min_scheduled_bytes else schedule(folder)

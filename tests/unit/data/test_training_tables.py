@@ -14,6 +14,7 @@ import pytest
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.partition.build import Partitioning, partition
 from tests.errors import raises
 
 DAYS = [datetime(2024, 1, day) for day in range(1, 6)]
@@ -111,3 +112,9 @@ def test_an_undeclared_node_type_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "graph" / "graph.yaml").write_text(text)
     with raises("graph-node-type-undeclared", "churn", "usr"):
         ingest(uri, cache_dir=tmp_path / "cache")
+
+
+def test_a_partition_without_its_training_tables_is_an_error(tmp_path: Path) -> None:
+    graph = _write(tmp_path / "graph", _rows())
+    with raises("partition-training-tables", "churn"):
+        partition(graph, tmp_path / "parts", Partitioning(2))
