@@ -297,11 +297,18 @@ def _write_rows(
 ) -> None:
     """Predicts rows of (entity, time) in this process, and writes them to one file."""
     from raygnn.inference.row_tables import read_rows, relbench_table, write_table
+    from raygnn.loops.tasks.node_classification.target import NodeOutput
     from raygnn.trained_model import load
 
     if options.table is not None and options.rows is not None:
         raise ConfigError(
             f"--rows={options.rows!r} is invalid with --table. Leave out one of them.",
+            id="infer-options-clash",
+        )
+    if options.as_of is not None:
+        raise ConfigError(
+            f"--as-of={options.as_of!r} is invalid with rows, which have times of their own. Leave "
+            "it out, or change the times.",
             id="infer-options-clash",
         )
     if not str(options.out).endswith((".parquet", ".csv")):
@@ -319,9 +326,19 @@ def _write_rows(
                 "--format='relbench' is invalid without --table. Name a training table.",
                 id="infer-options-clash",
             )
-        table = relbench_table(trained.open(as_of=options.as_of), options.table, options.split)
+        graph, output = trained.open(), trained.spec.output
+        manifest = graph.manifest()
+        if manifest is None or not isinstance(output, NodeOutput):
+            raise ConfigError(
+                "--format='relbench' is invalid: the model does not predict rows of graph tables. "
+                "Remove it.",
+                id="infer-rows-model",
+            )
+        asked["what"] = "predictions" if output.problem == "regression" else "probabilities"
+        predicted = graph.predict(**asked).arrow
+        table = relbench_table(predicted, manifest.training_tables[options.table], output)
     else:
-        table = trained.predict(as_of=options.as_of, **asked).arrow
+        table = trained.predict(**asked).arrow
     write_table(table, options.out)
     say(f"wrote {count(len(table), 'row')} to {redact(options.out)}")
 

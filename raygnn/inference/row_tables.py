@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from raygnn.config import Config
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.filesystem import open_fs
+from raygnn.data.manifest import TrainingTable
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.read_ids import look_up_ids
 from raygnn.data.time_units import AsOf, date_as_time
@@ -27,9 +28,6 @@ from raygnn.loops.tasks.node_classification.target import (
     find_table,
 )
 from raygnn.sampling.loader import RowPlan
-
-if TYPE_CHECKING:
-    from raygnn.inference.open_graph import OpenGraph
 
 ID, TIME = "id", "time"
 
@@ -113,29 +111,21 @@ def write_table(table: pa.Table, uri: str | PathLike[str]) -> None:
             pq.write_table(table, file)
 
 
-def relbench_table(graph: OpenGraph, table: str, split: str | None) -> pa.Table:
+def relbench_table(found: pa.Table, declared: TrainingTable, output: NodeOutput) -> pa.Table:
     """Predictions in the columns of a training table's files, as `relbench.submit` scores them.
 
     Two classes are the probability of class 1, more classes a list of probabilities.
+
+    Args:
+        found: predictions of a regression, probabilities of classes or labels.
     """
-    manifest, output = graph.manifest(), graph.saved.spec.output
-    if manifest is None or not isinstance(output, NodeOutput):
-        raise ConfigError(
-            "--format='relbench' is invalid: the model does not predict rows of graph tables. "
-            "Remove it.",
-            id="infer-rows-model",
-        )
-    what = "predictions" if output.problem == "regression" else "probabilities"
-    found = graph.predict(rows=table, split=split, what=what).arrow
-    declared = manifest.training_tables[table]
     values = found.column("prediction" if output.problem == "regression" else "probability")
     if output.problem == "multi_class" and output.num_outputs == 2:
         values = pc.list_element(values, 1)
-    label = declared.labels[output.label]
     columns = {declared.node: found.column(ID)}
     if declared.time is not None:
         columns[declared.time.column] = found.column(TIME)
-    return pa.table({**columns, label.columns[0]: values})
+    return pa.table({**columns, declared.labels[output.label].columns[0]: values})
 
 
 def with_times(table: pa.Table, rows: SeedRows, positions: np.ndarray) -> pa.Table:

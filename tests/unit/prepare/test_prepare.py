@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 from torch_geometric.data import Data
 
 from raygnn import prepare
@@ -67,12 +68,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("features.json").write_text(f"{{{rows}}}")
     Path("my_graphs.py").write_text(MY_GRAPHS)
     _write_shop()
+    _write_relbench()
     Path("my_tables").mkdir()
     Path("my_tables/follows.csv").write_text("from,to\n1,2\n2,3\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "my_graphs", raising=False)
     Path("edges.txt").write_text("# from to\n" + "".join(lines).replace(",", "\t"))
     return tmp_path
+
+
+def _write_relbench() -> None:
+    """A database of one table in the layout of RelBench."""
+    Path("rel-f1/db").mkdir(parents=True)
+    table = {"pkey": "id", "time_col": None, "fkeys": {"mate": "drivers"}}
+    manifest = {"name": "rel-f1", "test_timestamp": "2010-01-01", "tables": {"drivers": table}}
+    Path("rel-f1/manifest.yaml").write_text(yaml.safe_dump(manifest))
+    drivers = pa.table({"id": [1, 2], "mate": [2, 1], "wins": [0, 3]})
+    pq.write_table(drivers, "rel-f1/db/drivers.parquet")
 
 
 def _write_shop() -> None:
@@ -273,7 +285,7 @@ def test_the_documented_spec_says_what_it_says(folder: Path) -> None:
 
 def test_every_command_is_documented() -> None:
     found = {tuple(shlex.split(command)[3:5]) for command in documented_commands()}
-    assert {first for first, _ in found} == {"draft", "npz", "pyg", "csv", "synthetic"}
+    assert {first for first, _ in found} == {"draft", "npz", "pyg", "csv", "relbench", "synthetic"}
     generators = {second for first, second in found if first == "synthetic"}
     assert generators == {
         "planted-partition",
@@ -282,5 +294,6 @@ def test_every_command_is_documented() -> None:
         "shop",
         "houses",
         "ratings",
+        "likes",
         "noise",
     }
