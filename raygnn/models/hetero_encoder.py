@@ -51,8 +51,8 @@ class HeteroOptions(StackOptions):
 
     jump: Literal["cat", "max", "lstm"] | None = None
     sparse_embeddings: bool = False
-    node_embeddings: Literal["auto"] | bool | list[str] = "auto"
-    degree_inputs: Literal["auto"] | bool | list[str] = "auto"
+    node_embeddings: Literal["auto"] | bool | list[str] = False
+    degree_inputs: Literal["auto"] | bool | list[str] = False
 
 
 class HeteroEncoder(BlockEncoder):

@@ -19,7 +19,7 @@ from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.transfer import absolute_folder
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.target import target_class
 from raygnn.runtime.data_source import ingest_options
@@ -74,16 +74,10 @@ def with_time_defaults(loaded: LoadedConfig) -> LoadedConfig:
     is_off = sampling.temporal is None and "temporal" in sampling.model_fields_set
     if uri is None or is_off or not sampling.draws_neighbors or sampling.ppr is not None:
         return loaded
-    if config.data.mode == "partitioned":
-        whole = PartitionRecord.load(absolute_folder(uri)).whole
-        has_times = any("time" in {c.name for c in e.columns} for e in whole.edges)
-        tables = {t.name: "time" in {c.name for c in t.columns} for t in whole.training_tables}
-    else:
-        manifest = Manifest.load(uri)
-        times = [table.time for table in manifest.edge_types]
-        times += [table.time for table in manifest.node_types.values()]
-        has_times = any(time is not None for time in times)
-        tables = {name: table.time is not None for name, table in manifest.training_tables.items()}
+    try:
+        has_times, tables = _declared_times(config, uri)
+    except RaygnnError:  # reported when the graph is opened
+        return loaded
     if not has_times or not any(_learns_times(task, tables) for task in config.single_tasks):
         return loaded
     temporal = sampling.temporal or TemporalSampling()
@@ -102,6 +96,21 @@ def with_time_defaults(loaded: LoadedConfig) -> LoadedConfig:
         config=config.model_copy(update={"sampling": sampling.model_copy(update=update)}),
         saved={**loaded.saved, "sampling": saved},
     )
+
+
+def _declared_times(config: Config, uri: str) -> tuple[bool, dict[str, bool]]:
+    """Whether nodes or edges have times, and by training table whether its rows have."""
+    if config.data.mode == "partitioned":
+        whole = PartitionRecord.load(absolute_folder(uri)).whole
+        columns = [{c.name for c in record.columns} for record in whole.edges]
+        columns += [{c.name for c in record.columns} for record in whole.nodes.values()]
+        rows = {t.name: "time" in {c.name for c in t.columns} for t in whole.training_tables}
+        return any("time" in names for names in columns), rows
+    manifest = Manifest.load(uri)
+    times = [table.time for table in manifest.edge_types]
+    times += [table.time for table in manifest.node_types.values()]
+    tables = manifest.training_tables.items()
+    return any(times), {name: table.time is not None for name, table in tables}
 
 
 def _learns_times(config: Config, tables: Mapping[str, bool]) -> bool:

@@ -193,6 +193,13 @@ def build_encoder(
         model = _with_types_of(spec, model, model_class)
     else:
         injected["in_channels"] = next(iter(widths.values()))
+    if spec.identified_types and not bundle.fingerprint:
+        raise ConfigError(
+            "model.args.node_embeddings is invalid for raygnn.load: the model learned rows of the "
+            "nodes of its graph, and raygnn.load knows no graph. Use raygnn infer, or train with "
+            "node_embeddings: false.",
+            id="model-node-rows-load",
+        )
     encoder = build(model, "model", loaded.allow_modules, **injected)
     if isinstance(encoder, HeteroEncoder):
         if encoder.embedded_types != spec.embedded_types:
@@ -402,7 +409,7 @@ def _chosen_types(
     assert isinstance(model_class, type)
     if not _has_option(model_class, option):
         return frozenset()
-    chosen = loaded.config.model.args.get(option, "auto")
+    chosen = loaded.config.model.args.get(option, False)
     if chosen == "auto":
         if option == "degree_inputs":
             return frozenset(target.output.ends) if target.output.links else frozenset()
