@@ -157,6 +157,7 @@ def test_a_task_beside_tasks_of_weight_0_is_the_task_alone(tmp_path, graph, name
     del alone["tasks"]
     alone["task"] = {"type": entry["type"], "args": entry.get("args", {})}
     alone["loader"] |= entry.get("loader", {})
+    alone["checkpoint"] = {"monitor": "val/loss", "mode": "min"}  # as several tasks do
     for config in (together, alone):
         raygnn.train.fit(config)
     expected = trained_weights(alone)

@@ -192,7 +192,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             and num_targets <= _MOST_RANKED
             and config.sampling.temporal is None
             and config.sampling.component is None
-            and config.data.mode == "in_memory"
+            and config.data.mode != "partitioned"
             and isinstance(model_class, type)
             and is_encoder(model_class)
         )
