@@ -9,6 +9,7 @@ import shlex
 import sys
 import typing
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from raygnn.command_line import add_allow_module, exit_process
@@ -18,12 +19,15 @@ from raygnn.config.documents import parse_scalar
 from raygnn.config.section import Component
 from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.convert.draft import CONFIG_NAME, write_draft
+from raygnn.data.convert.label_query import LabelQuery, parse_duration, parse_question
+from raygnn.data.convert.labels import LabelTimes, write_labels
 from raygnn.data.convert.npz import npz_tables
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
 from raygnn.data.convert.relbench import write_relbench
 from raygnn.data.convert.spec import spec_tables
 from raygnn.data.convert.split_option import SPLIT_HELP, parse_split
-from raygnn.data.filesystem import join, redact
+from raygnn.data.filesystem import join, read_text, reading_input, redact
+from raygnn.data.manifest import Manifest
 from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, check_folder, write_tables
 from raygnn.data.tables.spec import TablesSpec
@@ -46,6 +50,8 @@ examples:
   raygnn prepare npz cora.npz --out graphs/cora
   raygnn prepare csv --edges edges.csv --labels target.csv --label page_type --out graphs/pages
   raygnn prepare synthetic shop --out graphs/shop
+  raygnn prepare labels shop --predict "count(purchases) over 30d > 0" --for users --every 30d \\
+      --val 2024-01-01 --test 2024-04-01 --name churn
 """
 
 
@@ -95,6 +101,83 @@ def _write_relbench(args: argparse.Namespace) -> None:
         print(f"  {line}")
     config = redact(join(args.out, CONFIG_NAME))
     print(f"next: python -m raygnn.train {shlex.quote(config)}")
+
+
+def _write_labels(args: argparse.Namespace) -> None:
+    """Writes the rows that a query makes as a training table, or as label edges."""
+    if (args.sql is None) == (args.predict is None):
+        raise ConfigError(
+            "--sql and --predict are invalid: give exactly one of them. Name a file of SQL, or "
+            'write a question such as --predict "count(purchases) over 30d > 0" --for users.',
+            id="prepare-options-clash",
+        )
+    query = _label_query(args)
+    times = LabelTimes(
+        _parse_time(args.val, "--val"),
+        _parse_time(args.test, "--test"),
+        parse_duration(args.every, "--every"),
+        args.eval_times,
+    )
+    print(query.sql.strip().replace("{window}", query.window), flush=True)
+    labels = write_labels(args.graph, query, times, args.name, args.overwrite)
+    what = "label edges" if labels.is_links else "training table"
+    print(f"wrote {what} {args.name} into {redact(args.graph)}")
+    for line in labels.lines:
+        print(f"  {line}")
+    for line in labels.warnings:
+        print(f"warning: {line}", file=sys.stderr)
+    uri = shlex.quote(redact(args.graph))
+    if not labels.is_links:
+        print(
+            f"next: python -m raygnn.train CONFIG.yaml --data.uri {uri} "
+            f"--task.args.table {args.name}"
+        )
+
+
+def _label_query(args: argparse.Namespace) -> LabelQuery:
+    window = None if args.window is None else parse_duration(args.window, "--window")
+    if args.predict is not None:
+        if args.node_type is None or args.target_type is not None:
+            raise ConfigError(
+                "--predict is invalid without --for, or with --to. Name the node type of the "
+                "entities with --for, and leave out --to.",
+                id="prepare-options-clash",
+            )
+        query = parse_question(args.predict, args.node_type, Manifest.load(args.graph))
+        if window not in {None, query.window}:
+            raise ConfigError(
+                f"--window={args.window!r} is invalid: the question is over {query.window}. "
+                "Leave it out.",
+                id="prepare-options-clash",
+            )
+        return query
+    if window is None:
+        raise ConfigError(
+            "--sql is invalid without --window. Set the length of the label window, such as 30d.",
+            id="prepare-options-clash",
+        )
+    with reading_input(args.sql):
+        sql = read_text(args.sql)
+    for option, name in (("--for", args.node_type), ("--to", args.target_type)):
+        types = Manifest.load(args.graph).node_types
+        if name is not None and name not in types:
+            raise ConfigError(
+                f"{option}={name!r} is invalid: the graph has the node types {', '.join(types)}. "
+                "Name one of these.",
+                id="labels-node-type",
+            )
+    return LabelQuery(sql, window, args.node_type, args.target_type)
+
+
+def _parse_time(text: str, option: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(
+            f"{option}={text!r} is invalid: it is not a date. Set one such as 2024-01-01.",
+            id="labels-time-option",
+        ) from None
+    return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
 
 
 def _convert_npz(args: argparse.Namespace) -> GraphTables:
@@ -235,6 +318,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_pyg(commands)
     _add_csv(commands)
     _add_relbench(commands)
+    _add_labels(commands)
     _add_synthetic(commands)
     return parser
 
@@ -319,6 +403,34 @@ def _add_relbench(commands: Any) -> None:
         "--task", action="append", default=[], metavar="NAME", help="repeatable (default: all)"
     )
     command.add_argument("--overwrite", action="store_true", help="replace the graph in the folder")
+
+
+def _add_labels(commands: Any) -> None:
+    command = commands.add_parser(
+        "labels",
+        help="a training table from SQL or a question, for a graph with times",
+        description="Writes rows of (entity, time, label), and adds them to graph.yaml.",
+        allow_abbrev=False,
+    )
+    command.set_defaults(run=_write_labels)
+    add = command.add_argument
+    add("graph", help="folder of graph.yaml (path or URI)")
+    add("--sql", metavar="FILE", help="DuckDB query over timestamps(timestamp) and the tables")
+    add("--predict", metavar="QUESTION", help='such as "count(purchases) over 30d > 0"')
+    add("--for", dest="node_type", metavar="TYPE", help="node type of the entities")
+    add("--to", dest="target_type", metavar="TYPE", help="with --sql: node type of a list of links")
+    add("--every", required=True, metavar="D", help="between two times: 30d, 12h, 4w, 1mo")
+    add("--window", metavar="D", help="length of the label window, {window} in SQL")
+    add("--val", required=True, metavar="TIME", help="first time of the validation rows")
+    add("--test", required=True, metavar="TIME", help="first time of the test rows")
+    add(
+        "--eval-times",
+        type=int,
+        metavar="N",
+        help="validation times and test times at most (default: all that fit)",
+    )
+    add("--name", required=True, help="of the training table, or of the links' relation")
+    add("--overwrite", action="store_true", help="replace labels of this name")
 
 
 def _add_synthetic(commands: Any) -> None:

@@ -262,8 +262,11 @@ def documented_commands() -> list[str]:
 @pytest.mark.parametrize("command", documented_commands())
 def test_documented_commands_run(folder: Path, command: str) -> None:
     arguments = shlex.split(command)[3:]
+    if arguments[0] == "labels":
+        pytest.importorskip("duckdb")
+        assert run("synthetic shop --out build/shop") == 0
     assert prepare.main(arguments) == 0
-    written = "draft" if "draft" in arguments else "--out"
+    written = arguments[0] if arguments[0] in {"draft", "labels"} else "--out"
     assert Manifest.load(arguments[arguments.index(written) + 1]).node_types
 
 
@@ -285,7 +288,15 @@ def test_the_documented_spec_says_what_it_says(folder: Path) -> None:
 
 def test_every_command_is_documented() -> None:
     found = {tuple(shlex.split(command)[3:5]) for command in documented_commands()}
-    assert {first for first, _ in found} == {"draft", "npz", "pyg", "csv", "relbench", "synthetic"}
+    assert {first for first, _ in found} == {
+        "draft",
+        "npz",
+        "pyg",
+        "csv",
+        "relbench",
+        "labels",
+        "synthetic",
+    }
     generators = {second for first, second in found if first == "synthetic"}
     assert generators == {
         "planted-partition",

@@ -1,0 +1,231 @@
+"""Questions in one line, such as `count(purchases) over 30d > 0`, as SQL that makes labels."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from raygnn.data.manifest import EdgeTable, Manifest, NodeTable
+from raygnn.errors import ConfigError
+
+#: Column of the targets of links.
+TARGET = "target"
+
+#: Aggregations, as SQL over the events of an entity in a window.
+_AGGREGATES = {
+    "count": "count({column})",
+    "sum": "sum({column})",
+    "mean": "avg({column})",
+    "min": "min({column})",
+    "max": "max({column})",
+    "exists": "1",
+    "distinct": "count(DISTINCT {column})",
+    "list": "list_sort(list(DISTINCT {column}))",
+}
+#: Aggregations that are 0 without events. The others have no value then, and make no row.
+_ZERO_WITHOUT_EVENTS = frozenset({"count", "sum", "exists", "distinct"})
+_WITHOUT_COLUMN = frozenset({"count", "exists", "list"})
+
+_QUESTION = re.compile(
+    r"\s*(?P<aggregate>\w+)\s*\(\s*(?P<table>[\w-]+)(?:\.(?P<column>[\w.-]+))?"
+    r"(?:\s+where\s+(?P<inner>.+?))?\s*\)\s*over\s+(?P<window>\d+\s*\w+)\s*"
+    r"(?:(?P<operator><=|>=|<>|!=|==|=|<|>)\s*(?P<value>-?\d+(?:\.\d+)?))?\s*"
+    r"(?:where\s+(?P<outer>.+?))?\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+_DURATION = re.compile(r"(?P<number>[1-9]\d*)\s*(?P<unit>[A-Za-z]+)")
+_UNITS = {
+    "s": "seconds",
+    "min": "minutes",
+    "h": "hours",
+    "d": "days",
+    "w": "weeks",
+    "mo": "months",
+    "y": "years",
+}
+
+
+@dataclass(frozen=True)
+class LabelQuery:
+    """SQL that makes labels.
+
+    Attributes:
+        sql: reads `timestamps(timestamp)` and the tables of the graph; `{window}` is the window.
+        window: as an SQL interval, such as `30 days`.
+        node_type: type of the entities; None finds it by the names of the columns.
+        target_type: type of the elements of a list, for links.
+    """
+
+    sql: str
+    window: str
+    node_type: str | None = None
+    target_type: str | None = None
+
+
+def parse_duration(text: str, option: str) -> str:
+    """`30d` as the SQL interval `30 days`.
+
+    Raises:
+        ConfigError: it is not a number and a unit.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    unit = match["unit"].lower() if match else ""
+    found = [name for short, name in _UNITS.items() if unit in {short, name, name[:-1]}]
+    if match is None or not found:
+        raise ConfigError(
+            f"{option}={text!r} is invalid: it is not a duration. Set a number and one of "
+            f"{', '.join(_UNITS)}, such as 30d.",
+            id="labels-duration",
+        )
+    return f"{int(match['number'])} {found[0]}"
+
+
+def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery:
+    """Translates a question about the entities of a type.
+
+    An entity is asked at a time if it exists by then: from its own time on or, without one, from
+    its first event on.
+
+    Args:
+        question: `AGGREGATE(TABLE.COLUMN where CONDITION) over WINDOW > NUMBER`. The column, the
+            condition (also at the end) and the comparison may be left out.
+    Raises:
+        ConfigError: it does not parse, or the graph lacks what it names.
+    """
+    match = _QUESTION.fullmatch(question)
+    aggregate = match["aggregate"].lower() if match else ""
+    if match is None or aggregate not in _AGGREGATES:
+        raise _invalid(
+            question,
+            f"it is not AGGREGATE(TABLE.COLUMN) over WINDOW, with one of {', '.join(_AGGREGATES)}",
+            'Write it as in --predict "count(purchases) over 30d > 0"',
+        )
+    if node_type not in graph.node_types:
+        raise ConfigError(
+            f"--for={node_type!r} is invalid: the graph has the node types "
+            f"{', '.join(graph.node_types)}. Name one of these.",
+            id="labels-node-type",
+        )
+    entity = graph.node_types[node_type]
+    events = _events(question, match["table"], node_type, graph)
+    column, target_type = match["column"], None
+    if aggregate == "list":
+        column, target_type = _target(question, events, column)
+    elif column is None and aggregate not in _WITHOUT_COLUMN:
+        raise _invalid(question, f"{aggregate} needs a column", "Write TABLE.COLUMN")
+    value = _AGGREGATES[aggregate].format(column="*" if column is None else f"x.{_quoted(column)}")
+    label = "coalesce(e.label, 0)" if aggregate in _ZERO_WITHOUT_EVENTS else "e.label"
+    if (operator := match["operator"]) is not None:
+        if aggregate == "list":
+            raise _invalid(question, "a list is not compared", "Leave out the comparison")
+        label = f"CAST({label} {operator.replace('==', '=')} {match['value']} AS INTEGER)"
+    conditions = [f"({text})" for text in (match["inner"], match["outer"]) if text]
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    key, name, time = _quoted(entity.id), _quoted(events.view), _quoted(events.time)
+    if entity.time is not None:
+        since = _quoted(entity.time.column)
+        known = f"SELECT {key} AS id, {since} AS since FROM {_quoted(node_type)}"
+    else:
+        known = (
+            f"SELECT {_quoted(events.entity)} AS id, min({time}) AS since FROM {name} GROUP BY ALL"
+        )
+    labelled = f"{label} AS {'label' if target_type is None else TARGET}"
+    sql = (
+        f"WITH known AS ({known}),\n"
+        f"events AS (\n"
+        f"  SELECT t.timestamp, x.{_quoted(events.entity)} AS id, {value} AS label\n"
+        f"  FROM timestamps t JOIN (SELECT * FROM {name}{where}) x\n"
+        f"  ON x.{time} > t.timestamp AND x.{time} <= t.timestamp + INTERVAL '{{window}}'\n"
+        f"  GROUP BY ALL)\n"
+        f"SELECT t.timestamp, k.id AS {key}, {labelled}\n"
+        f"FROM timestamps t JOIN known k ON k.since <= t.timestamp\n"
+        f"LEFT JOIN events e ON e.timestamp = t.timestamp AND e.id = k.id"
+    )
+    window = parse_duration(match["window"], "over")
+    return LabelQuery(sql, window, node_type, target_type)
+
+
+@dataclass(frozen=True)
+class _Events:
+    """A table whose rows refer to the entities.
+
+    Attributes:
+        entity: column of the ids of entities.
+        time: column of times.
+        others: node type that each other column refers to.
+    """
+
+    view: str
+    entity: str
+    time: str
+    others: dict[str, str]
+
+
+def _events(question: str, table: str, node_type: str, graph: Manifest) -> _Events:
+    names = table_names(graph)
+    if table not in names:
+        raise _invalid(
+            question,
+            f"the graph has no table {table!r}, but {', '.join(names)}",
+            "Name one of these",
+        )
+    time = names[table].time
+    references = _references(table, names[table], graph)
+    columns = [column for column, other in references.items() if other == node_type]
+    if len(columns) != 1:
+        rule = f"{table} refers to {node_type} in " + (" and ".join(columns) or "no column")
+        raise _invalid(question, rule, "Write the question as SQL (--sql)")
+    if time is None:
+        raise _invalid(question, f"{table} has no time", "Declare its time in graph.yaml")
+    others = {column: other for column, other in references.items() if column != columns[0]}
+    return _Events(table, columns[0], time.column, others)
+
+
+def _references(name: str, table: NodeTable | EdgeTable, graph: Manifest) -> dict[str, str]:
+    """The node type that each column of a table refers to."""
+    if isinstance(table, EdgeTable):
+        ends = {table.source: table.type[0], table.target: table.type[2]}
+        return ends if len(ends) == 2 else {}
+    return {edge.target: edge.type[2] for edge in graph.edge_types if edge.type[0] == name}
+
+
+def _target(question: str, events: _Events, column: str | None) -> tuple[str, str]:
+    """Column and node type of the targets of links."""
+    columns = [column] if column is not None else list(events.others)
+    if len(columns) != 1 or columns[0] not in events.others:
+        rule = f"a list is of ids that {events.view} refers to ({', '.join(events.others)})"
+        raise _invalid(question, rule, "Write TABLE.COLUMN with one of these")
+    return columns[0], events.others[columns[0]]
+
+
+def table_names(graph: Manifest) -> dict[str, NodeTable | EdgeTable]:
+    """The tables of a graph by their names in SQL: node types, relations, and names of files.
+
+    A relation with a name that is taken has that of its edge type, such as `user__bought__item`.
+    Edges that are columns of a node table have no name of their own.
+    """
+    names: dict[str, NodeTable | EdgeTable] = dict(graph.node_types)
+    of_nodes = {table.files for table in graph.node_types.values()}
+    relations = [edge.type[1] for edge in graph.edge_types]
+    for edge in graph.edge_types:
+        if edge.files in of_nodes:
+            continue
+        source, relation, target = edge.type
+        is_taken = relation in graph.node_types or relations.count(relation) > 1
+        names[f"{source}__{relation}__{target}" if is_taken else relation] = edge
+    for table in list(names.values()):
+        path = PurePosixPath(table.files[0])
+        stem = path.name.partition(".")[0]
+        names.setdefault(path.parent.name if "*" in stem else stem, table)
+    return {name: table for name, table in names.items() if name}
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _invalid(question: str, rule: str, remedy: str) -> ConfigError:
+    return ConfigError(
+        f"--predict={question!r} is invalid: {rule}. {remedy}.", id="labels-question"
+    )

@@ -1,0 +1,510 @@
+"""Label queries: rows of (entity, time, label) from SQL over the tables of a graph.
+
+The times follow RelBench's rolling rule (arXiv:2407.20060, `BaseTask._get_table`): validation and
+test times step forward from two given times, training times step back from the validation time
+minus one window, and no window reaches past the data. Labels are of (t, t + window].
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raygnn.config.documents import dump_yaml
+from raygnn.data.convert.label_query import TARGET, LabelQuery, table_names
+from raygnn.data.filesystem import is_remote, join, open_fs, read_text, write_text
+from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, manifest_folder, manifest_uri
+from raygnn.data.tables.csv_tables import CsvSniff, arrow_type, read_batches, read_header, unify
+from raygnn.data.tables.csv_tables import sniff as sniff_csv
+from raygnn.data.tables.files import is_parquet, list_files, open_parquet
+from raygnn.data.transforms.values import is_text_type, parsed_times
+from raygnn.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import duckdb
+
+_SPLITS = ("train", "val", "test")
+_SAME = 1e-6  # relative difference of sums in another order
+_MOST_TIMES = 100_000
+_MOST_NAMES = 20  # of tables in a message
+_LEAK = 0.999  # share of rows in which a feature equals the label
+
+
+@dataclass(frozen=True)
+class LabelTimes:
+    """When the rows of each split are asked.
+
+    Attributes:
+        every: SQL interval between two times.
+        num_eval_times: most times of validation, and of test; None takes all that fit.
+    """
+
+    val: datetime
+    test: datetime
+    every: str
+    num_eval_times: int | None = None
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A written table: its name, a line for each split, and warnings."""
+
+    lines: tuple[str, ...]
+    warnings: tuple[str, ...]
+    is_links: bool
+
+
+def write_labels(
+    graph: str, query: LabelQuery, times: LabelTimes, name: str, overwrite: bool = False
+) -> Labels:
+    """Runs a query, writes its rows as a training table or as label edges, and declares them.
+
+    Args:
+        graph: folder of the graph; a local path or any fsspec URI.
+        name: of the training table, or of the relation of the links.
+        overwrite: replaces a table of this name.
+    Raises:
+        ConfigError: times or names do not fit.
+        DataError: the query fails, breaks a rule, or makes no rows for a split.
+    """
+    manifest = Manifest.load(graph)
+    declared = {*manifest.training_tables, *(table.type[1] for table in manifest.label_edges)}
+    if name in declared and not overwrite:
+        raise ConfigError(
+            f"--name={name!r} is invalid: graph.yaml has labels of this name. Choose another "
+            "name, or replace them with --overwrite.",
+            id="labels-name-taken",
+        )
+    with _Tables(graph, manifest) as tables:
+        by_split = tables.times(times, query.window)
+        asked = tables.run(query, [time for split in by_split.values() for time in split])
+        columns = _Columns.of(asked, query, manifest)
+        tables.check(query, columns, by_split)
+        warnings = tables.leaks(columns, manifest)
+        rows = tables.rows(columns, by_split)
+    lines = []
+    for split in _SPLITS:
+        num_rows = sum(value == split for value in rows.column("split").to_pylist())
+        spans = by_split[split]
+        if num_rows == 0:
+            raise DataError(
+                f"--name={name!r} is invalid: the query makes no row for {split}, asked at "
+                f"{len(spans)} times from {spans[0]} to {spans[-1]}. Check its conditions, or "
+                "choose other times with --val and --test.",
+                id="labels-split-empty",
+            )
+        lines.append(f"{split}: {num_rows:,} rows at {len(spans)} times, {spans[0]} to {spans[-1]}")
+    dropped = tables.num_rows - len(rows)
+    if columns.target is None and dropped:
+        lines.append(f"{dropped:,} rows without a label are left out")
+    _declare(graph, manifest, name, columns, rows)
+    return Labels(tuple(lines), warnings, columns.target is not None)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What the columns of a result are."""
+
+    time: str
+    node: str
+    node_type: str
+    labels: tuple[str, ...]
+    target: str | None = None
+    target_type: str | None = None
+
+    @property
+    def key(self) -> str:
+        return f'"{self.time}", "{self.node}"'
+
+    @classmethod
+    def of(cls, result: pa.Schema, query: LabelQuery, manifest: Manifest) -> _Columns:
+        times = [field.name for field in result if pa.types.is_timestamp(field.type)]
+        time = "timestamp" if "timestamp" in result.names else times[0] if len(times) == 1 else None
+        if time is None:
+            raise _missing(result, "a column `timestamp` of the times", "t.timestamp")
+        types = [query.node_type] if query.node_type else list(manifest.node_types)
+        fitting = [name for name in types if manifest.node_types[name].id in result.names]
+        if len(fitting) != 1:
+            ids = ", ".join(f"{manifest.node_types[name].id} of {name}" for name in types)
+            raise _missing(result, f"one column of ids ({ids})", "it, and set --for")
+        node = manifest.node_types[fitting[0]].id
+        labels = tuple(column for column in result.names if column not in {time, node})
+        if not labels:
+            raise _missing(result, "a column of labels", "an expression AS label")
+        if query.target_type is None:
+            return cls(time, node, fitting[0], labels)
+        if len(labels) > 1 or not pa.types.is_list(result.field(labels[0]).type):
+            raise _missing(result, "one list of targets beside id and time", "list(...) AS target")
+        return cls(time, node, fitting[0], (), labels[0], query.target_type)
+
+
+def _missing(result: pa.Schema, what: str, remedy: str) -> DataError:
+    return DataError(
+        f"--sql is invalid: its result lacks {what}; it has {', '.join(result.names)}. Select "
+        f"{remedy}.",
+        id="labels-column",
+    )
+
+
+class _Tables:
+    """The tables of a graph as views of DuckDB, and the results of a query."""
+
+    def __init__(self, graph: str, manifest: Manifest) -> None:
+        self._connection = _connect()
+        self._folder = manifest_folder(graph)
+        self._timed: dict[str, str] = {}
+        self._manifest = manifest
+        self.num_rows = 0
+
+    def __enter__(self) -> _Tables:
+        for name, table in table_names(self._manifest).items():
+            self._add(name, table)
+        # A query reads the tables of the graph, and nothing else on this machine.
+        folder = self._folder.replace("'", "''")
+        if not is_remote(self._folder):
+            self._connection.execute(f"SET allowed_directories = ['{folder}']")
+        self._connection.execute("SET enable_external_access = false")
+        self._cut(None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def _add(self, name: str, table: NodeTable | EdgeTable) -> None:
+        """Adds a table as the view `all.NAME`, with its times as timestamps."""
+        files = list_files(self._folder, table.files, f"table {name}", [self._folder])
+        uris = [file.uri for file in files]
+        time = table.time.column if table.time is not None else None
+        is_local = all(is_parquet(uri) and not is_remote(uri) for uri in uris)
+        schema = None
+        if is_local:
+            with open_parquet(uris[0], footer_only=True) as file:
+                schema = file.schema_arrow
+        is_text = schema is not None and time is not None and is_text_type(schema.field(time).type)
+        if is_local and not is_text:
+            listed = ", ".join("'" + uri.replace("'", "''") + "'" for uri in uris)
+            source = f"read_parquet([{listed}], union_by_name = true)"
+        else:
+            rows = _read(uris)
+            schema = rows.schema
+            if time is not None and is_text_type(schema.field(time).type):
+                written = table.time.format if table.time is not None else None
+                moments = parsed_times(rows.column(time).combine_chunks(), written)[0]
+                rows = rows.set_column(schema.get_field_index(time), time, moments)
+                schema = rows.schema
+            source = f'"rows of {name}"'
+            self._connection.register(f"rows of {name}", rows)
+        columns = "*"
+        if time is not None and schema is not None:
+            kind = schema.field(time).type
+            if not pa.types.is_temporal(kind) and not is_text_type(kind):
+                raise DataError(
+                    f"table {name} is invalid: its times ({time}) are plain numbers, and label "
+                    "queries need dates. Write timestamps.",
+                    id="labels-times-numbers",
+                )
+            columns = f'* REPLACE (CAST("{time}" AS TIMESTAMP) AS "{time}")'
+            self._timed[name] = time
+        self._connection.execute(f'CREATE VIEW "all of {name}" AS SELECT {columns} FROM {source}')
+
+    def _cut(self, until: datetime | None) -> None:
+        """Ends the tables at a time."""
+        for name in table_names(self._manifest):
+            time = self._timed.get(name)
+            where = f" WHERE \"{time}\" <= TIMESTAMP '{until}'" if until and time else ""
+            self._connection.execute(
+                f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM "all of {name}"{where}'
+            )
+
+    def times(self, times: LabelTimes, window: str) -> dict[str, list[datetime]]:
+        """The times of each split."""
+        if not self._timed:
+            raise DataError(
+                "graph.yaml is invalid: no table has a time. Declare the times of its tables.",
+                id="labels-no-times",
+            )
+        spans = " UNION ALL ".join(
+            f'SELECT min("{time}") AS first, max("{time}") AS last FROM "{name}"'
+            for name, time in self._timed.items()
+        )
+        first, last = self._one(f"SELECT min(first), max(last) FROM ({spans})")
+        step, length = f"INTERVAL '{times.every}'", f"INTERVAL '{window}'"
+        val, test = f"TIMESTAMP '{times.val}'", f"TIMESTAMP '{times.test}'"
+        for end, name, at in ((test, "--val", val), (f"TIMESTAMP '{last}'", "--test", test)):
+            (is_late,) = self._one(f"SELECT {at} + {length} > {end}")
+            if is_late:
+                given, what = (times.val, f"--test={times.test}")
+                if name == "--test":
+                    given, what = (times.test, f"the last row of the tables at {last}")
+                raise ConfigError(
+                    f"{name}={str(given)!r} is invalid: its window of {window} reaches past "
+                    f"{what}. Set an earlier time or a shorter window.",
+                    id="labels-window-overlap",
+                )
+        limit = times.num_eval_times or _MOST_TIMES
+        ranges = {
+            "train": f"SELECT {val} - {length} - k * {step} AS t FROM range({_MOST_TIMES}) r(k) "
+            f"WHERE t >= TIMESTAMP '{first}'",
+            "val": f"SELECT {val} + k * {step} AS t FROM range({limit}) r(k) "
+            f"WHERE t + {length} <= {test}",
+            "test": f"SELECT {test} + k * {step} AS t FROM range({limit}) r(k) "
+            f"WHERE t + {length} <= TIMESTAMP '{last}'",
+        }
+        found = {
+            split: [row[0] for row in self._connection.sql(f"{sql} ORDER BY t").fetchall()]
+            for split, sql in ranges.items()
+        }
+        if not found["train"]:
+            raise ConfigError(
+                f"--val={str(times.val)!r} is invalid: no window of {window} lies between the "
+                f"first row of the tables at {first} and this time. Set a later time or a shorter "
+                "window.",
+                id="labels-no-training-time",
+            )
+        return found
+
+    def run(self, query: LabelQuery, times: Sequence[datetime], into: str = "asked") -> pa.Schema:
+        """Stores the result of a query for some times as a table; returns its columns."""
+        import duckdb
+
+        timestamps = pa.table({"timestamp": pa.array(times, pa.timestamp("us"))})
+        self._connection.register("timestamps", timestamps)
+        sql = query.sql.strip().rstrip(";").replace("{window}", query.window)
+        try:
+            self._connection.execute(f'CREATE OR REPLACE TEMP TABLE "{into}" AS\n{sql}')
+        except duckdb.Error as error:
+            raise DataError(
+                f"--sql is invalid: DuckDB reports {error}. Correct the query; it can read "
+                f"timestamps and {self._shown_names()}.",
+                id="labels-sql",
+            ) from error
+        return self._connection.sql(f'SELECT * FROM "{into}" LIMIT 0').to_arrow_table().schema
+
+    def check(
+        self, query: LabelQuery, columns: _Columns, by_split: dict[str, list[datetime]]
+    ) -> None:
+        """Checks the rows of `asked`.
+
+        Raises:
+            DataError: rows are repeated, of other times or of no entity; or labels depend on the
+                split or on rows after their window.
+        """
+        (self.num_rows,) = self._one("SELECT count(*) FROM asked")
+        key, time, node = columns.key, columns.time, columns.node
+        entities = f'"{columns.node_type}"'
+        broken = {
+            "labels-repeated": (
+                f"SELECT {key} FROM asked GROUP BY {key} HAVING count(*) > 1",
+                "it repeats an entity at a time",
+                "Group by both",
+            ),
+            "labels-time": (
+                f'SELECT {key} FROM asked WHERE "{time}" IS NULL OR "{time}" NOT IN '
+                "(SELECT timestamp FROM timestamps)",
+                "its time is none of timestamps",
+                "Select t.timestamp",
+            ),
+            "labels-entity-unknown": (
+                f"SELECT {key} FROM asked a WHERE NOT EXISTS (SELECT 1 FROM {entities} n WHERE "
+                f'n."{node}" = a."{node}")',
+                f"its entity is not in table {columns.node_type}",
+                f"Select ids of {columns.node_type} only",
+            ),
+        }
+        for id, (sql, rule, remedy) in broken.items():
+            if rows := self._connection.sql(f"{sql} LIMIT 1").fetchall():
+                raise _broken(columns, rows[0], rule, remedy, id)
+        for split, times in by_split.items():
+            self.run(query, times, "again")
+            rule = f"its label is another one when {split} is asked without the other splits"
+            remedy = "Let a label depend on its own time only, and on nothing random"
+            self._compare(columns, times, rule, remedy, "labels-depend-on-split")
+        every = [time for times in by_split.values() for time in times]
+        for at in dict.fromkeys((every[0], every[len(every) // 2], every[-1])):
+            (end,) = self._one(f"SELECT TIMESTAMP '{at}' + INTERVAL '{query.window}'")
+            self._cut(end)
+            self.run(query, [at], "again")
+            self._cut(None)
+            rule = f"its label depends on rows after {end}, the end of its window"
+            remedy = "Read rows up to t.timestamp + INTERVAL '{window}' only, entities included"
+            self._compare(columns, [at], rule, remedy, "labels-read-future")
+
+    def _compare(
+        self, columns: _Columns, times: Sequence[datetime], rule: str, remedy: str, id: str
+    ) -> None:
+        """Raises an error if the rows of `again` are not those of `asked` at these times."""
+        names = [*columns.labels, *([columns.target] if columns.target else [])]
+        kinds = dict(
+            self._connection.sql(
+                "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = 'asked'"
+            ).fetchall()
+        )
+        differ = ["a.here IS NULL", "b.here IS NULL"]
+        for name in names:
+            one, other = f'a."{name}"', f'b."{name}"'
+            if kinds[name].endswith("[]"):
+                one, other = f"list_sort({one})", f"list_sort({other})"
+            test = f"{one} IS DISTINCT FROM {other}"
+            if kinds[name] in {"DOUBLE", "FLOAT"}:
+                near = f"abs({one} - {other}) <= {_SAME} * greatest(abs({one}), abs({other}))"
+                test = f"({test} AND NOT coalesce({near}, false))"
+            differ.append(test)
+        first, last = min(times), max(times)
+        rows = self._connection.sql(
+            f"SELECT {columns.key} FROM (SELECT *, 1 AS here FROM asked WHERE "
+            f"\"{columns.time}\" BETWEEN TIMESTAMP '{first}' AND TIMESTAMP '{last}') a FULL JOIN "
+            f"(SELECT *, 1 AS here FROM again) b USING ({columns.key}) "
+            f"WHERE {' OR '.join(differ)} ORDER BY ALL LIMIT 1"
+        ).fetchall()
+        if rows:
+            raise _broken(columns, rows[0], rule, remedy, id)
+
+    def leaks(self, columns: _Columns, manifest: Manifest) -> tuple[str, ...]:
+        """Warnings of features of the entities that equal the label."""
+        found = []
+        table = manifest.node_types[columns.node_type]
+        features = {
+            column
+            for spec in table.features.values()
+            for column in getattr(spec, "column_names", ())
+        }
+        for label in columns.labels:
+            for column in sorted(features):
+                one, other = f'CAST(a."{label}" AS VARCHAR)', f'CAST(n."{column}" AS VARCHAR)'
+                numbers = f"TRY_CAST({one} AS DOUBLE) = TRY_CAST({other} AS DOUBLE)"
+                share, distinct = self._one(
+                    f"SELECT avg(CAST(coalesce({numbers}, {one} = {other}, false) AS DOUBLE)), "
+                    f'count(DISTINCT a."{label}") FROM asked a JOIN "{columns.node_type}" n '
+                    f'USING ("{columns.node}") WHERE a."{label}" IS NOT NULL'
+                )
+                if share is not None and share >= _LEAK and distinct > 1:
+                    found.append(
+                        f"label {label} equals feature {columns.node_type}.{column} in "
+                        f"{share:.1%} of the rows: the model would read the answer. Take the "
+                        "column out of the features."
+                    )
+        return tuple(found)
+
+    def rows(self, columns: _Columns, by_split: dict[str, list[datetime]]) -> pa.Table:
+        """The rows to write, in the order of time and entity, with their splits."""
+        cases = "".join(
+            f" WHEN \"{columns.time}\" <= TIMESTAMP '{by_split[split][-1]}' THEN '{split}'"
+            for split in _SPLITS
+        )
+        if columns.target is None:
+            given = ", ".join(f'"{label}"' for label in columns.labels)
+            where = " AND ".join(f'"{label}" IS NOT NULL' for label in columns.labels)
+        else:
+            given = f'unnest("{columns.target}") AS {TARGET}'
+            where = "true"
+        sql = f"SELECT {columns.key}, {given}, CASE{cases} END AS split FROM asked WHERE {where}"
+        table = self._connection.sql(f"SELECT * FROM ({sql}) ORDER BY ALL").to_arrow_table()
+        fields = [
+            pa.field(field.name, pa.float64()) if pa.types.is_decimal(field.type) else field
+            for field in table.schema
+        ]
+        return table.cast(pa.schema(fields))
+
+    def _shown_names(self) -> str:
+        names = [name for name in table_names(self._manifest) if "__" not in name]
+        return ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
+
+    def _one(self, sql: str) -> tuple[Any, ...]:
+        (row,) = self._connection.sql(sql).fetchall()
+        return tuple(row)
+
+
+def _broken(columns: _Columns, row: Sequence[Any], rule: str, remedy: str, id: str) -> DataError:
+    time, node = row[:2]
+    return DataError(
+        f"--sql is invalid in the row {columns.node}={node!r}, {columns.time}={str(time)!r}: "
+        f"{rule}. {remedy}.",
+        id=id,
+    )
+
+
+def _connect() -> duckdb.DuckDBPyConnection:
+    try:
+        import duckdb
+    except ImportError as error:
+        raise ConfigError(
+            "prepare labels needs DuckDB, which is not installed. Run pip install duckdb.",
+            id="labels-no-duckdb",
+        ) from error
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET autoinstall_known_extensions = false")
+    return connection
+
+
+def _read(uris: Sequence[str]) -> pa.Table:
+    """All rows of a table that DuckDB does not read by itself."""
+    if is_parquet(uris[0]):
+        parts = []
+        for uri in uris:
+            with open_parquet(uri) as file:
+                parts.append(file.read())
+        return pa.concat_tables(parts, promote_options="permissive")
+    shapes = [sniff_csv(CsvSniff(uri, uri, read_header(uri, uri))) for uri in uris]
+    types = {
+        column: arrow_type(unify([shape.kinds.get(column, "null") for shape in shapes]))
+        for column in shapes[0].header
+    }
+    batches = [batch for uri in uris for batch in read_batches(uri, uri, types)]
+    return pa.Table.from_batches(batches, pa.schema(list(types.items())))
+
+
+def _declare(graph: str, manifest: Manifest, name: str, columns: _Columns, rows: pa.Table) -> None:
+    """Writes the rows, and their entry into graph.yaml; its comments stay."""
+    common = {"time": columns.time, "split": "split"}
+    entry: dict[str, Any]
+    if columns.target is None:
+        section, files = "training_tables", f"training_tables/{name}.parquet"
+        labels = {"y" if len(columns.labels) == 1 else label: label for label in columns.labels}
+        entry = {"files": files, "node_type": columns.node_type, "node": columns.node}
+        entry |= {"labels": labels, **common}
+    else:
+        section, files = "label_edges", f"label_edges/{name}.parquet"
+        entry = {"type": [columns.node_type, name, columns.target_type], "files": files}
+        entry |= {"source": columns.node, "target": TARGET, **common}
+    content = manifest.model_dump(mode="json")
+    if section == "training_tables":
+        content[section][name] = entry
+    else:
+        others = [table for table in content[section] if table["type"] != entry["type"]]
+        content[section] = [*others, entry]
+    expected = Manifest.model_validate(content)
+    path = open_fs(join(manifest_folder(graph), files))
+    path[0].makedirs(path[1].rpartition("/")[0], exist_ok=True)
+    with path[0].open(path[1], "wb") as file:
+        pq.write_table(rows, file)
+    uri = manifest_uri(graph)
+    if expected == manifest:
+        return
+    text = _with_entry(read_text(uri), section, name, entry)
+    try:
+        is_right = Manifest.parse(text) == expected
+    except DataError:
+        is_right = False
+    if not is_right:  # graph.yaml is in another style, or replaces the entry
+        text = expected.dump()
+    write_text(uri, text)
+
+
+def _with_entry(text: str, section: str, name: str, entry: dict[str, Any]) -> str:
+    """The text of graph.yaml with one more entry of a section in block style."""
+    block = dump_yaml({name: entry} if section == "training_tables" else [entry])
+    lines = ["  " + line for line in block.rstrip().splitlines()]
+    found = re.search(rf"^{section}:[ \t]*(#.*)?$", text, re.MULTILINE)
+    if found is None:
+        return "\n".join([text.rstrip(), f"{section}:", *lines, ""])
+    rest = text[found.end() :].splitlines()
+    indent = next((re.match(r" *", line)[0] for line in rest if line.strip()), "  ")  # type: ignore[index]
+    lines = [indent + line[2:] for line in lines]
+    return text[: found.end()] + "\n" + "\n".join(lines) + text[found.end() :]

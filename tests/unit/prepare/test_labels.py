@@ -1,0 +1,237 @@
+"""Label queries against labels that pandas makes by loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from raygnn.data.convert.label_query import parse_duration
+from raygnn.data.manifest import Manifest
+from raygnn.errors import ConfigError
+from raygnn.prepare import main as prepare
+from tests.errors import ids_of
+
+pytest.importorskip("duckdb")
+
+DAY = pd.Timedelta(days=1)
+START = pd.Timestamp("2024-01-01")
+VAL, TEST = START + 60 * DAY, START + 90 * DAY
+OPTIONS = ("--every", "10d", "--val", str(VAL), "--test", str(TEST), "--name", "asked")
+GRAPH = """\
+# A shop.
+node_types:
+  user: {files: users.csv, id: user_id, time: joined, features: {x: [age]}}  # people
+  item: {files: items.parquet, id: sku}
+edge_types:
+  - {type: [user, bought, item], files: purchases.csv, source: user_id, target: sku, time: day}
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """20 users, of whom some join late and some never buy, and 300 purchases in 120 days."""
+    rng = np.random.default_rng(0)
+    joined = START + rng.integers(0, 80, 20) * DAY
+    users = pd.DataFrame({"user_id": [f"u{i}" for i in range(20)], "joined": joined})
+    users["age"] = rng.integers(20, 60, 20)
+    buyer = rng.integers(0, 15, 300)
+    day = START + rng.integers(0, 121, 300) * DAY
+    day = np.maximum(day, joined[buyer])
+    purchases = pd.DataFrame({"user_id": users.user_id.to_numpy()[buyer], "day": day})
+    purchases["sku"] = rng.integers(0, 7, 300)
+    purchases["amount"] = rng.integers(1, 50, 300) / 4
+    purchases.loc[0, "day"] = START + 120 * DAY
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    users.to_csv(folder / "users.csv", index=False)
+    purchases.to_csv(folder / "purchases.csv", index=False)
+    pd.DataFrame({"sku": np.arange(7)}).to_parquet(folder / "items.parquet")
+    (folder / "graph.yaml").write_text("format: raygnn/graph-v1\n" + GRAPH)
+    return folder
+
+
+def _read(folder: Path, kind: str = "training_tables") -> pd.DataFrame:
+    return pd.read_parquet(folder / kind / "asked.parquet")
+
+
+def _expected(folder: Path, window: int) -> list[tuple[str, pd.Timestamp, str, pd.DataFrame]]:
+    """User, time, split and the purchases of the window, by the rolling rule."""
+    users = pd.read_csv(folder / "users.csv", parse_dates=["joined"])
+    purchases = pd.read_csv(folder / "purchases.csv", parse_dates=["day"])
+    span, step = window * DAY, 10 * DAY
+    first, last = min(users.joined.min(), purchases.day.min()), purchases.day.max()
+    times = [("train", VAL - span - k * step) for k in range(20) if VAL - span - k * step >= first]
+    times += [("val", VAL + k * step) for k in range(20) if VAL + k * step + span <= TEST]
+    times += [("test", TEST + k * step) for k in range(20) if TEST + k * step + span <= last]
+    rows = []
+    for split, time in times:
+        for user in users.itertuples():
+            if user.joined <= time:
+                mine = purchases[purchases.user_id == user.user_id]
+                inside = mine[(mine.day > time) & (mine.day <= time + span)]
+                rows.append((user.user_id, time, split, inside))
+    return rows
+
+
+QUESTIONS: dict[str, Any] = {
+    "count(purchases) over 20d > 0": lambda x: int(len(x) > 0),
+    "exists(bought) over 20d": lambda x: int(len(x) > 0),
+    "count(purchases) over 20d": len,
+    "sum(purchases.amount) over 20d": lambda x: x.amount.sum(),
+    "mean(purchases.amount) over 20d": lambda x: x.amount.mean() if len(x) else None,
+    "max(purchases.amount) over 20d >= 9.5": lambda x: (
+        int(x.amount.max() >= 9.5) if len(x) else None
+    ),
+    "min(purchases.amount where sku < 3) over 20d": lambda x: (
+        x[x.sku < 3].amount.min() if (x.sku < 3).any() else None
+    ),
+    "distinct(purchases.sku) over 20 days < 2 where amount > 2": lambda x: int(
+        x[x.amount > 2].sku.nunique() < 2
+    ),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_questions_follow_the_rolling_rule(shop: Path, question: str) -> None:
+    assert prepare(["labels", str(shop), "--predict", question, "--for", "user", *OPTIONS]) == 0
+    rows = _read(shop)
+    expected = [(u, t, s, QUESTIONS[question](x)) for u, t, s, x in _expected(shop, 20)]
+    expected = [row for row in expected if row[3] is not None]
+    found = {(r.user_id, r.timestamp): (r.split, r.label) for r in rows.itertuples()}
+    assert len(found) == len(rows) == len(expected)
+    assert {"train", "val", "test"} == {row[2] for row in expected}
+    for user, time, split, label in expected:
+        assert found[user, time] == (split, pytest.approx(label))
+
+
+def test_lists_become_label_edges(shop: Path) -> None:
+    question = "list(purchases.sku) over 20d"
+    assert prepare(["labels", str(shop), "--predict", question, "--for", "user", *OPTIONS]) == 0
+    rows = _read(shop, "label_edges")
+    found = {(r.user_id, r.timestamp, r.target, r.split) for r in rows.itertuples()}
+    expected = {(u, t, sku, s) for u, t, s, x in _expected(shop, 20) for sku in x.sku}
+    assert found == expected
+    assert len(rows) == len(found)
+    (edges,) = Manifest.load(str(shop)).label_edges
+    assert edges.type == ("user", "asked", "item")
+
+
+def test_the_window_is_open_at_its_start_and_closed_at_its_end(tmp_path: Path) -> None:
+    days = [0, 10, 20, 30, 40]  # of purchases of one user; each time is one of these
+    day = START + np.array(days) * DAY
+    pd.DataFrame({"user_id": ["a"] * 5, "day": day, "sku": 0}).to_csv(
+        tmp_path / "purchases.csv", index=False
+    )
+    pd.DataFrame({"user_id": ["a", "b"], "age": 1}).to_csv(tmp_path / "users.csv", index=False)
+    pd.DataFrame({"sku": [0]}).to_parquet(tmp_path / "items.parquet")
+    text = "format: raygnn/graph-v1\n" + GRAPH.replace(", time: joined", "")
+    (tmp_path / "graph.yaml").write_text(text)
+    options = ["--val", str(day[2]), "--test", str(day[3]), "--every", "10d", "--name", "asked"]
+    question = ["--predict", "count(bought) over 10d", "--for", "user"]
+    assert prepare(["labels", str(tmp_path), *question, *options]) == 0
+    rows = _read(tmp_path)
+    # User b has no event, so it is never asked; a is asked from its first purchase on.
+    assert rows.user_id.tolist() == ["a"] * 4
+    assert [int((time - START) / DAY) for time in rows.timestamp] == [0, 10, 20, 30]
+    assert rows.split.tolist() == ["train", "train", "val", "test"]
+    assert rows.label.tolist() == [1, 1, 1, 1]
+
+
+def test_graph_yaml_keeps_its_comments(shop: Path) -> None:
+    question = ["--predict", "count(bought) over 20d > 0", "--for", "user"]
+    assert prepare(["labels", str(shop), *question, *OPTIONS]) == 0
+    assert prepare(["labels", str(shop), *question, *OPTIONS[:-1], "again"]) == 0
+    text = (shop / "graph.yaml").read_text()
+    assert "# A shop." in text
+    assert "# people" in text
+    tables = Manifest.load(str(shop)).training_tables
+    assert sorted(tables) == ["again", "asked"]
+    assert tables["again"].labels["y"].columns == ("label",)
+    assert prepare(["labels", str(shop), *question, *OPTIONS, "--overwrite"]) == 0
+    assert (shop / "graph.yaml").read_text() == text
+
+
+WINDOW = "x.day > t.timestamp AND x.day <= t.timestamp + INTERVAL '{window}'"
+BROKEN = {
+    "labels-read-future": "SELECT t.timestamp, x.user_id, count(*) AS y FROM timestamps t "
+    "JOIN bought x ON x.day > t.timestamp GROUP BY ALL",
+    "labels-depend-on-split": "SELECT t.timestamp, x.user_id, count(*) + (SELECT count(*) FROM "
+    f"timestamps) AS y FROM timestamps t JOIN bought x ON {WINDOW} GROUP BY ALL",
+    "labels-repeated": f"SELECT t.timestamp, x.user_id, x.sku AS y FROM timestamps t JOIN bought x "
+    f"ON {WINDOW}",
+    "labels-entity-unknown": "SELECT t.timestamp, 'u99' AS user_id, 1 AS y FROM timestamps t",
+    "labels-time": "SELECT t.timestamp + INTERVAL 1 DAY AS timestamp, 'u1' AS user_id, 1 AS y "
+    "FROM timestamps t",
+    "labels-column": "SELECT t.timestamp, 1 AS y FROM timestamps t",
+    "labels-split-empty": "SELECT t.timestamp, 'u1' AS user_id, 1 AS y FROM timestamps t "
+    "WHERE t.timestamp < TIMESTAMP '2024-03-01'",
+    "labels-sql": "SELECT * FROM read_text('/etc/hostname')",
+}
+
+
+@pytest.mark.parametrize("id", BROKEN)
+def test_broken_queries_are_refused(
+    shop: Path, id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shop / "labels.sql").write_text(BROKEN[id])
+    before = (shop / "graph.yaml").read_text()
+    args = ["--sql", str(shop / "labels.sql"), "--window", "20d"]
+    assert prepare(["labels", str(shop), *args, *OPTIONS]) == 2
+    assert ids_of(capsys.readouterr().err) == (id,)
+    assert (shop / "graph.yaml").read_text() == before
+
+
+def test_random_labels_are_refused(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sql = 'SELECT t.timestamp, n.user_id, random() AS y FROM timestamps t, "user" n'
+    (shop / "labels.sql").write_text(sql)
+    args = ["--sql", str(shop / "labels.sql"), "--window", "20d"]
+    assert prepare(["labels", str(shop), *args, *OPTIONS]) == 2
+    assert ids_of(capsys.readouterr().err) == ("labels-depend-on-split",)
+
+
+def test_a_feature_that_is_the_label_is_named(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shop / "labels.sql").write_text(
+        'SELECT t.timestamp, n.user_id, n.age FROM timestamps t, "user" n '
+        "WHERE n.joined <= t.timestamp"
+    )
+    args = ["--sql", str(shop / "labels.sql"), "--window", "20d"]
+    assert prepare(["labels", str(shop), *args, *OPTIONS]) == 0
+    assert "label age equals feature user.age in 100.0%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "id"),
+    [
+        (["--predict", "count(bought) over 40d"], "labels-window-overlap"),
+        (["--predict", "count(bought) over 20d", "--val", "2023-01-01"], "labels-no-training-time"),
+        (["--predict", "count(bought) over 20d", "--test", "2024-04-25"], "labels-window-overlap"),
+        (["--predict", "count(bought) over 20d", "--every", "x"], "labels-duration"),
+        (["--predict", "count(bought) over 20d", "--val", "soon"], "labels-time-option"),
+        (["--predict", "count(sold) over 20d"], "labels-question"),
+        (["--predict", "median(bought.amount) over 20d"], "labels-question"),
+        (["--predict", "sum(bought) over 20d"], "labels-question"),
+        (["--predict", "count(bought) over 20d", "--for", "people"], "labels-node-type"),
+        (["--predict", "count(bought) over 20d", "--window", "30d"], "prepare-options-clash"),
+        ([], "prepare-options-clash"),
+    ],
+)
+def test_broken_options_are_refused(
+    shop: Path, options: list[str], id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare(["labels", str(shop), *OPTIONS, "--for", "user", *options]) == 2
+    assert ids_of(capsys.readouterr().err) == (id,)
+
+
+def test_durations() -> None:
+    given = ["30d", "12 h", "1mo", "2 Weeks", "5min", "1 year"]
+    assert [parse_duration(text, "--every") for text in given] == [
+        "30 days", "12 hours", "1 months", "2 weeks", "5 minutes", "1 years",
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="labels-duration"):
+        parse_duration("0d", "--every")
