@@ -17,6 +17,7 @@ from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.filesystem import open_fs
 from raygnn.data.manifest import TrainingTable
 from raygnn.data.splits import SPLIT_NAMES
+from raygnn.data.tables.files import write_parquet
 from raygnn.data.tables.read_ids import look_up_ids
 from raygnn.data.time_units import AsOf, date_as_time
 from raygnn.errors import ConfigError, DataError
@@ -103,12 +104,12 @@ def read_rows(uri: str) -> pd.DataFrame:
 
 def write_table(table: pa.Table, uri: str | PathLike[str]) -> None:
     """Writes a table as CSV if its name ends with .csv, otherwise as Parquet."""
+    if not str(uri).endswith(".csv"):
+        write_parquet(table, str(uri))
+        return
     fs, path = open_fs(str(uri))
     with fs.open(path, "wb") as file:
-        if path.endswith(".csv"):
-            table.to_pandas().to_csv(file, index=False)
-        else:
-            pq.write_table(table, file)
+        table.to_pandas().to_csv(file, index=False)
 
 
 def relbench_table(found: pa.Table, declared: TrainingTable, output: NodeOutput) -> pa.Table:

@@ -87,8 +87,10 @@ class GraphEncoder(nn.Module):
         """Rows followed by their columns of time and counts, of the types that have these."""
         times = self.relative_time
         found: dict[str, Tensor] = {}
-        for name in () if times is None else times.node_types:
-            if times is not None and name in batch.nodes:
+        if times is None:
+            return found
+        for name in times.node_types:
+            if name in batch.nodes:
                 columns = times.columns(batch, name)
                 x = rows.get(name)
                 found[name] = columns if x is None else torch.cat([dense(x), columns], dim=1)

@@ -43,8 +43,7 @@ class HeteroOptions(StackOptions):
             RowWiseAdagrad and plain SGD take them.
         node_embeddings: node types whose nodes have a learned row in the output, besides what the
             layers give; true is all. auto is the type of the targets in link prediction with one
-            relation. A node
-            without a row, as one that is new, has 0.
+            relation. A new node has no row, and nothing is added.
         degree_inputs: node types for which log(1 + number of neighbors), by edge type, is added
             to the last layer; true is all. auto is both ends in link prediction.
     """

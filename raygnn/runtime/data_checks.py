@@ -72,13 +72,16 @@ def with_time_defaults(loaded: LoadedConfig) -> LoadedConfig:
     config = loaded.config
     sampling, uri = config.sampling, config.data.uri
     is_off = sampling.temporal is None and "temporal" in sampling.model_fields_set
-    if uri is None or is_off or not sampling.draws_neighbors or sampling.ppr is not None:
+    may_learn_rows = [task for task in config.single_tasks if _may_learn_rows(task)]
+    if uri is None or is_off or not may_learn_rows:
+        return loaded
+    if not sampling.draws_neighbors or sampling.ppr is not None:
         return loaded
     try:
         has_times, tables = _declared_times(config, uri)
     except RaygnnError:  # reported when the graph is opened
         return loaded
-    if not has_times or not any(_learns_times(task, tables) for task in config.single_tasks):
+    if not has_times or not any(_learns_times(task, tables) for task in may_learn_rows):
         return loaded
     temporal = sampling.temporal or TemporalSampling()
     draws = sampling.is_labor or sampling.replace or sampling.weight is not None
@@ -113,12 +116,14 @@ def _declared_times(config: Config, uri: str) -> tuple[bool, dict[str, bool]]:
     return any(times), {name: table.time is not None for name, table in tables}
 
 
+def _may_learn_rows(config: Config) -> bool:
+    """Whether a task may learn rows of a training table, as far as the config says."""
+    return config.task.type == "node_classification" and config.task.args.get("target") is None
+
+
 def _learns_times(config: Config, tables: Mapping[str, bool]) -> bool:
-    """Whether a task learns rows of a table with times."""
-    args = config.task.args
-    if config.task.type != "node_classification" or args.get("target") is not None:
-        return False
-    table = args.get("table")
+    """Whether a task that may learn rows learns those of a table with times."""
+    table = config.task.args.get("table")
     return any(tables.values()) if table is None else tables.get(table, False)
 
 

@@ -37,6 +37,12 @@ class RowPlan:
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     as_of: int | float | None = None
 
+    def times(self, positions: np.ndarray) -> np.ndarray:
+        """int64 or float64 [len(positions)], until when rows may see the graph."""
+        assert self.rows.time is not None
+        times = _as_seed_times(self.rows.time[positions])
+        return times if self.as_of is None else np.minimum(times, self.as_of).astype(times.dtype)
+
 
 class NeighborLoader(SampledSequence[NodeBatch]):
     """Batches of seeds of one node type, each with its sampled neighborhood.
@@ -78,61 +84,51 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         if not isinstance(sampler, NeighborSampler):
             sampler = ForeignSampler(sampler, graph.node_types, graph.edge_types)
         super().__init__(len(self.seeds), sampler, **options)
-        self._times: np.ndarray | None = None
-        if plan is not None:
-            self._has_times = isinstance(sampler, NeighborSampler) and sampler.temporal is not None
-        elif as_of is None:
-            self._times = _times_of(features, node_type, self.seeds, sampler)
-        else:
+        self._is_temporal = isinstance(sampler, NeighborSampler) and sampler.temporal is not None
+        self._times: np.ndarray | None = None  # of nodes as seeds
+        if plan is None and as_of is not None:
             self._times = np.broadcast_to(np.asarray(as_of), len(self.seeds))
+        elif plan is None:
+            self._times = _times_of(features, node_type, self.seeds, sampler)
         self._assembler = BatchAssembler(
             graph, features, columns, edge_columns or {}, src_degrees=self.src_degrees
         )
 
     def build(self, epoch: int, index: int) -> NodeBatch:
         """The batch of the seeds at `places(epoch, index)`."""
-        request = self.request(epoch, index)
+        seeds, request = self._request(epoch, index)
         subgraph = self.sampled(epoch, index, request)
         return NodeBatch(
             index=index,
             key=request.key,
-            input_id=torch.from_numpy(self.seeds[self.places(epoch, index)]),
+            input_id=torch.from_numpy(seeds),
             nodes=self._assembler.nodes(subgraph),
             edges=self._assembler.edges(subgraph),
             node_type=self.node_type,
             seed_index=torch.from_numpy(subgraph.seed_index[self.node_type]),
-            labels=self._labels(epoch, index, request),
+            labels=self._labels(seeds),
         )
 
     def request(self, epoch: int, index: int) -> SampleRequest:
         """See `SampledSequence`."""
-        places, key = self.places(epoch, index), self.key(epoch, index)
-        seeds = self.seeds[places]
+        return self._request(epoch, index)[1]
+
+    def _request(self, epoch: int, index: int) -> tuple[np.ndarray, SampleRequest]:
+        """The seeds of a batch, and what their neighborhood is sampled by."""
+        places, plan = self.places(epoch, index), self._plan
+        seeds = nodes = self.seeds[places]
         times = None if self._times is None else self._times[places]
-        if self._plan is not None:
-            times = self._row_times(seeds)
-            seeds = self._plan.rows.node_ids(seeds)
+        if plan is not None:
+            nodes = plan.rows.node_ids(seeds)
+            times = plan.times(seeds) if self._is_temporal else None
         named = None if times is None else {self.node_type: times}
-        return SampleRequest({self.node_type: seeds}, key, times=named)
+        key = self.key(epoch, index)
+        return seeds, SampleRequest({self.node_type: nodes}, key, times=named)
 
-    def _row_times(self, positions: np.ndarray) -> np.ndarray | None:
-        """int64 or float64 [len(positions)], until when rows may see the graph."""
-        assert self._plan is not None
-        rows, as_of = self._plan.rows, self._plan.as_of
-        if not self._has_times:
-            return None
-        assert rows.time is not None
-        times = rows.time[positions]
-        times = times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)
-        return times if as_of is None else np.minimum(times, as_of).astype(times.dtype)
-
-    def _labels(self, epoch: int, index: int, request: SampleRequest) -> dict[str, Tensor]:
+    def _labels(self, seeds: np.ndarray) -> dict[str, Tensor]:
         if self._plan is None:
-            return self._assembler.labels(self.node_type, request.seeds[self.node_type])
-        positions = self.seeds[self.places(epoch, index)]
-        return {
-            name: torch.from_numpy(values[positions]) for name, values in self._plan.labels.items()
-        }
+            return self._assembler.labels(self.node_type, seeds)
+        return {name: torch.from_numpy(values[seeds]) for name, values in self._plan.labels.items()}
 
 
 def _times_of(
@@ -151,5 +147,8 @@ def _times_of(
             "graph.yaml, or leave sampling.temporal out.",
             id="sampling-time-column",
         )
-    times = features.gather(node_type, column, seeds).reshape(len(seeds))
+    return _as_seed_times(features.gather(node_type, column, seeds).reshape(len(seeds)))
+
+
+def _as_seed_times(times: np.ndarray) -> np.ndarray:
     return times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)

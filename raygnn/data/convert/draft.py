@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from raygnn.config.documents import dump_yaml
 from raygnn.data.convert.drafts.manifest_text import manifest_lines
@@ -26,6 +25,7 @@ from raygnn.data.convert.drafts.references import (
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, open_fs, redact, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, manifest_uri
+from raygnn.data.tables.files import write_parquet
 from raygnn.errors import DataError
 
 #: File of the config, in the folder of the graph.
@@ -111,10 +111,7 @@ def write_draft(folder: str, overwrite: bool = False) -> Draft:
         )
     text, notes, made = draft(folder)
     for name, table in made.items():
-        path = open_fs(join(folder, name))[1]
-        fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        with fs.open(path, "wb") as file:
-            pq.write_table(table, file)
+        write_parquet(table, join(folder, name))
     write_text(uri, text)
     drops = any("data.on_error: drop" in note for note in notes)
     config = _train_config(Manifest.parse(text), folder, drops=drops)

@@ -14,22 +14,21 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from raygnn.config.documents import dump_yaml
 from raygnn.data.convert.label_query import TARGET, LabelQuery, table_names
-from raygnn.data.filesystem import is_remote, join, open_fs, read_text, write_text
+from raygnn.data.filesystem import is_remote, join, read_text, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, manifest_folder, manifest_uri
+from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.csv_tables import CsvSniff, arrow_type, read_batches, read_header, unify
 from raygnn.data.tables.csv_tables import sniff as sniff_csv
-from raygnn.data.tables.files import is_parquet, list_files, open_parquet
+from raygnn.data.tables.files import is_parquet, list_files, open_parquet, write_parquet
 from raygnn.data.transforms.values import is_text_type, parsed_times
 from raygnn.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import duckdb
 
-_SPLITS = ("train", "val", "test")
 _SAME = 1e-6  # relative difference of sums in another order
 _MOST_TIMES = 100_000
 _MOST_NAMES = 20  # of tables in a message
@@ -89,7 +88,7 @@ def write_labels(
         warnings = tables.leaks(columns, manifest)
         rows = tables.rows(columns, by_split)
     lines = []
-    for split in _SPLITS:
+    for split in SPLIT_NAMES:
         num_rows = sum(value == split for value in rows.column("split").to_pylist())
         spans = by_split[split]
         if num_rows == 0:
@@ -109,7 +108,7 @@ def write_labels(
 
 @dataclass(frozen=True)
 class _Columns:
-    """What the columns of a result are."""
+    """Roles of the columns of a result."""
 
     time: str
     node: str
@@ -395,7 +394,7 @@ class _Tables:
         """The rows to write, in the order of time and entity, with their splits."""
         cases = "".join(
             f" WHEN \"{columns.time}\" <= TIMESTAMP '{by_split[split][-1]}' THEN '{split}'"
-            for split in _SPLITS
+            for split in SPLIT_NAMES
         )
         if columns.target is None:
             given = ", ".join(f'"{label}"' for label in columns.labels)
@@ -480,10 +479,7 @@ def _declare(graph: str, manifest: Manifest, name: str, columns: _Columns, rows:
         others = [table for table in content[section] if table["type"] != entry["type"]]
         content[section] = [*others, entry]
     expected = Manifest.model_validate(content)
-    path = open_fs(join(manifest_folder(graph), files))
-    path[0].makedirs(path[1].rpartition("/")[0], exist_ok=True)
-    with path[0].open(path[1], "wb") as file:
-        pq.write_table(rows, file)
+    write_parquet(rows, join(manifest_folder(graph), files))
     uri = manifest_uri(graph)
     if expected == manifest:
         return

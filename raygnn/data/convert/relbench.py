@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 from raygnn.config.documents import dump_yaml, parse_yaml
 from raygnn.data.filesystem import join, open_fs, read_text, redact, write_text
 from raygnn.data.manifest import MANIFEST_NAME, Manifest
+from raygnn.data.splits import SPLIT_NAMES
+from raygnn.data.tables.files import write_parquet
 from raygnn.data.transforms.values import is_number_type, is_text_type
 from raygnn.errors import DataError, RuleError
 
-_SPLITS = ("train", "val", "test")
 _MOST_REPEATED = 0.5  # texts with a larger share of distinct values are names, not categories
 _ROW_ID = "row_id"
 
@@ -61,7 +62,7 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
     for name, spec in database["tables"].items():
         table, keys[name] = _with_key(tables[name], spec["pkey"])
         files = f"nodes/{name}.parquet"
-        _write(table, join(out, files))
+        write_parquet(table, join(out, files))
         left_out = {keys[name], spec["time_col"], *spec["fkeys"]}
         left_out |= {column for of, column in hidden if of == name}
         features = [
@@ -77,7 +78,7 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
             edges = table.select(columns).filter(pc.is_valid(table.column(column)))
             edges = _known(edges, column, tables[other], database["tables"][other]["pkey"])
             files = f"edges/{name}__{column}.parquet"
-            _write(edges, join(out, files))
+            write_parquet(edges, join(out, files))
             ends = {"source": keys[name], "target": column}
             edge_type = [name, column, other]
             manifest["edge_types"].append({"type": edge_type, "files": files, **ends, **time})
@@ -99,7 +100,7 @@ def _add_task(
 ) -> str:
     """Writes the rows of a task and declares them; returns a line about them."""
     parts = []
-    for split in _SPLITS:
+    for split in SPLIT_NAMES:
         rows = _read(join(folder, "tasks", name, f"{split}.parquet"))
         parts.append(rows.append_column("split", pa.array([split] * len(rows), pa.string())))
     rows = pa.concat_tables(parts, promote_options="permissive")
@@ -123,7 +124,7 @@ def _add_task(
             "labels": {"y": label},
             "split": "split",
         }
-    _write(rows, join(out, files))
+    write_parquet(rows, join(out, files))
     return f"{short}: {len(rows):,} rows, {task['task_type'].replace('_', ' ')}"
 
 
@@ -191,13 +192,6 @@ def _read(uri: str) -> pa.Table:
             "of RelBench 3: manifest.yaml, db and tasks.",
             id="prepare-relbench-file",
         ) from error
-
-
-def _write(table: pa.Table, uri: str) -> None:
-    fs, path = open_fs(uri)
-    fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-    with fs.open(path, "wb") as file:
-        pq.write_table(table, file)
 
 
 def _with_key(table: pa.Table, key: str | None) -> tuple[pa.Table, str]:

@@ -266,3 +266,15 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
             "Write the file again; it may be empty, cut off or of another format.",
             id="table-parquet-unreadable",
         ) from error
+
+
+def write_parquet(table: pa.Table, uri: str) -> None:
+    """Writes a table to one file, and makes its folder if needed.
+
+    Args:
+        uri: a local path or any fsspec URI.
+    """
+    fs, path = open_fs(uri)
+    fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+    with fs.open(path, "wb") as file:
+        pq.write_table(table, file)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from raygnn.config import Config
 
 
+_MIDNIGHT = " 00:00:00.000000"
+
+
 @dataclass(frozen=True)
 class NodeOutput(LabelOutput):
     """Prediction for each node of one type.
@@ -212,15 +215,11 @@ class NodeTarget(LabelTarget):
         for name in SPLIT_NAMES:
             chosen = times[getattr(self.splits, name)]
             if len(chosen):
-                ends = (AsOf("time", end.item(), self.seeds.time_unit) for end in _range(chosen))
+                ends = (
+                    AsOf("time", end.item(), self.seeds.time_unit)
+                    for end in (chosen.min(), chosen.max())
+                )
                 yield f"{name} {' to '.join(str(end).removesuffix(_MIDNIGHT) for end in ends)}"
-
-
-_MIDNIGHT = " 00:00:00.000000"
-
-
-def _range(times: np.ndarray) -> tuple[np.generic, np.generic]:
-    return times.min(), times.max()
 
 
 def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:

@@ -64,13 +64,14 @@ class NodeClassification(LabelTask[NodeBatch]):
         """Also for rows that see their future, and for training nodes without messages."""
         seeds = self.target.seeds.node_ids(self.target.splits.train)
         silent = self.silent_nodes(self.output.node_type, seeds, "the training nodes")
-        leaks = []
-        if self.target.seeds.time is not None and self.env.loaded.config.sampling.temporal is None:
-            leaks = [
+        found = super().warnings()
+        has_times = self.output.table is not None and self.target.seeds.time is not None
+        if has_times and self.env.loaded.config.sampling.temporal is None:
+            found.append(
                 "each row sees the graph of all times, also what is later than its own: "
                 "sampling.temporal is null. Set it to {}, or results may be too good."
-            ]
-        return [*super().warnings(), *(leaks if self.output.table else []), *silent]
+            )
+        return [*found, *silent]
 
     def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
         rows, positions = self.target.seeds, getattr(self.target.splits, split)
