@@ -113,14 +113,15 @@ def test_an_epoch_mines_with_the_weights_that_it_begins_with(ranks, graph, bundl
 def test_mined_negatives_change_the_epochs_after_the_first(ranks, graph, bundle_path, tmp_path):
     weights = {}
     for number in (0, 3):
-        for epochs in (1, 2):
-            changes = {"training__max_epochs": epochs}
-            folder = tmp_path / f"{number}-{epochs}"
-            config = _config(folder, graph, 1, {"mined_negatives": number}, **changes)
-            ranks.run(run_rank, 1, config, bundle_path)
-            weights[number, epochs] = torch.cat(
-                [tensor.ravel().double() for tensor in trained_weights(config).values()]
-            )
+        kept = tmp_path / f"{number}-kept"
+        keeps = [
+            {"type": "tests.numerics.test_mined_negatives.KeepMined", "args": {"folder": str(kept)}}
+        ]
+        config = _config(tmp_path / str(number), graph, 1, {"mined_negatives": number})
+        ranks.run(run_rank, 1, {**config, "callbacks": keeps}, bundle_path)
+        for epoch in range(3):
+            tensors = torch.load(kept / f"{epoch}.pt")["weights"].values()
+            weights[number, epoch] = torch.cat([tensor.ravel().double() for tensor in tensors])
     assert torch.equal(weights[0, 1], weights[3, 1])
     assert not torch.equal(weights[0, 2], weights[3, 2])
 
