@@ -49,7 +49,7 @@ from raygnn.data.manifest import (
     manifest_folder,
     manifest_uri,
 )
-from raygnn.data.tables.files import list_files, match_files
+from raygnn.data.tables.files import CsvFormat, list_files, match_files
 from raygnn.data.transforms.state import FittedColumn
 from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError, choose_from
@@ -189,20 +189,22 @@ class RowReader:
         """
         files = _files_by_type(self._manifest, uri, self._options.allow_outside)
         nodes = {
-            name: self._read_files(table, uri, files[table.type])
+            name: self._read_files(table, uri, *files[table.type])
             for name, table in self._nodes.items()
             if table.type in files
         }
         edges = {
-            name: self._read_files(table, uri, files[table.type])
+            name: self._read_files(table, uri, *files[table.type])
             for name, table in self._edges.items()
             if table.type in files
         }
         return self._addition(nodes, edges, of_tables=True)
 
-    def _read_files(self, table: _Table, uri: str, patterns: Sequence[str]) -> _Given:
+    def _read_files(
+        self, table: _Table, uri: str, patterns: Sequence[str], csv: CsvFormat | None
+    ) -> _Given:
         roots = (absolute(manifest_folder(uri)), *self._options.allow_outside)
-        files = list_files(roots[0], patterns, "--new-nodes", roots)
+        files = list_files(roots[0], patterns, "--new-nodes", roots, csv)
         names = table.needed
         columns = TableColumns(names, frozenset(names) - table.id_columns.keys())
         (scanned,) = scan_tables([(table.name, files, columns)], in_process)
@@ -415,7 +417,7 @@ class RowReader:
         if key not in self._widths:
             roots = (manifest_folder(self._uri), *self._options.allow_outside)
             place = f"features.{info.name}"
-            files = list_files(roots[0], table.spec.files, place, roots)[:1]
+            files = list_files(roots[0], table.spec.files, place, roots, table.spec.csv)[:1]
             columns = TableColumns(names, frozenset(names))
             (scanned,) = scan_tables([(place, files, columns)], in_process)
             self._widths[key] = [inspect(scanned, c, place, spec.dtype).width for c in names]
@@ -458,8 +460,8 @@ def _ends(table: _Table) -> list[tuple[str, str]]:
 
 def _files_by_type(
     base: Manifest, uri: str, allow_outside: Sequence[str]
-) -> dict[str | EdgeType, Sequence[str]]:
-    """Patterns of the files of new rows.
+) -> dict[str | EdgeType, tuple[Sequence[str], CsvFormat | None]]:
+    """Patterns of the files of new rows, and how texts among them are read.
 
     Raises:
         DataError: there is no file, or a type that the graph lacks.
@@ -467,12 +469,15 @@ def _files_by_type(
     folder = absolute(manifest_folder(uri))
     is_named = exists(manifest_uri(uri))
     manifest = Manifest.load(uri, allow_outside) if is_named else base
-    files: dict[str | EdgeType, Sequence[str]] = {
-        name: table.files for name, table in manifest.node_types.items()
+    tables: list[tuple[str | EdgeType, NodeTable | EdgeTable]] = [
+        *manifest.node_types.items(),
+        *((table.type, table) for table in manifest.edge_types),
+    ]
+    files: dict[str | EdgeType, tuple[Sequence[str], CsvFormat | None]] = {
+        type_: (here, table.csv)
+        for type_, table in tables
+        if (here := table.files if is_named else _present(folder, table.files))
     }
-    files |= {table.type: table.files for table in manifest.edge_types}
-    if not is_named:
-        files = {type_: here for type_ in files if (here := _present(folder, files[type_]))}
     if not files:
         expected = [name for table in base.node_types.values() for name in table.files]
         raise DataError(

@@ -23,6 +23,7 @@ from raygnn.config.section import Section
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import is_below, is_remote, join, read_text, reading_input, redact
+from raygnn.data.tables.files import PLAIN_CSV, CsvFormat
 from raygnn.data.transforms.spec import ColumnTransform, DateFormat, NumberFormat
 from raygnn.errors import DataError, RuleError
 
@@ -37,7 +38,7 @@ FeatureDtype = Literal["float16", "float32", "float64", "int8", "uint8", "int16"
 
 
 def _as_tuple(value: Any) -> Any:
-    if isinstance(value, str):
+    if isinstance(value, str | int):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
@@ -46,7 +47,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=
 
 
 def _column_kind(value: Any) -> str:
-    return "name" if isinstance(value, str) else "transform"
+    return "name" if isinstance(value, str | int) else "transform"
 
 
 def _as_columns(value: Any) -> Any:
@@ -67,7 +68,8 @@ Columns = Annotated[
 
 
 class _Section(Section):
-    model_config = ConfigDict(strict=False)  # a list is a tuple of names
+    # A list is a tuple of names; a column without a header is named by its position.
+    model_config = ConfigDict(strict=False, coerce_numbers_to_str=True)
 
 
 class DenseFeature(_Section):
@@ -138,14 +140,14 @@ class Label(_Section):
 
 
 def _read_label(value: Any) -> Any:
-    if isinstance(value, dict) and isinstance(value.get("column"), str):
+    if isinstance(value, dict) and isinstance(value.get("column"), str | int):
         return {"columns": value["column"], **{k: v for k, v in value.items() if k != "column"}}
-    return {"columns": value} if isinstance(value, str | list | tuple) else value
+    return {"columns": value} if isinstance(value, str | int | list | tuple) else value
 
 
 def _read_columns(value: Any) -> Any:
     is_column = isinstance(value, dict) and "column" in value
-    return {"columns": value} if is_column or isinstance(value, str | list | tuple) else value
+    return {"columns": value} if is_column or isinstance(value, str | int | list | tuple) else value
 
 
 def _feature_kind(value: Any) -> str:
@@ -195,7 +197,7 @@ class TimeColumn(_Section):
     @model_validator(mode="before")
     @classmethod
     def _accept_name(cls, value: Any) -> Any:
-        return {"column": value} if isinstance(value, str) else value
+        return {"column": value} if isinstance(value, str | int) else value
 
     @model_serializer
     def _as_short_as_given(self) -> Any:
@@ -213,6 +215,7 @@ class NodeTable(_Section):
     labels: dict[str, LabelSpec] = Field(default={})
     split: str | None = None
     time: TimeColumn | None = None
+    csv: CsvFormat | None = None
 
     @model_validator(mode="after")
     def _names_are_usable(self) -> NodeTable:
@@ -241,6 +244,7 @@ class EdgeTable(_Section):
     split: str | None = None
     directed: bool = True
     reverse_of: EdgeType | None = None
+    csv: CsvFormat | None = None
 
     @model_validator(mode="after")
     def _is_consistent(self) -> EdgeTable:
@@ -279,6 +283,7 @@ class LabelEdgeTable(_Section):
     split: str | None = None
     weight: str | None = None
     time: TimeColumn | None = None
+    csv: CsvFormat | None = None
 
     @model_validator(mode="after")
     def _names_are_usable(self) -> LabelEdgeTable:
@@ -309,6 +314,7 @@ class TrainingTable(_Section):
     labels: dict[str, LabelSpec] = Field(default={})
     split: str | None = None
     time: TimeColumn | None = None
+    csv: CsvFormat | None = None
 
     @model_validator(mode="after")
     def _names_are_usable(self) -> TrainingTable:
@@ -495,6 +501,9 @@ def _shorten(table: dict[str, Any]) -> None:
     for key, value in list(table.items()):
         if value is None or (key in {"features", "labels"} and not value):
             del table[key]
+    if csv := table.get("csv"):
+        defaults = PLAIN_CSV.model_dump()
+        table["csv"] = {key: value for key, value in csv.items() if value != defaults[key]}
     if len(table["files"]) == 1:
         table["files"] = table["files"][0]
     for group in ("features", "labels"):

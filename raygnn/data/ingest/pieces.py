@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from raygnn.data.ingest.scan import ScannedTable, Shard, plain_type
 from raygnn.data.tables import csv_tables
-from raygnn.data.tables.files import TableFormat, open_parquet
+from raygnn.data.tables.files import PLAIN_CSV, CsvFormat, TableFormat, open_parquet
 
 # A piece is large against the cost of a task and small against a worker's memory.
 PIECE_BYTES = 128 << 20
@@ -42,6 +42,7 @@ class Span:
     file_row_start: int
     num_rows: int
     block_rows: int
+    csv: CsvFormat = PLAIN_CSV
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def _cut_shard(shard: Shard) -> Iterator[tuple[Span, int]]:
         block = _BLOCK_BYTES * num_rows // max(size, 1)
         groups = tuple(range(start, stop)) if file.format == "parquet" else ()
         block_rows = max(_MIN_BLOCK_ROWS, min(block, _MAX_BLOCK_ROWS))
-        yield Span(file.uri, file.name, file.format, groups, row, num_rows, block_rows), size
+        span = Span(file.uri, file.name, file.format, groups, row, num_rows, block_rows, file.csv)
+        yield span, size
         start, row = stop, row + num_rows
 
 
@@ -138,7 +140,7 @@ def _read_span(
     span: Span, types: Mapping[str, pa.DataType], *, is_small: bool
 ) -> Iterator[pa.RecordBatch]:
     if span.format == "csv":
-        yield from csv_tables.read_batches(span.uri, span.name, types)
+        yield from csv_tables.read_batches(span.uri, span.name, types, span.csv)
         return
     with open_parquet(span.uri) as file:
         yield from file.iter_batches(

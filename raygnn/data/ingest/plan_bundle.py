@@ -238,7 +238,7 @@ def _node_table_name(node_type: str) -> str:
 
 def _list_files(manifest: Manifest, roots: Sequence[str]) -> dict[str, list[TableFile]]:
     return {
-        name: list_files(roots[0], table.files, f"{name}.files", roots)
+        name: list_files(roots[0], table.files, f"{name}.files", roots, table.csv)
         for name, table in _tables_of(manifest).items()
     }
 

@@ -99,7 +99,7 @@ def scan_tables(
             problems of all tables are listed.
     """
     sniffs = [
-        CsvSniff(file.uri, file.name, tuple(columns.names))
+        CsvSniff(file.uri, file.name, tuple(columns.names), file.csv)
         for _, files, columns in tables
         for file in files
         if file.format == "csv"
@@ -187,8 +187,10 @@ def _join_shards(
         for column in columns.names:
             if column not in footer.names:
                 # The first line of a text that has none of the columns may be no header.
-                is_header = file.format == "parquet" or any(
-                    c in footer.names for c in columns.names
+                is_header = (
+                    file.format == "parquet"
+                    or not file.csv.header
+                    or any(c in footer.names for c in columns.names)
                 )
                 missing = _missing(file.name, column, footer.names, is_header)
                 problems.append(f"{name}: {missing}")
@@ -292,9 +294,14 @@ def _content(manifest: Manifest) -> dict[str, Any]:
     content = manifest.model_dump(mode="json")
     if not content["training_tables"]:
         del content["training_tables"]
-    for table in (*content["edge_types"], *content["label_edges"]):
+    edges = [*content["edge_types"], *content["label_edges"]]
+    for table in edges:
         if not table["labels"]:
             del table["labels"]
+    others = (content["node_types"], content.get("training_tables", {}))
+    for table in (*edges, *(table for group in others for table in group.values())):
+        if table["csv"] is None:
+            del table["csv"]
     return content
 
 

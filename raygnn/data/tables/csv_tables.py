@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from raygnn.data.filesystem import redact
-from raygnn.data.tables.files import is_tab_separated, open_stream
+from raygnn.data.tables.files import PLAIN_CSV, CsvFormat, is_tab_separated, open_stream
 from raygnn.errors import DataError
 
 CsvKind = Literal["null", "int", "float", "bool", "string"]
@@ -63,6 +63,7 @@ class CsvSniff:
     uri: str
     name: str
     columns: tuple[str, ...]
+    form: CsvFormat = PLAIN_CSV
 
 
 @dataclass(frozen=True)
@@ -81,13 +82,14 @@ class CsvShape:
 
 def sniff(item: CsvSniff) -> CsvShape:
     """Counts the rows of a CSV file and finds the kinds of its needed columns."""
-    header = read_header(item.uri, item.name)
+    header = read_header(item.uri, item.name, item.form)
     wanted = [name for name in item.columns if name in header]
     kinds: dict[str, CsvKind] = dict.fromkeys(wanted, "null")
     num_rows = 0
     # A column has to be read to count rows, even where none of the needed ones is there.
     columns = wanted or list(header[:1])
-    for batch in read_batches(item.uri, item.name, dict.fromkeys(columns, pa.string())):
+    types = dict.fromkeys(columns, pa.string())
+    for batch in read_batches(item.uri, item.name, types, item.form):
         num_rows += batch.num_rows
         for name in wanted:
             kinds[name] = _kind_of(batch.column(name), kinds[name])
@@ -109,7 +111,9 @@ def arrow_type(kind: CsvKind) -> pa.DataType:
     return _TYPES[kind]
 
 
-def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    uri: str, name: str, types: Mapping[str, pa.DataType], form: CsvFormat = PLAIN_CSV
+) -> Iterator[pa.RecordBatch]:
     """Reads the columns in `types`, block by block.
 
     An empty field is null, and so is `NULL_MARK`. In columns of other types than text, so are
@@ -118,6 +122,8 @@ def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Itera
     Raises:
         DataError: a row has another number of fields, or a field does not read as its type.
     """
+    if not form.header:
+        types = {f"f{column}": kind for column, kind in types.items()}  # as Arrow names them
     convert = pa.csv.ConvertOptions(
         include_columns=list(types),
         column_types=dict(types),
@@ -125,13 +131,15 @@ def read_batches(uri: str, name: str, types: Mapping[str, pa.DataType]) -> Itera
         strings_can_be_null=False,
     )
     try:
-        with open_csv(uri, pa.csv.ReadOptions(), None, convert) as reader:
+        with _open_table(uri, form, convert) as reader:
             for batch in reader:
-                yield _with_gaps(batch)
+                batch = _with_gaps(batch)
+                yield batch if form.header else batch.rename_columns(_positions(batch.schema))
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
         raise DataError(
             f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Repair the file: "
-            "one header line, the same number of fields in each row, ids as in the node table.",
+            f"{'one header line, ' * form.header}the same number of fields in each row, ids as in "
+            "the node table.",
             id="table-csv-unreadable",
         ) from error
 
@@ -155,14 +163,15 @@ def open_csv(
     """Opens a text file of separated columns, to be read block by block.
 
     Args:
-        parse: None finds what separates the names of the header line.
+        parse: None detects the separator in the first line after the skipped ones.
     """
     read.block_size = _BLOCK_BYTES
     with ExitStack() as stack:
         try:
             stream = stack.enter_context(open_stream(uri))
             if parse is None:
-                parse = pa.csv.ParseOptions(delimiter=_separator(uri, stream.read(_HEADER_BYTES)))
+                start = stream.read(_HEADER_BYTES)
+                parse = pa.csv.ParseOptions(delimiter=_separator(uri, start, read.skip_rows))
                 # A compressed stream goes forward only.
                 if stream.seekable():
                     stream.seek(0)
@@ -180,15 +189,28 @@ def open_csv(
         yield stack.enter_context(reader)
 
 
-def read_header(uri: str, name: str) -> tuple[str, ...]:
-    """The column names of a CSV file.
+def _open_table(
+    uri: str, form: CsvFormat, convert: pa.csv.ConvertOptions | None = None
+) -> AbstractContextManager[pa.csv.CSVStreamingReader]:
+    read = pa.csv.ReadOptions(skip_rows=form.skip_lines, autogenerate_column_names=not form.header)
+    parse = None if form.separator is None else pa.csv.ParseOptions(delimiter=form.separator)
+    return open_csv(uri, read, parse, convert)
+
+
+def _positions(schema: pa.Schema) -> list[str]:
+    """The names of columns without a header: f0 becomes 0."""
+    return [name[1:] for name in schema.names]
+
+
+def read_header(uri: str, name: str, form: CsvFormat = PLAIN_CSV) -> tuple[str, ...]:
+    """The column names of a CSV file; the positions 0, 1, ... of one without a header.
 
     Raises:
         DataError: it has no header line, or cannot be read.
     """
     try:
-        with open_csv(uri, pa.csv.ReadOptions(), None) as reader:
-            return tuple(reader.schema.names)
+        with _open_table(uri, form) as reader:
+            return tuple(reader.schema.names if form.header else _positions(reader.schema))
     except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
         raise DataError(
             f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. "
@@ -202,11 +224,12 @@ def _cause(error: Exception) -> str:
     return _QUOTED_LINE.sub(r"\1", str(error))
 
 
-def _separator(uri: str, start: bytes) -> str:
-    """The separator: the most frequent candidate in the header line, a comma at a tie."""
+def _separator(uri: str, start: bytes, num_skipped: int) -> str:
+    """The separator: the most frequent candidate in the first line, a comma at a tie."""
     if is_tab_separated(uri):
         return "\t"
-    names = _QUOTED.sub("", start.split(b"\n", 1)[0].decode("utf-8", "replace"))
+    line, *_ = start.split(b"\n", num_skipped + 1)[num_skipped:] or [b""]
+    names = _QUOTED.sub("", line.decode("utf-8", "replace"))
     return max(_SEPARATORS, key=names.count)
 
 

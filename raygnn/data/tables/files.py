@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
+from raygnn.config.section import NonNegativeWhole, Section
 from raygnn.data.filesystem import (
     check_regular,
     is_below,
@@ -48,6 +50,23 @@ _STARS = re.compile(r"\*+")
 _NUMBERED = re.compile(rf"(.*?)\d+{_NUMBER}(\d+\..*)")
 
 
+class CsvFormat(Section):
+    """How the text files of a table are read.
+
+    Attributes:
+        separator: null detects it in the header line.
+        header: false for files without a line of names. Their columns are called 0, 1, and so on.
+        skip_lines: lines before the header, or before the data.
+    """
+
+    separator: Annotated[str, Field(min_length=1, max_length=1)] | None = None
+    header: bool = True
+    skip_lines: NonNegativeWhole = 0
+
+
+PLAIN_CSV = CsvFormat()
+
+
 @dataclass(frozen=True)
 class TableFile:
     """One file of a table.
@@ -56,6 +75,7 @@ class TableFile:
         name: the path as messages show it, below the graph's folder.
         version: the store's own mark of the content, where it keeps one.
         modified: modification time on a local disk.
+        csv: how a text file is read.
     """
 
     uri: str
@@ -64,10 +84,15 @@ class TableFile:
     size: int
     version: str | None = None
     modified: float | None = None
+    csv: CsvFormat = PLAIN_CSV
 
 
 def list_files(
-    folder: str, patterns: Sequence[str], place: str, roots: Sequence[str] | None = None
+    folder: str,
+    patterns: Sequence[str],
+    place: str,
+    roots: Sequence[str] | None = None,
+    csv: CsvFormat | None = None,
 ) -> list[TableFile]:
     """Finds the files of a table, each pattern's in the order of their names.
 
@@ -75,6 +100,7 @@ def list_files(
         folder: where relative patterns start.
         place: what messages call the field, such as `node_types.user.files`.
         roots: the only folders that patterns may lead to; null where a user wrote the patterns.
+        csv: format of text files, which may then have any suffix.
     Raises:
         DataError: a pattern matches nothing, or a file whose suffix says no known format, or only
             some of the files that number themselves, as `part-00000-of-00002.parquet` does; or it
@@ -93,7 +119,7 @@ def list_files(
         if _NUMBER not in pattern:  # else it asks for some of them
             _check_numbers([path for path, _ in found], f"{place}={pattern!r}")
         for path, info in found:
-            files.setdefault(path, _table_file(folder, path, info, place))
+            files.setdefault(path, _table_file(folder, path, info, place, csv))
     return list(files.values())
 
 
@@ -203,17 +229,21 @@ def is_parquet(uri: str) -> bool:
     return found is not None and found[1] == "parquet"
 
 
-def _table_file(folder: str, uri: str, info: Mapping[str, Any], place: str) -> TableFile:
+def _table_file(
+    folder: str, uri: str, info: Mapping[str, Any], place: str, csv: CsvFormat | None
+) -> TableFile:
     found = suffix_and_format(uri)
-    if found is None:
+    if found is None and csv is None:
         raise DataError(
             f"{place} is invalid: {redact(uri)} has none of the suffixes {', '.join(_FORMATS)}. "
-            "Rename the file, or narrow the pattern.",
+            "Rename the file, narrow the pattern, or set csv, as csv: {separator: ','}.",
             id="data-file-format",
         )
     version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), None)
     modified = None if is_remote(uri) else info.get("mtime")
-    return TableFile(uri, _short_name(folder, uri), found[1], info["size"], version, modified)
+    kind: TableFormat = "csv" if found is None else found[1]
+    name = _short_name(folder, uri)
+    return TableFile(uri, name, kind, info["size"], version, modified, csv or PLAIN_CSV)
 
 
 def _short_name(folder: str, uri: str) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.manifest import (
     DenseFeature,
     Manifest,
@@ -100,7 +101,7 @@ _REVERSE = f"{{{_EDGE}, reverse_of: [n, to, n]}}".replace("[n, to", "[n, back", 
             ("config-unknown-key", "yaml:4", "edge_type", "Did you mean edge_types?"),
         ),
         (_with(", features: {x: {indices: i}}"), ("config-required", "features.x.dim")),
-        (_with(", features: {x: 5}"), ("config-type", "node_types.n.features.x", "a mapping")),
+        (_with(", features: {x: 5.5}"), ("config-type", "node_types.n.features.x", "a mapping")),
         (_with(", features: {id: x}"), ("graph-column-reserved", "id")),
         (_with(", features: {a/b: x}"), ("graph-column-name", "a/b")),
         (_with(", features: {x: a}, labels: {x: b}"), ("graph-column-twice", "x")),
@@ -152,3 +153,25 @@ def test_all_problems_are_listed() -> None:
         Manifest.parse(_with(", foo: 1, bar: 2"))
     assert "n.foo" in str(raised.value)
     assert "n.bar" in str(raised.value)
+
+
+def test_text_files_without_a_header_are_read_by_position(tmp_path: Path) -> None:
+    (tmp_path / "nodes.dat").write_text("7|a|1.5\n8|b|2\n9|a|3\n")
+    (tmp_path / "edges.txt").write_text("3 lines\n7 8 0.5\n8 9 1.5\n")
+    (tmp_path / "graph.yaml").write_text("""
+format: raygnn/graph-v1
+node_types:
+  n: {files: nodes.dat, id: 0, labels: {y: 1}, features: {x: [2]}, csv: {header: false}}
+edge_types:
+  - {type: [n, to, n], files: edges.txt, source: 0, target: 1, weight: 2,
+     csv: {header: false, separator: " ", skip_lines: 1}}
+""")
+    bundle = ingest(tmp_path, cache_dir=tmp_path / "cache")
+    assert bundle.ids("n").to_pylist() == [7, 8, 9]
+    assert bundle.column("n", "x").ravel().tolist() == [1.5, 2, 3]
+    assert bundle.column("n", "y").tolist() == [0, 1, 0]
+    assert bundle.csc(("n", "to", "n")).indices.tolist() == [0, 1]
+    assert bundle.column(("n", "to", "n"), "weight").tolist() == [0.5, 1.5]
+    manifest = Manifest.load(tmp_path)
+    assert Manifest.parse(manifest.dump()) == manifest
+    assert "csv: {header: false}" in manifest.dump()
