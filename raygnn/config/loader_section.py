@@ -331,13 +331,14 @@ class Loader(Section):
     )
     num_threads: PositiveWhole | None = Field(
         default=None,
-        description="Sampler threads per worker, besides training; null is one, or, if training "
-        "keeps all cores busy, as many as torch has, which then take turns with training.",
+        description="Sampler threads per worker, besides training; null on a GPU is three quarters "
+        "of the cores divided by the node's workers. On a CPU it is one, or, if training keeps all "
+        "cores busy, as many as torch has, which then take turns with training.",
     )
     prefetch_batches: PositiveWhole | None = Field(
         default=None,
         description="Batches made ahead, per worker; null is one per sampler thread, or two "
-        "if they take turns with training or train on a GPU.",
+        "if they take turns with training, and one more in all on a GPU.",
     )
     train: TrainLoader | None = Field(
         default=None, description="Settings that differ for training."

@@ -96,6 +96,8 @@ class FullRanking:
             return query_rows.new_zeros(sum(self._state_sizes), dtype=torch.float64)
         filtered = known.keys(self.num_candidates)
         filtered = filtered[~torch.isin(filtered, keys, assume_unique=True)]
+        device = query_rows.device  # links come from the host, scores may be elsewhere
+        keys, filtered = keys.to(device), filtered.to(device)
         counts = self._count(query_rows, candidate_rows, keys, filtered, score_all)
         by_query = self._by_query(*counts[:3])
         return torch.cat([exact_state(self._by_link(*counts[1:])), exact_state(by_query)])

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from ray.train import Checkpoint, Result
 
 from raygnn.data.filesystem import arrow_filesystem
 from raygnn.outputs.checkpoints.store import CheckpointStore
 from raygnn.outputs.run_folder import RunFolder
 
+try:
+    from ray.train import Checkpoint, Result
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "ray":
+        raise
+    # Training in this process needs no Ray. The attributes are the same without it.
+    from types import SimpleNamespace as Checkpoint
 
-@dataclass(repr=False)  # Ray's own shows what matters
+    Result = Checkpoint
+
+
 class RunResult(Result):
-    """Ray's `Result`, and the model.
+    """Ray's `Result`, and the model; without Ray, a namespace with the same attributes."""
 
-    Attributes:
-        load_model: loads it; `model` calls it.
-    """
-
-    load_model: Callable[[], Any] | None = None
+    load_model: Callable[[], Any]
 
     @property
     def model(self) -> Any:
         """The trained model, as `raygnn.load` loads it: with the best weights, without a graph."""
-        assert self.load_model is not None
         return self.load_model()
 
 
@@ -45,11 +47,11 @@ def build_result(
 
     def checkpoint(which: str) -> Checkpoint | None:
         name = store.pointer(which)
-        return None if name is None else Checkpoint(store.path_of(name), filesystem=filesystem)
+        return None if name is None else Checkpoint(path=store.path_of(name), filesystem=filesystem)
 
     best = checkpoint("best")
     best_metrics = {name: value for name, value in metrics.items() if name.startswith("val/")}
-    return RunResult(
+    result = RunResult(
         metrics=metrics,
         checkpoint=checkpoint("last"),
         best_checkpoints=[] if best is None else [(best, best_metrics)],
@@ -58,5 +60,6 @@ def build_result(
         path=path,
         return_value=metrics,
         _storage_filesystem=filesystem,
-        load_model=load_model,
     )
+    result.load_model = load_model
+    return result

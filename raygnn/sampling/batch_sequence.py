@@ -66,10 +66,11 @@ class BatchSequence(ABC, Generic[BatchT]):
         classes: integers [num_examples], with `shuffle`: examples are drawn so that all classes
             come equally often in an epoch, see `BalancedOrder`. None takes each example once.
         num_threads: that make batches beside training; 0 makes each when it is asked for. None is
-            one, but where training keeps all cores busy: there as many as torch has make
+            three quarters of this worker's share of the cores to a CUDA device. On a CPU it is one,
+            but where training keeps all cores busy: there as many as torch has make
             `prefetch_batches` while training waits, then training has the cores to itself.
         prefetch_batches: made ahead, at least one for each thread; None is one, but two where
-            threads take turns with training, and to a CUDA device.
+            threads take turns with training, and one more in all to a CUDA device.
         device: where `iterate` leaves the batches. To a CUDA device they are copied ahead, beside
             what it computes; None, or a CPU, is this host's memory.
     Raises:
@@ -143,8 +144,8 @@ class BatchSequence(ABC, Generic[BatchT]):
         indices = range(first, stop, self.world_size)
         # A single batch has nothing to overlap with: starting a thread takes longer than it saves.
         num_threads, in_turns = self._threads() if len(indices) > 1 else (0, False)
-        ahead_a_thread = 2 if in_turns or self._copies is not None else 1
-        num_ahead = self.prefetch_batches or ahead_a_thread * num_threads
+        default_ahead = num_threads * (2 if in_turns else 1) + (self._copies is not None)
+        num_ahead = self.prefetch_batches or default_ahead
         make = partial(self._make_on_device, epoch)
         batches = map_ahead(make, indices, num_threads, num_ahead, in_turns=in_turns)
         if self._copies is not None:
@@ -158,9 +159,12 @@ class BatchSequence(ABC, Generic[BatchT]):
             return self.num_threads, False
         num_workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         num_busy, num_cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+        if self._copies is not None:
+            # The rest is for the thread that launches kernels, and for the system.
+            return max(1, 3 * num_cores // (4 * num_workers)), False
         # One thread of training shares a core with a sampler thread at no loss. Several wait for
         # the one that has to share.
-        in_turns = self._copies is None and num_busy > 1 and num_busy * num_workers >= num_cores
+        in_turns = num_busy > 1 and num_busy * num_workers >= num_cores
         return (num_busy, True) if in_turns else (1, False)
 
     def make(self, epoch: int, index: int) -> BatchT:

@@ -396,6 +396,22 @@ def test_sampler_threads_begin_copies_that_the_consumer_finishes(monkeypatch, nu
     assert not [t.name for t in threading.enumerate() if t.name.startswith("raygnn-sampler")]
 
 
+@pytest.mark.parametrize(("cores", "workers", "expected"), [(16, 1, 12), (16, 4, 3), (2, 2, 1)])
+def test_a_gpu_has_three_quarters_of_its_share_of_the_cores(monkeypatch, cores, workers, expected):
+    monkeypatch.setattr("raygnn.sampling.batch_sequence.DeviceCopies", _Copies)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(cores))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(workers))
+    asked = []
+
+    def map_ahead(make, items, *numbers, in_turns):
+        asked.append((*numbers, in_turns))
+        return iter(())
+
+    monkeypatch.setattr("raygnn.sampling.batch_sequence.map_ahead", map_ahead)
+    _loader(num_threads=None, device=torch.device("cuda", 0)).iterate(0)
+    assert asked == [(expected, expected + 1, False)]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("num_threads", [0, 1, 2])
