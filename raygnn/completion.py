@@ -68,7 +68,6 @@ def _words(commands: Sequence[str]) -> Mapping[str, list[str]]:
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The options of a parser, and the names and options of its subcommands."""
     for action in parser._actions:
         yield from (option for option in action.option_strings if option.startswith("--"))
         if isinstance(action, argparse._SubParsersAction):

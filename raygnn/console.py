@@ -155,7 +155,6 @@ def say_line(line: str) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """A JSON value with null for each number that is not finite."""
     if isinstance(value, Mapping):
         return {name: _finite(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -159,7 +159,6 @@ def _cluster() -> Finding:
 
 
 def _place(uri: str) -> Iterator[Finding]:
-    """Whether a folder or bucket can be written to, read and deleted from."""
     name, content = join(uri, f".raygnn-doctor-{uuid.uuid4().hex}"), b"raygnn"
     write_bytes(name, content)
     found = read_bytes(name)

@@ -65,11 +65,6 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
 
 
 def _listed(text: str, kind: str) -> list[int] | list[str]:
-    """Ids that stand between commas.
-
-    Raises:
-        ConfigError: the graph's ids are numbers, and one is not.
-    """
     names = [name.strip() for name in text.split(",")]
     if kind == "string":
         return names

@@ -146,7 +146,6 @@ class TrainingState:
         return bars
 
     def _metrics(self) -> list[Table]:
-        """A row for each metric; nothing before the first."""
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         best = "best" if self._best_epoch is None else f"best (epoch {self._best_epoch})"
         guesses = list(self._baselines)[:_MAX_BASELINES]
@@ -165,7 +164,6 @@ class TrainingState:
 
 
 def _bar(done: float | None) -> ProgressBar:
-    """A bar of a share; one that moves to and fro where the whole is not known."""
     return ProgressBar(
         total=None if done is None else 1.0,
         completed=done or 0.0,

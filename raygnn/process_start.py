@@ -84,7 +84,6 @@ def _user_cache() -> Path:
 
 
 def _can_make(folder: Path) -> bool:
-    """Makes a folder, as numba would; whether it is there then, and can be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -96,8 +95,6 @@ _PACKAGES = frozenset({"torch_geometric.datasets"})
 
 
 class _OnUse(MetaPathFinder):
-    """Finds what Python would, and has it run when an attribute of it is first asked for."""
-
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:

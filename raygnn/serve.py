@@ -189,7 +189,6 @@ def _is_loopback(host: str) -> bool:
 def _answers(
     opened: Callable[[], TrainedModel], precomputed: bool, as_of: str | int | float | None
 ) -> Answers:
-    """State of a replica."""
     from raygnn.serving.answers import Answers
 
     return Answers(opened(), precomputed=precomputed, as_of=as_of)

@@ -133,7 +133,6 @@ def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -
 
 
 def _check_needs(job: TrainJob, context: WorkerContext) -> None:
-    """Says what the run takes of a node, and checks that this one has it."""
     if job.needs is None:
         return
     here = socket.gethostname()
@@ -180,7 +179,6 @@ def _record_start(
 
 
 def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str, Any]:
-    """Hands the worker over to the user's loop; what it returns are the final metrics."""
     name = job.loaded.config.loop
     assert name is not None
     loop: Any = resolve(name, "loop", job.loaded.allow_modules)
@@ -201,7 +199,6 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
 
 
 def _callbacks(job: TrainJob) -> list[Callback]:
-    """History, progress, loggers and profiler, then the configured ones."""
     loaded, folder = job.loaded, job.folder
     injected = {"logs_uri": folder.logs_uri, "run_name": folder.name}
     callbacks: list[Callback] = [HistoryWriter(folder), Progress()]
@@ -296,7 +293,6 @@ def _say_outputs(folder: RunFolder, model_uri: str, usage: str) -> None:
 def _write_failure(
     job: TrainJob, engine: Engine, logged: LogRows, advice: Advice, error: Exception
 ) -> None:
-    """Leaves metrics.json and report.html of a failed run, which say what happened."""
     folder, what = job.folder, describe(error)
     try:
         with folder.lock():

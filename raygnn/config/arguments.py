@@ -119,7 +119,6 @@ def argument_problems(
 
 
 def _either(problems: Sequence[Problem]) -> Problem:
-    """One problem of a value that fits no member of a union."""
     first, *others = dict.fromkeys(problems)
     if not others:
         return first

@@ -138,7 +138,6 @@ def _import(path: str) -> Any:
 
 
 def _meanings(component: type, record: type | None) -> Mapping[str, str]:
-    """By argument, from the class that is most derived."""
     found: dict[str, str] = {}
     for described in (*component.__mro__, *(record.__mro__ if record else ())):
         for name, text in _entries(described):
@@ -147,7 +146,6 @@ def _meanings(component: type, record: type | None) -> Mapping[str, str]:
 
 
 def _entries(described: type) -> Iterator[tuple[str, str]]:
-    """The entries of the sections Args and Attributes of a class's own docstring."""
     lines = inspect.cleandoc(vars(described).get("__doc__") or "").splitlines()
     names: list[str] = []
     texts: list[str] = []

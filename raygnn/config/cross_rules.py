@@ -209,7 +209,6 @@ def _parts_suffice(config: Sections) -> Iterable[Problem]:
 
 
 def _tasks_trained(config: Sections) -> tuple[tuple[str, ...], str]:
-    """The key of the task, and what is wrong with it in a mode that does not train all."""
     mode = config.data.mode
     if config.tasks:
         return ("tasks",), f"data.mode is {mode}, which trains one task"

@@ -144,7 +144,6 @@ class TemporalSplit(Section):
 
 
 def _comparable(time: int | float | str) -> float:
-    """Seconds or the number itself; a date without a zone is in UTC, as in Arrow tables."""
     if not isinstance(time, str):
         return time
     date = datetime.fromisoformat(time)

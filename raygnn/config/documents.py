@@ -167,8 +167,6 @@ class _Composer(
     yaml.composer.Composer,
     yaml.resolver.BaseResolver,
 ):
-    """PyYAML up to its nodes, with the scalars of YAML 1.2, and limits while it reads."""
-
     def __init__(self, text: str) -> None:
         yaml.reader.Reader.__init__(self, text)
         yaml.scanner.Scanner.__init__(self)
@@ -205,8 +203,6 @@ class _Composer(
 
 
 class _Builder:
-    """Makes values of nodes, so that nothing is shared where an alias stands twice."""
-
     def __init__(self, document: YamlDocument) -> None:
         self._document, self._limits = document, Limits()
 
@@ -294,7 +290,6 @@ def _bad_tag(node: yaml.Node, line: int) -> RuleError:
 
 
 def _text(text: str) -> str:
-    """Joins surrogate pairs, as JSON escapes characters beyond U+FFFF."""
     if text.isascii() or _is_encodable(text):
         return text
     try:
@@ -304,8 +299,6 @@ def _text(text: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what either version of YAML would take for something else than a text."""
-
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own protocol
         key: list(resolvers) for key, resolvers in yaml.SafeDumper.yaml_implicit_resolvers.items()
     }
@@ -397,7 +390,6 @@ def _too_deep() -> RuleError:
 
 
 def _check_json(value: Any) -> None:
-    """Checks depth and scalars, level by level: `value` may be deeper than Python's stack."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []

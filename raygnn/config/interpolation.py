@@ -63,7 +63,6 @@ class _Resolver:
         self._result, self._limits = result, Limits()
 
     def resolve(self, *, keep_env: bool) -> dict[str, Any]:
-        """The whole config; nothing where it is beyond the limits."""
         resolved = {}
         for key, value in self._raw.items():
             try:
@@ -74,7 +73,6 @@ class _Resolver:
         return resolved
 
     def walk(self, value: Any, path: KeyPath, trail: tuple[str, ...], *, keep_env: bool) -> Any:
-        """Resolves a subtree; `trail` are the references that led here."""
         self._limits.check(value, max(len(path), len(trail)))
         if isinstance(value, Mapping):
             return {
@@ -161,7 +159,6 @@ class _Resolver:
         return self.walk(value, path, (*trail, name), keep_env=keep_env)
 
     def _lookup(self, target: KeyPath) -> Any:
-        """Looks into the config, and into the defaults where the config says nothing."""
         for length in range(len(target) + 1):
             value = value_at(self._raw, target[:length])
             if value is MISSING:
@@ -202,7 +199,6 @@ class _Resolver:
         return text if is_nested and not text.lstrip().startswith(("[", "{")) else value
 
     def _report(self, trail: tuple[str, ...], problem: Problem) -> None:
-        """Only the place that holds the bad reference reports it, not those that refer to it."""
         if not trail:
             self._result.problems.append(problem)
 

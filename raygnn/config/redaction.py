@@ -133,12 +133,10 @@ def redact(value: Any, secrets: Collection[str] = (), path: Sequence[object] = (
 
 
 def _words(name: str) -> list[str]:
-    """`a.secretAccessKey` as secret, access, key: the words of what follows the last dot."""
     return [word.lower() for word in _WORD.findall(name.rpartition(".")[2])]
 
 
 def _hides(name: object, value: Any) -> bool:
-    """Whether a value is secret under its name."""
     if value is None or isinstance(value, bool) or not is_secret_name(name):
         return False
     if isinstance(value, str):
@@ -151,7 +149,6 @@ def _hides(name: object, value: Any) -> bool:
 
 
 def _is_option(item: object) -> bool:
-    """Whether the next item of a list may be this one's value: `--password x`, `Cookie x`."""
     return isinstance(item, str) and (
         item.startswith("-") or _HEADER.match(f"{item}: x") is not None
     )
@@ -163,7 +160,6 @@ def _without_header(match: re.Match[str]) -> str:
 
 
 def _without_values(pattern: re.Pattern[str], text: str) -> str:
-    """Hides the values of secret names; other values are searched in turn, as they may be texts."""
     parts, start = [], 0
     match = pattern.search(text)
     while match is not None:

@@ -60,7 +60,6 @@ def _intro(section: type[Section]) -> list[str]:
 
 
 def _subsections(path: str, section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
-    """Sections below a section that are described on their own: all but plain components."""
     for name, field in section.model_fields.items():
         for inner in sections_in(field.annotation):
             if inner is Component:
@@ -105,7 +104,6 @@ def _plain(value: Any) -> Any:
 
 
 def _yaml(value: Any) -> str:
-    """A value on one line, as YAML has it."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_yaml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
@@ -118,7 +116,6 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _members(annotation: Any) -> list[Any]:
-    """The members of a union, without what is annotated to them."""
     origin = typing.get_origin(annotation)
     if origin is Annotated:
         return _members(typing.get_args(annotation)[0])

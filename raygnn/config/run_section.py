@@ -330,7 +330,6 @@ def broken_space(tune: Tune, root: type[Section]) -> Iterable[Problem]:
 
 
 def _unknown_key(path: KeyPath, root: type[Section]) -> tuple[str, list[str]] | None:
-    """The first part of a path that no section there has, as a path, and what they have."""
     sections: list[type[Section]] = [root]
     for depth, part in enumerate(path):
         if not sections:

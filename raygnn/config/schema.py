@@ -48,8 +48,6 @@ class Config(Sections):
 
 
 def _alone(config: Config, name: str, entry: TaskEntry) -> Config:
-    """The config of a run of one of several tasks."""
-
     def monitored(section: Any) -> Any:
         if section is None or section.monitor is None:
             return section
@@ -124,7 +122,6 @@ def _fill_component(component: Any, default: Mapping[str, Any]) -> Any:
 
 
 def _let_batch_size_follow(filled: dict[str, Any]) -> None:
-    """With the other two of the triple given, the default batch size gives way."""
     training, loader = filled.get("training"), filled.get("loader", {})
     if not isinstance(training, dict) or not isinstance(loader, dict) or "batch_size" in loader:
         return

@@ -271,7 +271,6 @@ def _broken_name(name: str) -> Problem | None:
 
 
 def _apply(override: Override, result: Overridden, defaults: Mapping[str, Any]) -> bool:
-    """Applies one override; False, with a problem, where it does not fit."""
     try:
         parent = _parent(override, result.value, defaults)
         key: Any = override.path[-1]
@@ -292,7 +291,6 @@ def _apply(override: Override, result: Overridden, defaults: Mapping[str, Any]) 
 
 
 def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """The mapping or list that holds the overridden key; missing mappings are made."""
     node: Any = root
     for depth, part in enumerate(override.path[:-1], 1):
         here, follows = override.path[:depth], override.path[depth]
@@ -331,7 +329,6 @@ def _is_component(path: KeyPath) -> bool:
 
 
 def _is_task(path: KeyPath) -> bool:
-    """Whether a place is one of several tasks."""
     return path[0] == "tasks" and len(path) == 2
 
 

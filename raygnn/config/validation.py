@@ -206,7 +206,6 @@ def _problem(
 
 
 def _short_names(path: KeyPath) -> list[str]:
-    """The short names of a component at a place; empty where there is no component."""
     if path[:1] == ("tasks",) and len(path) == 2:
         return sorted(SLOTS["task"].names.keys() - {SEVERAL_TASKS})
     place = ".".join(key for key in path if isinstance(key, str))
@@ -227,13 +226,11 @@ def type_rule(error: Mapping[str, Any]) -> Problem:
 
 
 def _yaml_word(choice: str) -> str:
-    """A choice as pydantic prints it, as YAML writes it."""
     word = choice.strip().strip("'")
     return word.lower() if word in ("True", "False") else word
 
 
 def _real_path(loc: tuple[str | int, ...], value: Any, kind: str) -> KeyPath:
-    """Pydantic's location without the tags of unions, which are no keys of the config."""
     path: list[str | int] = []
     for position, part in enumerate(loc):
         inner = value_at(value, (part,))
@@ -245,7 +242,6 @@ def _real_path(loc: tuple[str | int, ...], value: Any, kind: str) -> KeyPath:
 
 
 def _keys_at(path: KeyPath, value: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
-    """The keys that a section knows; of a section of several kinds, those of the given kind."""
     sections = list(_sections_at(path, root))
     kind = value_at(value, (*path, "type"))
     matching = [s for s in sections if kind in _literals(s)] or sections
@@ -280,6 +276,5 @@ def _sections_at(path: KeyPath, root: type[BaseModel]) -> list[type[BaseModel]]:
 
 
 def _listed_in(section: type[BaseModel]) -> list[type[BaseModel]]:
-    """The sections that the lists of a section hold."""
     lists = [f for f in section.model_fields.values() if typing.get_origin(f.annotation) is tuple]
     return [inner for field in lists for inner in sections_in(field.annotation)]

@@ -205,7 +205,6 @@ def _chunks(num_rows: int, chosen: Rows | None) -> Iterator[slice | np.ndarray]:
 
 
 def _positions(offsets: np.ndarray, rows: slice | np.ndarray) -> slice | np.ndarray:
-    """Indexes the elements of rows, row by row."""
     if isinstance(rows, slice):
         return slice(int(offsets[rows.start]), int(offsets[rows.stop]))
     lengths = offsets[rows + 1] - offsets[rows]

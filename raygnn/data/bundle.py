@@ -128,7 +128,6 @@ class SeedRows:
 
     @classmethod
     def of_nodes(cls, bundle: Bundle, node_type: str) -> SeedRows:
-        """The nodes of a type as rows."""
         columns = bundle.columns(node_type)
         time = bundle.column(node_type, "time") if "time" in columns else None
         assert not isinstance(time, SparseColumn)
@@ -251,7 +250,6 @@ class Bundle:
         return list(self._edges)
 
     def num_nodes(self, node_type: str) -> int:
-        """Number of nodes of a type."""
         return self._node(node_type).num_nodes
 
     def num_edges(self, edge_type: EdgeType) -> int:
@@ -481,7 +479,6 @@ class Bundle:
         return self._edges[edge_type]
 
     def _edges_name(self, edge_type: EdgeType) -> str:
-        """Name of the folder of arrays that are derived from these edges."""
         return edge_type_name(edge_type)
 
     def _folder(self, type_: str | EdgeType) -> Path:
@@ -508,8 +505,6 @@ class Bundle:
 
 
 class _TypesOfBundle(Bundle):
-    """Some types of a bundle, in an order of their own."""
-
     def __init__(
         self, bundle: Bundle, node_types: tuple[str, ...], edge_types: tuple[EdgeType, ...]
     ) -> None:

@@ -60,7 +60,6 @@ class Addition:
         return list(self.edges)
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """The columns that are read."""
         return self.infos[type_]
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:

@@ -187,7 +187,6 @@ def _choice(
 
 
 def _merged(before: FittedFeature | None, fitted: Sequence[FittedColumn | None]) -> FittedFeature:
-    """The feature with these transforms, and the columns without one as they are."""
     assert before is not None
     parts = zip(before.parts, fitted, strict=True)
     return replace(before, parts=tuple(new or old for old, new in parts))
@@ -195,8 +194,6 @@ def _merged(before: FittedFeature | None, fitted: Sequence[FittedColumn | None])
 
 @dataclass(frozen=True)
 class _ChosenNodes:
-    """Nodes by their id in a bundle; rows that ingest has dropped are not chosen."""
-
     columns: tuple[str, ...]
     bundle: Bundle
     node_type: str
@@ -210,8 +207,6 @@ class _ChosenNodes:
 
 @dataclass(frozen=True)
 class _UntilTime:
-    """Edges that are not later than a time."""
-
     columns: tuple[str, ...]
     plan: DensePlan
     until: int | float

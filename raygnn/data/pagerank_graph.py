@@ -91,8 +91,6 @@ def pagerank_graph(
 
 
 class _PagerankGraph(Bundle):
-    """The nodes of a bundle with the edges of `pagerank_graph`."""
-
     def __init__(self, bundle: Bundle, settings: PagerankSettings, folder: Path) -> None:
         self._whole, self._settings, self._edge_folder = bundle, settings, folder
         (edge,) = bundle._edges.values()
@@ -108,7 +106,6 @@ class _PagerankGraph(Bundle):
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the complete graph and of the settings of its walks."""
         return f"{self._whole.fingerprint}.{self._settings.name}"
 
     def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:
@@ -210,7 +207,6 @@ def push_all(indptr, indices, sources, settings, slots, neighbors, weights, coun
 
 @njit(nogil=True, cache=True)
 def _push(indptr, indices, source, settings, slots, local):  # type: ignore[no-untyped-def]
-    """Fills nodes, the source first, and their PageRank; returns how many there are."""
     _, alpha, epsilon = settings
     nodes, found, residual, is_waiting, queue = local
     nodes[0], found[0], residual[0], is_waiting[0], queue[0] = source, 0.0, 1.0, True, 0
@@ -247,7 +243,6 @@ def _push(indptr, indices, source, settings, slots, local):  # type: ignore[no-u
 
 @njit(nogil=True, cache=True)
 def _keep_largest(nodes, found, neighbors, weights):  # type: ignore[no-untyped-def]
-    """Keeps those of the most PageRank, ascending, of equal ones the lower; returns how many."""
     kept = np.arange(len(nodes))
     if len(nodes) > len(neighbors):
         least = np.partition(found, len(nodes) - len(neighbors))[len(nodes) - len(neighbors)]

@@ -71,14 +71,12 @@ def ask_for_rows(rows: np.ndarray, ids: np.ndarray) -> None:
 
 @cache
 def _madvise() -> int:
-    """Address of the C library's function; 0 if it has none."""
     function = getattr(ctypes.CDLL(None), "madvise", None)
     return ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
 
 
 @njit(nogil=True, cache=True)
 def _call(madvise: int, first: int, num_bytes: int, advice: int) -> None:
-    """Calls a C function (pointer, size_t, int)."""
     call_with_range(madvise, first, num_bytes, advice)
 
 

@@ -281,7 +281,6 @@ def temporal_codes(
 
 
 def _quantile(ordered: np.ndarray, share: float) -> int | float | None:
-    """The first time past the share. None if there is none."""
     # Ten digits, so that 0.7 * 10 counts as 7, not as 7.000000000000001.
     position = math.ceil(round(share * len(ordered), 10))
     return ordered[position].item() if position < len(ordered) else None

@@ -135,7 +135,6 @@ class EdgeTables:
         return [torch.cat(rows) for rows in zip(*parts, strict=True)]
 
     def _ids(self, positions: np.ndarray) -> tuple[pa.Array, pa.Array]:
-        """Original ids of sources and targets."""
         source_type, _, target_type = self._edges.edge_type
         sources, targets = self._edges.ends(positions)
         bundle = self._task.env.bundle

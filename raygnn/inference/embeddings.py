@@ -77,11 +77,9 @@ class KeptEmbeddings(Embeddings):
         return self._rows[node_type][first:last]
 
     def all_rows(self, node_type: str) -> Tensor:
-        """See `Embeddings`."""
         return self._rows[node_type]
 
     def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
-        """See `Embeddings`."""
         return self._rows[node_type][torch.from_numpy(ids)]
 
 
@@ -210,7 +208,6 @@ class SampledEmbeddings(Embeddings):
 
     @torch.no_grad()
     def rows(self, node_type: str, first: int, last: int) -> Tensor:
-        """See `Embeddings`."""
         size = self.alignment
         assert first % size == 0
         parts = []
@@ -223,7 +220,6 @@ class SampledEmbeddings(Embeddings):
         return torch.cat(parts)
 
     def all_rows(self, node_type: str) -> Tensor:
-        """See `Embeddings`."""
         return self._compute(
             node_type,
             self._loaders[node_type].num_examples,
@@ -252,7 +248,6 @@ class SampledEmbeddings(Embeddings):
     def _compute(
         self, node_type: str, num_rows: int, size: int, rows_of: Callable[[int, int], Tensor]
     ) -> Tensor:
-        """Has all ranks compute so many rows, `size` at a time."""
         # A user's model does not say how wide its output is: the first batch does.
         width = self.rows(node_type, 0, min(self.alignment, num_rows)).shape[1]
         chunks = [(first, min(first + size, num_rows)) for first in range(0, num_rows, size)]

@@ -90,7 +90,6 @@ def evaluate_model(
 def _as_asked(
     loaded: LoadedConfig, encoder: GraphEncoder, *, exact: bool, takes_all: bool
 ) -> LoadedConfig:
-    """The config, with this way of encoding, and all labelled nodes as test nodes if asked."""
     config = loaded.config
     by_layers = exact and is_layerwise(encoder) and config.sampling.temporal is None
     how = {"eval": "exact" if by_layers else "sampled"}

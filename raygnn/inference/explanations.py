@@ -189,8 +189,6 @@ def check_explained(spec: ModelSpec) -> LabelOutput:
 
 
 class _Explained:
-    """One node, explained; the tables' rows of it."""
-
     def __init__(
         self,
         batch: NodeBatch,
@@ -226,7 +224,6 @@ class _Explained:
         self.neighbors = self._neighbor_table()
 
     def drawn(self) -> Drawn:
-        """The picture's data of the node."""
         row = self.predictions.to_pylist()[0]
         kept = [e for e in self.edges.to_pylist() if e["kept"]]
         index = self._masked.edge_index[:, self._kept_edges].t().tolist()
@@ -328,7 +325,6 @@ class _Explained:
 
     @cached_property
     def _id_type(self) -> pa.DataType:
-        """Ids of any node type: texts, unless all are numbers."""
         kinds = {self._bundle.id_map(name).kind for name in self._bundle.node_types}
         return pa.int64() if kinds == {"int"} else pa.string()
 
@@ -342,7 +338,6 @@ class _Explained:
         return list(ids.cast(self._id_type).to_pylist())
 
     def _names_of(self, flat: int) -> str:
-        """Type, where there are several, and id of a node by its row of x."""
         name, span = next((n, r) for n, r in self._masked.rows.items() if flat in r)
         n_id = self._batch.nodes[name].n_id[flat - span.start]
         shown = str(self._ids(name, n_id[None])[0])
@@ -354,8 +349,6 @@ class _Explained:
 
 
 class _Label(nn.Module):
-    """The probability of one label; of all until one is chosen."""
-
     label: int | None = None
 
     def forward(self, outputs: Tensor) -> Tensor:
@@ -447,7 +440,6 @@ def input_columns(spec: ModelSpec, manifest: Manifest | None) -> dict[str, list[
 
 
 def _of_transforms(name: str, fitted: FittedFeature) -> list[Element]:
-    """Column names in the order of `CategoryInputs`: numbers, then categories."""
     numbers, embedded, position = [], [], 0
     codes: Mapping[int, int] = fitted.num_codes
     for part in fitted.parts:

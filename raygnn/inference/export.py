@@ -148,7 +148,6 @@ class PlainHetero(nn.Module):
 def _layer_rows(
     layer: HeteroLayer, x: Mapping[str, Tensor], edge_index: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Output of a layer over the complete graph, by PyG's own convolutions."""
     out = {name: layer.lin_self[name](rows) for name, rows in x.items()}
     for edge_type in layer.edge_types:
         source, _, target = edge_type
@@ -217,7 +216,6 @@ def export_onnx(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
 
 
 def _names(given: Sequence[Any]) -> dict[str, Tensor]:
-    """The tensors of a program's inputs by name, in their order."""
     names: dict[str, Tensor] = {}
     for what, each in zip(("x", "edge_index"), given, strict=True):
         if isinstance(each, Mapping):
@@ -230,7 +228,6 @@ def _names(given: Sequence[Any]) -> dict[str, Tensor]:
 def _program(
     model: nn.Module, spec: ModelSpec, name: str
 ) -> tuple[torch.export.ExportedProgram, tuple[Any, Any]]:
-    """The checked program, and inputs that it was not made with."""
     encoder: Any = model.encoder
     is_hetero = isinstance(encoder.module, Hetero)
     is_one_type = len(spec.node_types) == 1 and len(spec.edge_types) <= 1
@@ -307,7 +304,6 @@ def _random_graph(spec: ModelSpec, num_nodes: int, num_edges: int) -> tuple[Tens
 def _random_types(
     spec: ModelSpec, num_nodes: int, num_edges: int
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Example inputs with a different number of nodes and edges per type, and rare categories."""
     draw = torch.Generator().manual_seed(num_nodes)
     sizes = {name: num_nodes + i for i, name in enumerate(spec.node_types)}
     x = {n: torch.randn(size, spec.widths[n], generator=draw) for n, size in sizes.items()}
@@ -339,7 +335,6 @@ def _check_equal(found: Any, expected: Any) -> None:
 
 
 def _note(model: nn.Module, spec: ModelSpec) -> str:
-    """Inputs and outputs of a program, as JSON."""
     encoder: Any = model.encoder
     is_hetero, output = isinstance(encoder.module, Hetero), spec.output
     gives: dict[str, Any] = {"output": "embeddings"}

@@ -112,7 +112,6 @@ def precise_decoder(model: nn.Module) -> Decoder:
 
 
 def _known(request: TopKRequest, bundle: Bundle) -> list[KnownPositives]:
-    """Links that are left out, by edge type."""
     links = [LinkSplit(t, labels=_has_labels(bundle, t)) for t in request.filter_known]
     if request.times is None:
         return [known_positives(bundle, link) for link in links]

@@ -178,7 +178,6 @@ class OutputFolder:
         (target / _ALIVE).unlink(missing_ok=True)
 
     def _abandon(self) -> None:
-        """Removes what was written of an output that does not come about."""
         if self._is_staged:
             self._discard(Path(self.staged_uri))
         else:
@@ -189,7 +188,6 @@ class OutputFolder:
         return self.staged_uri != self.uri
 
     def _remove_leftovers(self) -> None:
-        """Removes what calls that were killed have left beside the target."""
         target = Path(self.uri)
         pattern = f"{glob.escape(target.name)}.partial-{'[0-9a-f]' * 8}"
         for folder in target.parent.glob(pattern):
@@ -197,7 +195,6 @@ class OutputFolder:
                 self._discard(folder)
 
     def _discard(self, staged: Path) -> None:
-        """Removes a folder beside the target, which takes back what was to be replaced."""
         target = Path(self.uri)
         if (staged / _REPLACED).exists() and not target.exists():
             (staged / _REPLACED).rename(target)

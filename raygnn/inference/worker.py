@@ -89,13 +89,11 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
 
 
 def _num_nodes(job: InferenceJob, bundle: Bundle, node_type: str) -> int:
-    """Number of nodes of a type to encode."""
     nodes = job.request.nodes if isinstance(job.request, NodeRequest) else None
     return bundle.num_nodes(node_type) if nodes is None else len(nodes[node_type])
 
 
 def _set_up(job: InferenceJob, context: WorkerContext) -> tuple[Task, nn.Module]:
-    """The task and the trained model, for the part of the graph that it reads."""
     prepare_process(job.model.loaded)
     opened = (Bundle if job.parts is None else Outline).open(job.bundle_path)
     bundle = job.model.fitted(opened)
@@ -113,7 +111,6 @@ def _write(
     embeddings: Embeddings,
     context: WorkerContext,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Writes all tables; every rank takes every world-size-th file of each."""
     bundle = task.env.bundle
     if isinstance(job.request, TopKRequest):
         search = NeighborSearch(job.request, bundle, model, embeddings, context.device)
@@ -135,7 +132,6 @@ def _write(
 def _write_edges(
     job: InferenceJob, request: EdgeRequest, task: Task, model: nn.Module, context: WorkerContext
 ) -> dict[str, list[dict[str, Any]]]:
-    """Writes the table of edges; every rank takes every world-size-th file."""
     env, spec = task.env, task.spec
     assert spec is not None
     edges = edges_to_predict(spec, env.bundle)

@@ -103,7 +103,6 @@ class Baselines:
         return None
 
     def _of_means(self, variances: Sequence[float]) -> float | None:
-        """Standard error of a mean over classes."""
         return math.sqrt(sum(variances)) / len(variances) if variances else None
 
 
@@ -196,7 +195,6 @@ def label_baselines(
 
 
 def _metrics_of(metrics: Sequence[Any], guess: Tensor, targets: Tensor) -> dict[str, float]:
-    """Metrics of one guess for all rows."""
     prediction = guess.expand(len(targets), -1)
     found: dict[str, float] = {}
     for metric in metrics:
@@ -224,7 +222,6 @@ def own_metrics(metrics: Sequence[Any]) -> list[Metric]:
 def _expected_metrics(
     metrics: Sequence[Any], shares: np.ndarray, of_split: np.ndarray, labels: np.ndarray
 ) -> dict[str, float]:
-    """Metrics of the expected counts of guesses that are drawn by the shares of training."""
     num_rows = len(labels)
     found: dict[str, float] = {}
     for metric in metrics:

@@ -53,8 +53,6 @@ class BatchStatistics:
 
 
 class _NormStatistics:
-    """The part of one batch norm: mean times rows, variance times rows, and rows."""
-
     def __init__(self, module: Any, sums: Tensor) -> None:
         self.module = module
         self._sums = sums

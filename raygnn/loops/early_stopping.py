@@ -144,7 +144,6 @@ def _stopping_metric(stopping: EarlyStopping, has_validation: bool, default: Wat
 
 
 def _observable(monitor: str, mode: str, has_validation: bool) -> tuple[str, str]:
-    """The metric; without a validation split the training loss takes the place of `val/...`."""
     if monitor.startswith("val/") and not has_validation:
         return "train/loss", "min"
     return monitor, mode

@@ -195,7 +195,6 @@ class Engine:
     def _compute_gradients(
         self, batches: Iterator[Batch], epoch: int, indices: range
     ) -> StepTotals:
-        """Leaves the gradient and statistics of the step, over all ranks, where they are read."""
         local = LocalTotals()
         self.optimization.module.train()
         self.optimization.statistics.clear()
@@ -216,7 +215,6 @@ class Engine:
         return totals
 
     def _apply(self, totals: StepTotals) -> float:
-        """Changes the weights by the summed gradients; returns the gradients' norm."""
         self.callbacks.call("after_sync_grad", totals)
         self.callbacks.call("before_clip_grad_norm")
         grad_norm = self.optimization.clip(self.position.step + 1)
@@ -266,7 +264,6 @@ class Engine:
             self.context.report(report, None)
 
     def _validate_and_judge(self) -> bool:
-        """Validates, and returns whether the model is the best so far."""
         with nullcontext() if self.average is None else self.average.applied():
             return self._judge(self._validate())
 
@@ -288,7 +285,6 @@ class Engine:
         return metrics
 
     def _judge(self, metrics: dict[str, float]) -> bool:
-        """Lets the policies decide on one validation; returns whether it is the best so far."""
         self.optimization.step_plateau(metrics, plateau_monitor(self.config, self.has_validation))
         improved = self.best.update(metrics, self.position, self.optimization.module)
         stopper = self.early_stopper
@@ -302,7 +298,6 @@ class Engine:
     def _watch_validation(
         self, outputs: Iterator[EvalOutput], num_batches: int
     ) -> Iterator[EvalOutput]:
-        """This rank's evaluation outputs, with the hooks before and after each."""
         for index in range(self.context.rank, num_batches, self.context.world_size):
             self.callbacks.call("on_validation_step_start", index)
             output = next(outputs, None)
@@ -362,7 +357,6 @@ class Engine:
         self.stop_reason = self._still_stopped_by(state["stop_reason"])
 
     def _still_stopped_by(self, reason: str | None) -> str | None:
-        """The reason of a checkpoint, unless the limit that it names was raised meanwhile."""
         stopper = self.early_stopper
         is_patient = stopper is not None and not stopper.is_out_of_patience
         raised = ("training.", "early stopping") if is_patient else ("training.",)
@@ -371,7 +365,6 @@ class Engine:
         return reason
 
     def _interruption(self, totals: StepTotals) -> str | None:
-        """The reason to stop, equal on all ranks."""
         if totals.interrupted:
             return next(filter(None, collectives.gather_objects(self.context.interruption())))
         return self.context.host_interruption() if totals.ask_host else None
@@ -439,7 +432,6 @@ class Engine:
         return loader
 
     def _build_model(self) -> nn.Module:
-        """The model, and the loaders that training begins with: what may fail on one rank only."""
         share = None
         if self.config.scaling.shard == "embeddings" and self.context.world_size > 1:
             share = RowShare(self.context.rank, self.context.world_size)
@@ -452,7 +444,6 @@ class Engine:
         return module
 
     def _own_callbacks(self) -> list[CallbackBase]:
-        """Parts of the model, optimizer, scheduler and task that are callbacks themselves."""
         parts = self.optimization
         tasks = [self.task, *self.task.parts.values()]
         own = [*parts.module.modules(), parts.own_optimizer, parts.scheduler, *tasks]

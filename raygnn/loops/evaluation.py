@@ -93,7 +93,6 @@ class EvaluationTable:
     def _find_intervals(
         self, table: Tensor, num_sums: int, widths: list[int]
     ) -> dict[str, tuple[float, float]]:
-        """Standard errors of the loss and of sum metrics. Diagnostics have none."""
         found = batch_intervals(table[:, :2], lambda sums: {"loss": float(sums[0] / sums[1])})
         columns = table[:, num_sums:].split(widths, dim=1)
         for metric, of_metric in zip(self._sums, columns, strict=True):
@@ -118,7 +117,6 @@ class EvaluationTable:
 
 
 def _own(rows: Tensor) -> Tensor:
-    """A copy on the host: a slice, as ids are, would keep what it is a slice of."""
     return torch.empty_like(rows, device="cpu").copy_(rows)
 
 
@@ -227,5 +225,4 @@ def evaluate_parts(
 
 
 def _behind(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """`val/mrr` as `val/<part>/mrr`."""
     return {name.replace("/", f"/{part}/", 1): value for name, value in values.items()}

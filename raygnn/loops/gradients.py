@@ -159,7 +159,6 @@ class Accumulation:
         return found
 
     def _backward(self, output: StepOutput) -> float:
-        """Adds the gradients of one micro-batch; returns its share of the step's divisor."""
         factor, divisor = self._reduction.factor_and_divisor(output)
         self._optimization.scaler.scale(output.loss_sum * factor).backward()
         return divisor
@@ -189,8 +188,6 @@ class Accumulation:
 
 @dataclass
 class _Encoded:
-    """A micro-batch between encoder and loss: embeddings, cut off from the graph behind them."""
-
     batch: Batch
     rows: dict[str, Tensor]
     cut: dict[str, Tensor]
@@ -243,7 +240,6 @@ class JointAccumulation(Accumulation):
     def _take_losses(
         self, encoded: list[_Encoded], offered: Candidates, local: LocalTotals
     ) -> None:
-        """Leaves gradients at the cut, at the candidates, and at what is behind neither."""
         joint = self._joint
         for each in encoded:
             with self._optimization.autocast():
@@ -252,7 +248,6 @@ class JointAccumulation(Accumulation):
             self._count(each.batch, output, divisor, local)
 
     def _go_back(self, encoded: list[_Encoded], gradient: Tensor) -> None:
-        """Adds the gradients of what this rank offered, then goes back through the encoders."""
         parts = gradient.split([len(each.offered.ids) for each in encoded]) if encoded else ()
         for each, part in zip(encoded, parts, strict=True):
             each.offered.rows.backward(part)
@@ -270,8 +265,6 @@ class JointAccumulation(Accumulation):
 
 
 class _Gathered(NamedTuple):
-    """The candidates of all ranks, in rank order, and which of them are this rank's."""
-
     offered: Candidates
     own: slice
 

@@ -64,12 +64,10 @@ class BestWeights:
 
 
 def _copy(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """This rank's weights in host memory."""
     return {n: own_part(tensor).detach().to("cpu", copy=True) for n, tensor in weights.items()}
 
 
 def _as_in(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as this rank holds them, sharded as the module's own are."""
     own = module.state_dict()
     return {name: with_part(own[name], tensor) for name, tensor in weights.items()}
 

@@ -108,7 +108,6 @@ def compile_module(module: nn.Module, device: torch.device) -> None:
 
 
 def _check_compiler(device: torch.device) -> None:
-    """The compiler that torch's inductor needs: C++ for the CPU; triton brings its own for GPUs."""
     variable, names = ("CXX", ("g++",)) if device.type == "cpu" else ("CC", ("gcc", "clang"))
     chosen = os.environ.get(variable)
     wanted = (chosen.split()[0],) if chosen else names
@@ -122,7 +121,6 @@ def _check_compiler(device: torch.device) -> None:
 
 
 def _fused(optimizer: Component, weights: Sequence[Tensor]) -> dict[str, bool]:
-    """`fused` for torch's Adam on a CPU: one pass over weights and state, not ten."""
     is_chosen = not {"fused", "foreach", "capturable", "differentiable"}.isdisjoint(optimizer.args)
     fits = all(w.dtype == torch.float32 and w.device.type == "cpu" for w in weights)
     return {"fused": True} if optimizer.type in ("Adam", "AdamW") and fits and not is_chosen else {}

@@ -67,7 +67,6 @@ class _ClassLoss(Loss):
         return in_full_precision(prediction), target.long()
 
     def _weights(self, prediction: Tensor) -> Tensor | None:
-        """The weight of each class, on the prediction's device."""
         if self._is_unknown:
             raise unknown_counts(self._argument)
         return _on(prediction, self.class_weights, self._argument)
@@ -258,7 +257,6 @@ def _on(prediction: Tensor, weights: Tensor | None, name: str) -> Tensor | None:
 
 
 def _focal(log_p: Tensor, rest: Tensor, gamma: float) -> Tensor:
-    """-rest^gamma log_p, where rest is 1 - p."""
     # Below 1 the power has an infinite slope at 0, where log_p is 0 too.
     return -log_p * rest.clamp(min=_LEAST_REST).pow(gamma)
 

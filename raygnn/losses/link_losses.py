@@ -130,7 +130,6 @@ class DirectAU(nn.Module):
 
 
 def _uniformity(rows: Tensor) -> Tensor:
-    """Uniformity of rows of unit length; 0 for a single row."""
     if len(rows) < 2:
         return rows.sum() * 0
     cosines = (rows @ rows.T)[*torch.triu_indices(len(rows), len(rows), 1, device=rows.device)]
@@ -176,7 +175,6 @@ class _SampledSoftmax(LinkLoss):
         return losses.sum(), float(len(losses))
 
     def _by_query(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
-        """Sums the candidates once for all positives of a query."""
         positive = in_full_precision(scores.positive) / self.temperature
         candidate = in_full_precision(scores.candidate)
         if self.temperature != 1:

@@ -65,8 +65,6 @@ def entries(loss: str, prediction: Tensor, target: Tensor) -> Tensor:
 
 
 class _Distance(Loss):
-    """Adds up a distance of prediction and target, averaged over the outputs of a seed."""
-
     name: ClassVar[str]
 
     @abstractmethod

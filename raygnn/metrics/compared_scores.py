@@ -90,7 +90,6 @@ class ComparedScores:
             self._file.write(block.tobytes())
 
     def _cut(self) -> list[np.ndarray]:
-        """Moves what is held to the positives, and gives the negatives, sorted, by column."""
         if not self._held:
             return [np.empty(0)] * len(self._positives)
         scores, is_positive = (np.concatenate(parts) for parts in zip(*self._held, strict=True))

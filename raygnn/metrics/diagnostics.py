@@ -51,7 +51,6 @@ class ClassFigures(ClassCounts, Diagnostic):
         self._names = names
 
     def _of_state(self, state: Tensor) -> dict[str, dict[str, float | int | None]]:
-        """By class, its figures by name; None where a figure is 0 of 0."""
         true_positive, predicted, actual = state.view(3, self.num_outputs)
         columns = {
             "precision": true_positive / predicted,
@@ -86,7 +85,6 @@ class Confusion(Diagnostic):
         return torch.bincount(pairs, minlength=self.num_outputs**2).double()
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:
-        """`classes`, and `counts` with a row for each actual class and a column a predicted one."""
         counts = state.view(self.num_outputs, self.num_outputs).long().tolist()
         return {"classes": list(self._names), "counts": counts}
 
@@ -110,7 +108,6 @@ class Calibration(Diagnostic):
         return sums_by_bin(bins, _NUM_BINS, is_right, probability)
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:
-        """`error`, and by bin that has rows `rows`, `accuracy` and `confidence`."""
         sums = state.view(3, _NUM_BINS)
         rows, right, probability = sums[:, sums[0] > 0]
         distance = (right - probability).abs().sum() / rows.sum()
@@ -145,7 +142,6 @@ class ErrorsByValue(Diagnostic):
         return sums_by_bin(bins, len(self._bounds) + 1, actual, predicted, errors)
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:
-        """By bin that has rows: `rows`, the means `actual` and `predicted`, and `mae`."""
         sums = state.view(4, -1)
         rows, *totals = sums[:, sums[0] > 0]
         actual, predicted, error = ((total / rows).tolist() for total in totals)

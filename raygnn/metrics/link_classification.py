@@ -12,8 +12,6 @@ from raygnn.metrics.sampled_ranking import raise_if_nan
 
 
 class _LinkClassification(ComparedMetric):
-    """A metric of how positive links are ordered among all negative links of the split."""
-
     problems = ("link_prediction",)
     num_columns = 1
 
@@ -30,11 +28,6 @@ class _LinkClassification(ComparedMetric):
         return prediction[takes_part].unsqueeze(1), is_positive[takes_part].unsqueeze(1)
 
     def of_column(self, counts: ScoreCounts) -> float | None:
-        """The metric of all links.
-
-        Raises:
-            TrainingError: a score is NaN.
-        """
         raise_if_nan(counts.num_nan, counts.num_scores, "scores")
         return self._of_counts(counts) if counts.has_both else None
 

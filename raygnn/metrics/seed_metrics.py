@@ -30,7 +30,6 @@ class Accuracy(SumMetric):
         return torch.stack([right.sum(), right.new_tensor(len(right), dtype=torch.long)]).double()
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives `accuracy`."""
         right, total = state.tolist()
         return {self.name: right / total if total else math.nan}
 
@@ -56,7 +55,6 @@ class ClassCounts(SumMetric):
 
 class _F1(ClassCounts):
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives the score under the metric's name."""
         true_positive, predicted, actual = state.view(3, self.num_outputs)
         return {self.name: self._score(true_positive, predicted + actual)}
 
@@ -98,7 +96,6 @@ class BalancedAccuracy(ClassCounts):
     problems = ("multi_class",)
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives `balanced_accuracy`."""
         true_positive, _, actual = state.view(3, self.num_outputs)
         is_present = actual > 0
         return {self.name: float((true_positive[is_present] / actual[is_present]).mean())}
@@ -182,7 +179,6 @@ class R2(SumMetric):
         return torch.cat([rows, *sums])
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives `r2`."""
         rows, total, squares, residual = state.view(4, self.num_outputs)
         if rows[0] < 2:
             return {self.name: math.nan}
@@ -217,7 +213,6 @@ class SeedRankingMetric(ComparedMetric):
         return 1 if is_binary else self.num_outputs
 
     def columns(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """See `ComparedMetric`; scores in float64."""
         scores = prediction.double()
         if self.problem == "multi_label":
             return scores, target.reshape(scores.shape).bool()

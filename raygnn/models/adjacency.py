@@ -44,7 +44,6 @@ class Adjacency:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges."""
         return self.src.numel()
 
     @cached_property

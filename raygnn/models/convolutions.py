@@ -181,8 +181,6 @@ class BlockGINConv(OverBlocks, GINConv):
 
 
 class _LinearThenSum(nn.Module):
-    """W summed(x) + b of sparse rows, computed as summed(W x) + b."""
-
     def __init__(self, first: nn.Linear, summed: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.first = first
@@ -194,8 +192,6 @@ class _LinearThenSum(nn.Module):
 
 
 class _MLP(nn.Sequential):
-    """A linear layer, its norm, and what follows."""
-
     def forward(self, x: Features, summed: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         """Applies all to x, or to summed(x) of sparse rows."""
         first, norm, *others = self

@@ -103,8 +103,6 @@ class RelationRows(Decoder):
 
 
 class _Product(Decoder):
-    """The scalar product of the target with the anchor, which a relation may change."""
-
     def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
         """The anchors as the relation changes them, [num_anchors, in_channels]."""
         return anchor_rows
@@ -211,8 +209,6 @@ _SMALLEST_SQUARE = 1e-12
 
 
 class _ComplexRows(Decoder):
-    """The first half of a row is the real parts, the second half the imaginary parts."""
-
     def squared_moduli(self, rows: Tensor) -> Tensor:
         real, imaginary = rows.chunk(2, dim=-1)
         return real.square() + imaginary.square()
@@ -397,7 +393,6 @@ def top_k(
 
 
 def _kept(scores: Tensor, k: int) -> Tensor:
-    """Columns of the k highest scores of each row, ascending; of equal scores the first columns."""
     least = scores.topk(k, dim=1).values[:, -1:]
     above, equal = scores > least, scores == least
     room = k - above.sum(dim=1, keepdim=True)

@@ -250,7 +250,6 @@ class BlockEncoder(nn.Module, ABC):
         return self.encode_inputs(x)
 
     def _kept_parameters(self) -> Iterable[nn.Parameter]:
-        """Parameters that get gradients of 0 from a batch without their type."""
         return ()
 
     def _forward_one_type(self, x: Features, blocks: Sequence[Any]) -> Tensor:
@@ -415,8 +414,6 @@ class OverBlocks:
 
 
 class _NodeLinear(nn.Module):
-    """A linear layer on the destinations' own rows."""
-
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         self.lin = nn.Linear(in_channels, out_channels)

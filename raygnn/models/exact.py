@@ -196,7 +196,6 @@ class _LayerByLayer:
     def run(
         self, x_source: RowSource, names: Sequence[str], wanted: Sequence[str]
     ) -> dict[str, Tensor]:
-        """Outputs of all nodes of the wanted types."""
         encoder, embedded = self._encoder, self._encoder.embedded_types
 
         def inputs(name: str, ids: np.ndarray) -> Mapping[str, Features]:
@@ -230,7 +229,6 @@ class _LayerByLayer:
         return self._options.compute(chunks, rows_of, width, f"inputs of {name}")
 
     def _apply(self, i: int, name: str, read: _Rows) -> Tensor:
-        """Rows of one node type after layer i; after the last one, outputs."""
         encoder, device = self._encoder, self._options.device
         is_last = i == encoder.num_layers - 1
         before = self._outputs if encoder.reads_all_layers else []

@@ -160,7 +160,6 @@ def is_encoder(model_class: type[nn.Module]) -> TypeGuard[type[BlockEncoder]]:
 
 
 def _models_with(attribute: str) -> list[str]:
-    """Short names of the models that say so."""
     from raygnn import models
 
     return [name for name in SLOTS["model"].names if getattr(getattr(models, name), attribute)]

@@ -158,7 +158,6 @@ class _Source:
 
     @cached_property
     def _maps(self) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """x, weight and bias of which keys and values are linear maps."""
         both = zip(self._weights, self._biases, strict=True)
         return [mapped_from(self._rows, weight, bias) for weight, bias in both]
 

@@ -119,7 +119,6 @@ class MaskedModel(nn.Module):
 
     @contextmanager
     def _reading(self, encoder: GraphEncoder, rows: Mapping[str, Tensor]) -> Iterator[None]:
-        """While it lasts, layers read masked edges, and categories give these rows."""
         handles = [
             module.register_forward_hook(lambda *_, x=rows[name]: x)
             for name, module in encoder.categories.items()
@@ -211,7 +210,6 @@ def _taken(degree: Tensor | None, order: Tensor) -> Tensor | None:
 
 
 def _inputs(encoder: GraphEncoder, batch: NodeBatch) -> Iterator[tuple[str, Any]]:
-    """The features that an encoder reads, by node type."""
     module = encoder.module
     if isinstance(module, BlockEncoder):
         found = module.inputs_of(batch)

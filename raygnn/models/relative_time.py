@@ -84,7 +84,6 @@ class RelativeTime:
         return torch.cat(found, dim=1)
 
     def _of_edges(self, batch: Batch, edge_type: EdgeType) -> Tensor:
-        """Columns of the edges of one type into each node."""
         nodes = batch.nodes[edge_type[2]]
         num_nodes, device = len(nodes.n_id), nodes.n_id.device
         out = torch.zeros(num_nodes, self._width(edge_type), device=device)

@@ -73,7 +73,6 @@ class RGCNLayer(nn.Module):
 
 
 def _stacked(x_src: Mapping[str, Tensor]) -> tuple[dict[str, int], Tensor]:
-    """The rows of all node types in one tensor, and where each type's begin."""
     starts = accumulate((len(x) for x in x_src.values()), initial=0)
     rows = list(x_src.values())
     return dict(zip(x_src, starts, strict=False)), rows[0] if len(rows) == 1 else torch.cat(rows)

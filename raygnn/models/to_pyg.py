@@ -81,7 +81,6 @@ def _reason_against(encoder: GraphEncoder, edge_inputs: Collection[str]) -> str 
 
 
 def _stack(module: Encoder, kind: Callable[..., Any], **arguments: Any) -> Any:
-    """PyG's stack of layers with the weights of all but the layers."""
     options = module.options
     made = kind(
         module.in_channels,

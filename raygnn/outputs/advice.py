@@ -144,7 +144,6 @@ def too_large(bundle: Bundle) -> list[str]:
 
 
 def _few_steps(engine: Engine) -> list[str]:
-    """Says how soon early stopping may end the run, where that is very soon."""
     stopper = engine.early_stopper
     earliest = None if stopper is None else _earliest(engine, stopper.patience, _FEW_STEPS)
     if stopper is None or earliest is None:
@@ -161,7 +160,6 @@ def _few_steps(engine: Engine) -> list[str]:
 
 
 def _scales(engine: Engine) -> list[str]:
-    """Names features whose elements spread very differently, where they are not standardised."""
     bundle, texts = engine.task.env.bundle, []
     if engine.config.data.standardize:
         return []
@@ -205,7 +203,6 @@ def coarse_steps(bundle: Bundle) -> list[str]:
 
 
 def _best_at_first(engine: Engine) -> list[str]:
-    """Says that a run which early stopping has ended was never better than at the beginning."""
     stopper, best = engine.early_stopper, engine.best.position
     if stopper is None or not stopper.is_out_of_patience or best.step == 0:
         return []
@@ -221,7 +218,6 @@ def _best_at_first(engine: Engine) -> list[str]:
 
 
 def _earliest(engine: Engine, num_more: int, max_steps: int) -> Position | None:
-    """Step after the first validation and a number of further ones. None if that is too late."""
     loader = engine.task.loader("train")
     assert loader is not None
     total, per_step = loader.num_batches, engine.config.batch.num_micro_batches

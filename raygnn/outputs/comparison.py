@@ -158,7 +158,6 @@ def _lined_up(runs: Mapping[str, StoredRun]) -> dict[str, StoredRun]:
 
 
 def _compare_trials(uri: str) -> Comparison:
-    """A sweep: parallel coordinates, importance, ranked trials, and their curves."""
     sweep = json.loads(read_text(join(uri, "trials.json")))
     found = {row["trial"]: join(uri, row["trial"]) for row in sweep["trials"]}
     runs = {
@@ -175,7 +174,6 @@ def _compare_trials(uri: str) -> Comparison:
 
 
 def _tables(runs: Mapping[str, StoredRun]) -> dict[str, Table]:
-    """Test metrics, what the configs differ in, and cost: a column for each run."""
     heads = tuple(runs)
     found: dict[str, Table] = {}
     names = _union(run.metrics for run in runs.values())
@@ -221,7 +219,6 @@ def _with_interval(metrics: Mapping[str, Any], name: str) -> str:
 
 
 def _curves(runs: Mapping[str, StoredRun]) -> list[Chart]:
-    """A chart for each metric of validations, the losses first, with a line for each run."""
     names = _union(row for run in runs.values() for row in run.history)
     names = [n for n in names if re.match(r"val/|train/loss|train/[^/]+/loss", n)]
     names.sort(key=lambda name: (not name.endswith("/loss"), not name.startswith("val/")))
@@ -241,7 +238,6 @@ def _union(mappings: Any) -> list[str]:
 
 
 def _paths(value: Any, start: str = "") -> list[tuple[str, Any]]:
-    """All leaves of a config by dotted path; lists are leaves."""
     if isinstance(value, dict):
         return [
             found
@@ -252,7 +248,6 @@ def _paths(value: Any, start: str = "") -> list[tuple[str, Any]]:
 
 
 def _default(path: str) -> Any:
-    """The default of a key for configs without it."""
     return _DEFAULTS.get(re.sub(r"^tasks\.[^.]+\.", "", path))
 
 

@@ -89,7 +89,6 @@ class Estimate(Callback):
         }
 
     def _evaluation_s(self, engine: Engine, split: str, limit: int | None) -> float:
-        """Time for all batches of a split at the pace of validation batches."""
         loader = engine.task.loader(split)
         if loader is None or not self._batches_s:
             return 0.0
@@ -121,7 +120,6 @@ def _duration(seconds: float) -> str:
 
 
 def _num_validations(engine: Engine, every: Period, steps: int) -> int:
-    """Validations of so many steps, the one at the end included."""
     batch, per_epoch = engine.config.batch, engine.steps_per_epoch
     periods = (
         (every.steps, 1.0),

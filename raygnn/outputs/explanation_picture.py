@@ -100,7 +100,6 @@ def _panel(one: Drawn) -> Iterator[str]:
 
 
 def _places(one: Drawn) -> dict[int, tuple[float, float]]:
-    """Positions of the nodes: the seed in the middle, others on rings by distance."""
     hops = _hops(one)
     rings: dict[int, list[int]] = {}
     for node in one.nodes:
@@ -119,7 +118,6 @@ def _places(one: Drawn) -> dict[int, tuple[float, float]]:
 
 
 def _hops(one: Drawn) -> dict[int, int]:
-    """Edges from each node to the seed; beyond them all, where none of those shown lead there."""
     hops, frontier = {one.seed: 0}, {one.seed}
     while frontier:
         hop = max(hops.values()) + 1

@@ -322,7 +322,6 @@ class MLflowLogger(MetricLogger):
         self._run_id = state["run_id"]
 
     def _steps_logged(self, run_id: str) -> dict[str, int]:
-        """The last step of each metric: MLflow would keep a second value of a step too."""
         client = self._mlflow.MlflowClient()
         return {
             name: max(metric.step for metric in client.get_metric_history(run_id, name))
@@ -331,7 +330,6 @@ class MLflowLogger(MetricLogger):
 
 
 def _mlflow_name(name: str) -> str:
-    """MLflow refuses other characters in names, such as the @ of hits@10."""
     return re.sub(r"[^\w./ -]", "_", name)
 
 

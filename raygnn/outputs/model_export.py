@@ -107,7 +107,6 @@ def export_checkpoint(source: str, out: str) -> str:
 
 
 def _find(source: str) -> tuple[CheckpointStore, str, bool]:
-    """The store and name of the checkpoint that is meant, and whether by a run's folder."""
     source = source.rstrip("/")
     if exists(join(source, MANIFEST)):
         root, _, name = source.rpartition("/")

@@ -88,7 +88,6 @@ class Progress(Callback):
         metrics: dict[str, float],
         addition: str,
     ) -> None:
-        """Prints the position, the named metrics, an addition and the time left."""
         at = self._position(engine)
         where = f"epoch {_of(at['epoch'], at['epochs'])}, step {_of(at['step'], at['steps'])}"
         shown = "  ".join(f"{name} {metrics[name]:.4g}" for name in names)
@@ -132,7 +131,6 @@ class Progress(Callback):
         }
 
     def _left_s(self, engine: Engine, steps: int | None) -> float | None:
-        """Seconds until the last step, at the pace of recent steps."""
         if steps is None or len(self._recent) < 2:
             return None
         (first, began_s), (last, ended_s) = self._recent[0], self._recent[-1]
@@ -203,7 +201,6 @@ def headline(names: Iterable[str]) -> list[str]:
 
 
 def _of_validation(metrics: dict[str, float], monitor: str, parts: list[str]) -> list[str]:
-    """The monitored metric and two others; of several tasks, loss and first metric of each."""
     names = [name for name in metrics if name.startswith("val/")]
     first = [monitor] if monitor in metrics else []
     if not parts:

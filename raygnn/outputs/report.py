@@ -270,7 +270,6 @@ def _columns(bundle: Bundle, type_: Any) -> str:
 
 
 def _splits(engine: Engine) -> list[tuple[Any, ...]]:
-    """Name, seeds, batches and share of each split; of several tasks, of each task."""
     parts = engine.task.parts
     if parts:
         return [
@@ -363,14 +362,12 @@ def _points(rows: Sequence[Row], name: str) -> list[tuple[float, float]]:
 
 
 def _group(name: str) -> str:
-    """train/loss and val/loss share a chart, and so do val/hits@1 and val/hits@10."""
     if name.startswith("perf/"):
         return name
     return name.partition("/")[2].partition("@")[0] or name
 
 
 def _color(name: str, index: int) -> int:
-    """A validation is never drawn in the first color, which is that of training."""
     return (index or int(name.startswith("val/"))) % NUM_COLORS
 
 
@@ -385,7 +382,6 @@ def _is_metric(group: str) -> bool:
 
 
 def _place(group: str, monitored: str) -> tuple[int, int]:
-    """Losses, the monitored metric, other metrics, then how training went."""
     if _is_metric(group):
         return 0, 0 if group == "loss" else 1 if group == monitored else 2
     return 1, _LAST.index(group) if group in _LAST else len(_LAST)

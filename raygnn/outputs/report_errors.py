@@ -71,7 +71,6 @@ def find_errors(metrics: Mapping[str, Any]) -> Errors:
 
 
 def _by_task(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The described figures by name of the task; a single task has the name ""."""
     found: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
         task, _, described = name.rpartition("/")
@@ -81,12 +80,10 @@ def _by_task(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _behind(names: list[str], titled: Titled) -> Titled:
-    """Copy with the task's name before the title."""
     return replace(titled, title=": ".join([*names, titled.title]))
 
 
 def _errors_of(metrics: Mapping[str, Any]) -> Errors:
-    """Prediction errors of one task."""
     confusions, charts, tables = list[ConfusionTable](), list[Chart](), dict[str, Table]()
     for split, found in metrics.get("confusion", {}).items():
         confusions.append(_confusion(f"Actual and predicted classes, {SPLITS[split]}", found))
@@ -120,7 +117,6 @@ def _confusion(title: str, found: Mapping[str, Any]) -> ConfusionTable:
 
 
 def _most_confused(title: str, found: Mapping[str, Any]) -> dict[str, Table]:
-    """The pairs of classes with most rows; nothing of two classes, whose matrix shows it."""
     classes, pairs = found["classes"], list[tuple[str, str, int, str]]()
     for actual, counts in zip(classes, found["counts"], strict=True):
         for predicted, count in zip(classes, counts, strict=True):
@@ -141,7 +137,6 @@ def _against_identity(
 
 
 def _class_tables(per_class: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Table]:
-    """A table for each split: the rarest classes first."""
     tables = {}
     for split, figures in per_class.items():
         by_support = sorted(figures.items(), key=lambda item: item[1]["support"])

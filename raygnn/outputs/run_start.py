@@ -73,7 +73,6 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
 
 
 def _check_sources(checkpoint: Checkpoint) -> None:
-    """Looks whether what a run shall start from is there."""
     if "/" in checkpoint.resume:
         _check_source(
             f"checkpoint.resume={redact(checkpoint.resume)!r} is invalid",
@@ -173,11 +172,6 @@ def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
 
 
 def _claim(folder: RunFolder, loaded: LoadedConfig) -> bool:
-    """Writes the first state of a start; returns false if another start came in between.
-
-    Raises:
-        RunError: as `check_run_folder`, by what is there now.
-    """
     version = generation(folder.state_uri)
     check_run_folder(loaded, folder.name)
     overwrite = loaded.config.run.overwrite
@@ -198,7 +192,6 @@ def _claim(folder: RunFolder, loaded: LoadedConfig) -> bool:
 
 
 def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: RunFolder) -> None:
-    """Raises RunError unless a start may have the folder in which `run.json` holds a state."""
     resume = loaded.config.checkpoint.resume
     taken = f"run.name={folder.name!r} is invalid"
     replace_it = "Set --run.overwrite true to replace it, or another run.name"
@@ -239,14 +232,12 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
 
 
 def _limit_that_ended(state: dict[str, Any]) -> str | None:
-    """The dotted path of the limit that ended a finished run."""
     reason = state.get("stop_reason") or ""
     limit = "early_stopping.patience" if reason.startswith("early") else reason.partition("=")[0]
     return limit if state.get("limits", {}).get(limit) is not None else None
 
 
 def _differences(folder: RunFolder, loaded: LoadedConfig) -> str:
-    """Differences between this config and that of the run in the folder, for a message."""
     try:
         there = load_config(join(folder.uri, "config.yaml"), (), loaded.allow_modules)
     except (ConfigError, OSError):

@@ -88,7 +88,6 @@ def explained(values: Sequence[Any], metric: Sequence[float]) -> float | None:
 
 
 def _parallel_coordinates(columns: Mapping[str, Sequence[Any]], trials: Sequence[str]) -> Chart:
-    """A line for each trial through its values, each axis from its least to its greatest."""
     places = {name: _placed(values) for name, values in columns.items()}
     lines, texts = [], []
     for number, trial in enumerate(trials):
@@ -103,7 +102,6 @@ def _parallel_coordinates(columns: Mapping[str, Sequence[Any]], trials: Sequence
 
 
 def _placed(values: Sequence[Any]) -> list[float]:
-    """Positions of values on an axis from 0 to 1."""
     if _are_numbers(values):
         numbers = np.array(values, np.float64)
         if numbers.min() > 0 and numbers.max() > _WIDE * numbers.min():
@@ -131,7 +129,6 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Mean ranks: equal values have equal ones."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     means: np.ndarray = counts.cumsum() - (counts - 1) / 2
     return means[inverse]

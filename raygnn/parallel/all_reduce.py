@@ -142,7 +142,6 @@ class GradientReducer:
                 parameter.grad.mul_(factor)
 
     def _sum_over_ranks(self, local: LocalTotals) -> list[float]:
-        """Leaves the sums in every `.grad`, and returns the totals, as `_totals_of` has them."""
         buffer = collectives.all_reduce_sum(self._pack(local))
         beside, last = buffer.split(self._sizes)[-2:]
         self._beside.copy_(beside)
@@ -150,7 +149,6 @@ class GradientReducer:
         return last.tolist()
 
     def _pack(self, local: LocalTotals) -> Tensor:
-        """This rank's sums in one row."""
         buffer = torch.empty(sum(self._sizes), dtype=self._dtype, device=self._device)
         beside, last = buffer.split(self._sizes)[-2:]
         take_gradients(self._parameters, buffer[: -len(beside) - len(last)], failed=local.failed)

@@ -194,7 +194,6 @@ def barrier() -> None:
 
 @contextmanager
 def _exchange() -> Iterator[None]:
-    """Says what it means when a collective fails: backends tell of sockets and buffers."""
     try:
         yield
     except (RuntimeError, ValueError) as error:

@@ -109,7 +109,6 @@ def load_whole_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 
 def _part(value: Any, weight: Tensor) -> Any:
-    """Optimizer state per element is sharded with its weight; a step count is not."""
     if isinstance(value, Tensor) and is_sharded(weight) and value.shape == weight.shape:
         return part_of(value, weight)
     return value
@@ -185,8 +184,6 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
 
 class _Holder(nn.Module):
-    """Has a module, and never runs it."""
-
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module

@@ -75,7 +75,6 @@ def lent_cpus() -> tuple[str, dict[str, float]]:
 def _build_on(
     node_id: str, uri: str, options: IngestOptions, cache_dir: str | None
 ) -> Callable[[Path], None]:
-    """Lets another node ingest tables into its cache; gives what copies the bundle to a folder."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -109,7 +108,6 @@ def _named_failures(where: str) -> Iterator[None]:
 
 
 def _build_here(uri: str, options: IngestOptions, cache_dir: str | None) -> str | RaygnnError:
-    """The path of the bundle on this node; an error travels as data."""
     try:
         schedule = _for_many_nodes(uri) or in_process
         return str(ingest(uri, options, cache_dir, schedule, progress=say).path)
@@ -118,7 +116,6 @@ def _build_here(uri: str, options: IngestOptions, cache_dir: str | None) -> str 
 
 
 def _for_many_nodes(uri: str) -> Schedule | None:
-    """Schedule for tables that several nodes can read."""
     lending = [number for number in lent_cpus()[1].values() if number >= 1]
     return by_all_nodes if is_remote(uri) and len(lending) > 1 else None
 
@@ -230,7 +227,6 @@ _Written = list[tuple[Path, int | None, np.ndarray]]
 
 
 def _compute(fn: OnAnyNode[Any, Any], item: Any, *arrays: np.ndarray) -> tuple[_Outcome, _Written]:
-    """Two objects, so that what the small one holds keeps no rows in the object store."""
     written: _Written = []
 
     def write(path: Path, start: int | None, values: np.ndarray) -> None:
@@ -301,8 +297,6 @@ def _some_at_a_time(
 
 @dataclass(frozen=True)
 class _Outcome:
-    """A task's result. Errors travel as data; errors of user code as text."""
-
     result: Any = None
     error: RaygnnError | str | None = None
 
@@ -330,7 +324,6 @@ def _run_item(row: dict[str, Any], fn: Callable[[Any], Any]) -> dict[str, Any]:
 
 
 def _results(outcomes: Sequence[_Outcome], label: str) -> list[Any]:
-    """The results, unless one failed: the first of the items then says so."""
     for outcome in outcomes:
         if isinstance(outcome.error, RaygnnError):
             raise outcome.error

@@ -86,7 +86,6 @@ def fetch_bundle(place: BundlePlace, folder: Path) -> None:
 
 
 def _read_bundle(path: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Every file of a bundle in pieces, those of a file in their order."""
     root = Path(path)
     for file in sorted(root.rglob("*")):
         name = file.relative_to(root)

@@ -85,8 +85,6 @@ class PartActor:
 
 @dataclass(frozen=True)
 class _Awaited:
-    """An answer that an actor makes."""
-
     reply: ObjectRef
     number: int
     timeout_s: float
@@ -128,7 +126,6 @@ class _PartClient:
     node_id: str
 
     def ask(self, question: Question, *given: Any) -> Answer:
-        """See `PartService`."""
         reply = self.actor.answer.remote(question, pickle.dumps(given))
         return _Awaited(reply, self.number, self.timeout_s)
 
@@ -165,7 +162,6 @@ def _mapped(graph: PartitionedGraph, outline_path: str) -> PartitionedGraph:
 
 
 def _nodes_with_cpus() -> list[str]:
-    """Ids of the nodes that compute. Ray's own SPREAD puts actors of no CPU onto one node."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     return [node["NodeID"] for node in alive if node["Resources"].get("CPU")] or [
         node["NodeID"] for node in alive
@@ -173,7 +169,6 @@ def _nodes_with_cpus() -> list[str]:
 
 
 def _nodes_of(asked: Sequence[_Awaited]) -> list[str]:
-    """The node of each actor that was asked."""
     return [answer.result() for answer in asked]
 
 

@@ -61,7 +61,6 @@ def _schedule(folders: Sequence[str]) -> Schedule:
 
 
 def _blind_nodes(nodes: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """Ids of the nodes that do not see all of these folders of this node."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

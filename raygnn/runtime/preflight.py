@@ -117,7 +117,6 @@ def _plan(config: Config, num_runs: int) -> WorkerResources:
 
 
 def _tell_what_is_held(resources: WorkerResources, num_workers: int) -> None:
-    """Says so where workers will wait for what other work of the cluster holds."""
     free = ray.available_resources()
     for name, amount in resources.as_ray().items():
         if free.get(name, 0) < amount * num_workers:
@@ -135,7 +134,6 @@ def count_fitting_runs(config: Config) -> int:
 
 
 def _alive_nodes(config: Config) -> list[dict[str, float]]:
-    """The resources of each node that workers may be placed on."""
     selector = config.scaling.label_selector
     return [
         node["Resources"]
@@ -145,7 +143,6 @@ def _alive_nodes(config: Config) -> list[dict[str, float]]:
 
 
 def _fits(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    """Whether a node has the labels of a selector: `spot`, `!spot`, `in(a, b)` or `!in(a, b)`."""
     for name, wanted in selector.items():
         is_not = wanted.startswith("!")
         text = wanted.removeprefix("!")

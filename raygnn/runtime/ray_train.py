@@ -118,7 +118,6 @@ def check_folder_is_seen(folder: RunFolder, storage_path: str) -> None:
 
 
 def _forget_snapshot(folder: RunFolder) -> None:
-    """Removes Ray's own record of an earlier start: raygnn decides what to resume from."""
     fs, path = open_fs(join(folder.uri, "checkpoint_manager_snapshot.json"))
     if fs.exists(path):
         fs.rm(path)

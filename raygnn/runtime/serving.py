@@ -159,7 +159,6 @@ class Replicas:
             await asyncio.sleep(_RETRY_AFTER_S)
 
     async def _while_there(self, response: Awaitable[Any]) -> Any:
-        """Awaits a response. Without an application, Ray Serve would keep the request for ever."""
         pending = asyncio.ensure_future(response)
         try:
             while not (await asyncio.wait({pending}, timeout=_LOOK_EVERY_S))[0]:
@@ -215,8 +214,6 @@ class Replicas:
 
 
 class _Model:
-    """A replica: it answers the requests that arrived during its last batch together."""
-
     def __init__(self, make: Callable[[], Answering]) -> None:
         self._answers = make()
 
@@ -229,7 +226,6 @@ class _Model:
 
 
 def _delete_abandoned() -> None:
-    """Deletes the applications of servers that were killed; their replicas still hold CPUs."""
     jobs = internal("ray._private.state", "jobs")()
     alive = {job["JobID"] for job in jobs if not job["IsDead"]}
     for name in serve.status().applications:
@@ -239,7 +235,6 @@ def _delete_abandoned() -> None:
 
 
 def _check_room(options: ReplicaOptions) -> None:
-    """Checks that the replicas fit the cluster: Serve would wait for ever."""
     for name, each in (("CPU", options.num_cpus), ("GPU", options.num_gpus)):
         there = ray.cluster_resources().get(name, 0.0)
         if each * options.num_replicas > there:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class _StopRequests:
-    """An actor: the driver asks, rank 0 waits. Its methods are coroutines, so both may at once."""
-
     def __init__(self) -> None:
         self._cause: str | None = None
         self._asked = asyncio.Event()
@@ -33,12 +31,10 @@ class _StopRequests:
         self._asked.set()
 
     async def wait(self) -> str | None:
-        """Returns what asks the run to stop, once something does."""
         await self._asked.wait()
         return self._cause
 
     async def mark(self, text: str) -> None:
-        """Prints a line that the driver waits for, see `drain_worker_lines`."""
         print(text, flush=True)
 
 

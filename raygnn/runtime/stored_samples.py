@@ -119,7 +119,6 @@ def check_requests(
 
 
 def _keys_of_requests(config: Config) -> dict[str, Any]:
-    """Keys of the config that seeds, negatives and excluded edges follow from, for messages."""
     content = config.model_dump(mode="json")
     sections = {
         "task.args": content["task"]["args"],

@@ -94,7 +94,6 @@ def show_held_lines() -> None:
 
 
 def _printer() -> Printer | None:
-    """Ray's function that prints worker output in this process; None if there is none."""
     return dict(_dispatcher().handlers).get(_RAY_PRINTS)
 
 
@@ -128,7 +127,6 @@ def _print_batch(printer: Printer, batch: dict[str, Any], **options: Any) -> Non
 
 
 def _print_others(printer: Printer, batch: dict[str, Any], options: dict[str, Any]) -> None:
-    """Prints what a program in a worker prints: as Ray does on a terminal, plainly in a file."""
     stream = sys.stderr if batch["is_err"] else sys.stdout
     if _is_terminal(stream):
         printer(batch, **options)

@@ -99,7 +99,6 @@ class Block(TensorRecord):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges."""
         return self.edge_index.shape[1]
 
     @cached_property

@@ -53,7 +53,6 @@ def _hetero_block(
 def _block(
     edges: EdgeRecord, num_src: int, num_dst: int, num_edges: int, *, one_type: bool
 ) -> Block:
-    """A prefix of the edges of one type."""
     edge_attr, edge_weight = edges.columns.get("edge_attr"), edges.columns.get("edge_weight")
     return Block(
         edge_index=edges.edge_index[:, :num_edges],

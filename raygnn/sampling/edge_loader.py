@@ -115,11 +115,9 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
         )
 
     def request(self, epoch: int, index: int) -> SampleRequest:
-        """See `SampledSequence`."""
         return self._request(epoch, index)[1]
 
     def _request(self, epoch: int, index: int) -> tuple[np.ndarray, SampleRequest]:
-        """The positions of the edges, and what their neighborhood is sampled by."""
         positions = np.asarray(self.plan.seeds[self.places(epoch, index)], np.int64)
         ends = self.plan.edges.ends(positions)
         source_type, _, target_type = self.plan.edges.edge_type
@@ -174,6 +172,5 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
 
 
 def _repeated(numbers: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Numbers of the sources, then of the targets, for pairs that come once or both ways."""
     num_ways = pairs.shape[1] // numbers.shape[1]
     return np.tile(numbers, (1, num_ways)).reshape(-1)

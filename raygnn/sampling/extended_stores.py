@@ -57,15 +57,12 @@ class ExtendedGraphStore:
         return self._known.direction
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """Columns of a type."""
         return self._known.columns(type_)
 
     def num_nodes(self, node_type: str) -> int:
-        """Number of nodes of a type."""
         return self._bundle.num_nodes(node_type)
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """Number of edges of a type."""
         return self._bundle.num_edges(edge_type)
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
@@ -170,25 +167,20 @@ class _TouchedRows:
         self._picker = _TouchedPicker(self, edge_type, direction)
 
     def pick(self, request: PickRequest) -> Picks:
-        """See `GraphStore.pick`; of these nodes."""
         key = np.uint64(hop_key(request.key, request.hop, self._edge_type))
         picks = self._picker.pick(request, key, Scratch())
         return picks._replace(e_id=self._edges[picks.e_id])
 
     def degrees(self, nodes: np.ndarray, horizon: Horizon | None) -> np.ndarray:
-        """See `GraphStore.degrees`; of these nodes."""
         return self._picker.degrees(nodes, horizon)
 
     def columns(self, type_: str | EdgeType) -> dict[str, ColumnInfo]:
-        """See `Bundle`."""
         return self._graph.columns(type_)
 
     def csc(self, _: EdgeType) -> Csc:
-        """The edges of the nodes that take them."""
         return Csc(self._indptr, self._indices)
 
     def csr(self, _: EdgeType) -> Csr:
-        """Like `csc`, for nodes that sample edges against their direction."""
         return Csr(self._indptr, self._indices, np.arange(len(self._indices)))
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray:
@@ -198,13 +190,11 @@ class _TouchedRows:
         )
 
     def values(self, type_: str | EdgeType, name: str) -> np.ndarray:
-        """Like `column`, but dequantized."""
         return self._joined(
             type_, self._graph.values(type_, name), self._addition.values(type_, name)
         )
 
     def alias(self, edge_type: EdgeType, column: str, _: str) -> np.ndarray:
-        """See `Bundle.alias`; in memory."""
         table = np.empty(len(self._indices), np.int64)
         weights = edge_weights(self.values(edge_type, column), edge_type, column)
         fill_alias(self._indptr, None, weights, table)
@@ -216,7 +206,6 @@ class _TouchedRows:
         return np.concatenate([known[self._known_edges], added])[self._order]
 
     def _sorted(self, rows: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
-        """The order of known and added edges by (row, time, neighbor, input row)."""
         columns = self.columns(self._edge_type)
         time = next((name for name, column in columns.items() if column.role == "time"), None)
         if time is None:
@@ -229,8 +218,6 @@ class _TouchedRows:
 
 
 class _TouchedPicker(LocalPicker):
-    """Picks in the rows of a few nodes."""
-
     def __init__(self, rows: _TouchedRows, edge_type: EdgeType, direction: str) -> None:
         super().__init__(rows, edge_type, direction)
         self._nodes = rows.nodes
@@ -244,7 +231,6 @@ def _adjacency(bundle: Bundle, edge_type: EdgeType, direction: str) -> Csc | Csr
 
 
 def _edges_of(indptr: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of the node, and the position, of each edge of some nodes."""
     starts, counts = indptr[nodes], indptr[nodes + 1] - indptr[nodes]
     rows = np.repeat(np.arange(len(nodes)), counts)
     before = np.cumsum(counts) - counts
@@ -282,7 +268,6 @@ class ExtendedFeatureStore:
         self._added = LocalFeatureStore(added, scales)
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """Columns of a type."""
         return self._known.columns(type_)
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:

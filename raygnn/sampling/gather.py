@@ -22,7 +22,6 @@ _HALF_SCALE = np.float32(2.0**112)  # the exponents of float32 and float16 begin
 
 @njit(nogil=True, cache=True)
 def _reach(rows):  # type: ignore[no-untyped-def]
-    """Elements of a cache line, how many lines of a row are asked for, and how many rows ahead."""
     line = _LINE_BYTES // rows.itemsize
     num_lines = min((rows.shape[1] + line - 1) // line, _LINES_OF_ROW)
     return line, num_lines, _LINES_AHEAD // num_lines
@@ -30,7 +29,6 @@ def _reach(rows):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _next_row(flat, width, ids, i, reach):  # type: ignore[no-untyped-def]
-    """The row to copy at place i, and asks for one of those further on."""
     line, num_lines, ahead = reach
     if i + ahead < len(ids):
         first = ids[i + ahead] * width

@@ -89,8 +89,6 @@ class GrowingSubgraph:
 
 
 class _Edges:
-    """The edges of one type so far."""
-
     def __init__(self) -> None:
         # local ids of a batch fit into int32; half the bytes to write and to read back
         self._row = np.empty(0, np.int32)
@@ -104,7 +102,6 @@ class _Edges:
         self.marks = [0]
 
     def append(self, e_id: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-        """Adds the edges of one hop; returns the array for their rows."""
         first, last = self.marks[-1], self.marks[-1] + len(e_id)
         self._row = _with_room(self._row, first, last)
         self._edge = _with_room(self._edge, first, last)
@@ -117,11 +114,9 @@ class _Edges:
         return self._row[first:last]
 
     def append_none(self, num_dst: int) -> None:
-        """Adds a hop in which `num_dst` nodes take no edge."""
         self.append(self._edge[:0], np.zeros(num_dst + 1, np.int64))
 
     def copied(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Copies of edge_index, e_id and dst_ptr."""
         num_edges = self.marks[-1]
         dst_ptr = self._dst_ptr[: self._num_dst + 1].copy()
         edge_index = np.empty((2, num_edges), np.int64)

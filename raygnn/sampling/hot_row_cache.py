@@ -94,7 +94,6 @@ class HotRowCache:
             open_array(folder / f"{node_type}.npy", "r+")[:] = ids
 
     def _choose(self) -> dict[str, np.ndarray]:
-        """The nodes whose rows are kept, by node type."""
         others = {t: self._nodes_of_others(t) for t in self._outline.node_types}
         widths = {
             t: sum(
@@ -110,7 +109,6 @@ class HotRowCache:
         return {t: most_wanted(edges, t, ids, int(share * counts[t])) for t, ids in others.items()}
 
     def _nodes_of_others(self, node_type: str) -> list[range]:
-        """The nodes of each part that this process does not map."""
         first = self._graph.record.first_ids(node_type)
         return [
             range(first[part], first[part + 1])

@@ -109,5 +109,4 @@ def rows_at_a_time(rows: np.ndarray) -> int:
 
 
 def row_bytes(rows: np.ndarray) -> int:
-    """Bytes of a row."""
     return int(rows.dtype.itemsize * math.prod(rows.shape[1:]))

@@ -230,7 +230,6 @@ class LinkLoader(SampledSequence[LinkBatch]):
         )
 
     def request(self, epoch: int, index: int) -> SampleRequest:
-        """See `SampledSequence`."""
         return self._request(self._draw(epoch, index), self.key(epoch, index))
 
     def without_neighborhood(self, index: int, epoch: int = 0) -> LinkBatch:
@@ -302,7 +301,6 @@ class LinkLoader(SampledSequence[LinkBatch]):
         )
 
     def _request(self, drawn: _Drawn, key: BatchKey) -> SampleRequest:
-        """One sample for all parts."""
         types, seeds = self._types_of_parts, _joined(drawn.parts, self._types_of_parts)
         return SampleRequest(
             seeds,
@@ -319,7 +317,6 @@ class LinkLoader(SampledSequence[LinkBatch]):
         return {"anchor": links.anchor_type, **of_part}
 
     def _local_ids(self, drawn: _Drawn, subgraph: SampledSubgraph) -> dict[str, np.ndarray]:
-        """The local ids of each part."""
         types = self._types_of_parts
         local, before = {}, dict.fromkeys(types.values(), 0)
         for name, node_type in types.items():
@@ -329,7 +326,6 @@ class LinkLoader(SampledSequence[LinkBatch]):
         return local
 
     def _cold(self, nodes: np.ndarray, node_type: str, key: BatchKey) -> np.ndarray:
-        """The nodes that are cold in this batch."""
         draws = splitmix64_array(nodes, chain_key(key, text_key("cold"), text_key(node_type)))
         return nodes[draws < np.uint64(self.plan.cold_share * 2.0**64)]
 
@@ -444,7 +440,6 @@ class _Drawn(NamedTuple):
 
     @property
     def parts(self) -> dict[str, np.ndarray]:
-        """Dense ids of all nodes of the batch, by what they are there for."""
         return {
             "anchor": self.anchors,
             "target": self.targets,
@@ -454,7 +449,6 @@ class _Drawn(NamedTuple):
 
     @property
     def times(self) -> dict[str, np.ndarray]:
-        """Times at which each of `parts` is encoded."""
         assert self.time is not None
         assert self.group is not None
         of_links = self.time[self.group]
@@ -467,7 +461,6 @@ class _Drawn(NamedTuple):
 
 
 def _known_pairs(known: KnownLinks, drawn: _Drawn) -> KnownPairs:
-    """The known links of each query."""
     first = np.unique(drawn.query, return_index=True)[1]
     relations = None if drawn.relations is None else drawn.relations[first]
     bounds, targets = known.rows(drawn.anchors[first], relations)
@@ -476,7 +469,6 @@ def _known_pairs(known: KnownLinks, drawn: _Drawn) -> KnownPairs:
 
 
 def _joined(parts: Mapping[str, np.ndarray], types: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Joins what is of one type, in the order of the parts."""
     return {
         node_type: np.concatenate(
             [part for name, part in parts.items() if types[name] == node_type]

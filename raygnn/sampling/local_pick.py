@@ -157,11 +157,9 @@ class LocalPicker:
             ask_for_rows(array, ids)
 
     def _rows_of(self, nodes: np.ndarray) -> np.ndarray:
-        """Rows of `indptr`."""
         return nodes - self._first_node if self._first_node else nodes
 
     def _weighting(self, column: str, *, has_alias: bool) -> Weighting:
-        """The weights by CSC position, and the alias table where it is of use."""
         e_id = _NONE if self.adjacency.e_id is None else self.adjacency.e_id
         with self._lock:
             if column not in self._weights:
@@ -185,7 +183,6 @@ class LocalPicker:
         return times
 
     def _find_late(self, horizon: Horizon, starts: np.ndarray, degrees: np.ndarray) -> Skips | None:
-        """Lowers the degrees to edges that are early enough, and finds neighbors that are not."""
         indices, e_id = self.adjacency.indices, self.adjacency.e_id
         column, latest = horizon.temporal.column, horizon.latest
         if self._has_times(horizon):
@@ -230,7 +227,6 @@ def _pick_weighted(
     skips: Skips | None,
     scratch: Scratch,
 ) -> np.ndarray:
-    """Positions of the edges taken, in proportion to their weights."""
     kernels.count_taken(rows.degrees, draws.fanout, draws.replace, rows.offsets)  # at most
     positions = scratch.array("positions", int(rows.offsets[-1]), np.int64)
     drawn = scratch.array("drawn", len(rows.nodes) * max(draws.fanout, 0), np.int64)
@@ -251,7 +247,6 @@ def _pick_by_neighbor(
     skips: Skips | None,
     scratch: Scratch,
 ) -> np.ndarray:
-    """Positions of the edges taken by the numbers of the neighbors."""
     kernels.count_taken(rows.degrees, draws.fanout, False, rows.offsets)  # at most
     positions = scratch.array("positions", int(rows.offsets[-1]), np.int64)
     size = copies_table(rows.degrees, adjacency.is_sorted)

@@ -201,7 +201,6 @@ class NeighborSampler(BaseSampler):
     def _pick(
         self, growing: GrowingSubgraph, edge_type: EdgeType, hop: int, given: _Given
     ) -> Picks | None:
-        """The edges that the frontier takes; None where there is nothing to take."""
         codes, fanout = growing.frontier(edge_type), self.fanouts[edge_type][hop]
         if len(codes) == 0 or fanout == 0:
             return None

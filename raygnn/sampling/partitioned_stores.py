@@ -87,7 +87,6 @@ class PartitionedGraphStore:
         return list(self._outline.edge_types)
 
     def num_nodes(self, node_type: str) -> int:
-        """Number of nodes of a type."""
         return self._outline.num_nodes(node_type)
 
     def num_edges(self, edge_type: EdgeType) -> int:
@@ -97,7 +96,6 @@ class PartitionedGraphStore:
         return sum(self._ask_all("num_edges", edge_type))
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """Columns of a type."""
         return self._outline.columns(type_)
 
     def pick(
@@ -184,7 +182,6 @@ class PartitionedGraphStore:
             return self._num_out_edges[edge_type]
 
     def _ask_all(self, question: Question, edge_type: EdgeType) -> Iterator[Any]:
-        """Edge counts of a type, per part."""
         services = self._graph.services
         asked = [service.ask(question, edge_type, self._messages) for service in services]
         return (answer.result() for answer in asked)
@@ -192,8 +189,6 @@ class PartitionedGraphStore:
 
 @dataclass(frozen=True)
 class _EdgesOfParts:
-    """`EdgesByNode` of which this process has the bounds alone."""
-
     indptr: np.ndarray
     indices: EdgeValues
     e_id: EdgeValues
@@ -239,7 +234,6 @@ class PartitionedFeatureStore:
         return partial(PartitionedFeatureStore, *given, keeps_sparse=self._keeps_sparse), ()
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """Columns of a type."""
         return self._outline.columns(type_)
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
@@ -302,7 +296,6 @@ class PartitionedFeatureStore:
         return column in self.columns(type_) and not self._outline.holds(type_, column)
 
     def _is_sparse(self, type_: str | EdgeType, column: str) -> bool:
-        """Whether rows stay sparse; the parts are asked once how many entries they hold."""
         key = (type_, column)
         if not self._keeps_sparse or key in self._affine or not self._is_in_parts(type_, column):
             return False
@@ -317,7 +310,6 @@ class PartitionedFeatureStore:
         return self._stays_sparse[key]
 
     def _hot_rows(self, type_: str | EdgeType, column: str) -> HotRows | None:
-        """The rows of a column that this node keeps."""
         if self._cache is None or not isinstance(type_, str):
             return None
         return None if self.columns(type_)[column].sparse else self._cache.rows(type_, column)
@@ -341,7 +333,6 @@ def _ask(
     question: Question,
     given: Callable[[Share], tuple[Any, ...]],
 ) -> list[Any]:
-    """Asks all parts at once, and waits for all of them."""
     questions = [given(share) for share in shares]
     asked = [
         graph.services[share.part].ask(question, *each)
@@ -355,14 +346,12 @@ def _ask(
 
 
 def _writable(rows: np.ndarray | SparseColumn) -> np.ndarray | SparseColumn:
-    """Copies what lies in Ray's object store, for which kernels would be compiled once more."""
     if isinstance(rows, SparseColumn):
         return _joined([rows])
     return rows if rows.flags.writeable else rows.copy()
 
 
 def _joined(parts: list[SparseColumn]) -> SparseColumn:
-    """Sparse rows one after another."""
     ends = np.cumsum([0, *(len(rows.indices) for rows in parts)])
     starts = [rows.indptr[:-1] + end for rows, end in zip(parts, ends[:-1], strict=True)]
     values = [rows.values for rows in parts if rows.values is not None]

@@ -94,7 +94,6 @@ class PartAnswers:
     def pick(
         self, edge_type: EdgeType, request: PickRequest, messages: Messages | None = None
     ) -> Picks:
-        """See `GraphStore.pick`; of nodes of this part."""
         key = np.uint64(hop_key(request.key, request.hop, edge_type))
         picker, first_edge = self._picker(edge_type, messages), self._part.first_row(edge_type)
         with self._scratches.lend() as scratch:
@@ -109,7 +108,6 @@ class PartAnswers:
         horizon: Horizon | None,
         messages: Messages | None = None,
     ) -> np.ndarray:
-        """See `GraphStore.degrees`; of nodes of this part."""
         return self._picker(edge_type, messages).degrees(nodes, horizon)
 
     def count_sources(self, edge_type: EdgeType, messages: Messages | None = None) -> np.ndarray:
@@ -159,8 +157,6 @@ class PartAnswers:
 
 @dataclass(frozen=True)
 class _Computed:
-    """An answer that is computed when it is waited for: after all other parts are asked."""
-
     result: Callable[[], Any]
 
 
@@ -196,5 +192,4 @@ class MappedPart:
         return MappedPart, self._given
 
     def ask(self, question: Question, *given: Any) -> Answer:
-        """See `PartService`."""
         return _Computed(partial(getattr(self._answers, question), *given))

@@ -101,7 +101,6 @@ def _take_all(row, weighting, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _take_largest(base, row, indices, copies, heap, out):  # type: ignore[no-untyped-def]
-    """Takes the edges of the largest ranks, whose bound is guessed from how many there are."""
     ranks, _ = heap
     num_left = row[1] - len(row[2])
     num_wanted = len(ranks) + _SLACK * (1.0 + np.sqrt(len(ranks)))
@@ -286,7 +285,6 @@ def _slot_of(table, neighbor):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _count(table, neighbor):  # type: ignore[no-untyped-def]
-    """Previous count of the neighbor."""
     slot = _slot_of(table, neighbor)
     table[slot] = neighbor + 1
     table[slot + 1] += 1

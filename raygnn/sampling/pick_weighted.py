@@ -61,7 +61,6 @@ def _draw(base, number, start, degree):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _settle(position, rest, entry):  # type: ignore[no-untyped-def]
-    """The position itself or the other one; -1 where the node has no edge of any weight."""
     other = entry >> np.int64(32)
     if other == NO_EDGE:
         return np.int64(-1)
@@ -113,7 +112,6 @@ def _uniform(keys, edge):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _has(values, first, last, value):  # type: ignore[no-untyped-def]
-    """Whether a value is in `values[first:last]`, ascending."""
     position = first_at_least(values, first, last, value)
     return position < last and values[position] == value
 
@@ -199,7 +197,6 @@ def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ign
 
 @njit(nogil=True, cache=True)
 def _by_keys(base, row, fanout, num_taken, out):  # type: ignore[no-untyped-def]
-    """Adds the edges of the largest keys to those taken; returns how many there are."""
     start, degree, weights, e_id, skip_edges, first, last = row
     keys = _key_start(base)
     best = np.empty(fanout - num_taken, np.float64)
@@ -237,7 +234,6 @@ def _is_among(values, count, value):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _by_scan(base, row, fanout, num_taken, out):  # type: ignore[no-untyped-def]
-    """Adds draws from the running sum of the weights; returns how many there are."""
     start, degree, weights, e_id, skip_edges, first, last = row
     total = 0.0
     for edge in range(degree):

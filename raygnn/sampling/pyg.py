@@ -113,7 +113,6 @@ def _follows_hops(
     num_dst: list[int] | None,
     num_edges: list[int] | None,
 ) -> bool:
-    """Whether the edges of the first hops are a prefix, and so are the nodes that they touch."""
     if num_src is None or num_dst is None or num_edges is None:
         return False
     src_before, dst_before = list(accumulate(num_src)), list(accumulate(num_dst))

@@ -83,11 +83,9 @@ class LocalGraphStore:
         return self._direction
 
     def num_nodes(self, node_type: str) -> int:
-        """Number of nodes of a type."""
         return self._bundle.num_nodes(node_type)
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """Number of edges of a type."""
         return self._bundle.num_edges(edge_type)
 
     def pick(
@@ -104,7 +102,6 @@ class LocalGraphStore:
         return self.picker(edge_type).pick(request, key, scratch or Scratch())
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """Columns of a type."""
         return self._bundle.columns(type_)
 
     def degrees(
@@ -225,7 +222,6 @@ class LocalFeatureStore:
         return build, ()
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """Columns of a type."""
         return self._bundle.columns(type_)
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:

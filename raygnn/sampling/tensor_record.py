@@ -29,7 +29,6 @@ class TensorRecord:
         return done
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
-        """The record with its tensors on a device."""
         return self.apply(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 

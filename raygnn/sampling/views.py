@@ -109,7 +109,6 @@ def _first_two_joined(counts: list[int] | None) -> list[int] | None:
 
 
 def _kept(record: EdgeRecord, keep: Tensor, share: float) -> EdgeRecord:
-    """The edges that stay, with the degrees of what stays."""
     kept_before = functional.pad(keep.cumsum(0), (1, 0))
     dst_ptr = kept_before[record.dst_ptr]
     num_sampled = None

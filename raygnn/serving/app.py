@@ -130,7 +130,6 @@ def _handler(ask: Ask, kind: type[Question]) -> Callable[[Request], Awaitable[Re
 
 
 def _problems(error: ValidationError) -> list[dict[str, Any]]:
-    """Why a body is not a question, without the values in it, which may be long."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     return [
         {
@@ -143,7 +142,6 @@ def _problems(error: ValidationError) -> list[dict[str, Any]]:
 
 
 def _add_questions(schema: dict[str, Any], *, has_token: bool) -> None:
-    """Adds to an OpenAPI schema the questions, which the handlers parse themselves."""
     _, definitions = models_json_schema(
         [(question, "validation") for _, question, _ in _ROUTES],
         ref_template="#/components/schemas/{model}",

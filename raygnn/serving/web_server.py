@@ -64,8 +64,6 @@ class WebServer:
 
 
 class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """A connection that is closed if the header of its next request is late or too long."""
-
     _deadline: asyncio.TimerHandle | None = None
     _num_header_bytes = 0
 

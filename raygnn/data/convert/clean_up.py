@@ -26,7 +26,6 @@ def largest_component(source: np.ndarray, target: np.ndarray, num_nodes: int) ->
 
 @njit(nogil=True, cache=True)
 def _roots(source: np.ndarray, target: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Each node's least neighbor in reach, by union-find with path halving."""
     parent = np.arange(num_nodes)
     for edge in range(len(source)):
         a, b = source[edge], target[edge]

@@ -102,7 +102,6 @@ class _Edges:
     notes: tuple[str, ...]
 
     def among(self, nodes: np.ndarray, num_nodes: int) -> _Edges:
-        """The edges of a component; says how many nodes are left out."""
         is_kept = np.isin(self.source, nodes)
         note = (
             f"largest connected component: {len(nodes):,} of {num_nodes:,} nodes kept, "
@@ -260,7 +259,6 @@ def _masks_of_file(uri: str, num_nodes: int) -> dict[str, np.ndarray]:
 def _entries(
     arrays: Mapping[str, np.ndarray], where: str
 ) -> tuple[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The number of nodes, and source, target and weight of each entry."""
     if "edges" not in arrays:
         adjacency = _csr(arrays, "adj", where)
         if adjacency.dim != adjacency.num_rows:

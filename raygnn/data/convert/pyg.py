@@ -232,7 +232,6 @@ def _edge_rows(store: Any, source_ids: np.ndarray, target_ids: np.ndarray, where
 
 
 def _edge_ends(store: Any, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Sources, targets and, of a weighted adj_t, its values."""
     if store.get("edge_index") is not None:
         index = store["edge_index"].detach().cpu().numpy()
         if index.ndim != 2 or index.shape[0] != 2 or index.dtype.kind not in "iu":
@@ -260,7 +259,6 @@ def _edge_ends(store: Any, where: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _is_edge_attr(store: Any, name: str) -> bool:
-    """Whether an attribute that nodes and edges may have belongs to the edges here."""
     return "edge_index" in store and bool(store.is_edge_attr(name))
 
 
@@ -277,7 +275,6 @@ def _features(x: Tensor, num_nodes: int, where: str) -> Features:
 
 
 def _rows(tensor: Tensor, num_rows: int, where: str, max_ndim: int | None) -> np.ndarray:
-    """The tensor as an array with one row per node or edge."""
     import torch
 
     too_deep = max_ndim is not None and tensor.dim() > max_ndim

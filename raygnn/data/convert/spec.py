@@ -40,22 +40,17 @@ from raygnn.errors import DataError
 
 @dataclass
 class _NodeTable:
-    """A table of nodes: its files, and the ids in each."""
-
     spec: NodeColumns
     files: list[SourceTable]
     ids: list[pa.Array]
 
     @property
     def where(self) -> str:
-        """Its first file."""
         return self.files[0].where
 
 
 @dataclass
 class _Ends:
-    """The rows of one file of an edge table."""
-
     table: SourceTable
     spec: EdgeSpec | LabelEdgeSpec
     source: pa.Array
@@ -64,8 +59,6 @@ class _Ends:
 
 @dataclass
 class _Tables:
-    """All tables of a spec, read, and the ids that each node type is named by."""
-
     nodes: dict[str, list[_NodeTable]] = field(default_factory=dict)
     edges: list[list[_Ends]] = field(default_factory=list)
     label_edges: list[list[_Ends]] = field(default_factory=list)
@@ -162,7 +155,6 @@ def _named(read: _Tables, node_type: str) -> Iterator[pa.Array]:
 
 
 def _unread(read: _Tables) -> Iterator[str]:
-    """A line for each table that has columns which are not written."""
     tables = [table.files for group in read.nodes.values() for table in group]
     tables += [[part.table for part in parts] for parts in (*read.edges, *read.label_edges)]
     for files in tables:
@@ -178,7 +170,6 @@ def _node_ids(
     named: Sequence[pa.Array],
     is_integer: bool,
 ) -> pa.Array:
-    """The ids of a node type, in the order of its table, else of numbers, else of appearance."""
     if node.more or node.add_unlisted:
         for table in tables:
             _check_distinct(table)
@@ -219,7 +210,6 @@ def _in_kind(column: pa.Array, is_integer: bool) -> pa.Array:
 def _node_rows(
     node: NodeSpec, known: pa.Array, tables: Sequence[_NodeTable], notes: list[str]
 ) -> NodeRows:
-    """The rows of a node type: what each of its tables has, in the order of the ids."""
     features: dict[str, Features | FeatureColumns] = {}
     label_columns: dict[str, pa.Array] = {}
     others: dict[str, pa.Array] = {}
@@ -255,8 +245,6 @@ def _node_rows(
 
 
 class _Placement:
-    """Where the nodes have their rows in one of their tables."""
-
     def __init__(self, table: _NodeTable, known: pa.Array) -> None:
         ids = pa.chunked_array(table.ids).combine_chunks()
         self._table, self._known = table, known
@@ -268,7 +256,6 @@ class _Placement:
         self.num_missing = int((found < 0).sum())
 
     def place(self, values: pa.Array) -> pa.Array:
-        """A column in the order of the nodes; null where a node has no row."""
         if self._is_same:
             return values
         return values.take(pa.array(self._position, mask=self._position < 0))
@@ -276,11 +263,6 @@ class _Placement:
     def place_feature(
         self, feature: Features | FeatureColumns, notes: list[str]
     ) -> Features | FeatureColumns:
-        """A feature in the order of the nodes.
-
-        Raises:
-            DataError: a node has no row, and its numbers cannot be missing.
-        """
         if isinstance(feature, FeatureColumns):
             columns = {name: self.place(column) for name, column in feature.columns.items()}
             return FeatureColumns(columns, feature.spec)
@@ -357,7 +339,6 @@ def _check_named(part: _Ends, relation: RelationColumn) -> None:
 
 
 def _relation_key(value: str) -> tuple[int, int, str]:
-    """Orders relations: whole numbers by value, then texts."""
     return (0, int(value), value) if value.isdecimal() else (1, 0, value)
 
 

@@ -50,7 +50,6 @@ def read_feature(
 def _raw_columns(
     name: str, spec: _Columns, tables: Sequence[SourceTable], role: str
 ) -> FeatureColumns:
-    """The columns by themselves: numbers that stay as they are, and values to be transformed."""
     columns: dict[str, pa.Array] = {}
     entries: list[str | dict[str, object]] = []
     for column in spec:
@@ -95,7 +94,6 @@ def _dense_rows(table: SourceTable, specs: Sequence[Column | ColumnRange], role:
 def _sparse_rows(
     spec: SparseColumns, tables: Sequence[SourceTable], role: str, notes: list[str]
 ) -> SparseRows:
-    """Lists of positions, each once in its row."""
     indices, lengths = _entries(spec.indices, tables, f"{role}.indices")
     values = None
     if spec.values is not None:
@@ -127,7 +125,6 @@ def _sparse_rows(
 def _entries(
     spec: Column, tables: Sequence[SourceTable], role: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The items of a column of lists, and how many each row has; null is an empty list."""
     columns = [table.column(spec, role) for table in tables]
     for table, column in zip(tables, columns, strict=True):
         if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):

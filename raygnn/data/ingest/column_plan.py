@@ -116,7 +116,6 @@ def _element(kind: pa.DataType, column: str, column_type: pa.DataType, place: st
 
 
 def _probe_width(table: ScannedTable, column: str, place: str) -> int:
-    """The most common width among the first rows; rows of another width are reported later."""
     for piece in cut_table(table):
         for block in read_blocks(piece, {column: table.types[column]}):
             lengths = block.columns[column].slice(0, _PROBE_ROWS).value_lengths().drop_null()
@@ -264,11 +263,6 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
 def _plan_written_label(
     table: ScannedTable, name: str, spec: Label, written: NumberFormat
 ) -> DensePlan:
-    """Plans numbers to be regressed that are texts.
-
-    Raises:
-        DataError: a column is of another type.
-    """
     for column in spec.columns:
         if kind_of(None, table.types[column], written=written) is None:
             raise DataError(
@@ -395,7 +389,6 @@ def _stored(element: np.dtype, feature_dtype: str | None) -> str:
 
 
 def _is_list(kind: pa.DataType, *element_tests: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a column has lists of such elements. Elements of empty lists have the type null."""
     return pa.types.is_list(kind) and any(test(kind.value_type) for test in element_tests)
 
 

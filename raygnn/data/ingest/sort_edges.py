@@ -118,7 +118,6 @@ class BucketPlan:
 
     @property
     def num_buckets(self) -> int:
-        """Number of buckets."""
         return len(self.node_starts) - 1
 
 
@@ -211,7 +210,6 @@ def _create_buckets(sort: EdgeSort, piece_counts: Sequence[np.ndarray]) -> Bucke
 def _plan_buckets(
     sort: EdgeSort, piece_counts: Sequence[np.ndarray], bytes_per_edge: int
 ) -> BucketPlan:
-    """Joins ranges up to a bucket's size; one range is never cut."""
     limit = max(1, min(BUCKET_EDGES, BUCKET_BYTES // bytes_per_edge))
     shift = sort.shift
     counts = sum(piece_counts, np.zeros(((sort.num_dst - 1) >> shift) + 1, np.int64))
@@ -230,7 +228,6 @@ def _plan_buckets(
 
 
 def _piece_cursors(plan: BucketPlan, piece_counts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Write offset of each piece in each bucket, which keeps the row order."""
     cursors, free = [], plan.edge_starts[:-1].copy()
     for counts in piece_counts:
         cursors.append(free.copy())
@@ -341,7 +338,6 @@ def _create_result(sort: EdgeSort, num_edges: int) -> None:
 
 
 def _order_dtype(num_edges: int) -> type[np.integer]:
-    """Type of positions in a bucket."""
     return np.int32 if num_edges <= np.iinfo(np.int32).max else np.int64
 
 

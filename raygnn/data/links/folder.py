@@ -145,7 +145,6 @@ def _followers(
 def _by_anchor(
     bundle: Bundle, link: LinkSplit, codes: np.ndarray, work: Path
 ) -> tuple[LinkTable, np.ndarray]:
-    """The edges of a type and their codes by source, each row sorted by destination."""
     csr = bundle.csr(link.edge_type)
     given = message_table(bundle, link.edge_type)
     time = None if given.time is None else given.time[csr.e_id]
@@ -170,7 +169,6 @@ def _by_anchor(
 
 
 def _write_supervision(table: LinkTable, codes: np.ndarray, split: int, folder: Path) -> np.ndarray:
-    """Writes the distinct supervision pairs of a split; returns the anchors."""
     indptr = _distinct(table, codes, split, folder)
     anchors = np.flatnonzero(np.diff(indptr))
     np.save(folder / _ANCHORS, anchors)
@@ -179,7 +177,6 @@ def _write_supervision(table: LinkTable, codes: np.ndarray, split: int, folder: 
 
 
 def _distinct(table: LinkTable, codes: np.ndarray, split: int, folder: Path) -> np.ndarray:
-    """Writes the targets and times of distinct pairs; returns row bounds over all anchor nodes."""
     times = np.zeros(0, np.int64) if table.time is None else table.time
     indptr = np.zeros(len(table.indptr), np.int64)
     none = np.zeros(0, np.int64)
@@ -200,7 +197,6 @@ def _distinct(table: LinkTable, codes: np.ndarray, split: int, folder: Path) -> 
 def _write_negatives(
     bundle: Bundle, link: LinkSplit, split: int, anchors: np.ndarray, folder: Path
 ) -> None:
-    """Writes the hard negatives of the anchors of a split, a row for each anchor."""
     labels = find_label_edges(bundle, link.edge_type, "negative")
     if labels is None:
         return

@@ -91,7 +91,6 @@ def _extreme(
     column: int,
     earliest: bool,
 ) -> int:
-    """Earliest or latest split of the edges of a pair, those of no split aside; 0 for none."""
     stop = indptr[row + 1]
     i = first_at_least(columns, indptr[row], stop, column)
     found = 0

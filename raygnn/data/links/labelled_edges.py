@@ -54,7 +54,6 @@ class SeedEdges:
 
     @property
     def num_edges(self) -> int:
-        """Number of edges."""
         return len(self.others)
 
     def ends(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -144,7 +144,6 @@ class MessageGraph(Bundle):
         return found[0], found[1], found[2]
 
     def _joined_codes(self, edge_type: EdgeType) -> np.ndarray:
-        """Codes by all splits that are about the edges: the latest stage, held where any holds."""
         stage, held = link_kernels.STAGE_MASK, link_kernels.HELD
         first, *others = (self.codes(link, edge_type) for link in self._links_of[edge_type])
         for codes in others:
@@ -161,7 +160,6 @@ class MessageGraph(Bundle):
         return f"{names}.{edge_type_name(edge_type)}.{stage}"
 
     def _stage(self, edge_type: EdgeType) -> tuple[int, bool]:
-        """The last stage whose edges carry messages, and whether those held for the loss do."""
         split, inductive = self._messages.split, self._messages.inductive
         last_stage = 2 if split == "test" and not inductive else 1
         # Without a disjoint share, training and validation have one graph.

@@ -173,7 +173,6 @@ def split_links(bundle: Bundle, link: LinkSplit, table: LinkTable, folder: Path)
 
 
 def _resolved(table: LinkTable, splits: np.ndarray, folder: Path, *, earliest: bool) -> np.ndarray:
-    """Codes of the edges of a table from their own splits; see `link_kernels.resolve_pairs`."""
     codes = np.zeros_like(splits)
     order = column_order(table, folder / "order.npy")
     columns = table.indices if order is None else table.indices[order]
@@ -199,7 +198,6 @@ def label_values(bundle: Bundle, link: LinkSplit) -> np.ndarray:
 
 
 def _splits_of_labelled(bundle: Bundle, link: LinkSplit, table: LinkTable) -> np.ndarray:
-    """The split of every edge with a label, 0 of the others."""
     is_labelled = has_label(label_values(bundle, link))
     splits = own_splits(bundle, link, table, is_labelled)
     return np.where(is_labelled, splits, 0).astype(np.uint8)

@@ -66,7 +66,6 @@ class SupervisionEdges:
 
     @property
     def num_anchors(self) -> int:
-        """Number of anchors."""
         return len(self.anchors)
 
     @property
@@ -256,7 +255,6 @@ def known_positives_as_of(
 
 
 def _places_of(indptr: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The node and the position of each entry in the rows of some nodes of a CSR matrix."""
     counts = indptr[nodes + 1] - indptr[nodes]
     first = np.cumsum(counts) - counts
     return np.repeat(nodes, counts), np.arange(counts.sum()) + np.repeat(
@@ -276,7 +274,6 @@ def _read(bundle: Bundle, link: LinkSplit, folder: Path, name: str) -> Supervisi
 
 
 def _joined(parts: Sequence[SupervisionEdges]) -> SupervisionEdges:
-    """The links of all relations, one relation after another."""
     if len(parts) == 1:
         return parts[0]
     negatives = [part.hard_negatives for part in parts]
@@ -306,7 +303,6 @@ def _joined(parts: Sequence[SupervisionEdges]) -> SupervisionEdges:
 
 
 def _without_links(edges: SupervisionEdges) -> SupervisionEdges:
-    """Copy with the same anchors and no links."""
     empty = np.zeros(0, np.int64)
     return replace(
         edges, indptr=np.zeros_like(edges.indptr), targets=empty, times=None, hard_negatives=None
@@ -328,7 +324,6 @@ def _are_equal(csr: Csr, csc: Csc) -> bool:
 
 
 def _transposed(rows: _Rows) -> _Rows:
-    """The same pairs, grouped by target. Anchors and targets share one node type."""
     indptr, columns = rows
     bounds = np.zeros_like(indptr)
     np.cumsum(np.bincount(columns, minlength=len(indptr) - 1), out=bounds[1:])
@@ -337,7 +332,6 @@ def _transposed(rows: _Rows) -> _Rows:
 
 
 def _build_known(tables: Sequence[_Rows], is_sorted: bool, folder: Path) -> None:
-    """Writes the distinct pairs of all tables."""
     merged: _Rows | None = None
     for indptr, columns in tables:
         if not is_sorted:

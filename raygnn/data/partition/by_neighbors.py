@@ -169,7 +169,6 @@ def _scatter(src, dst, first_source, first_target, dropped, filled, neighbors): 
 
 @njit(nogil=True, cache=True)
 def _breadth_first(indptr, neighbors, order):  # type: ignore[no-untyped-def]
-    """Fills `order` with all nodes, breadth first from each node that is not there yet."""
     found = np.zeros(len(order), np.bool_)
     head = tail = 0
     for root in range(len(order)):

@@ -51,7 +51,6 @@ def part_name(part: int) -> str:
 
 
 def part_folder(folder: Path, part: int) -> Path:
-    """The folder of a part."""
     return folder / part_name(part)
 
 

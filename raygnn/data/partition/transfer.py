@@ -130,7 +130,6 @@ def send_parts(folder: Path, uri: str, record: PartitionRecord, progress: Progre
 
 
 def _fetch(uri: str, sizes: Mapping[str, int], target: Path, what: str, progress: Progress) -> None:
-    """Copies files of a folder in a bucket."""
     for folder in {(target / name).parent for name in sizes}:
         folder.mkdir(parents=True, exist_ok=True)
     _copy_all(partial(_get, uri, target), sizes, what, "fetched", progress)
@@ -143,7 +142,6 @@ def _copy_all(
     done: str,
     progress: Progress,
 ) -> None:
-    """Copies files in threads, the largest first, and says how far it is."""
     total, num_bytes = sum(sizes.values()), 0
     started = reported = time.monotonic()
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="copy") as threads:

@@ -72,7 +72,6 @@ def _draw_purchases(
     homophily: float,
     seed: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct (user, item) pairs, sorted."""
     num_users, num_items = len(user_labels), len(item_labels)
     num_communities = int(item_labels.max()) + 1
     num_draws = round(num_users * avg_degree)
@@ -178,7 +177,6 @@ def _draw_items(
 
 
 def _rows(node_type: str, columns: np.ndarray, seed: int) -> NodeRows:
-    """A table of string ids and of one scalar column for each of `columns`, made raw."""
     num_rows, num_columns = columns.shape
     numbers = np.cumsum(1 + draw_integers(seed, f"{node_type} ids", num_rows, 9))
     ids = pa.array([f"{node_type}-{number}" for number in numbers])

@@ -68,7 +68,6 @@ def class_features(
 def _draw_edges(
     labels: np.ndarray, num_classes: int, avg_degree: float, homophily: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both directions of each edge, sorted by (source, target)."""
     num_nodes = len(labels)
     num_draws = round(num_nodes * avg_degree / 2)
     by_class = np.argsort(labels, kind="stable")
@@ -131,7 +130,6 @@ def houses(
 
 
 def _draw_streets(num_houses: int, num_streets: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Both directions of each edge; a street is a closed walk past all houses."""
     walks = [draw_permutation(seed, f"street {i}", num_houses) for i in range(num_streets)]
     first = np.concatenate(walks)
     second = np.concatenate([np.roll(walk, -1) for walk in walks])

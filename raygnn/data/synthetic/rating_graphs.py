@@ -130,7 +130,6 @@ def _ids(numbers: np.ndarray) -> np.ndarray:
 def _draw_pairs(
     taste: np.ndarray, genre: np.ndarray, num: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct pairs of user and film, sorted; users choose genres that they like."""
     num_users, num_films = len(taste), len(genre)
     user = draw_integers(seed, "raters", num, num_users)
     share = np.exp(taste.astype(np.float64))

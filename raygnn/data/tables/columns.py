@@ -129,7 +129,6 @@ def label_columns(name: str, labels: np.ndarray) -> FeatureColumns:
 
 
 def _stored_dtype(dtype: np.dtype) -> np.dtype:
-    """The nearest type of the format: booleans are bytes, unsigned integers the next signed."""
     replacement = {"bool": "uint8", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
     return np.dtype(replacement.get(dtype.name, dtype.name)).newbyteorder("<")
 

@@ -112,7 +112,6 @@ def _as_columns(value: Any) -> Any:
 
 
 def _feature_column_kind(value: Any) -> str:
-    """Which of the three forms a column of a feature has, by its keys."""
     if isinstance(value, dict):
         keys = set(value)
         if keys & {"first", "last"}:

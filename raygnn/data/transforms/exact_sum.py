@@ -59,7 +59,6 @@ class ExactMoments:
 
 
 def _root(value: Fraction) -> float:
-    """The square root, also of numbers beyond the range of floats."""
     half = (value.numerator.bit_length() - value.denominator.bit_length()) // 2
     return math.ldexp(math.sqrt(value / Fraction(4) ** half), half)
 
@@ -85,7 +84,6 @@ def _add(values, sums, squares):  # type: ignore[no-untyped-def]
 
 
 def _total(digits: np.ndarray, power: int) -> int:
-    """The sum of all digits, each at its place and exponent."""
     total = 0
     for row in np.flatnonzero(digits.any(axis=1)).tolist():
         value = sum(int(digit) << (_DIGIT_BITS * i) for i, digit in enumerate(digits[row].tolist()))

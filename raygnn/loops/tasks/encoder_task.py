@@ -120,7 +120,6 @@ class EncoderTask(Task[BatchT]):
         return self._message_graphs[split]
 
     def _store(self, messages: Messages | None) -> GraphStore:
-        """The edges that carry these messages; all where null."""
         return graph_store(self.env.loaded, self.env.bundle, self.env.parts, messages)
 
     def silent_nodes(self, node_type: str, nodes: np.ndarray | range, what: str) -> list[str]:
@@ -264,7 +263,6 @@ class EncoderTask(Task[BatchT]):
         )
 
     def _whole_graph(self, columns: frozenset[tuple[str, str]]) -> WholeGraph:
-        """One for the loaders of all splits."""
         if columns not in self._whole_graphs:
             self._whole_graphs[columns] = WholeGraph(
                 self.graph,

@@ -137,7 +137,6 @@ class _MessageEdges:
         self.indices = LazyRows(lambda edges: self._pick(edges).neighbors)
 
     def src_degrees(self) -> np.ndarray | None:
-        """Out-degree of each neighbor. None if `indices` are in memory."""
         if self._as_of is None and isinstance(self.indices, np.ndarray):
             return None
         neighbors = np.arange(self._graph.num_nodes(self._neighbor_type))
@@ -145,7 +144,6 @@ class _MessageEdges:
         return self._graph.neighbor_degrees(self._edge_type, neighbors, horizon)
 
     def rows(self, features: FeatureStore, column: str, edges: slice) -> np.ndarray:
-        """A column of consecutive edges, all that some nodes take."""
         if self._as_of is not None:
             ids = self._pick(edges).e_id
         else:

@@ -160,7 +160,6 @@ def select_output(outputs: Any, on: str | None) -> Tensor:
 
 
 def _keywords(term: LossTerm, loss: Any, provided: Collection[str]) -> dict[str, str]:
-    """The input of each parameter: as `inputs` says, else by the parameter's own name."""
     function = loss.forward if isinstance(loss, nn.Module) else loss
     given = term.args if isinstance(loss, partial) else {}
     parameters = {
@@ -187,11 +186,6 @@ def _keywords(term: LossTerm, loss: Any, provided: Collection[str]) -> dict[str,
 
 
 def _check_reduction(loss: nn.Module) -> None:
-    """A loss of torch gives the mean over the batch, which is exact if each seed weighs the same.
-
-    Raises:
-        ConfigError: it does not.
-    """
     if not _is_of_torch(loss):
         return
     reduction, weight = getattr(loss, "reduction", "mean"), getattr(loss, "weight", None)
@@ -222,7 +216,6 @@ def _is_of_torch(loss: Any) -> bool:
 
 
 def _fitting(provided: Collection[str]) -> list[str]:
-    """Short names of the losses that take no more than what is provided."""
     fitting = []
     for short in SLOTS["loss"].names:
         found: Any = resolve(short, "loss")

@@ -176,7 +176,6 @@ class Checkpointer(Callback):
         return True
 
     def _names(self) -> list[str]:
-        """Names of the checkpoints that are of this run, oldest first. Rank 0 only."""
         named = [(name, CheckpointName.parse(name)) for name in self._store.names()]
         lineage = self._lineage
         return [name for name, p in named if lineage is None or (p and p.attempt in lineage)]
@@ -191,7 +190,6 @@ class Checkpointer(Callback):
         return str(CheckpointName(step, self._number, self._attempt, self._start))
 
     def _parts(self, engine: Engine, state: dict[str, Any]) -> dict[str, bytes]:
-        """This rank's files of a checkpoint."""
         state["checkpoints"] = {"scores": dict(self._scores), "best": self._best}
         engine.callbacks.call("on_save_checkpoint", state)
         engine.callbacks.raise_failure()
@@ -228,7 +226,6 @@ class Checkpointer(Callback):
     def _upload(
         self, name: str, parts: dict[str, bytes], files: dict[str, File], retention: Retention
     ) -> None:
-        """Writes this rank's files; on rank 0, finishes the checkpoint. Runs in a thread."""
         self._store.write_parts(name, parts)
         if self._context.rank == 0:
             while not self._store.is_written(name, files):
@@ -239,7 +236,6 @@ class Checkpointer(Callback):
             self._finish(name, files, retention)
 
     def _finish(self, name: str, files: dict[str, File], retention: Retention) -> None:
-        """Makes a written checkpoint count, and deletes what it makes obsolete."""
         with self._folder.held():
             self._store.finish(name, files, self._context.world_size)
             self._point(name)
@@ -251,7 +247,6 @@ class Checkpointer(Callback):
         self._store.point("last", last)
 
     def _prune(self, retention: Retention) -> None:
-        """Deletes what nothing needs; what nobody can read takes no place of what one can."""
         names = [name for name in self._names() if name not in self._passed_over]
         needed = [self._store.pointer(which) for which in ("best", "last")]
         for name in retention.obsolete(names, self._scores, {n for n in needed if n}):
@@ -259,7 +254,6 @@ class Checkpointer(Callback):
             self._scores.pop(name, None)
 
     def _take_back(self, name: str, record: dict[str, Any]) -> None:
-        """Makes the record of checkpoints, and the pointers, what they were when it was saved."""
         self._scores, self._best = dict(record["scores"]), record["best"]
         if self._context.rank == 0:
             if self._best is not None and self._best not in self._names():
@@ -267,7 +261,6 @@ class Checkpointer(Callback):
             self._point(name)
 
     def _choose(self, resume: str) -> tuple[str, str] | None:
-        """The checkpoint to start from; one of this very attempt wins over any wish."""
         names = self._names()
         if resume in ("auto", "must", "last", "never"):
             name = self._newest_valid(names)
@@ -321,7 +314,6 @@ def _verified(root: str, name: str, resume: str) -> tuple[str, str]:
 
 
 def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:
-    """Raises CheckpointError if the weights are not those of the engine's model."""
     own = engine.optimization.module.state_dict()
     problems = [f"it lacks {name}" for name in own if name not in weights]
     problems += [f"the model has no {name}" for name in weights if name not in own]

@@ -95,7 +95,6 @@ def _copy(
 def _paths(
     state: dict[str, Any], tables: ShardedTables, optimizer: Optimizer, sizes: Mapping[str, int]
 ) -> Iterator[tuple[Path, str]]:
-    """Paths and names of the state's tables whose row counts are those of `sizes`."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     index = {id(weight): i for i, weight in enumerate(weights)}
     for name, weight in tables.weights.items():

@@ -93,7 +93,6 @@ def _read(uri: str) -> dict[str, Tensor]:
 
 
 def _held(weights: dict[str, Tensor], tables: ShardedTables) -> dict[str, Tensor]:
-    """This rank's sharded learned rows."""
     held = {
         name: weights[name][tables.share_of(name).ids(num_rows)]
         for name, num_rows in tables.num_rows.items()

@@ -129,14 +129,12 @@ def _row(
 
 
 def _new_error(trial: Trial) -> Any:
-    """The error of a trial that has just failed: Tune has not copied it to its folder yet."""
     if trial.pickled_error_file is None:
         return Path(trial.error_file).read_text()
     return cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
 
 
 def _explain(error: Any) -> str:
-    """The cause on one line."""
     cause = getattr(error, "cause", None) or error
     if isinstance(cause, RaygnnError):
         return " ".join(str(cause).split())

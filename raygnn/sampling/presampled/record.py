@@ -237,7 +237,6 @@ def _other_requests(start: str, split: str, stored: SamplePlan, wanted: SamplePl
 
 
 def _changes(stored: SamplePlan, wanted: SamplePlan) -> str:
-    """The config keys that changed, if any."""
     return "; ".join(
         f"{key} was {stored.config.get(key)!r} and is {value!r}"
         for key, value in wanted.config.items()
@@ -246,7 +245,6 @@ def _changes(stored: SamplePlan, wanted: SamplePlan) -> str:
 
 
 def _key_of(setting: str, split: str) -> str:
-    """The key of the config that a setting of a split comes from."""
     if setting == "batch_size":
         return "loader.batch_size" if split == "train" else "loader.eval_batch_size"
     return setting

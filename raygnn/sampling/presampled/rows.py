@@ -122,12 +122,10 @@ class RowLayout:
 
 
 def _in_order(types: Sequence[Key]) -> Callable[[Mapping[Key, Any]], list[Any]]:
-    """Gives the values of all types in their order."""
     return lambda of: [of[t] for t in types]
 
 
 def _bytes(parts: Sequence[Any]) -> bytes:
-    """Whole numbers, four bytes each where all fit."""
     values = np.concatenate([np.empty(0, np.int64), *parts])
     fits = len(values) == 0 or max(values.max(), -values.min()) <= np.iinfo(_INT32).max
     return values.astype(_INT32 if fits else _INT64).tobytes()

@@ -68,7 +68,6 @@ class StoredSplit:
         return is_remote(self.samples.uri)
 
     def position(self, epoch: int, index: int) -> tuple[int, int]:
-        """See `SamplesOfSplit`."""
         plan = self.samples.record.plan.splits[self.split]
         if epoch < plan.num_epochs:
             return epoch, index
@@ -78,7 +77,6 @@ class StoredSplit:
     def read(
         self, epoch: int, index: int, request: SampleRequest, sampler: NeighborSampler
     ) -> SampledSubgraph:
-        """See `SamplesOfSplit`."""
         plan, row = self.samples.record.plan, self.row(epoch, index)
         if row["request"] != request.digest(sampler.fingerprint):
             raise other_requests(self.samples.uri, self.split, plan, plan)
@@ -138,8 +136,6 @@ class StoredSplit:
 
 
 class _Footers:
-    """Footers of the files that were read last."""
-
     def __init__(self) -> None:
         self._kept: OrderedDict[str, pq.FileMetaData] = OrderedDict()
         self._lock = threading.Lock()

@@ -214,7 +214,6 @@ class EdgeTarget(LabelTarget):
 
 
 def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeType, bool]:
-    """The edge type that is learned, and whether its label edges have the labels."""
     asked = arguments.edge_type
     available = forward_types(bundle, bundle.edge_types) if asked is None else bundle.edge_types
     labelled = [
@@ -260,7 +259,6 @@ def _labels_of(bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> _Co
 
 
 def _values(bundle: Bundle, edge_type: EdgeType, label: str, *, label_edges: bool) -> np.ndarray:
-    """The label of each edge."""
     return label_values(bundle, LinkSplit(edge_type, labels=label_edges, label=label))
 
 

@@ -120,7 +120,6 @@ class LabelTask(EncoderTask[BatchT]):
         return built
 
     def _target_deviation(self) -> float:
-        """Standard deviation of the training targets."""
         if self.output.scale is not None:
             return self.output.scale.std[0]
         return float(self.target.labels[self.target.splits.train].std())
@@ -141,7 +140,6 @@ class LabelTask(EncoderTask[BatchT]):
         return found
 
     def _value_bounds(self) -> Tensor | None:
-        """Between the tenths of the training targets; None without any."""
         values = self.target.labels[self.target.splits.train]
         if not len(values):
             return None
@@ -216,7 +214,6 @@ class LabelTask(EncoderTask[BatchT]):
         ]
 
     def _remedy(self) -> str:
-        """Advice for rare classes if the config sets nothing."""
         config = self.env.loaded.config
         weighs = any({"class_weights", "alpha"} & set(term.args) for term in config.losses)
         if weighs or config.loader.balances_seeds:
@@ -334,7 +331,6 @@ class LabelTask(EncoderTask[BatchT]):
 
 
 def _unit(label: str, scale: ColumnScale, rows: str) -> str:
-    """The unit of a loss on standardized targets."""
     if len(scale.mean) > 1:
         return f"{label} in standard deviations from its means over the training {rows}"
     (mean,), (std,) = scale.mean, scale.std

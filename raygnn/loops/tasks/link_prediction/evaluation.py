@@ -148,7 +148,6 @@ _MOST_TARGETS, _MOST_PAIRS = 5_000, 50_000_000
 
 
 def _is_small(target: LinkTarget, num_nodes: tuple[int, int]) -> bool:
-    """Whether the links are of two node types, few enough to be solved exactly."""
     num_anchors, num_targets = num_nodes
     is_one_relation = len(target.edge_types) == 1 and target.node_types[0] != target.node_types[1]
     is_small = num_targets <= _MOST_TARGETS and num_anchors * num_targets <= _MOST_PAIRS
@@ -165,14 +164,12 @@ def _links_before(target: LinkTarget, split: str) -> tuple[np.ndarray, np.ndarra
 
 
 def _num_candidates(loader: LinkLoader) -> int:
-    """The candidates of each link, equally many for all."""
     candidate = loader.without_neighborhood(0).links.candidate
     assert candidate is not None
     return candidate.shape[1]
 
 
 def _by_chance(names: Collection[str], num_candidates: int) -> dict[str, float]:
-    """Expected metrics of random scores among candidates that are as many for each link."""
     num_ranks = num_candidates + 1
     found = {"auc": 0.5, "ap": 1 / num_ranks}
     found["mrr"] = float((1 / np.arange(1, num_ranks + 1)).mean())
@@ -202,7 +199,6 @@ class _Popularity(Decoder):
 def _popularity(
     target: LinkTarget, num_nodes: tuple[int, int]
 ) -> tuple[Decoder, tuple[Tensor, Tensor]]:
-    """Scores targets by their links of training, by relation."""
     train, num_relations = target.splits["train"], len(target.edge_types)
     relation = np.zeros(train.num_anchors, np.int64)
     if train.relations is not None:
@@ -240,7 +236,6 @@ class _GuessTask:
         return self._loader
 
     def prepare_evaluation(self, split: str) -> None:
-        """Gives the rows to full rankings."""
         for ranking in self._rankings:
             ranking.prepare(self._target, self.model, split, self._rows)
 
@@ -340,7 +335,6 @@ def _ends(links: SupervisionEdges) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _names(bounds: Sequence[int]) -> list[str]:
-    """0, 1, 2 to 5, ..., 1,001 and more."""
     ends = [
         f"{low:,}" if high == low + 1 else f"{low:,} to {high - 1:,}"
         for low, high in zip((0, *bounds[:-1]), bounds, strict=True)

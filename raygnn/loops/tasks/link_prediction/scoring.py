@@ -189,7 +189,6 @@ def _first_of_each(query: Tensor) -> Tensor:
 
 
 def _in_step(group: Tensor | None, batch: LinkBatch) -> Tensor | None:
-    """Numbers of groups that no other batch of the step has."""
     return None if group is None else group + batch.index * _GROUPS_OF_A_BATCH
 
 

@@ -315,7 +315,6 @@ class LinkTarget(TaskTarget):
         yield from self._silent_anchors()
 
     def _limits(self, bundle: Bundle) -> Iterator[str]:
-        """Nodes that are not anchors, and what the number of nodes limits."""
         anchor_type, target_type = self.node_types
         has_links = np.zeros(bundle.num_nodes(anchor_type), bool)
         for edges in self.splits.values():
@@ -343,7 +342,6 @@ class LinkTarget(TaskTarget):
             )
 
     def _silent_anchors(self) -> Iterator[str]:
-        """A warning of anchors whose links are all in the batch that they are in."""
         arguments = self.arguments
         carry_messages = not arguments.labels and not arguments.disjoint_train_ratio
         if arguments.seeds == "links" or not carry_messages or self.has_own_messages:
@@ -439,7 +437,6 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
 
 
 def _one_direction(bundle: Bundle, links: Sequence[LinkSplit]) -> tuple[LinkSplit, ...]:
-    """The first of two edge types that are each other's reverse."""
     seen: set[EdgeType] = set()
     kept = []
     for link in links:

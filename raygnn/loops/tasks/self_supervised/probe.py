@@ -85,7 +85,6 @@ def fit_probe(
 
 
 def _score(problem: str, found: Tensor, labels: np.ndarray) -> float:
-    """More is better."""
     target = torch.from_numpy(labels.reshape(len(found), -1))
     if problem == "multi_class":
         return float((found.argmax(dim=1) == target[:, 0]).double().mean())
@@ -95,8 +94,6 @@ def _score(problem: str, found: Tensor, labels: np.ndarray) -> float:
 
 
 class _Classes:
-    """Logistic regression of classes; each fit begins with the weights of the last."""
-
     def __init__(self, x: np.ndarray, labels: np.ndarray, num_outputs: int) -> None:
         from sklearn.linear_model import LogisticRegression
 
@@ -131,8 +128,6 @@ class _Labels:
 
 
 class _Values:
-    """Ridge regression."""
-
     def __init__(self, x: np.ndarray, labels: np.ndarray, num_outputs: int) -> None:
         self._x, self._labels = x, labels.astype(np.float64)
 

@@ -96,7 +96,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         self._scores: tuple[np.ndarray, Tensor] | None = None  # nodes, ascending, and logits
 
     def setup(self, env: TaskEnvironment) -> None:
-        """See `EncoderTask`; there are no losses of labels."""
         EncoderTask.setup(self, env)
 
     @property
@@ -286,7 +285,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return rows[order.argsort()]
 
     def _embed_own(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Embeddings of this rank's share of some nodes, and their places among all."""
         loader = self.neighbor_loader("val", ids, self.embedding.node_type)
         assert loader is not None
         rows = [torch.empty(0, self.env.loaded.config.embedding_width)]
@@ -314,13 +312,11 @@ def spread(embeddings: Tensor) -> float:
 
 
 def _with_hops(loaded: LoadedConfig, number: int) -> LoadedConfig:
-    """The config with more hops next to the seeds, of the first fanout."""
     config = with_fanouts(loaded.config, lambda hops: [*hops[:1] * number, *hops])
     return replace(loaded, config=config)
 
 
 def _progress(engine: Engine) -> float:
-    """Share of the planned steps that are done with the one that ends."""
     limits = engine.config.training
     planned = [limits.max_steps] if limits.max_steps is not None else []
     if limits.max_epochs is not None:

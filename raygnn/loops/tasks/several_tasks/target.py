@@ -99,7 +99,6 @@ _KEY = re.compile(
 
 
 def _path_in_tasks(path: KeyPath, name: str, entry: TaskEntry) -> KeyPath:
-    """Path under which the user sets a key of one of several tasks."""
     section, keys = path[0], path[1:]
     if section == "task" and not INPUTS_OF_ENCODER & set(keys[1:2]):
         return ("tasks", name, *keys)
@@ -116,7 +115,6 @@ def _path_in_tasks(path: KeyPath, name: str, entry: TaskEntry) -> KeyPath:
 
 
 def _text_in_tasks(text: str, name: str, entry: TaskEntry) -> str:
-    """A text about the config of one of several tasks, with the keys that the user sets."""
     return _KEY.sub(lambda key: dotted(_path_in_tasks(parse_path(key[0]), name, entry)), text)
 
 

@@ -144,11 +144,6 @@ class SeveralTasks(EncoderTask[Any]):
         return SeveralModel(encoder, models)
 
     def _find_joint_loss(self) -> None:
-        """Takes the loss of all micro-batches of a step, where a task has one.
-
-        Raises:
-            ConfigError: two tasks have.
-        """
         joint = [name for name, part in self.trained.items() if part.joint_loss is not None]
         if len(joint) > 1:
             raise ConfigError(
@@ -216,7 +211,6 @@ class SeveralTasks(EncoderTask[Any]):
                 part.prepare_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """By task."""
         return {name: part.state_dict() for name, part in self.parts.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -256,14 +250,12 @@ class SeveralTasks(EncoderTask[Any]):
         return self.parts[self._seeded(name, batch)].training_step(batch.batches[name])
 
     def _seeded(self, name: str | None, batch: JointBatch) -> str:
-        """Seeds the generators as a run of the task alone does for its batch; gives the name."""
         assert name is not None
         seed, index = self.env.loaded.config.seed, batch.batches[name].index
         seed_micro_batch(seed, batch.epochs[name], index)
         return name
 
     def _sum(self, outputs: Mapping[str, StepOutput]) -> StepOutput:
-        """The loss of a micro-batch, of weight 1; that of a task alone as it is."""
         if len(outputs) == 1:
             ((name, only),) = outputs.items()
             weight, total = only.weight, self.weights[name] * only.loss_sum

@@ -37,8 +37,6 @@ _LEAST_NORM = 1e-2
 
 
 class _Reconstruction(Method):
-    """A method whose loss compares features with what a decoder gives."""
-
     def __init__(self, setting: Setting, drop_edges: float, alpha: float) -> None:
         super().__init__(setting)
         if not setting.num_features:
@@ -62,7 +60,6 @@ class _Reconstruction(Method):
     def loss(
         self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
     ) -> tuple[Tensor, float]:
-        """The scaled cosine error: (1 - cosine) to the power of alpha."""
         found, features = (in_full_precision(rows[name]) for name in ("found", "features"))
         unit = found / (found.square().sum(dim=1, keepdim=True) + _LEAST_NORM**2).sqrt()
         cosine = (unit * functional.normalize(features)).sum(dim=1)
@@ -117,7 +114,6 @@ class GraphMAE(_Reconstruction):
         return setting.num_features + layer.codes.numel()
 
     def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
-        """See `Method`; of the masked seeds."""
         view = drop_edges(batch, self._drop_edges, view_key(batch, 0))
         n_id = batch.nodes[self.node_type].n_id
         is_masked = drawn(n_id, self._mask, view_key(batch, 1))

@@ -247,7 +247,6 @@ class Correlations(TwoViews):
         """The loss, from the number of seeds and `products` over all of them; a scalar."""
 
     def _of_step(self, offered: Candidates) -> tuple[Tensor, list[Tensor]]:
-        """The number of seeds, and the products over all of them."""
         d = self.channels
         rows = offered.rows[offered.ids.argsort()]  # the order of ranks changes no bit
         widths = [d if p.is_diagonal else d * d for p in self.products]
