@@ -296,6 +296,7 @@ def _write_rows(
     options: argparse.Namespace, model: str | PathLike[str], overrides: Sequence[str]
 ) -> None:
     """Predicts rows of (entity, time) in this process, and writes them to one file."""
+    from raygnn.inference.extended_graph import ExtendedGraph
     from raygnn.inference.row_tables import read_rows, relbench_table, write_table
     from raygnn.loops.tasks.node_classification.target import NodeOutput
     from raygnn.trained_model import load
@@ -317,7 +318,16 @@ def _write_rows(
             "with .parquet or .csv.",
             id="infer-rows-out",
         )
+    if options.node_type:
+        raise ConfigError(
+            f"--node-type={options.node_type[0]!r} is invalid with rows, which are of the "
+            "predicted type. Leave it out.",
+            id="infer-options-clash",
+        )
     trained = load(model, overrides, task=options.task, allow_modules=options.allow_module)
+    graph = trained.open()
+    if options.new_nodes is not None:
+        graph = ExtendedGraph(graph, options.new_nodes)
     rows = options.table if options.rows is None else read_rows(options.rows)
     asked = {"what": options.what, "rows": rows, "split": options.split}
     if options.format == "relbench":
@@ -326,8 +336,7 @@ def _write_rows(
                 "--format='relbench' is invalid without --table. Name a training table.",
                 id="infer-options-clash",
             )
-        graph, output = trained.open(), trained.spec.output
-        manifest = graph.manifest()
+        output, manifest = trained.spec.output, graph.manifest()
         if manifest is None or not isinstance(output, NodeOutput):
             raise ConfigError(
                 "--format='relbench' is invalid: the model does not predict rows of graph tables. "
@@ -338,7 +347,7 @@ def _write_rows(
         predicted = graph.predict(**asked).arrow
         table = relbench_table(predicted, manifest.training_tables[options.table], output)
     else:
-        table = trained.predict(**asked).arrow
+        table = graph.predict(**asked).arrow
     write_table(table, options.out)
     say(f"wrote {count(len(table), 'row')} to {redact(options.out)}")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -76,13 +76,55 @@ def check_time_units(
     found = {name: graph.columns(type_).get(column) for name, type_ in named.items()}
     units = {name: info.unit for name, info in found.items() if info is not None} | dict(others)
     if len(set(units.values())) > 1:
-        words = {name: "plain numbers" if unit is None else "dates" for name, unit in units.items()}
-        shown = ", ".join(f"{name} {word}" for name, word in words.items())
         raise DataError(
             f"sampling.temporal.column={column!r} is invalid: times of different units would be "
-            f"compared ({shown}). Write all of them as dates or timestamps, or all as numbers.",
+            f"compared ({shown_units(units)}). Write all of them as dates or timestamps, or all "
+            "as numbers.",
             id="sampling-time-units",
         )
+
+
+def unit_words(unit: str | None) -> str:
+    """Times of a unit, in words."""
+    return "plain numbers" if unit is None else "dates"
+
+
+def shown_units(units: Mapping[str, str | None]) -> str:
+    """Names with the units of their times, for messages."""
+    return ", ".join(f"{name} {unit_words(unit)}" for name, unit in units.items())
+
+
+def parse_time(given: object, unit: str | None) -> Time:
+    """Reads a user's time, in the unit of a graph's times.
+
+    Args:
+        given: a date, its ISO 8601 text, a number or its text.
+    Raises:
+        TypeError: a date where the times are plain numbers, or a number where they are dates.
+        OverflowError: a number that is not finite or exceeds 64 bits.
+        ValueError: neither a date nor a number.
+    """
+    number = _number(given)
+    if number is None:
+        moment = date_as_time(given.isoformat() if isinstance(given, date) else str(given))
+    elif not math.isfinite(number) or not -(2**63) <= number < 2**63:
+        raise OverflowError("it is not a finite number of 64 bits")
+    if (number is None) != (unit is not None):
+        kind = "a date" if number is None else "a number"
+        raise TypeError(f"it is {kind}, and the times of the graph are {unit_words(unit)}")
+    if number is None:
+        return moment
+    whole = math.floor(number)
+    return whole if whole == number else number
+
+
+def _number(given: Any) -> Time | None:
+    for kind in (int, float):
+        try:
+            return kind(given)
+        except (TypeError, ValueError):
+            continue
+    return None
 
 
 def date_as_time(text: str) -> int:

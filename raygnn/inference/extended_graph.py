@@ -29,6 +29,8 @@ class ExtendedGraph(OpenGraph):
     Each node is encoded from its own neighborhood. Top-k compares new nodes with the known ones,
     whose embeddings are those of the graph without the new rows. Nothing is written to a disk.
 
+    Args:
+        rows: or the folder or URI of tables with the new rows.
     Raises:
         ConfigError: there are no tables, or the model takes no new rows.
         DataError: rows do not fit the graph's tables.
@@ -36,9 +38,10 @@ class ExtendedGraph(OpenGraph):
 
     bundle: ExtendedBundle
 
-    def __init__(self, graph: OpenGraph, rows: AddedRows) -> None:
-        check_takes_new(graph.saved, list(rows.nodes))
-        addition = graph.row_reader.read(rows)
+    def __init__(self, graph: OpenGraph, rows: AddedRows | str) -> None:
+        reader = graph.row_reader
+        addition = reader.read_tables(rows) if isinstance(rows, str) else reader.read(rows)
+        check_takes_new(graph.saved, [name for name, num in addition.num_new.items() if num])
         vars(self).update(vars(graph))
         self._graph = graph
         self._kept = {}

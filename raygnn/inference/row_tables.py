@@ -19,7 +19,7 @@ from raygnn.data.manifest import TrainingTable
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import write_parquet
 from raygnn.data.tables.read_ids import look_up_ids
-from raygnn.data.time_units import AsOf, date_as_time
+from raygnn.data.time_units import AsOf, parse_time, unit_words
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.node_classification.target import (
@@ -148,29 +148,43 @@ def _given(bundle: Bundle, node_type: str, rows: Any, moment: AsOf | None) -> Se
             id="infer-rows-columns",
         )
     nodes = look_up_ids(bundle, node_type, columns[ID], "rows")
+    if moment is None and TIME in columns:
+        raise ConfigError(
+            "rows are invalid: they have times, and the model was trained without "
+            f"sampling.temporal, so it takes edges of all times. Leave {TIME} out, or train with "
+            "--sampling.temporal '{}'.",
+            id="infer-rows-unread",
+        )
     times = None
-    if TIME in columns and moment is not None:
-        times = _times(columns[TIME], moment.unit)
-    elif moment is not None:
-        times = np.full(len(nodes), moment.time)
+    if moment is not None:
+        given = columns.get(TIME)
+        times = np.full(len(nodes), moment.time) if given is None else _times(given, moment.unit)
+    if times is not None and len(times) != len(nodes):
+        raise DataError(
+            f"rows are invalid: there are {len(nodes):,} ids and {len(times):,} times. Give each "
+            "id a time.",
+            id="infer-rows-length",
+        )
     unit = None if moment is None else moment.unit
     return SeedRows("rows", node_type, len(nodes), nodes, times, None, unit, {})
 
 
 def _times(values: Any, unit: str | None) -> np.ndarray:
     """int64 or float64, in the unit of the graph's times."""
-    given = pa.array(values)
-    if pa.types.is_string(given.type) and unit is not None:
-        given = pa.array([date_as_time(text) for text in given.to_pylist()], pa.timestamp("us"))
-    is_date = pa.types.is_timestamp(given.type) or pa.types.is_date(given.type)
-    if is_date != (unit is not None) or given.null_count:
-        words = "dates" if unit is not None else "plain numbers"
+    words = unit_words(unit)
+    try:
+        given = pa.array(values)
+        is_date = pa.types.is_timestamp(given.type) or pa.types.is_date(given.type)
+        is_number = pa.types.is_integer(given.type) or pa.types.is_floating(given.type)
+        if given.null_count or not (is_number if unit is None else is_date):
+            given = pa.array([parse_time(value, unit) for value in given.to_pylist()])
+        elif is_date:
+            given = given.cast(pa.timestamp("us"), safe=False)
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError(
-            f"rows are invalid: their times are {given.type}, with {given.null_count} nulls, and "
-            f"the times of the graph are {words}. Give {words} without nulls.",
+            f"rows are invalid: a time cannot be read ({error}). The times of the graph are "
+            f"{words}: give {words} without nulls.",
             id="infer-rows-times",
-        )
-    if is_date:
-        given = given.cast(pa.timestamp("us")).cast(pa.int64())
-    found = given.to_numpy()
+        ) from error
+    found = (given.cast(pa.int64()) if pa.types.is_timestamp(given.type) else given).to_numpy()
     return found.astype(np.int64 if found.dtype.kind in "iu" else np.float64)

@@ -13,7 +13,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.data.links.split import find_label_edges
-from raygnn.data.time_units import AsOf, Time, date_as_time, latest_time, time_unit
+from raygnn.data.time_units import AsOf, Time, latest_time, parse_time, time_unit
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.node_classification.target import NodeOutput
@@ -164,37 +164,24 @@ def times_of_pairs(
 
 
 def _parsed_time(text: str, unit: str | None) -> Time:
-    """A time in the unit of the graph's."""
+    """A time in the unit of the graph's. Numbers are microseconds where times are dates."""
     key = f"--as-of={text[:50]!r} is invalid"
-    number = _number(text)
-    if number is not None:
-        if not math.isfinite(number) or not -(2**63) <= number < 2**63:
-            raise ConfigError(
-                f"{key}: it is not a finite number of 64 bits. Set a number in the unit of the "
-                "graph's times, or a date.",
-                id="infer-as-of-range",
-            )
-        whole = math.floor(number)
-        return whole if unit is not None or whole == number else number
-    if unit is None:
-        raise ConfigError(
-            f"{key}: the times of this graph are plain numbers. Set such a number, or {LATEST}.",
-            id="infer-as-of-plain",
-        )
     try:
-        return date_as_time(text)
+        return parse_time(text, unit)
+    except OverflowError as error:
+        raise ConfigError(
+            f"{key}: {error}. Set a number in the unit of the graph's times, or a date.",
+            id="infer-as-of-range",
+        ) from error
+    except TypeError as error:
+        if unit is not None:
+            return math.floor(parse_time(text, None))
+        raise ConfigError(
+            f"{key}: {error}. Set such a number, or {LATEST}.", id="infer-as-of-plain"
+        ) from error
     except ValueError as error:
         raise ConfigError(
             f"{key}: it is neither a date nor a number. Set such as 2024-03-01, "
             f"'2024-03-01 12:00', a number of microseconds since 1970, or {LATEST}.",
             id="infer-as-of",
         ) from error
-
-
-def _number(text: str) -> Time | None:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -129,7 +130,7 @@ def _answers(graph: OpenGraph, questions: Sequence[Question], items: list[Any]) 
     first = questions[0]
     if isinstance(first, TopK):
         return _neighbors(graph, questions, items)
-    rows = _rows(graph, first, items)
+    rows = _rows(graph, questions, items)
     ends = accumulate((len(question.items) for question in questions), initial=0)
     return [rows[begin:end] for begin, end in pairwise(ends)]
 
@@ -145,14 +146,23 @@ def _neighbors(graph: OpenGraph, questions: Sequence[Question], anchors: list[An
     ]
 
 
-def _rows(graph: OpenGraph, question: Question, items: list[Any]) -> list[dict[str, Any]]:
-    options = question.options()
-    if isinstance(question, Predict):
-        table = graph.predict(items, **options)
-    elif isinstance(question, Embed):
-        table = graph.embed(items, **options)
+def _rows(
+    graph: OpenGraph, questions: Sequence[Question], items: list[Any]
+) -> list[dict[str, Any]]:
+    first = questions[0]
+    if isinstance(first, Predict):
+        if first.time is None:
+            table = graph.predict(items, what=first.what)
+        else:
+            times = [time for q in questions if isinstance(q, Predict) for time in q.times]
+            table = graph.predict(what=first.what, rows={"id": items, "time": times})
+    elif isinstance(first, Embed):
+        table = graph.embed(items, **first.options())
     else:
-        assert isinstance(question, Score)
-        table = graph.score(items, **options)
+        assert isinstance(first, Score)
+        table = graph.score(items, **first.options())
     rows: list[dict[str, Any]] = table.arrow.to_pylist()
+    for row in rows:
+        if isinstance(row.get("time"), datetime):
+            row["time"] = row["time"].isoformat()
     return rows

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
 
 from raygnn.inference.job import TopKOptions
 from raygnn.serving.limits import MAX_NEIGHBORS, read_json, refuse
@@ -17,6 +26,7 @@ NodeIds: TypeAlias = Annotated[
     Annotated[list[StrictInt], _FIRST_PROBLEM] | Annotated[list[StrictStr], _FIRST_PROBLEM],
     Field(min_length=1, description="Original ids of the graph's tables."),
 ]
+Moment: TypeAlias = StrictInt | StrictFloat | StrictStr
 Row: TypeAlias = dict[str, Any]
 Rows: TypeAlias = dict[str, Annotated[list[Row], _FIRST_PROBLEM]]
 
@@ -68,10 +78,30 @@ class Predict(Question):
 
     ITEMS: ClassVar[str] = "nodes"
 
-    nodes: NodeIds
+    nodes: NodeIds = Field(validation_alias=AliasChoices("nodes", "ids"))
+    time: Moment | Annotated[list[Moment], _FIRST_PROBLEM] | None = Field(
+        None,
+        description="What is known at this time: one for all nodes, or one each; an ISO 8601 date, "
+        "or a number where the times of the graph are such. Null takes all of the graph.",
+    )
     what: Literal["predictions", "probabilities"] | None = Field(
         None, description="Null is predictions; probabilities gives one of each class or label."
     )
+
+    @model_validator(mode="after")
+    def _check_times(self) -> Self:
+        if isinstance(self.time, list) and len(self.time) != len(self.nodes):
+            raise ValueError(f"{len(self.time)} times for {len(self.nodes)} ids; send one each")
+        return self
+
+    def options(self) -> dict[str, Any]:
+        """All but ids and new rows. Times may differ within a batch."""
+        return {"what": self.what, "has_times": self.time is not None}
+
+    @property
+    def times(self) -> list[Any]:
+        """A time for each node."""
+        return self.time if isinstance(self.time, list) else [self.time] * len(self.nodes)
 
 
 class Embed(Question):
@@ -119,9 +149,13 @@ class TopK(Question, TopKOptions):
 
 
 class Prediction(BaseModel):
-    """A node's prediction; `probability` of classes, and a list with `what: probabilities`."""
+    """A node's prediction; `probability` of classes, and a list with `what: probabilities`.
+
+    `time` is that of the request, as ISO 8601 in UTC where it is a date.
+    """
 
     id: NodeId
+    time: Moment | None = None
     prediction: int | float | str | list[int] | list[float] | None = None
     probability: float | list[float] | None = None
 

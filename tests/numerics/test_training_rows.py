@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from pydantic import ValidationError
 
 import raygnn
 import raygnn.infer
 import raygnn.train
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.serving.answers import Answers
+from raygnn.serving.messages import NewRows, Predict, Predictions, Refused
 from tests.errors import raises
 from tests.numerics.infer.conftest import dates
 
@@ -181,6 +185,80 @@ def test_each_way_to_ask_gives_the_same(
     assert np.allclose(now.probability, model.predict(graph, [3, 4])["probability"], atol=1e-6)
 
 
+def test_a_server_answers_rows(busy: tuple[Any, str]) -> None:
+    """Each as if alone: one time for all ids, one each, or the end of the graph."""
+    result, graph = busy
+    model = result.model
+    questions = [
+        Predict.parse(body)
+        for body in (
+            b'{"ids": [3, 4], "time": "1970-05-01"}',
+            b'{"ids": [3, 4], "time": ["1970-03-01", "1970-05-01T02:00+02:00"]}',
+            b'{"ids": [3]}',
+            b'{"ids": [3], "time": 7776000}',
+            b'{"ids": [3], "time": "1970-06-01", "what": "probabilities"}',
+        )
+    ]
+    together = Answers(model, graph).answer(questions)
+    seconds = together.pop(3)
+    assert isinstance(seconds, Refused)
+    assert seconds.id == "infer-rows-times"
+    one, each, now, chances = together
+    for ids, times, answer in (
+        ([3, 4], ["1970-05-01", "1970-05-01"], one),
+        ([3, 4], ["1970-03-01", "1970-05-01"], each),
+    ):
+        table = model.predict(graph, rows={"id": ids, "time": pd.to_datetime(times)})
+        expected = table.to_pandas().probability
+        assert [row["probability"] for row in answer] == pytest.approx(list(expected))
+        assert [row["time"][:10] for row in answer] == times
+        Predictions.model_validate_json(json.dumps({"rows": answer}))
+    assert now == model.predict(graph, [3]).arrow.to_pylist()
+    assert len(chances[0]["probability"]) == 2
+    with pytest.raises(ValidationError, match="2 times for 1 ids"):
+        Predict.parse(b'{"ids": [3], "time": ["1970-05-01", "1970-05-02"]}')
+
+
+def test_new_nodes_and_events_are_seen_from_their_time_on(
+    busy: tuple[Any, str], tmp_path: Path
+) -> None:
+    """Appended purchases change predictions after them only, if served and if read from tables."""
+    result, graph = busy
+    bought = [
+        {"source": NUM_USERS, "target": day, "time": f"1970-09-{day + 1:02}"} for day in range(18)
+    ]
+    new = NewRows(
+        nodes={"user": [{"id": NUM_USERS, "x": [1.0]}]}, edges={"user__buys__item": bought}
+    )
+    ask = {"nodes": [NUM_USERS, 3], "new": new, "what": "probabilities"}
+    before, after = Answers(result.model, graph).answer(
+        [Predict(time="1970-08-20", **ask), Predict(time="1970-09-19", **ask)]
+    )
+    assert not isinstance(before, Refused), before
+    assert not isinstance(after, Refused), after
+    known = result.model.predict(
+        graph, rows={"id": [3], "time": ["1970-08-20"]}, what="probabilities"
+    )
+    assert before[1]["probability"] == pytest.approx(known.arrow.to_pylist()[0]["probability"])
+    assert before[0]["probability"][1] < 0.5 < after[0]["probability"][1]
+
+    source, target, time = (pd.Series([b[k] for b in bought]) for k in ("source", "target", "time"))
+    nodes = {
+        "user": node_rows(np.array([NUM_USERS]), {"x": np.ones((1, 1), np.float32)}),
+        "item": node_rows(np.array([NUM_ITEMS]), {"x": np.ones((1, 3), np.float32)}),
+    }
+    edges = {BUYS: edge_rows(source, target, time=pd.to_datetime(time).to_numpy("M8[us]"))}
+    today = Path(write_tables(GraphTables(nodes, edges), str(tmp_path / "today"))).parent
+    rows = pd.DataFrame({"id": [NUM_USERS, 3], "time": ["1970-09-19"] * 2})
+    rows.to_csv(tmp_path / "asked.csv", index=False)
+    out = str(tmp_path / "out.parquet")
+    asked = ["--rows", str(tmp_path / "asked.csv"), "--new-nodes", str(today), "--out", out]
+    options = ["--data.uri", graph, "--what", "probabilities", *asked]
+    assert raygnn.infer.main([str(result.path), *options]) == 0
+    written = np.array(list(pd.read_parquet(out).probability))
+    assert written == pytest.approx(np.array([row["probability"] for row in after]), abs=1e-6)
+
+
 def test_the_graph_of_a_split_can_end(busy: tuple[Any, str], tmp_path: Path) -> None:
     """Test rows that see nothing at all are guessed; validation rows are as before."""
     result, graph = busy
@@ -202,7 +280,7 @@ def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
     with raises("sampling-until-time", "soon"):
         temporal = {"until": {"test": "soon"}}
         raygnn.train.fit(_config(tmp_path, graph, sampling={"temporal": temporal}))
-    with raises("infer-rows-times", "int64"):
+    with raises("infer-rows-times", "a number", "dates"):
         result.model.predict(graph, rows={"id": [1], "time": [5]})
     with raises("infer-ids-unknown", NUM_USERS):
         result.model.predict(graph, rows={"id": [NUM_USERS]})

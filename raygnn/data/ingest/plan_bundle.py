@@ -39,6 +39,7 @@ from raygnn.data.manifest import (
     reverses,
 )
 from raygnn.data.tables.files import TableFile, list_files
+from raygnn.data.time_units import shown_units, unit_words
 from raygnn.data.transforms.state import Transforms
 from raygnn.errors import ConfigError, DataError, choose_from
 
@@ -325,19 +326,18 @@ def _plan(
 
 def _check_time_unit(plan: TrainingPlan, graph: Sequence[NodePlan | EdgePlan]) -> None:
     """Checks that times of rows can be compared with those of the graph."""
-    words = {
-        table.table: "plain numbers" if column.unit is None else "dates"
+    units = {
+        table.table: column.unit
         for table in (plan, *graph)
         for column in table.columns
         if column.role == "time"
     }
-    own = words.pop(plan.table, None)
-    if own is not None and words and own not in words.values():
-        shown = ", ".join(f"{name} {word}" for name, word in words.items())
+    of_graph = {name: unit for name, unit in units.items() if name != plan.table}
+    if plan.table in units and of_graph and units[plan.table] not in of_graph.values():
         raise DataError(
-            f"{plan.table}.time is invalid: its times are {own}, which no time of the graph "
-            f"compares with ({shown}). Write all of them as dates or timestamps, or all as "
-            "numbers of one unit.",
+            f"{plan.table}.time is invalid: its times are {unit_words(units[plan.table])}, which "
+            f"no time of the graph compares with ({shown_units(of_graph)}). Write all of them as "
+            "dates or timestamps, or all as numbers of one unit.",
             id="training-table-time-unit",
         )
 

@@ -13,7 +13,7 @@ from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.fit_rows import FitRows
 from raygnn.data.splits import SPLIT_NAMES, make_splits
-from raygnn.data.time_units import AsOf, check_time_units, date_as_time
+from raygnn.data.time_units import AsOf, check_time_units, parse_time, unit_words
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.tasks.labels.target import (
     LabelArguments,
@@ -177,12 +177,11 @@ class NodeTarget(LabelTarget):
         if given is None:
             return None
         try:
-            return date_as_time(given) if self.seeds.time_unit is not None else float(given)
-        except (TypeError, ValueError) as error:
-            words = "dates" if self.seeds.time_unit is not None else "plain numbers"
+            return parse_time(given, self.seeds.time_unit)
+        except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(
-                f"sampling.temporal.until.{split}={given!r} is invalid: the times of the rows are "
-                f"{words}. Set one such.",
+                f"sampling.temporal.until.{split}={given!r} is invalid: {error}. Set a time of the "
+                f"rows, which are {unit_words(self.seeds.time_unit)}.",
                 id="sampling-until-time",
             ) from error
 
