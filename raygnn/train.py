@@ -44,6 +44,7 @@ def fit(
     overrides: Sequence[str] = (),
     *,
     data: Any = None,
+    model: Any = None,
     allow_modules: Sequence[str] = (),
 ) -> RunResult:
     """Trains, and returns Ray's `Result`.
@@ -52,6 +53,8 @@ def fit(
         config: path or URI of a YAML file, or the config as a mapping.
         overrides: as on the command line, e.g. `["--seed", "1"]`.
         data: a PyG `Data` or `HeteroData`, instead of the config's `data` source.
+        model: a `torch.nn.Module`, whose weights are the initial ones, or a class of such, which
+            is built with `model.args` of the config, instead of the config's `model.type`.
         allow_modules: modules of yours, or of libraries, whose classes the config may name.
     Returns:
         `metrics` (final test metrics), `checkpoint`, `best_checkpoints`, `metrics_dataframe`
@@ -68,15 +71,15 @@ def fit(
     from raygnn.runtime.launch import launch
     from raygnn.runtime.result import build_result
 
-    outcome = launch(load_config(config, overrides, allow_modules), data=data)
-    load_model = partial(_load_model, outcome.folder.uri, tuple(allow_modules))
+    outcome = launch(load_config(config, overrides, allow_modules, model), data=data)
+    load_model = partial(_load_model, outcome.folder.uri, tuple(allow_modules), model)
     return build_result(outcome.folder, outcome.metrics, load_model)
 
 
-def _load_model(folder: str, allow_modules: Sequence[str]) -> Any:
+def _load_model(folder: str, allow_modules: Sequence[str], model: Any) -> Any:
     from raygnn.trained_model import load
 
-    return load(folder, allow_modules=allow_modules)
+    return load(folder, allow_modules=allow_modules, module=model)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -39,6 +39,7 @@ def load(
     *,
     task: str | None = None,
     allow_modules: Sequence[str] = (),
+    module: Any = None,
 ) -> TrainedModel:
     """Loads a trained model, without a graph and without Ray.
 
@@ -48,6 +49,7 @@ def load(
             `sampling`, `loader` and `training`.
         task: of a model of several tasks the one that it is used for, by its name.
         allow_modules: modules of yours, or of libraries, whose classes the model's config may name.
+        module: the module or class that `raygnn.train.fit` got as `model`.
     Raises:
         ConfigError: an override is wrong, the model has no such task, or it names a class that is
             not allowed.
@@ -55,7 +57,7 @@ def load(
         CheckpointError: the model's files are damaged or do not fit each other.
     """
     given = (fspath(model), overrides, allow_modules)
-    return TrainedModel(partial(SavedModel.open, *given, task=task))
+    return TrainedModel(partial(SavedModel.open, *given, task=task, model=module))
 
 
 class TrainedModel(nn.Module):

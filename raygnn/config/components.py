@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +55,15 @@ def broken_component_rules(
 ) -> Iterator[Problem]:
     """The problems of `check_component`, at the place of the component in the config."""
     spec = SLOTS[slot]
-    if broken := broken_name(component.type, spec, allow_modules):
+    if component.given is not None:
+        if component.args and not isinstance(component.given, type):
+            yield Problem(
+                (*path, "args"),
+                "the object that was passed has its arguments already",
+                "Remove them, or pass its class",
+                id="component-given-args",
+            )
+    elif broken := broken_name(component.type, spec, allow_modules):
         yield broken.at((*path, "type"))
     for name in sorted(spec.injected & set(component.args)):
         yield SET_BY_RAYGNN.at((*path, "args", name))
@@ -223,6 +232,8 @@ def resolve(component: Component | str, slot: str, allow_modules: Sequence[str] 
     Raises:
         ConfigError: it may not be imported, is not there, or is not what the slot needs.
     """
+    if isinstance(component, Component) and (given := component.given) is not None:
+        return given if isinstance(given, type) else type(given)
     name = component if isinstance(component, str) else component.type
     spec = SLOTS[slot]
     try:
@@ -247,6 +258,8 @@ def build(
         ConfigError: the component cannot be imported, sets what raygnn injects, or its arguments
             are not those of its constructor.
     """
+    if component.given is not None and not isinstance(component.given, type):
+        return deepcopy(component.given)
     target = resolve(component, slot, allow_modules)
     path = (*parse_path(SLOTS[slot].path), "args")
     nest = _Nest(SLOTS[slot], allow_modules, injected)

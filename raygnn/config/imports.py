@@ -50,6 +50,12 @@ def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
         RuleError: it is no dotted path, or not under anything that is allowed.
     """
     parts = path.split(".")
+    if parts[0] == "__main__" or "<locals>" in parts:
+        raise RuleError(
+            "its name leads to no file that can be imported",
+            "Move it into a module, or pass it: fit(config, model=...), load(run, module=...)",
+            id="component-not-importable",
+        )
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise RuleError("it is no dotted path", "Set package.module.Name", id="component-path")
     for module in (*allow_modules, *LIBRARY_ROOTS):

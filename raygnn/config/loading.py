@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -87,6 +88,7 @@ def load_config(
     source: str | os.PathLike[str] | Mapping[str, Any] | BaseModel | Source,
     overrides: Sequence[str] = (),
     allow_modules: Sequence[str] = (),
+    model: Any = None,
 ) -> LoadedConfig:
     """Loads a config, applies overrides, resolves references and checks everything.
 
@@ -94,12 +96,18 @@ def load_config(
 
     Args:
         source: a path, any fsspec URI, YAML text, a mapping, or what was read of one of these.
-        overrides: as on the command line: `["--seed", "1", "--run.name=cora"]`.
+        overrides: as on the command line: `["--seed", "1", "--run.name=cora"]`, with
+            `--allow-module`.
         allow_modules: user modules that dotted paths may lead into.
+        model: a `torch.nn.Module` or a class of such, in place of the one that `model.type` names.
     Raises:
         ConfigError: with all problems.
     """
-    modules = _checked_modules(allow_modules)
+    overrides, also_allowed = _without_allowed(overrides)
+    if model is not None:
+        overrides += ["--model.type", _name_of(model)]
+    allow_modules = (allow_modules,) if isinstance(allow_modules, str) else allow_modules
+    modules = _checked_modules([*allow_modules, *also_allowed])
     read = source if isinstance(source, Source) else read_source(source)
     defaults = deepcopy(_defaults())
     overridden = apply_overrides(deepcopy(read.value), overrides, defaults)
@@ -107,6 +115,8 @@ def load_config(
     resolved = interpolate(overridden.value, beside, os.environ)
     messages = Messages(read, overridden, resolved)
     checked = _check(read.problems, overridden, resolved)
+    if model is not None:
+        checked.config.model.give(model)
     components = list(broken_components(checked.config, modules))
     if problems := [*checked.problems, *components]:
         known = [*((key,) for key in checked.broken), *(problem.path for problem in components)]
@@ -115,6 +125,24 @@ def load_config(
     saved = savable(checked.config, resolved, read.secrets)
     environment = dict(resolved.environment)
     return LoadedConfig(checked.config, modules, saved, environment, _current_folder(), messages)
+
+
+def _name_of(model: Any) -> str:
+    """The dotted path of a module's class.
+
+    Raises:
+        ConfigError: it is neither a `torch.nn.Module` nor a class of such.
+    """
+    kind = model if isinstance(model, type) else type(model)
+    if not any(f"{c.__module__}.{c.__name__}" == _MODULE for c in kind.__mro__):
+        raise ConfigError.invalid(
+            "model", model, f"it is no {_MODULE}", "Pass one, or its class", id="model-given"
+        )
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+#: By name, since this package does not import torch.
+_MODULE = "torch.nn.modules.module.Module"
 
 
 @cache
@@ -158,8 +186,15 @@ def _defaults_beside(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
     return fitting
 
 
-def _checked_modules(allow_modules: Sequence[str]) -> tuple[str, ...]:
-    modules = (allow_modules,) if isinstance(allow_modules, str) else tuple(allow_modules)
+def _without_allowed(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Overrides, and apart from them the modules that `--allow-module` names."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--allow-module", action="append", default=[], nargs="?")
+    found, rest = parser.parse_known_args(list(overrides))
+    return rest, found.allow_module
+
+
+def _checked_modules(modules: Sequence[str]) -> tuple[str, ...]:
     for module in modules:
         if not isinstance(module, str) or not all(p.isidentifier() for p in module.split(".")):
             raise ConfigError(
@@ -167,7 +202,7 @@ def _checked_modules(allow_modules: Sequence[str]) -> tuple[str, ...]:
                 "my_pkg or my_pkg.models.",
                 id="command-allow-module",
             )
-    return modules
+    return tuple(modules)
 
 
 _MIN_HIDDEN = 8  # a shorter text of the environment would be hidden inside of other words

@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    PrivateAttr,
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
@@ -125,6 +126,15 @@ class Component(Section):
     args: dict[str, Any] = Field(
         default_factory=dict, description="Arguments of its constructor; nested with `__type`."
     )
+    # The class or object itself, where Python code gave it instead of its name.
+    _given: Any = PrivateAttr(default=None)
+
+    @property
+    def given(self) -> Any:
+        return self._given
+
+    def give(self, thing: Any) -> None:
+        self._given = thing
 
     @model_validator(mode="before")
     @classmethod

@@ -67,6 +67,8 @@ def broken_arguments(
 
 def _is_known(component: Component, slot: str, allow_modules: Sequence[str]) -> bool:
     """Whether a component is raygnn's or a library's, and there."""
+    if component.given is not None:
+        return False
     is_library = component.type.partition(".")[0] in LIBRARY_ROOTS
     if component.type not in SLOTS[slot].names and not is_library:
         return False

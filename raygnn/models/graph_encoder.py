@@ -8,7 +8,7 @@ import linecache
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -17,8 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.module_dict import ModuleDict
 
+from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError, DataError
 from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import BlockEncoder, keep_in_graph
@@ -35,7 +37,10 @@ class GraphEncoder(nn.Module):
 
     Args:
         encoder: one of raygnn's, computed over per-layer blocks; or any module with PyG's
-            `forward(x, edge_index)`, computed over the whole sampled subgraph.
+            `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`, computed over the whole
+            sampled subgraph.
+        widths: of the rows of each node type, and
+        edge_types: the types along which messages go: what `forward(x_dict, edge_index_dict)` gets.
         categories: input layers of node types whose features hold numbers of categories; the
             encoder reads what they give.
         interactions: cross layers of node types, on their features or on what `categories` give.
@@ -48,11 +53,18 @@ class GraphEncoder(nn.Module):
         categories: Mapping[str, CategoryInputs] = MappingProxyType({}),
         interactions: Mapping[str, FeatureInteraction] = MappingProxyType({}),
         relative_time: RelativeTime | None = None,
+        *,
+        widths: Mapping[str, int] = MappingProxyType({}),
+        edge_types: Sequence[EdgeType] = (),
     ) -> None:
         super().__init__()
         self.relative_time = relative_time
-        is_ours = isinstance(encoder, BlockEncoder)
-        self.module = encoder if is_ours else SubgraphModule(encoder)
+        if isinstance(encoder, BlockEncoder):
+            self.module: nn.Module = encoder
+        elif takes_dictionaries(type(encoder)):
+            self.module = TypedSubgraphModule(encoder, widths, edge_types)
+        else:
+            self.module = SubgraphModule(encoder)
         self.categories = ModuleDict(dict(categories))
         self.interactions = ModuleDict(dict(interactions))
 
@@ -78,10 +90,13 @@ class GraphEncoder(nn.Module):
             # A batch may lack a node type.
             own = [*self.categories.parameters(), *self.interactions.parameters()]
             return keep_in_graph(found, own)
+        rows = {n: self.embed(n, v.columns["x"]) for n, v in batch.nodes.items() if v.columns}
+        rows |= self._with_times(batch, rows)
+        if isinstance(module, TypedSubgraphModule):
+            return module(batch, rows)
         ((node_type, nodes),), (edges,) = batch.nodes.items(), batch.edges.values()
-        x = self.embed(node_type, nodes.columns["x"])
-        x = self._with_times(batch, {node_type: x}).get(node_type, x)
-        return {node_type: module(replace(nodes, columns={**nodes.columns, "x": x}), edges)}
+        columns = {**nodes.columns, "x": rows[node_type]}
+        return {node_type: module(replace(nodes, columns=columns), edges)}
 
     def _with_times(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Tensor]:
         """Rows followed by their columns of time and counts, of the types that have these."""
@@ -264,12 +279,15 @@ class SubgraphModule(nn.Module):
         ConfigError: its `forward` needs something else.
     """
 
+    #: What the names of `forward`'s parameters end with.
+    suffix = ""
+
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
         remove_generated_modules()  # workers of Ray end without `atexit`
         parameters = list(inspect.signature(module.forward).parameters.values())
-        self._optional = _edge_inputs(module, parameters)
+        self._optional = _edge_inputs(module, parameters, self.suffix)
 
     def forward(self, nodes: NodeRecord, edges: EdgeRecord) -> Any:
         """Encodes the seeds of a batch.
@@ -280,23 +298,25 @@ class SubgraphModule(nn.Module):
             DataError: the module needs an edge column that the graph does not have.
             ConfigError: the module does not return a row per node.
         """
-        inputs = {}
-        for name, is_needed in self._optional.items():
-            if name in edges.columns:
-                inputs[name] = edges.columns[name]
-            elif is_needed:
-                raise DataError(
-                    f"model.type={type(self.module).__name__!r} is invalid: its forward() needs "
-                    f"{name}, which the graph does not have. Declare it for the edge type in "
-                    f"graph.yaml, or give the parameter a default.",
-                    id="model-edge-input-missing",
-                )
+        inputs = {name: edges.columns[name] for name in self._edge_columns(edges.columns)}
         x = nodes.columns["x"]
         x = x.to_coo() if isinstance(x, SparseFeatures) else x
         out = self.module(x, edges.edge_index, **inputs)
         if isinstance(out, Mapping):
             return {name: self._seeds(rows, nodes) for name, rows in out.items()}
         return self._seeds(out, nodes)
+
+    def _edge_columns(self, present: Collection[str]) -> list[str]:
+        """The columns of edges that the module gets."""
+        for name, is_needed in self._optional.items():
+            if is_needed and name not in present:
+                raise DataError(
+                    f"model.type={type(self.module).__name__!r} is invalid: its forward() needs "
+                    f"{name}, which the graph does not have. Declare it for the edge type in "
+                    f"graph.yaml, or give the parameter a default.",
+                    id="model-edge-input-missing",
+                )
+        return [name for name in self._optional if name in present]
 
     def _seeds(self, out: Any, nodes: NodeRecord) -> Tensor:
         num_nodes = len(nodes.n_id)
@@ -311,33 +331,117 @@ class SubgraphModule(nn.Module):
         return out[: nodes.num_seeds]
 
 
+class TypedSubgraphModule(SubgraphModule):
+    """Applies a module with PyG's `forward(x_dict, edge_index_dict)` to the sampled neighborhoods.
+
+    As from PyG's loaders, it gets an entry for each node type and edge type, empty where the batch
+    has none, and `edge_attr_dict` and `edge_weight_dict` where its `forward` has such a parameter.
+    It returns a dictionary of rows by node type, or the rows of the seeds' type alone. Parameters
+    without a size (`Linear(-1, 16)`) get it here.
+
+    Args:
+        widths: of the rows, by node type.
+        edge_types: all along which messages go.
+    """
+
+    suffix = "_dict"
+
+    def __init__(
+        self, module: nn.Module, widths: Mapping[str, int], edge_types: Sequence[EdgeType]
+    ) -> None:
+        super().__init__(module)
+        self._widths, self._edge_types = dict(widths), tuple(edge_types)
+
+    def initialize(self, edge_widths: Mapping[str, Mapping[EdgeType, int]]) -> None:
+        """Gives parameters without a size theirs, by a forward pass over one node of each type.
+
+        Args:
+            edge_widths: by `edge_attr` and `edge_weight`, of the edge types that have it.
+        """
+        if not any(isinstance(p, UninitializedParameter) for p in self.module.parameters()):
+            return
+        x = {name: torch.zeros(1, width) for name, width in self._widths.items()}
+        edge_index = {edge_type: torch.zeros(2, 1).long() for edge_type in self._edge_types}
+        columns = {
+            f"{name}_dict": {
+                edge_type: torch.ones(1, width) if name == EDGE_ATTR else torch.ones(1)
+                for edge_type, width in widths.items()
+            }
+            for name, widths in edge_widths.items()
+            if name in self._optional
+        }
+        was_training = self.module.training
+        with torch.no_grad():
+            self.module.eval()(x, edge_index, **columns)
+        self.module.train(was_training)
+
+    def forward(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Tensor]:  # type: ignore[override]
+        """Encodes the seeds of a batch, by node type: [num_seeds of the type, channels].
+
+        Raises:
+            DataError, ConfigError: as of `SubgraphModule`.
+        """
+        like = next(iter(batch.nodes.values())).n_id
+        x = {
+            name: dense(rows[name]) if name in rows else torch.zeros(0, width, device=like.device)
+            for name, width in self._widths.items()
+        }
+        edge_index = {
+            edge_type: batch.edges[edge_type].edge_index
+            if edge_type in batch.edges
+            else like.new_zeros(2, 0)
+            for edge_type in self._edge_types
+        }
+        columns: dict[str, dict[EdgeType, Tensor]] = {}
+        for edge_type, edges in batch.edges.items():
+            for name, column in edges.columns.items():
+                columns.setdefault(name, {})[edge_type] = column
+        inputs = {f"{name}_dict": columns[name] for name in self._edge_columns(columns)}
+        out = self.module(x, edge_index, **inputs)
+        if isinstance(out, Tensor):
+            seeded = [name for name, nodes in batch.nodes.items() if nodes.num_seeds]
+            out = dict.fromkeys(seeded[:1], out)
+        return {
+            name: self._seeds(out[name], batch.nodes[name]) for name in batch.nodes if name in out
+        }
+
+
+def takes_dictionaries(module_class: type) -> bool:
+    """Whether the first parameter of a module's `forward` is called as in `x_dict`."""
+    if issubclass(module_class, BlockEncoder):
+        return False
+    parameters = list(inspect.signature(module_class.forward).parameters)  # type: ignore[attr-defined]
+    return len(parameters) > 1 and parameters[1].endswith("_dict")
+
+
 def needed_edge_inputs(module_class: type[nn.Module]) -> list[str]:
     """The `EDGE_INPUTS` that a module's `forward` requires."""
     parameters = inspect.signature(module_class.forward).parameters
-    return [
-        name
-        for name in EDGE_INPUTS
-        if name in parameters and parameters[name].default is inspect.Parameter.empty
-    ]
+    suffix = "_dict" if takes_dictionaries(module_class) else ""
+    found = {name: parameters.get(f"{name}{suffix}") for name in EDGE_INPUTS}
+    return [name for name, p in found.items() if p is not None and p.default is p.empty]
 
 
-def _edge_inputs(module: nn.Module, parameters: list[inspect.Parameter]) -> dict[str, bool]:
+def _edge_inputs(
+    module: nn.Module, parameters: list[inspect.Parameter], suffix: str
+) -> dict[str, bool]:
     """The edge inputs that `forward` takes, and whether it needs them."""
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     further = [p for p in parameters if p not in positional[:2]]
     needed = [p for p in further if p.default is p.empty and p.kind not in _VARIADIC]
-    unknown = [p.name for p in needed if p.name not in EDGE_INPUTS]
+    known = {f"{name}{suffix}": name for name in EDGE_INPUTS}
+    unknown = [p.name for p in needed if p.name not in known]
     if (len(positional) < 2 and not takes_any) or unknown:
         shown = ", ".join(p.name for p in parameters)
         raise ConfigError(
             f"model.type={type(module).__name__!r} is invalid: its forward({shown}) cannot be "
-            f"called with (x, edge_index). Take these two first, then any of "
-            f"{', '.join(EDGE_INPUTS)}, and give every other parameter a default.",
+            f"called with (x{suffix}, edge_index{suffix}). Take these two first, then any of "
+            f"{', '.join(known)}, and give every other parameter a default.",
             id="model-forward",
         )
     names = {p.name: p in needed for p in further}
-    return {name: names[name] for name in EDGE_INPUTS if name in names}
+    return {known[name]: names[name] for name in known if name in names}
 
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

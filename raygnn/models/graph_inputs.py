@@ -31,7 +31,12 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, DataError
 from raygnn.models.encoder import BlockEncoder
-from raygnn.models.graph_encoder import EDGE_ATTR, EDGE_WEIGHT, needed_edge_inputs
+from raygnn.models.graph_encoder import (
+    EDGE_ATTR,
+    EDGE_WEIGHT,
+    needed_edge_inputs,
+    takes_dictionaries,
+)
 from raygnn.models.hetero import CONVS
 from raygnn.models.hetero_encoder import HeteroEncoder
 
@@ -121,13 +126,14 @@ def check_types(name: str, model_class: type, num_node_types: int, num_edge_type
     Raises:
         ConfigError: the model is for one node type and one edge type, and the graph has several.
     """
-    if (num_node_types <= 1 and num_edge_types <= 1) or issubclass(model_class, HeteroEncoder):
+    is_one_type = num_node_types <= 1 and num_edge_types <= 1
+    if is_one_type or issubclass(model_class, HeteroEncoder) or takes_dictionaries(model_class):
         return
     conv = f"{{type: Hetero, args: {{conv: {name if name in CONVS else CONVS[0]}}}}}"
     raise ConfigError(
         f"model.type={name!r} is invalid: it is for graphs of one node type and one edge type, "
         f"and this one has {num_node_types} and {num_edge_types}. Set model: {conv}, or HGT, RGCN, "
-        "SimpleHGN or LightGCN.",
+        "SimpleHGN or LightGCN, or a module of yours with forward(x_dict, edge_index_dict).",
         id="model-one-type",
     )
 

@@ -95,6 +95,7 @@ class SavedModel:
         *,
         with_metrics: bool = False,
         task: str | None = None,
+        model: Any = None,
     ) -> SavedModel:
         """Reads everything but the weights.
 
@@ -103,6 +104,7 @@ class SavedModel:
             overrides: of the config, as on the command line.
             with_metrics: reads the config's metrics too, which may need `allow_modules`.
             task: the one of `tasks` that is asked for; None of a model with one task.
+            model: as of `load_config`.
         Raises:
             ConfigError: an override is wrong, or of a section that training has fixed, or the model
                 has no such task.
@@ -118,7 +120,7 @@ class SavedModel:
             )
         written = parse_source(read_text(config_uri), redact(config_uri))
         read = (*_READ, *_METRICS) if with_metrics else _READ
-        loaded = _load(written, read, overrides, allow_modules)
+        loaded = _load(written, read, overrides, allow_modules, model)
         folder = uri
         if not exists(join(folder, MODEL_FILE)):
             folder = _model_uri(written) or uri
@@ -150,6 +152,7 @@ def _load(
     wanted: Sequence[str],
     overrides: Sequence[str],
     allow_modules: Sequence[str],
+    model: Any,
 ) -> LoadedConfig:
     keys = [token[2:].partition("=")[0] for token in overrides if token.startswith("--")]
     fixed = [key for key in keys if key.partition(".")[0].rstrip("!") not in _SECTIONS]
@@ -174,7 +177,7 @@ def _load(
             for name, entry in tasks.items()
         }
     source = replace(written, value=read)
-    return load_config(source, [*changes, *overrides], allow_modules)
+    return load_config(source, [*changes, *overrides], allow_modules, model)
 
 
 def _model_uri(written: Source) -> str | None:
@@ -203,6 +206,8 @@ def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
     """
     allowed = list(loaded.allow_modules)
     options = f", allow_modules={allowed!r}" if allowed else ""
+    if loaded.config.model.given is not None:
+        options += ", module=MODEL"
     output, data = spec.output, loaded.saved["data"]
     if isinstance(output, SeveralOutput):
         name, output = next(iter(output.tasks.items()))

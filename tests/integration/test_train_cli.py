@@ -386,6 +386,42 @@ def test_a_pyg_graph_takes_the_same_path(tmp_path):
         raygnn.train.fit({**config, "data": {"uri": "x"}}, ["--run.name", "other"], data=data)
 
 
+def test_fit_takes_a_module_or_its_class(tmp_path):
+    from torch_geometric.data import HeteroData
+    from torch_geometric.nn import HeteroConv, SAGEConv
+
+    class Net(torch.nn.Module):  # no worker could import it
+        def __init__(self, metadata, out_channels):
+            super().__init__()
+            convs = {edge_type: SAGEConv((-1, -1), out_channels) for edge_type in metadata[1]}
+            self.conv = HeteroConv(convs)
+
+        def forward(self, x_dict, edge_index_dict):
+            return self.conv(x_dict, edge_index_dict)["user"]
+
+    data, ends = HeteroData(), torch.randint(0, 60, (2, 300))
+    data["user"].x, data["item"].x = torch.rand(60, 2), torch.rand(60, 3)
+    data["user"].y = torch.arange(60) % 2
+    data["item", "of", "user"].edge_index = ends
+    data["user", "has", "item"].edge_index = ends.flip(0)
+    config = small_config(tmp_path / "runs", scaling__num_workers=0)
+    config["data"] = {"splits": {"type": "hash", "fractions": [0.6, 0.2, 0.2]}}
+    config["model"] = {}
+    result = raygnn.train.fit(config, ["--run.name", "class"], data=data, model=Net)
+    expected = result.model.predict(data).to_pandas()
+    module = Net(data.metadata(), 2)
+    loaded = raygnn.load(result.path, module=module).predict(data).to_pandas()
+    assert loaded.equals(expected)
+    with raises("component-not-importable"):
+        raygnn.load(result.path)
+    trained = raygnn.train.fit(config, ["--run.name", "module"], data=data, model=module)
+    assert trained.metrics["samples"] > 0
+    with raises("component-given-args"):
+        raygnn.train.fit({**config, "model": {"args": {"a": 1}}}, data=data, model=module)
+    with raises("model-given"):
+        raygnn.train.fit(config, data=data, model="net.Net")
+
+
 def test_no_split_says_what_to_set(tmp_path):
     tables = synthetic_tables(
         "planted_partition", num_nodes=60, num_classes=2, num_features=4, split="none"

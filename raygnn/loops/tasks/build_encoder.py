@@ -30,7 +30,13 @@ from raygnn.loops.tasks.build_sampler import find_fanouts
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.encoder import MLP, Encoder
 from raygnn.models.feature_layers import FeatureInteraction, category_inputs
-from raygnn.models.graph_encoder import EDGE_ATTR, EDGE_WEIGHT, GraphEncoder
+from raygnn.models.graph_encoder import (
+    EDGE_ATTR,
+    EDGE_WEIGHT,
+    GraphEncoder,
+    TypedSubgraphModule,
+    takes_dictionaries,
+)
 from raygnn.models.graph_inputs import (
     check_node_features,
     check_types,
@@ -78,7 +84,9 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
     edge_columns = {**dict.fromkeys(target.output.own_columns, EDGE_ATTR), **edge_inputs}
     widths = bundle.feature_widths(feature)
     times = _find_times(config, bundle, target)
-    embedded = _embedded_types(loaded, bundle, {*widths, *(times.node_types if times else ())})
+    with_inputs = {*widths, *(times.node_types if times else ())}
+    embedded = _embedded_types(loaded, bundle, with_inputs)
+    _check_dictionaries(loaded, bundle, feature, with_inputs)
     identified = _chosen_types(loaded, bundle, target, "node_embeddings")
     degrees = _chosen_types(loaded, bundle, target, "degree_inputs")
     with_rows = [name for name in bundle.node_types if name not in embedded]
@@ -106,6 +114,23 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
         fanouts=_find_fanouts(config, bundle),
         relative_time=times,
     )
+
+
+def _check_dictionaries(
+    loaded: LoadedConfig, bundle: Bundle, feature: str, with_inputs: Collection[str]
+) -> None:
+    """Checks that each node type has features, where a model takes dictionaries of them."""
+    model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
+    assert isinstance(model_class, type)
+    bare = [name for name in bundle.node_types if name not in with_inputs]
+    if bare and takes_dictionaries(model_class):
+        raise DataError.invalid(
+            "task.args.feature",
+            feature,
+            f"node type {bare[0]!r} has no such feature, and {model_class.__name__} takes x_dict",
+            f"Name a column under node_types.{bare[0]}.features in graph.yaml",
+            id="task-no-features",
+        )
 
 
 def completed(
@@ -183,14 +208,19 @@ def build_encoder(
     assert isinstance(model_class, type)
     if is_encoder(model_class) and model_class.reads_edge_features:
         injected.update(_edge_dims(config, spec, model_class))
-    if issubclass(model_class, HeteroEncoder):
+    edge_types = _message_types(config, spec)
+    takes_types = takes_dictionaries(model_class)
+    if issubclass(model_class, HeteroEncoder) or takes_types:
         injected["in_channels"] = widths
-        injected["edge_types"] = _message_types(config, spec)
+        injected["edge_types"] = edge_types
         injected["num_nodes"] = {
             name: spec.node_types[name].num_nodes or bundle.num_nodes(name)
             for name in bundle.node_types
         }
-        model = _with_types_of(spec, model, model_class)
+        if takes_types:
+            injected["metadata"] = (list(widths), edge_types)
+        else:
+            model = _with_types_of(spec, model, model_class)
     else:
         injected["in_channels"] = next(iter(widths.values()))
     if spec.identified_types and not bundle.fingerprint:
@@ -215,7 +245,21 @@ def build_encoder(
                 encoder.node_rows.forget(name)
         for name in spec.embedded_types:
             categories.pop(name, None)
-    return GraphEncoder(encoder, categories, interactions, times)
+    whole = GraphEncoder(
+        encoder, categories, interactions, times, widths=widths, edge_types=edge_types
+    )
+    if isinstance(whole.module, TypedSubgraphModule):
+        direction = config.sampling.direction
+        whole.module.initialize(
+            {
+                name: {
+                    message_type(parse_edge_type(edge_type), direction): width
+                    for edge_type, width in spec.edge_columns[column].items()
+                }
+                for column, name in spec.edge_inputs.items()
+            }
+        )
+    return whole
 
 
 def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput | None:
@@ -330,7 +374,7 @@ def build_layer(
     else:
         injected["in_channels"] = in_channels
     layer: nn.Module = build(
-        Component(type=config.model.type, args=args), "model", loaded.allow_modules, **injected
+        config.model.model_copy(update={"args": args}), "model", loaded.allow_modules, **injected
     )
     return layer
 

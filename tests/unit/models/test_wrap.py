@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
-from raygnn.models.graph_encoder import SubgraphModule
+from raygnn.models.graph_encoder import SubgraphModule, TypedSubgraphModule
 from raygnn.sampling.batch import EdgeRecord, NodeRecord
 from tests.batches import batch_of
 from tests.errors import raises
@@ -136,6 +137,41 @@ def test_an_output_without_a_row_per_node_is_refused() -> None:
         SubgraphModule(OneRow())(*parts())
     with raises("model-result", "tuple", 5):
         SubgraphModule(Pair())(*parts())
+
+
+class Typed(nn.Module):
+    """A layer for each edge type, with sizes that it finds out."""
+
+    def __init__(self, edge_types: list[tuple[str, str, str]]) -> None:
+        super().__init__()
+        convs = {edge_type: pyg.SAGEConv((-1, -1), 4) for edge_type in edge_types}
+        self.conv = pyg.HeteroConv(convs)
+
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: dict[Any, Tensor]) -> Any:
+        return self.conv(x_dict, edge_index_dict)
+
+
+class OfUsers(Typed):
+    def forward(self, x_dict: dict[str, Tensor], edge_index_dict: dict[Any, Tensor]) -> Any:
+        return super().forward(x_dict, edge_index_dict)["user"]
+
+
+@pytest.mark.parametrize("module_type", [Typed, OfUsers])
+def test_a_module_of_dictionaries_gets_every_type(module_type: type[Typed]) -> None:
+    likes, liked = ("user", "likes", "item"), ("item", "liked", "user")
+    edges, empty = torch.tensor([[0, 1, 1], [0, 0, 1]]), torch.zeros(2, 0, dtype=torch.int64)
+    rows = {"user": torch.rand(3, 2), "item": torch.rand(2, 5)}
+    users, items = batch_of(rows["user"], edges, 2), batch_of(rows["item"], empty, 0)
+    batch = replace(
+        users,
+        nodes={"user": users.nodes["node"], "item": items.nodes["node"]},
+        edges={liked: users.edges["node", "to", "node"]},
+    )
+    module = module_type([likes, liked])
+    wrapped = TypedSubgraphModule(module, {"user": 2, "item": 5}, [likes, liked])
+    wrapped.initialize({})
+    expected = Typed.forward(wrapped.module, rows, {likes: empty, liked: edges})["user"][:2]
+    assert torch.equal(wrapped(batch, rows)["user"], expected)
 
 
 def test_no_module_that_pyg_generates_stays(tmp_path: Path) -> None:
