@@ -20,8 +20,6 @@ from real_graphs import EXAMPLES, make_tables, mean_and_spread, parser, start_ra
 
 import raygnn.train
 
-TABLES = EXAMPLES / "fb15k237/tables.yaml"
-
 
 def decoder(name: str, *overrides: str) -> tuple[str, ...]:
     """Overrides of the example that choose a decoder."""
@@ -44,7 +42,7 @@ class Case:
     published: float
     dataset: str = "FB15k-237"
     tables: str = "fb15k237"
-    prepare: tuple[str, ...] = ("csv", "--spec", str(TABLES), "--data", "{data}/fb15k237")
+    prepare: tuple[str, ...] = (str(EXAMPLES / "fb15k237/prepare.py"), "{data}/fb15k237")
 
 
 NO_PENALTY = ("--losses", "[{type: softmax}]", "--model.args.dropout", "0.3")

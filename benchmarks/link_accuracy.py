@@ -124,7 +124,7 @@ CASES = (
         dataset="LastFM",
         config="lastfm/ablp.yaml",
         tables="lastfm",
-        prepare=("csv", "--spec", str(EXAMPLES / "lastfm/tables.yaml"), "--data", "{data}/lastfm"),
+        prepare=(str(EXAMPLES / "lastfm/prepare.py"), "{data}/lastfm"),
         metrics=("full_recall@20", "full_ndcg@20"),
         grid=(
             {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +20,8 @@ class DataSet(Protocol):
 
     Attributes:
         tables: folder of the graph tables, in the work folder.
-        prepare: arguments of `raygnn.prepare` but `--out`; `{data}` is the folder of the sources.
+        prepare: arguments of `raygnn.prepare` but `--out`, or a script of the examples and its
+            folder. `{data}` is the folder of the sources.
     """
 
     @property
@@ -37,6 +40,9 @@ def make_tables(case: DataSet, data: Path, work: Path) -> Path:
     """
     folder = work / case.tables
     arguments = [part.format(data=data) for part in case.prepare]
+    if arguments[0].endswith(".py"):
+        subprocess.run([sys.executable, *arguments, str(folder)], check=True)
+        return folder
     if prepare.main([*arguments, "--out", str(folder), "--overwrite"]) != 0:
         raise RuntimeError(f"The tables of {case.dataset} cannot be made, see above.")
     return folder

@@ -34,7 +34,7 @@ _RULE_AND_REMEDY = {
     ".invalid": (2, 3),
     "Finding": (3, 4),
     ".add": (1, 2),  # of FindingCollector
-    ".error": (1, 3),  # of data/convert/spec_files.py
+    ".error": (1, 3),  # of data/convert/csv.py
 }
 
 ERRORS = {

@@ -22,27 +22,16 @@ from raygnn.data.convert.draft import CONFIG_NAME, write_draft
 from raygnn.data.convert.label_query import LabelQuery, parse_duration, parse_question
 from raygnn.data.convert.labels import LabelTimes, write_labels
 from raygnn.data.convert.npz import npz_tables
+from raygnn.data.convert.old_spec import spec_error
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
 from raygnn.data.convert.relbench import write_relbench
-from raygnn.data.convert.spec import spec_tables
 from raygnn.data.convert.split_option import SPLIT_HELP, parse_split
 from raygnn.data.filesystem import join, read_text, reading_input, redact
 from raygnn.data.manifest import Manifest
 from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, check_folder, write_tables
-from raygnn.data.tables.spec import TablesSpec
 from raygnn.data.tables.summary import summarize_tables
 from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
-
-# Options that the spec sets for each table, and those of edge lists only; by the parser's names.
-_EDGE_LIST_OPTIONS = {
-    name: f"--{name.replace('_', '-')}"
-    for name in (
-        "source", "target", "nodes", "id", "label", "features", "separator", "no_header",
-        "directed", "split", "normalize_features",
-    )
-}  # fmt: skip
-
 
 _EXAMPLES = """\
 examples:
@@ -194,14 +183,10 @@ def _convert_npz(args: argparse.Namespace) -> GraphTables:
 
 
 def _convert_csv(args: argparse.Namespace) -> GraphTables:
-    if (args.spec is None) == (args.edges is None):
-        raise ConfigError(
-            "--spec and --edges are invalid: give exactly one of them. Name a spec of all tables, "
-            "or an edge list.",
-            id="prepare-options-clash",
-        )
     if args.spec is not None:
-        return _convert_spec(args)
+        raise spec_error(read_text(args.spec), redact(args.spec))
+    if args.edges is None:
+        raise ConfigError("--edges is needed. Name an edge list.", id="prepare-options-clash")
     separator = args.separator
     files = CsvSource(
         edges=args.edges,
@@ -215,21 +200,6 @@ def _convert_csv(args: argparse.Namespace) -> GraphTables:
         has_header=not args.no_header,
     )
     return csv_tables(files, args.directed, args.split, args.split_seed, _is_normalized(args))
-
-
-def _convert_spec(args: argparse.Namespace) -> GraphTables:
-    given = [
-        option
-        for name, option in _EDGE_LIST_OPTIONS.items()
-        if getattr(args, name) not in (None, False)
-    ]
-    if given:
-        raise ConfigError(
-            f"{', '.join(given)} is invalid with --spec: the spec sets how to read its tables. "
-            "Remove it, and set it in the spec.",
-            id="prepare-options-clash",
-        )
-    return spec_tables(TablesSpec.load(args.spec), args.data)
 
 
 def _convert_pyg(args: argparse.Namespace) -> GraphTables:
@@ -365,9 +335,9 @@ def _add_pyg(commands: Any) -> None:
 
 
 def _add_csv(commands: Any) -> None:
-    command = _add_command(commands, "csv", "from CSV, TSV or Parquet tables", _convert_csv)
-    command.add_argument("--spec", metavar="FILE", help="YAML that describes any set of tables")
-    command.add_argument("--data", metavar="DIR", default=".", help="folder of --spec's files")
+    command = _add_command(commands, "csv", "from an edge list", _convert_csv)
+    command.add_argument("--spec", help=argparse.SUPPRESS)  # removed: the error shows graph.yaml
+    command.add_argument("--data", help=argparse.SUPPRESS)
     command.add_argument("--edges", metavar="FILE", help="edge list (path or URI)")
     command.add_argument("--source", metavar="COLUMN", help="default: the first column of --edges")
     command.add_argument("--target", metavar="COLUMN", help="default: the second column of --edges")

@@ -284,14 +284,13 @@ def test_examples_say_how_their_tables_are_made(links: ModuleType) -> None:
     for case in links.CASES:
         config = yaml.safe_load((links.EXAMPLES / case.config).read_text())
         path = links.EXAMPLES / case.config
-        texts = [p.read_text() for p in (path, path.parent / "tables.yaml") if p.exists()]
-        comments = [line[1:] for text in texts for line in text.splitlines() if line[:1] == "#"]
-        header = "\n".join(comments).replace("\\\n", " ")
-        found = re.search(r"python -m raygnn\.prepare (.*)", header)
+        texts = [p.read_text() for p in (path, path.parent / "prepare.py") if p.exists()]
+        header = "\n".join(texts).replace("\\\n#", " ")
+        found = re.search(r"python (?:-m raygnn\.prepare )?(\w.*)", header)
         assert found is not None, case.name
         words = [word.replace("examples/", f"{links.EXAMPLES}/") for word in found[1].split()]
-        out = words.index("--out")
-        assert words[out + 1] == config["data"]["uri"]
+        assert words.pop() == config["data"]["uri"]
+        out = words.index("--out") if "--out" in words else len(words)
         made = [
             part.replace("{data}/lastfm", "DIR").replace("{data}/", "") for part in case.prepare
         ]

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import pickle
-import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -234,12 +233,7 @@ def test_types_of_columns_are_not_unpickled(tmp_path, graph, marker, capsys, kin
     pq.write_table(table.set_column(place, field, storage), path)
     config = {"uri": graph, "splits": {"type": "hash"}}
     assert _train(tmp_path, data=config) == 2
-    shutil.copy(path, tmp_path / "edges.parquet")
-    spec = {"format": "raygnn/tables-v1", "node_types": {"n": {}}, "edge_types": [
-        {"type": ["n", "to", "n"], "files": "edges.parquet", "source": column, "target": column}
-    ]}  # fmt: skip
-    (tmp_path / "tables.yaml").write_text(yaml.safe_dump(spec))
-    prepare = ["csv", "--spec", str(tmp_path / "tables.yaml"), "--data", str(tmp_path)]
+    prepare = ["csv", "--edges", str(path), "--source", column, "--target", column]
     assert raygnn.prepare.main([*prepare, "--out", str(tmp_path / "out")]) == 2
     assert not marker.exists()
     assert "Traceback" not in capsys.readouterr().err

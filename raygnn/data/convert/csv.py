@@ -1,37 +1,42 @@
-"""The options of `prepare csv` for one edge list, as a tables spec made on the fly."""
+"""Edge lists, with optional tables of labels and features: `prepare csv`."""
 
 from __future__ import annotations
 
-import glob
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 
-from raygnn.data.convert.clean_up import undirected_edges
-from raygnn.data.convert.spec import spec_tables
-from raygnn.data.convert.spec_tables import is_json
+from raygnn.config.documents import parse_json
+from raygnn.data.convert.clean_up import normalize_rows, undirected_edges
 from raygnn.data.convert.split_option import split_nodes
-from raygnn.data.convert.text_files import TextFormat, text_columns
 from raygnn.data.filesystem import redact
-from raygnn.data.tables.files import is_parquet, open_parquet
-from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows
-from raygnn.data.tables.spec import FORMAT, TablesSpec
-from raygnn.errors import DataError
+from raygnn.data.tables.columns import Features, SparseRows
+from raygnn.data.tables.csv_tables import NULL_MARK, QUOTED, open_csv
+from raygnn.data.tables.files import is_parquet, open_parquet, open_stream
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
+from raygnn.data.transforms.values import is_text_type
+from raygnn.errors import DataError, RuleError
 
 _EDGE_TYPE = ("node", "to", "node")
+_EXAMPLES = 5
+_SEPARATORS = (",", "\t", ";", "|", " ")
+_SNIFFED_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class CsvSource:
-    """Where the columns are; a column that is None is found by its place.
+    """The files, and the names of their columns. A column that is None is found by its position.
 
     Attributes:
         edges: edge list; source and target default to its first two columns.
         nodes: labels; id and label default to its first two columns.
-        features: numbers beside an id column (CSV), or `{id: [feature indices]}` (.json).
+        features: numbers beside an id column, or `{id: [feature indices]}` (.json).
         has_header: false counts columns from 0, in all files.
     """
 
@@ -53,44 +58,19 @@ def csv_tables(
     split_seed: int = 0,
     normalize: bool = False,
 ) -> GraphTables:
-    """Converts an edge list and what describes its nodes.
+    """Converts an edge list and the tables that describe its nodes.
 
-    Nodes are all ids of all files: whole numbers, in their order, where every id is one; else
-    texts, in the order of appearance.
+    Nodes are all ids of all files: integers in ascending order if every id is one, else texts in
+    the order of appearance.
 
     Args:
-        directed: keeps the rows as they are; else they are symmetrised, without repeats and loops.
+        directed: keeps the rows as they are. By default edges are symmetrised, without repeats and
+            self-loops.
         split: option text (see split_option); None declares no split.
         normalize: divides each feature row by its sum.
     Raises:
         DataError: a file or column is missing or malformed, an id is given twice, or a node has no
-            row in a CSV of features.
-    """
-    spec = csv_spec(files, normalize)
-    try:
-        read = spec_tables(spec, ".")
-    except DataError as error:
-        raise DataError(_in_flags(str(error), spec)) from error
-    nodes, edges = read.nodes["node"], read.edges[_EDGE_TYPE]
-    note = "edges kept as they are: --directed was given"
-    if not directed:
-        edges, note = _undirected(nodes, edges)
-    codes = _class_codes(nodes.table.column("y").combine_chunks()) if nodes.labels else None
-    where = redact(files.edges)
-    nodes, split_notes = split_nodes(nodes, {}, codes, split, split_seed, where)
-    return replace(
-        read,
-        nodes={"node": nodes},
-        edges={_EDGE_TYPE: edges},
-        notes=(*read.notes, note, *split_notes),
-    )
-
-
-def csv_spec(files: CsvSource, normalize: bool = False) -> TablesSpec:
-    """The spec that the options stand for.
-
-    Raises:
-        DataError: a file is missing, cannot be read, or lacks the columns that it needs.
+            row in a table of features.
     """
     if files.separator is not None and len(files.separator) != 1:
         raise DataError(
@@ -98,115 +78,394 @@ def csv_spec(files: CsvSource, normalize: bool = False) -> TablesSpec:
             "as ';' or '\\t'.",
             id="prepare-separator",
         )
-    _columns(files.edges, files)
+    notes: list[str] = []
+    edges = _File(files.edges, files)
+    ends = [edges.ids(files.source, 0, "--source"), edges.ids(files.target, 1, "--target")]
     tables = []
     if files.nodes is not None:
-        tables.append(_labels(files.nodes, files))
+        tables.append(_read_labels(_File(files.nodes, files), files))
     if files.features is not None:
-        tables.append(_features(files.features, files))
-    node: dict[str, Any] = {}
-    if tables:
-        node = {**tables[0], "more": tables[1:], "add_unlisted": True}
-    edges = {
-        "type": _EDGE_TYPE,
-        "files": glob.escape(files.edges),
-        "source": _column(files.source, 0, files),
-        "target": _column(files.target, 1, files),
-    }
-    return TablesSpec.model_validate(
-        {
-            "format": FORMAT,
-            "separator": files.separator,
-            "header": files.has_header,
-            "node_types": {"node": node | {"normalize_features": "row" if normalize else None}},
-            "edge_types": [edges],
-        }
+        tables.append(_read_features(_File(files.features, files), files, notes))
+    named = [*(table.ids for table in tables), *ends]
+    if not all(pa.types.is_integer(ids.type) for ids in named):
+        named = [pc.cast(ids, pa.large_string()) for ids in named]
+    known = pc.unique(pa.chunked_array(named))
+    if pa.types.is_integer(known.type):
+        known = known.take(pc.array_sort_indices(known))
+    features: dict[str, Features] = {}
+    labels: dict[str, pa.Array] = {}
+    for table, ids in zip(tables, named, strict=False):
+        position = pc.fill_null(pc.index_in(known, ids), -1).to_numpy().astype(np.int64)
+        if isinstance(table.values, pa.Array):
+            labels["y"] = _place_labels(table, position, notes)
+        else:
+            rows = _place_features(table, position, known, notes)
+            features["x"] = normalize_rows(rows) if normalize else rows
+    if not tables:
+        notes.append(f"node type node: its {len(known):,} nodes are the ids that edges name")
+    for file in (*(table.file for table in tables), edges):
+        if file.unread:
+            notes.append(f"{file.where}: columns not written: {file.unread}")
+    source, target = named[-2:]
+    if directed:
+        notes.append("edges kept as they are: --directed was given")
+    else:
+        source, target, note = _undirected(known, source, target)
+        notes.append(note)
+    nodes, split_notes = split_nodes(
+        node_rows(known, features, labels),
+        {},
+        _class_codes(labels["y"]) if labels else None,
+        split,
+        split_seed,
+        edges.where,
     )
+    edge_types = {_EDGE_TYPE: edge_rows(source, target)}
+    return GraphTables({"node": nodes}, edge_types, (*notes, *split_notes))
 
 
-def _labels(uri: str, files: CsvSource) -> dict[str, Any]:
-    names = _columns(uri, files)
-    id_column = _column(files.id, 0, files)
-    if files.label is None and len(names) > 2:
-        choices = ", ".join(name for name in names if name != id_column)
+class _File:
+    """One file: columns of texts, or the columns of a Parquet file.
+
+    Attributes:
+        where: the file, as messages name it.
+        first_line: line of the first row; None for Parquet, whose rows count from 0.
+        unread: names of the columns that were not read.
+    """
+
+    def __init__(self, uri: str, files: CsvSource) -> None:
+        self.where = redact(uri)
+        self.first_line: int | None = None
+        self.has_header = True
+        self.has_numbers = not files.has_header
+        self.is_json = uri.lower().removesuffix(".gz").endswith(".json")
+        if is_parquet(uri):
+            with open_parquet(uri) as file:
+                self.table = file.read()
+        elif self.is_json:
+            self.table = _read_ragged(uri)
+        else:
+            self.has_header = files.has_header
+            self.table, self.first_line = _read_text(uri, files)
+        self.names = (
+            self.table.column_names
+            if self.has_header
+            else [*map(str, range(len(self.table.schema)))]
+        )
+        if self.table.num_rows == 0:
+            raise DataError(
+                f"{self.where}: the file has no rows. Leave it out.", id="spec-file-empty"
+            )
+        self._read: set[int] = set()
+
+    @property
+    def unread(self) -> str:
+        return ", ".join(name for i, name in enumerate(self.names) if i not in self._read)
+
+    def position(self, name: str | None, default: int, option: str) -> int:
+        """The position of a column that an option names.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        given: str | int = name or ""
+        if name is None:
+            given = default
+        elif name in self.names:
+            given = self.names.index(name)
+        elif self.has_numbers and name.isdigit():
+            given = int(name)
+        if isinstance(given, int) and given < len(self.names):
+            return given
+        known = ", ".join(map(repr, self.names)) if self.has_header else "no names (--no-header)"
         raise DataError(
-            f"{redact(uri)}: --label is needed: the file has {len(names)} columns. "
-            f"Choose from: {choices}.",
+            f"{self.where}: {option}={given!r} is invalid: there is no such column; it has "
+            f"{len(self.names)} columns, from 0, of {known}. Name one of these.",
+            id="spec-column-missing",
+        )
+
+    def column(self, position: int) -> pa.Array:
+        """A column's values, its texts without surrounding blanks."""
+        self._read.add(position)
+        column = self.table.column(position).combine_chunks()
+        if pa.types.is_dictionary(column.type):
+            column = pc.cast(column, column.type.value_type)
+        return pc.utf8_trim_whitespace(column) if is_text_type(column.type) else column
+
+    def ids(self, name: str | None, default: int, option: str) -> pa.Array:
+        """Original ids: int64 if all are written as integers, else texts. 007 is a text.
+
+        Raises:
+            DataError: there is no such column, ids are missing or have another type.
+        """
+        position = self.position(name, default, option)
+        column = self.column(position)
+        self._check_complete(column, position, option, "Fill them in, or take these rows out")
+        if pa.types.is_integer(column.type):
+            return pc.cast(column, pa.int64())
+        if not is_text_type(column.type):
+            raise DataError(
+                f"{self.where}: {option}={self.names[position]!r} is invalid: the column is "
+                f"{column.type}. Ids are whole numbers or texts; name a column of these.",
+                id="spec-id-type",
+            )
+        texts = pc.cast(column, pa.large_string())
+        try:
+            numbers = pc.cast(texts, pa.int64())
+        except pa.ArrowInvalid:
+            return texts
+        return numbers if pc.cast(numbers, texts.type).equals(texts) else texts
+
+    def numbers(self, position: int, option: str) -> np.ndarray:
+        """A column of numbers or of lists of one width: float64 [num_rows, width].
+
+        Raises:
+            DataError: values are missing, or not numbers.
+        """
+        column = self.column(position)
+        self._check_complete(column, position, option, "Fill them in")
+        try:
+            if not pa.types.is_nested(column.type):
+                return pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)[:, None]
+            return np.stack(pc.cast(column, pa.list_(pa.float64())).to_numpy(zero_copy_only=False))
+        except (ValueError, TypeError, NotImplementedError, pa.ArrowException) as error:
+            bad = [i for i, value in enumerate(column.to_pylist()) if not _is_number(value)] or [0]
+            rule = f"{column[bad[0]].as_py()!r} of column {self.names[position]!r} is not a number"
+            if pa.types.is_nested(column.type):
+                rule = (
+                    f"column {self.names[position]!r} does not hold numbers, or lists of one width"
+                )
+            raise self.error(
+                option,
+                rule,
+                bad,
+                "Name a column of numbers, or repair the rows",
+                id="spec-not-numbers",
+            ) from error
+
+    def _check_complete(self, column: pa.Array, position: int, option: str, remedy: str) -> None:
+        empty = column.is_null()
+        if is_text_type(column.type):
+            empty = pc.or_(empty, pc.fill_null(pc.equal(column, ""), True))
+        rows = np.flatnonzero(empty.to_numpy(zero_copy_only=False))
+        if len(rows):
+            rule = f"{len(rows):,} values of column {self.names[position]!r} are missing"
+            raise self.error(option, rule, rows, remedy, id="spec-values-missing")
+
+    def error(
+        self, option: str, rule: str, rows: Sequence[int] | np.ndarray, remedy: str, *, id: str
+    ) -> DataError:
+        shown = ", ".join(str(int(row) + (self.first_line or 0)) for row in rows[:_EXAMPLES])
+        word = f"{'row' if self.first_line is None else 'line'}{'s' * (len(rows) > 1)}"
+        more = ", ..." * (len(rows) > _EXAMPLES)
+        return DataError(f"{self.where}: {word} {shown}{more}: {option}: {rule}. {remedy}.", id=id)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Labels (an Arrow array) or features of some nodes."""
+
+    file: _File
+    ids: pa.Array
+    values: pa.Array | Features
+
+
+def _read_labels(file: _File, files: CsvSource) -> _Table:
+    ids = file.ids(files.id, 0, "--id")
+    id_position = file.position(files.id, 0, "--id")
+    others = [name for i, name in enumerate(file.names) if i != id_position]
+    if files.label is None and len(others) > 1:
+        raise DataError(
+            f"{file.where}: --label is needed: the file has {len(file.names)} columns. "
+            f"Choose from: {', '.join(others)}.",
             id="prepare-label-missing",
         )
-    other = 1 if id_column in (0, names[0]) else 0
-    label = _column(files.label, other, files)
-    return {"files": glob.escape(uri), "id": id_column, "labels": {"y": label}}
+    values = file.column(file.position(files.label, 0 if id_position else 1, "--label"))
+    return _table(file, ids, _typed(values))
 
 
-def _features(uri: str, files: CsvSource) -> dict[str, Any]:
-    table = {"files": glob.escape(uri)}
-    if is_json(uri):
-        return {**table, "id": "id", "features": {"x": {"indices": "indices"}}}
-    names = _columns(uri, files)
-    is_id = files.id in names or not files.has_header
-    id_column = _column(files.id if is_id else None, 0, files)
-    place = names.index(id_column) if isinstance(id_column, str) else id_column
-    others = [i for i in range(len(names)) if i != place]
+def _read_features(file: _File, files: CsvSource, notes: list[str]) -> _Table:
+    if file.is_json:
+        lists = file.column(1)
+        indices = lists.flatten().to_numpy()
+        indptr = lists.offsets.to_numpy()
+        rows = SparseRows(indptr, indices, None, int(indices.max(initial=0)) + 1).canonical()
+        if num_repeats := len(indices) - len(rows.indices):
+            notes.append(f"{file.where}: {num_repeats:,} repeated feature indices dropped")
+        return _table(file, file.ids(None, 0, "--features"), replace(rows, values=None))
+    name = files.id if files.id in file.names or file.has_numbers else None
+    ids, id_position = file.ids(name, 0, "--id"), file.position(name, 0, "--id")
+    others = [i for i in range(len(file.names)) if i != id_position]
     if not others:
         raise DataError(
-            f"{redact(uri)}: has no column beside {names[0]!r}. Give numbers per id.",
+            f"{file.where}: has no column beside {file.names[0]!r}. Give numbers per id.",
             id="prepare-features-missing",
         )
-    return {**table, "id": id_column, "features": {"x": others}}
+    rows_2d = np.concatenate([file.numbers(i, "--features") for i in others], axis=1)
+    return _table(file, ids, rows_2d.astype(np.float32))
 
 
-def _columns(uri: str, files: CsvSource) -> list[str]:
-    if is_parquet(uri):
-        with open_parquet(uri, footer_only=True) as file:
-            return list(file.schema_arrow.names)
-    return text_columns(uri, TextFormat(files.separator, files.has_header))
+def _table(file: _File, ids: pa.Array, values: pa.Array | Features) -> _Table:
+    counts = pc.value_counts(ids)
+    repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
+    if len(repeated):
+        raise DataError(
+            f"{file.where}: {len(repeated):,} ids are given more than once, such as "
+            f"{', '.join(map(str, repeated[:_EXAMPLES].to_pylist()))}. Keep one row an id.",
+            id="prepare-ids-repeated",
+        )
+    return _Table(file, ids, values)
 
 
-def _column(given: str | None, position: int, files: CsvSource) -> str | int:
-    if given is None:
-        return position
-    return int(given) if given.isdigit() and not files.has_header else given
+def _typed(column: pa.Array) -> pa.Array:
+    """Integers if all values are, else numbers, else texts; an empty text is null."""
+    if not is_text_type(column.type):
+        return column
+    texts = pc.cast(column, pa.large_string())
+    texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+    for kind in (pa.int64(), pa.float64()):
+        try:
+            return pc.cast(texts, kind)
+        except pa.ArrowInvalid:
+            continue
+    return texts
 
 
-def _in_flags(message: str, spec: TablesSpec) -> str:
-    """Replaces keys of the spec by the options that they stand for."""
-    node = spec.node_types["node"]
-    names = {
-        "edge_types.0.source": "--source",
-        "edge_types.0.target": "--target",
-        "edge_types.0": "--edges",
-        "header: false": "--no-header",
-        ", or set missing: median": "",
-    }
-    for place, table in [
-        *((f"node_types.node.more.{i}", table) for i, table in enumerate(node.more)),
-        ("node_types.node", node),
-    ]:
-        names |= {
-            f"{place}.id": "--id",
-            f"{place}.labels.y": "--label",
-            f"{place}.features.x": "--features",
-            place: "--nodes" if table.labels else "--features",
-        }
-    for key in sorted(names, key=len, reverse=True):
-        message = message.replace(key, names[key])
-    return message
+def _place_labels(table: _Table, position: np.ndarray, notes: list[str]) -> pa.Array:
+    num_missing = int((position < 0).sum())
+    if num_missing:
+        notes.append(f"{num_missing:,} nodes have no row in {table.file.where}: no label")
+    return table.values.take(pa.array(position, mask=position < 0))
 
 
-def _undirected(nodes: NodeRows, rows: EdgeRows) -> tuple[EdgeRows, str]:
-    ids = nodes.table.column(nodes.id).combine_chunks()
-    source, target = (
-        pc.index_in(rows.table.column(name).combine_chunks(), ids).to_numpy().astype(np.int64)
-        for name in (rows.source, rows.target)
+def _place_features(
+    table: _Table, position: np.ndarray, known: pa.Array, notes: list[str]
+) -> Features:
+    missing = np.flatnonzero(position < 0)
+    where = table.file.where
+    if isinstance(table.values, SparseRows):
+        if len(missing):
+            notes.append(f"{len(missing):,} nodes have no row in {where}: no features set")
+        return table.values.take(position)
+    if len(missing):
+        examples = ", ".join(str(known[int(row)].as_py()) for row in missing[:_EXAMPLES])
+        raise DataError(
+            f"{where}: {len(missing):,} nodes have no row, such as {examples}. Add a row of "
+            "numbers for each id that edges and other tables name.",
+            id="prepare-features-incomplete",
+        )
+    return table.values[position]
+
+
+def _undirected(
+    known: pa.Array, source: pa.Array, target: pa.Array
+) -> tuple[pa.Array, pa.Array, str]:
+    rows, columns = (
+        pc.index_in(ids, known).to_numpy().astype(np.int64) for ids in (source, target)
     )
-    edges = undirected_edges(source, target, len(ids))
-    return edge_rows(ids.take(edges.source), ids.take(edges.target)), edges.note
+    edges = undirected_edges(rows, columns, len(known))
+    return known.take(edges.source), known.take(edges.target), edges.note
 
 
 def _class_codes(labels: pa.Array) -> np.ndarray | None:
     """Classes as int64, -1 for unlabelled. None for labels that are numbers."""
     if pa.types.is_floating(labels.type):
         return None
-    codes = labels.dictionary_encode().indices if pa.types.is_large_string(labels.type) else labels
+    codes = labels.dictionary_encode().indices if is_text_type(labels.type) else labels
     return pc.fill_null(codes, -1).to_numpy().astype(np.int64)
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int]:
+    """Reads separated columns as texts, and the line of the first row.
+
+    Without a header, lines at the top that start with # or % are skipped.
+    """
+    where = redact(uri)
+    with _open(uri, where) as stream:
+        lines = stream.read(_SNIFFED_BYTES).decode("utf-8", "replace").splitlines()
+    num_skipped = 0
+    if not files.has_header:
+        while num_skipped < len(lines) and lines[num_skipped][:1] in ("#", "%"):
+            num_skipped += 1
+    read = pacsv.ReadOptions(autogenerate_column_names=not files.has_header, skip_rows=num_skipped)
+    sample = lines[num_skipped : num_skipped + 2]
+    parse = pacsv.ParseOptions(delimiter=files.separator or _find_separator(sample, where))
+    try:
+        with open_csv(uri, read, parse) as reader:
+            names = reader.schema.names
+        if repeated := [name for name, count in Counter(names).items() if count > 1]:
+            raise DataError(
+                f"{where}: its header has {', '.join(map(repr, repeated))} more than once. Give "
+                "each column a name of its own.",
+                id="prepare-header-repeated",
+            )
+        convert = pacsv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.large_string()),
+            null_values=[NULL_MARK],
+            strings_can_be_null=True,
+        )
+        with open_csv(uri, read, parse, convert) as reader:
+            return reader.read_all(), num_skipped + files.has_header + 1
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"{where} cannot be read as separated columns: {error}. Repair the file, or give the "
+            "right --separator.",
+            id="prepare-csv-unreadable",
+        ) from error
+
+
+def _find_separator(sample: Sequence[str], where: str) -> str:
+    bare = [QUOTED.sub("", line) for line in sample]
+    for separator in _SEPARATORS:
+        counts = {line.count(separator) for line in bare}
+        if counts and 0 not in counts and len(counts) == 1:
+            return separator
+    shown = sample[0][:60] if sample else ""
+    raise DataError(
+        f"{where}: no separator divides its first lines alike: {shown!r}. Give --separator, such "
+        "as ';' or '\\t'; any will do for a file of one column.",
+        id="prepare-separator",
+    )
+
+
+def _read_ragged(uri: str) -> pa.Table:
+    """Reads JSON `{id: [feature indices]}` as columns `id` and `indices`."""
+    where = redact(uri)
+    with _open(uri, where) as stream:
+        try:
+            content = parse_json(stream.read(), max_bytes=None)
+        except RuleError as error:
+            raise DataError(error.text(where, "the file")) from None
+    if not isinstance(content, dict):
+        raise DataError(
+            f"{where} is invalid: must be an object {{id: [feature indices]}}.",
+            id="prepare-ragged-features",
+        )
+    for key, row in content.items():
+        if not isinstance(row, list) or not all(type(i) is int and i >= 0 for i in row):
+            raise DataError(
+                f"{where}: the row of id {key!r} is invalid: must be a list of whole numbers of at "
+                "least 0, the indices of its features. Repair it, or give the features as CSV.",
+                id="prepare-ragged-features",
+            )
+    indices = pa.array(content.values(), pa.large_list(pa.int64()))
+    return pa.table({"id": pa.array(list(content), pa.large_string()), "indices": indices})
+
+
+@contextmanager
+def _open(uri: str, where: str) -> Iterator[pa.NativeFile]:
+    try:
+        with open_stream(uri) as stream:
+            yield stream
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(
+            f"{where}: there is no such file. Check the path.", id="prepare-file-missing"
+        ) from error

@@ -42,7 +42,7 @@ NULL_WORDS = (
     "?",
 )
 _HEADER_BYTES = 1 << 16
-_QUOTED = re.compile(r'"[^"]*"')
+QUOTED = re.compile(r'"[^"]*"')
 _SEPARATORS = (",", ";", "|", "\t")
 _QUOTED_LINE = re.compile(r"(Expected \d+ columns, got \d+): .*", re.DOTALL)
 _TYPES: dict[CsvKind, pa.DataType] = {
@@ -229,7 +229,7 @@ def _separator(uri: str, start: bytes, num_skipped: int) -> str:
     if is_tab_separated(uri):
         return "\t"
     line, *_ = start.split(b"\n", num_skipped + 1)[num_skipped:] or [b""]
-    names = _QUOTED.sub("", line.decode("utf-8", "replace"))
+    names = QUOTED.sub("", line.decode("utf-8", "replace"))
     return max(_SEPARATORS, key=names.count)
 
 

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.convert.csv import CsvSource, csv_tables
-from raygnn.data.convert.text_files import TextFormat, read_ragged_features, read_text_table
 from raygnn.data.tables.graph_tables import GraphTables
 from tests.errors import raises
 
@@ -115,8 +114,8 @@ def test_files_without_header_and_with_comments(folder: Path) -> None:
 @pytest.mark.parametrize("separator", [",", "\t", ";", "|", " "])
 def test_the_separator_is_found(folder: Path, separator: str) -> None:
     edges = write(folder, "e.txt", f"a{separator}b\n1{separator}2\n")
-    assert read_text_table(edges).to_pydict() == {"a": ["1"], "b": ["2"]}
-    assert read_text_table(edges, TextFormat(separator)).num_columns == 2
+    for files in (CsvSource(edges), CsvSource(edges, separator=separator)):
+        assert pairs(csv_tables(files, directed=True)) == [(1, 2)]
 
 
 def test_compressed_files(folder: Path) -> None:
@@ -294,7 +293,7 @@ def test_missing_files_are_named(folder: Path) -> None:
     with raises("prepare-file-missing", "gone.csv"):
         csv_tables(CsvSource(edges=str(folder / "gone.csv")))
     with raises("prepare-file-missing", "gone.json"):
-        read_ragged_features(str(folder / "gone.json"))
+        csv_tables(CsvSource(str(folder / "edges.csv"), features=str(folder / "gone.json")))
 
 
 def test_edges_may_be_parquet(folder: Path) -> None:

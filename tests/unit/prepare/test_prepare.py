@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from pathlib import Path
@@ -16,7 +15,6 @@ import yaml
 from torch_geometric.data import Data
 
 from raygnn import prepare
-from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.manifest import Manifest, TimeColumn
 from raygnn.errors import DataError
 
@@ -67,7 +65,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = ", ".join(f'"{i}": [{i % 40}, 39]' for i in ids)
     Path("features.json").write_text(f"{{{rows}}}")
     Path("my_graphs.py").write_text(MY_GRAPHS)
-    _write_shop()
     _write_relbench()
     Path("my_tables").mkdir()
     Path("my_tables/follows.csv").write_text("from,to\n1,2\n2,3\n")
@@ -85,19 +82,6 @@ def _write_relbench() -> None:
     Path("rel-f1/manifest.yaml").write_text(yaml.safe_dump(manifest))
     drivers = pa.table({"id": [1, 2], "mate": [2, 1], "wins": [0, 3]})
     pq.write_table(drivers, "rel-f1/db/drivers.parquet")
-
-
-def _write_shop() -> None:
-    """The spec in the documentation, and the tables that it describes."""
-    blocks = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    (spec,) = [block for block in blocks if block.startswith("format: raygnn/tables-v1")]
-    Path("tables.yaml").write_text(spec)
-    Path("items1.csv").write_text("sku;price;kind;w;h\na;1.5;toy;1;2\n")
-    Path("items2.csv").write_text("sku;price;kind;w;h\nb;2;;3;4\n")
-    Path("bought.txt").write_text("2\nann;a;1;2024-01-31\nbob;b;2;2024-02-01\n")
-    Path("later.txt").write_text("ann;b\n")
-    Path("related.csv").write_text("a;b;how\na;b;like\nb;a;part_of\n")
-    pq.write_table(pa.table({"sku": ["a", "b"], "place": [0, 39]}), "shelves.parquet")
 
 
 def run(text: str) -> int:
@@ -268,22 +252,6 @@ def test_documented_commands_run(folder: Path, command: str) -> None:
     assert prepare.main(arguments) == 0
     written = arguments[0] if arguments[0] in {"draft", "labels"} else "--out"
     assert Manifest.load(arguments[arguments.index(written) + 1]).node_types
-
-
-def test_the_documented_spec_says_what_it_says(folder: Path) -> None:
-    assert run("csv --spec tables.yaml --data . --out shop") == 0
-    bundle = ingest("shop", cache_dir=folder / "cache")
-    assert bundle.ids("user").to_pylist() == ["ann", "bob"]
-    assert bundle.ids("shelf").to_pylist() == list(range(1, 41))
-    assert np.asarray(bundle.column("item", "x")).tolist() == [[1.5, 1, 2], [2, 3, 4]]
-    assert np.asarray(bundle.column("item", "y")).tolist() == [0, -1]
-    bought, lies_on, like, part_of = (t for t in bundle.edge_types if t[1][:4] != "rev_")
-    assert (like[1], part_of[1]) == ("is_like", "is_part_of")
-    assert bundle.csc(lies_on).indices.tolist() == [0, 1]
-    assert np.asarray(bundle.column(bought, "weight")).tolist() == [1, 2]
-    (labels,) = bundle.label_edges
-    assert labels.split is not None
-    assert labels.split[1] == 3
 
 
 def test_every_command_is_documented() -> None:
