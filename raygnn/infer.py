@@ -39,6 +39,7 @@ from raygnn.outputs.saved_model import SavedModel
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle
     from raygnn.data.extended_bundle import Addition
+    from raygnn.inference.new_rows import TablesSource
     from raygnn.runtime.launch_inference import Asked
 
 _USAGE = """\
@@ -172,7 +173,8 @@ def top_k(
         anchors_column: of the file; None takes the only one, or `id`.
         options: fields of `TopKOptions`: `edge_type` (`src__rel__dst`, a relation of the
             model), `anchor_type`, `target_type`, `filter_known` (leaves out known links of the
-            anchor, which may leave fewer than k neighbors) and `score`.
+            anchor, which may leave fewer than k neighbors), `score` and `columns` (of the
+            neighbors' table, such as a title).
 
     The other arguments and the errors are those of `predict`.
     """
@@ -185,7 +187,9 @@ def top_k(
             kind = bundle.id_map(chosen.ends(saved.spec)[0]).kind
             given = read_ids(fspath(given), anchors_column, kind, "--anchors")
         times = find_seed_times(saved, bundle, as_of)
-        return TopKRequest.of(saved.spec, bundle, k, given, chosen, times), None
+        source = None if data is not None else _source(saved)
+        read = None if source is None else source.columns
+        return TopKRequest.of(saved.spec, bundle, k, given, chosen, times, read), None
 
     how = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
@@ -201,13 +205,9 @@ def _with_new_nodes(
         ConfigError: no node type of the request has new nodes, or the model takes none.
         DataError: rows do not fit the graph's tables.
     """
-    from raygnn.inference.new_rows import TablesSource, check_takes_new, row_reader
-    from raygnn.runtime.data_source import ingest_options
+    from raygnn.inference.new_rows import check_takes_new, row_reader
 
-    tables = saved.loaded.config.data.uri
-    assert tables is not None
-    options = replace(ingest_options(saved.loaded), transforms=dict(saved.spec.transforms))
-    addition = row_reader(saved, bundle, TablesSource(tables, options)).read_tables(uri)
+    addition = row_reader(saved, bundle, _source(saved)).read_tables(uri)
     new = [name for name, num_new in addition.num_new.items() if num_new]
     check_takes_new(saved, new)
     wanted = tuple(name for name in request.node_types if name in new)
@@ -221,6 +221,15 @@ def _with_new_nodes(
     nodes = {name: first[name] + np.arange(addition.num_new[name]) for name in wanted}
     times = None if request.times is None else request.times.extended(addition)
     return replace(request, node_types=wanted, nodes=nodes, times=times), addition
+
+
+def _source(saved: SavedModel) -> TablesSource | None:
+    from raygnn.inference.new_rows import TablesSource
+    from raygnn.runtime.data_source import ingest_options
+
+    uri = saved.loaded.config.data.uri
+    options = replace(ingest_options(saved.loaded), transforms=dict(saved.spec.transforms))
+    return None if uri is None else TablesSource(uri, options)
 
 
 def _infer(
@@ -445,7 +454,9 @@ def build_parser() -> argparse.ArgumentParser:
     add("--anchors-column", metavar="NAME", help="default: the only column, or id")
     for name, field in TopKOptions.model_fields.items():
         value: Any = {"action": "store_true"}
-        if field.annotation is not bool:
+        if name == "columns":
+            value = {"metavar": "NAME", "nargs": "+", "default": ()}
+        elif field.annotation is not bool:
             value = {"metavar": "SCORE" if name == "score" else "TYPE"}
         add(_flag(name), dest=name, help=field.description, **value)
     add = parser.add_argument_group("how").add_argument

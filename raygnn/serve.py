@@ -79,6 +79,7 @@ def start(
     task: str | None = None,
     precomputed: bool = False,
     as_of: str | int | float | None = None,
+    columns: Sequence[str] = (),
     allow_modules: Sequence[str] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -98,6 +99,7 @@ def start(
         precomputed: encodes all nodes before it answers, exactly; otherwise each from a
             neighborhood that is sampled by the model's fanouts.
         as_of: see `raygnn.infer.predict`.
+        columns: of node tables, which clients may ask for with `top_k`.
         allow_modules: modules of yours, or of libraries, whose classes the config may name.
         host: address that takes requests; one beside loopback needs a token, or `no_auth`.
         port: of that address.
@@ -142,7 +144,7 @@ def start(
     listening = listen(host, port)
     try:
         connect()
-        replicas = Replicas(partial(_answers, opened, precomputed, as_of), replica_options)
+        replicas = Replicas(partial(_answers, opened, precomputed, as_of, columns), replica_options)
     except BaseException:
         listening.close()
         raise
@@ -187,11 +189,14 @@ def _is_loopback(host: str) -> bool:
 
 
 def _answers(
-    opened: Callable[[], TrainedModel], precomputed: bool, as_of: str | int | float | None
+    opened: Callable[[], TrainedModel],
+    precomputed: bool,
+    as_of: str | int | float | None,
+    columns: Sequence[str],
 ) -> Answers:
     from raygnn.serving.answers import Answers
 
-    return Answers(opened(), precomputed=precomputed, as_of=as_of)
+    return Answers(opened(), precomputed=precomputed, as_of=as_of, columns=columns)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -211,6 +216,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         options.graph,
         rest[1:],
         precomputed=options.precomputed,
+        columns=options.columns,
         task=options.task,
         as_of=options.as_of,
         allow_modules=options.allow_module,
@@ -247,6 +253,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument_group("answers").add_argument
     add("--task", metavar="NAME", help="the one of a model of several tasks")
+    add(
+        "--columns",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="columns of node tables that top_k may give, such as a title",
+    )
     add("--precomputed", action="store_true", help="encode all nodes first, exactly")
     add("--as-of", metavar="TIME", help="date, number or latest (default: times of the rows)")
     add_allow_module(parser)

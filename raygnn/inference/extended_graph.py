@@ -65,7 +65,9 @@ class ExtendedGraph(OpenGraph):
         """
         chosen = TopKOptions.of(options)
         every = chosen.model_copy(update={"filter_known": False})
-        request = TopKRequest.of(self._spec, self.bundle, k, anchors, every, self._times)
+        request = TopKRequest.of(
+            self._spec, self.bundle, k, anchors, every, self._times, self._read_columns
+        )
         graph, anchor, target = self._graph.bundle, request.anchor_type, request.target_type
         request.check(self._spec, graph)
         known_anchors = request.anchors[request.anchors < graph.num_nodes(anchor)]

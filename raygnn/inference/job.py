@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from raygnn.data.bundle import Bundle
@@ -137,6 +138,9 @@ class TopKOptions(BaseModel):
     score: Score | None = Field(
         None, description=f"{' or '.join(SCORES)} (default: decoder with an edge type)"
     )
+    columns: tuple[str, ...] = Field(
+        (), description="columns of the neighbors' table that are given too, such as a title"
+    )
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -189,6 +193,7 @@ class TopKRequest:
         relation: which of the model's links are asked for, by their number; None where it was not
             said.
         times: see `NodeRequest`.
+        columns: `id` and further columns of the targets' table, which neighbors get.
     """
 
     k: int
@@ -199,6 +204,7 @@ class TopKRequest:
     score: Score = "inner_product"
     relation: int | None = None
     times: SeedTimes | None = None
+    columns: pa.Table | None = None
 
     @classmethod
     def of(
@@ -209,12 +215,14 @@ class TopKRequest:
         anchors: Ids,
         options: TopKOptions,
         times: SeedTimes | None,
+        read_columns: Callable[[str, tuple[str, ...]], pa.Table] | None,
     ) -> TopKRequest:
         """Fills in what is left open, and checks the rest.
 
         Args:
             bundle: the part of the graph that the model reads.
             anchors: original ids.
+            read_columns: reads columns of a node table; None of a graph that came from no tables.
         Raises:
             ConfigError: the model does not give that.
             DataError: an anchor is not in the graph.
@@ -231,6 +239,7 @@ class TopKRequest:
             options.score or ("inner_product" if relation is None else "decoder"),
             relation,
             times,
+            None if not options.columns else _columns(read_columns, target, options.columns),
         )
         request.check(spec, bundle)
         return request
@@ -256,6 +265,20 @@ class TopKRequest:
     @property
     def node_types(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.anchor_type, self.target_type)))
+
+
+def _columns(
+    read: Callable[[str, tuple[str, ...]], pa.Table] | None, node_type: str, names: tuple[str, ...]
+) -> pa.Table:
+    if read is None:
+        raise ConfigError.invalid(
+            "columns",
+            list(names),
+            "the graph did not come from tables",
+            "Open the graph by its folder, or leave columns out",
+            id="infer-columns-no-tables",
+        )
+    return read(node_type, names)
 
 
 @dataclass(frozen=True)

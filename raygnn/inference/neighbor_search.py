@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -61,15 +62,19 @@ class NeighborSearch:
         ]
         scores, places = (np.concatenate(parts) for parts in zip(*found, strict=True))
         row, rank = np.nonzero(scores > -np.inf)
-        neighbors = self._order[places[row, rank]]
-        return pa.table(
-            {
-                "anchor_id": self._anchor_ids.take(pa.array(first + row)),
-                "neighbor_id": as_plain_texts(self._ids.take(pa.array(neighbors))),
-                "score": scores[row, rank],
-                "rank": (rank + 1).astype(np.int32),
-            }
-        )
+        neighbors = as_plain_texts(self._ids.take(pa.array(self._order[places[row, rank]])))
+        columns: dict[str, Any] = {
+            "anchor_id": self._anchor_ids.take(pa.array(first + row)),
+            "neighbor_id": neighbors,
+            "score": scores[row, rank],
+            "rank": (rank + 1).astype(np.int32),
+        }
+        more = self._request.columns
+        if more is not None:
+            ids = pc.cast(more["id"], neighbors.type)
+            rows = more.drop_columns("id").take(pc.index_in(neighbors, ids))
+            columns |= dict(zip(rows.column_names, rows.columns, strict=True))
+        return pa.table(columns)
 
     @torch.no_grad()
     def _search(self, anchors: np.ndarray, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:

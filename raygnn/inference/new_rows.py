@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from raygnn.data.added_rows import RowReader
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.manifest import Manifest, manifest_folder
+from raygnn.data.tables.files import list_files
+from raygnn.data.tables.read_ids import read_columns
 from raygnn.errors import ConfigError
 from raygnn.outputs.saved_model import SavedModel
 
@@ -22,6 +28,23 @@ class TablesSource:
 
     uri: str
     options: IngestOptions
+
+    def manifest(self) -> Manifest:
+        """Column descriptions."""
+        return Manifest.load(self.uri, self.options.allow_outside)
+
+    def columns(self, node_type: str, names: Sequence[str]) -> pa.Table:
+        """Columns of a node table as they are, behind its `id`.
+
+        Raises:
+            DataError: the table has no such column.
+        """
+        table, folder = self.manifest().node_types[node_type], manifest_folder(self.uri)
+        place = f"node_types.{node_type}"
+        roots = [folder, *self.options.allow_outside]
+        files = list_files(folder, table.files, f"{place}.files", roots, table.csv)
+        found = read_columns(files, [table.id, *names], place)
+        return found.select(names).add_column(0, "id", found[table.id])
 
 
 def row_reader(saved: SavedModel, bundle: Bundle, source: TablesSource | None) -> RowReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,7 @@ class OpenGraph:
         self._env: TaskEnvironment = self._task.env
         self._times = find_seed_times(saved, self.bundle, as_of)
         self._source = source
+        self._read_columns = None if source is None else cache(source.columns)
         self._model = model
         self.saved = saved
         self._loaded = saved.loaded
@@ -231,10 +232,12 @@ class OpenGraph:
         Args:
             options: fields of `TopKOptions`.
         Returns:
-            Columns `anchor_id`, `neighbor_id`, `score` and `rank`, from 1.
+            Columns `anchor_id`, `neighbor_id`, `score` and `rank`, from 1, and those of `columns`.
         """
         chosen = TopKOptions.of(options)
-        request = TopKRequest.of(self._spec, self.bundle, k, anchors, chosen, self._times)
+        request = TopKRequest.of(
+            self._spec, self.bundle, k, anchors, chosen, self._times, self._read_columns
+        )
         with self._prepared(), self._encoded(request.node_types) as embeddings:
             device = self._env.device
             search = NeighborSearch(request, self.bundle, self._model, embeddings, device)
@@ -273,10 +276,7 @@ class OpenGraph:
 
     def manifest(self) -> Manifest | None:
         """Column descriptions of the graph's tables."""
-        source = self._source
-        if source is None:
-            return None
-        return Manifest.load(source.uri, source.options.allow_outside)
+        return None if self._source is None else self._source.manifest()
 
     def to_pyg(self) -> Any:
         """The graph as PyG's modules take it, with features as the model reads them.

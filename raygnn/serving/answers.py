@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterator, Sequence
+from datetime import date
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,6 +14,7 @@ from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.table import Table
 from raygnn.serving.messages import Answer, Embed, Predict, Question, Refused, Score, TopK
 from raygnn.trained_model import TrainedModel
 
@@ -29,6 +30,7 @@ class Answers:
         precomputed: encodes all nodes exactly now, so that questions only look rows up; otherwise
             each node is encoded from a neighborhood of its own, sampled by the model's fanouts.
         as_of: see `TrainedModel.open`.
+        columns: which columns of the tables clients may ask for.
     Raises:
         ConfigError: there is no graph, or `as_of` is wrong.
         DataError: the graph is wrong, or does not fit the model.
@@ -41,7 +43,9 @@ class Answers:
         *,
         precomputed: bool = False,
         as_of: str | Time | None = None,
+        columns: Collection[str] = (),
     ) -> None:
+        self._columns = columns
         self._every = model.open(graph, as_of=as_of)
         self._near = self._every
         if precomputed:
@@ -85,6 +89,14 @@ class Answers:
         first = questions[0]
         graph = self._near
         if isinstance(first, TopK):
+            if hidden := [name for name in first.columns if name not in self._columns]:
+                raise ConfigError.invalid(
+                    "columns",
+                    hidden,
+                    "this server does not give them",
+                    f"It gives: {', '.join(self._columns) or 'none'}",
+                    id="serve-columns",
+                )
             graph = self._every
             if not graph.is_precomputed:
                 graph.precompute()
@@ -138,7 +150,7 @@ def _answers(graph: OpenGraph, questions: Sequence[Question], items: list[Any]) 
 def _neighbors(graph: OpenGraph, questions: Sequence[Question], anchors: list[Any]) -> list[Answer]:
     table = graph.top_k(anchors, **questions[0].options())
     by_anchor: dict[Any, list[dict[str, Any]]] = {anchor: [] for anchor in anchors}
-    for row in table.arrow.to_pylist():
+    for row in _plain(table):
         by_anchor[row["anchor_id"]].append(row)
     return [
         [row for anchor in dict.fromkeys(question.items) for row in by_anchor[anchor]]
@@ -161,8 +173,14 @@ def _rows(
     else:
         assert isinstance(first, Score)
         table = graph.score(items, **first.options())
+    return _plain(table)
+
+
+def _plain(table: Table) -> list[dict[str, Any]]:
+    """Rows of a table, with dates as JSON has them."""
     rows: list[dict[str, Any]] = table.arrow.to_pylist()
     for row in rows:
-        if isinstance(row.get("time"), datetime):
-            row["time"] = row["time"].isoformat()
+        for name, value in row.items():
+            if isinstance(value, date):  # or a datetime
+                row[name] = value.isoformat()
     return rows

@@ -176,7 +176,9 @@ class PairScore(BaseModel):
 
 
 class Neighbor(BaseModel):
-    """A neighbor of an anchor; `rank` counts from 1."""
+    """A neighbor of an anchor, with the columns that were asked for; `rank` counts from 1."""
+
+    model_config = ConfigDict(extra="allow")
 
     anchor_id: NodeId
     neighbor_id: NodeId

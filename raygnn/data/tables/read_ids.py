@@ -44,6 +44,47 @@ def read_id_files(
     return pa.chunked_array([_read(file, column, kind, option) for file in files]).combine_chunks()
 
 
+def read_columns(files: Sequence[TableFile], names: Sequence[str], place: str) -> pa.Table:
+    """Reads columns of a table as they are, in the order of its files and rows.
+
+    Args:
+        place: what messages call the table.
+    Raises:
+        DataError: a file lacks a column, or cannot be read.
+    """
+    wanted = tuple(dict.fromkeys(names))
+    shapes = {
+        file: csv_tables.sniff(csv_tables.CsvSniff(file.uri, file.name, wanted, file.csv))
+        for file in files
+        if file.format == "csv"
+    }
+    found = []
+    for file in files:
+        if shape := shapes.get(file):
+            _check_there(wanted, shape.header, file, place)
+            kinds = {n: csv_tables.unify([s.kinds[n] for s in shapes.values()]) for n in wanted}
+            types = {name: csv_tables.arrow_type(kind) for name, kind in kinds.items()}
+            batches = list(csv_tables.read_batches(file.uri, file.name, types, file.csv))
+            schema = pa.schema(list(types.items()))
+            found.append(pa.Table.from_batches([b.select(wanted) for b in batches], schema))
+            continue
+        with open_parquet(file.uri) as parquet:
+            _check_there(wanted, parquet.schema_arrow.names, file, place)
+            found.append(parquet.read(columns=list(wanted)).select(wanted))
+    return pa.concat_tables(found, promote_options="permissive")
+
+
+def _check_there(
+    wanted: Sequence[str], present: Sequence[str], file: TableFile, place: str
+) -> None:
+    if lacking := [name for name in wanted if name not in present]:
+        raise DataError(
+            f"columns={lacking} is invalid: {place} has no such column in {redact(file.name)}. "
+            f"Name some of: {', '.join(present)}.",
+            id="infer-columns-unknown",
+        )
+
+
 def dense_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.ndarray:
     """Looks original ids up.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pydantic import BaseModel
 
@@ -68,6 +69,18 @@ def test_links_are_scored_and_ranked_as_in_memory(shop, link_model):
     found = rows(shop, question, Neighbors)
     assert found == graph.top_k([4, 0], 3, filter_known=True).arrow.to_pylist()
     assert [row["anchor_id"] for row in found] == [4, 4, 4, 0, 0, 0]
+
+
+def test_only_columns_of_the_servers_choice_are_given(node_model):
+    graph = node_model.plain_graph
+    nodes = pq.read_table(f"{graph}/nodes/node")
+    name, column = nodes.column_names[0], nodes.column_names[1]
+    given = Answers(raygnn.load(node_model.run), graph, precomputed=True, columns=[column])
+    (row,) = rows(given, TopK(anchors=["n004"], k=1, columns=[column]), Neighbors)
+    place = nodes[name].to_pylist().index(row["neighbor_id"])
+    assert row[column] == nodes[column][place].as_py()
+    (refused,) = given.answer([TopK(anchors=["n004"], k=1, columns=[name])])
+    assert refused.id == "serve-columns"
 
 
 def test_each_question_of_a_batch_is_answered_as_alone(shop):

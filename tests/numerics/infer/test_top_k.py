@@ -100,6 +100,22 @@ def test_neighbors_are_those_of_the_written_embeddings(
         assert found.num_rows < 96  # users who bought some have less than 24 left
 
 
+def test_columns_of_the_neighbors_table_are_given(node_model, tmp_path):
+    nodes = pq.read_table(Path(node_model.plain_graph) / "nodes" / "node")
+    features = nodes.column_names[1]
+    expected = dict(zip(*(nodes.column(i).to_pylist() for i in range(2)), strict=True))
+    written = _top_k(node_model, tmp_path / "out", 5, ["n004", "n100"], columns=[features])
+    found = pq.read_table(written.table_uri("neighbors")).to_pylist()
+    assert [row[features] for row in found] == [expected[row["neighbor_id"]] for row in found]
+    graph = raygnn.load(node_model.run).open(node_model.plain_graph)
+    (neighbor,) = graph.top_k(["n004"], 1, columns=[features]).arrow.to_pylist()
+    assert neighbor[features] == expected[neighbor["neighbor_id"]]
+    with raises("infer-columns-unknown", "'title'", features):
+        graph.top_k(["n004"], 1, columns=["title"])
+    with raises("infer-columns-no-tables"):
+        raygnn.load(node_model.run).open(graph.bundle).top_k(["n004"], 1, columns=[features])
+
+
 def test_a_node_is_not_its_own_neighbor(node_model, tmp_path):
     written = _top_k(node_model, tmp_path / "out", 149, ["n004", "n100"])
     found = read(written, "neighbors")
