@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         ids = _listed(nodes, kind)
     found = graph.explain(ids, asked)
     found.write(options.out, overwrite=options.overwrite)
-    say(f"explains {len(found.predictions)} predictions in {options.out}")
+    say(f"explained {len(found.predictions)} predictions in {options.out}")
 
 
 def _listed(text: str, kind: str) -> list[int] | list[str]:

@@ -109,18 +109,14 @@ def _write_labels(args: argparse.Namespace) -> None:
     )
     print(query.sql.strip().replace("{window}", query.window), flush=True)
     labels = write_labels(args.graph, query, times, args.name, args.overwrite)
-    what = "label edges" if labels.is_links else "training table"
+    what = "label edges" if labels.config is None else "training table"
     print(f"wrote {what} {args.name} into {redact(args.graph)}")
     for line in labels.lines:
         print(f"  {line}")
     for line in labels.warnings:
         print(f"warning: {line}", file=sys.stderr)
-    uri = shlex.quote(redact(args.graph))
-    if not labels.is_links:
-        print(
-            f"next: python -m raygnn.train CONFIG.yaml --data.uri {uri} "
-            f"--task.args.table {args.name}"
-        )
+    if labels.config is not None:
+        print(f"next: python -m raygnn.train {shlex.quote(redact(labels.config))}")
 
 
 def _label_query(args: argparse.Namespace) -> LabelQuery:

@@ -229,7 +229,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         max_queued=options.max_queued,
     )
     with server:
-        say(f"serves {rest[0]} at {server.url}; its page is {server.url}/docs")
+        say(f"serving {rest[0]} at {server.url} (all requests: {server.url}/docs)")
         server.wait_until_gone()  # or until a signal
 
 

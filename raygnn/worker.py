@@ -307,11 +307,11 @@ def _write_failure(
             folder.write(folder.report_uri, report.html())
             folder.write_state(RunStatus.FAILED, job.loaded)
     except RunError as second:
-        warn(f"the failure is not written into the run folder: {second}")
+        warn(f"could not write the failure into the run folder: {second}")
     except Exception as second:
         if not is_storage_error(second):
             raise
-        warn(f"the failure cannot be written into the run folder: {describe(second)}")
+        warn(f"could not write the failure into the run folder: {describe(second)}")
 
 
 def _is_nan(value: Any) -> bool:

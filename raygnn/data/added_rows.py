@@ -265,7 +265,7 @@ class RowReader:
             decoded = self._decoded(table, given.arrays, wrong)
             rows = np.arange(given.num_rows)
             if drop and wrong.bad.any():
-                say(f"data.on_error=drop leaves out what is wrong:\n{describe(wrong.findings())}")
+                say(f"data.on_error=drop left out invalid rows:\n{describe(wrong.findings())}")
                 rows = np.flatnonzero(~wrong.bad)
             else:
                 findings += wrong.findings()

@@ -40,12 +40,12 @@ def locked(path: str, say: Callable[[str], None]) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waits until another start has written what it writes: it holds {local}")
+            say(f"waiting for another process that writes the same files: it holds {local}")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            say(f"{local} cannot be locked ({error.strerror}): start this run once at a time")
+            say(f"{local} cannot be locked ({error.strerror}): do not start a run twice")
         paths.add(path)
         try:
             yield

@@ -79,7 +79,7 @@ def pagerank_graph(
     (edge_type,) = bundle.edge_types
 
     def build(folder: Path) -> None:
-        progress(f"personalised PageRank of {bundle.num_nodes(edge_type[0]):,} nodes")
+        progress(f"computing personalized PageRank of {bundle.num_nodes(edge_type[0]):,} nodes")
         _build(bundle, edge_type, settings, folder)
 
     folder = build_once(
@@ -168,7 +168,7 @@ def neighborhood_graph(config: Config, bundle: Bundle) -> Bundle:
 
 @njit(nogil=True, cache=True)
 def push_all(indptr, indices, sources, settings, slots, neighbors, weights, counts):  # type: ignore[no-untyped-def]
-    """Finds the nodes of the largest personalised PageRank of each source, but itself.
+    """Finds the nodes of the largest computing personalized PageRank of each source, but itself.
 
     A walk from a source steps to a neighbor, each edge as likely as any other, and starts again
     with probability `alpha`, or where a node has no edges. PageRank is how often it is where.

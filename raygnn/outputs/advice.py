@@ -110,24 +110,23 @@ def say_baselines(metrics: Mapping[str, Any], split: str) -> None:
 
 
 def verdicts(metrics: Mapping[str, Any]) -> list[str]:
-    """The sentences on a model that is no better than its baselines; none where it is."""
+    """One sentence if the model does not beat a baseline by two standard errors."""
     text = metrics["no_better_than_baseline"]
     if not text:
         return []
     worst, *others = text.split(", ")
-    more = f"; metrics.json names {count(len(others), 'more metric')}" if others else ""
-    told = f"the model is not better than a guess by two standard errors: {worst}{more}"
-    # One that orders rows well may still call none of them rare.
+    more = f", and {count(len(others), 'more metric')} in metrics.json" if others else ""
+    verdict = f"not better than a baseline by two standard errors: {worst}{more}"
+    # A model that ranks rows well may still predict no rare class.
     ranks = [f"{name} {metrics[name]:.4f}" for name in _OF_RANKS if name in metrics]
     is_of_classes = all(
         part.startswith(("test/accuracy ", "test/f1_")) for part in (worst, *others)
     )
     if not ranks or not is_of_classes:
-        return [told]
+        return [verdict]
     return [
-        f"{told}. By {' and '.join(ranks)} it is: it orders rows well, and gives few of them a "
-        "rare class with a probability of over 0.5. Use the probabilities, or class_weights: "
-        "balanced (docs/training.md)"
+        f"{verdict}. It is better by {' and '.join(ranks)}, so its probabilities rank rows well: "
+        "use them, or set class_weights: balanced (docs/training.md#imbalance)"
     ]
 
 
@@ -137,9 +136,9 @@ def too_large(bundle: Bundle) -> list[str]:
         return []
     sizes = [f"{size / 1e9:,.1f} GB" for size in (bundle.num_bytes, memory_bytes())]
     return [
-        f"the graph takes {sizes[0]} and memory is {sizes[1]}, so most rows are read from disk "
-        "when they are needed. data.feature_dtype: int8 takes a quarter of the bytes of float32 "
-        "features; data.mode: partitioned spreads the graph over machines."
+        f"the graph ({sizes[0]}) is larger than memory ({sizes[1]}), so most rows are read from "
+        "disk. data.feature_dtype: int8 takes a quarter of the space of float32; data.mode: "
+        "partitioned distributes the graph over machines."
     ]
 
 
@@ -152,10 +151,10 @@ def _few_steps(engine: Engine) -> list[str]:
     if planned is not None and planned <= earliest.step:
         return []
     return [
-        f"{count(engine.steps_per_epoch, 'step')} an epoch: early stopping may end the run after "
-        f"{count(earliest.step, 'step')} ({count(earliest.epoch, 'epoch')}), at "
-        f"{count(stopper.patience, 'validation')} without improvement. Set a smaller "
-        "loader.batch_size, or a larger early_stopping.patience."
+        f"an epoch has {count(engine.steps_per_epoch, 'step')}, so early stopping (patience "
+        f"{stopper.patience}) may end the run after {count(earliest.step, 'step')} "
+        f"({count(earliest.epoch, 'epoch')}). Set a smaller loader.batch_size or a larger "
+        "early_stopping.patience."
     ]
 
 
@@ -172,9 +171,8 @@ def _scales(engine: Engine) -> list[str]:
             spreads = stds[stds > 0].tolist()
             if spreads and max(spreads) > _VERY_DIFFERENT * min(spreads):
                 texts.append(
-                    f"elements of feature {column.name!r} of {node_type!r} spread from "
-                    f"{min(spreads):.3g} to {max(spreads):.3g}; data.standardize is off: true puts "
-                    "them on one scale."
+                    f"standard deviations within feature {column.name!r} of {node_type!r} range "
+                    f"from {min(spreads):.3g} to {max(spreads):.3g}. Set data.standardize: true."
                 )
     return texts
 
@@ -193,11 +191,10 @@ def coarse_steps(bundle: Bundle) -> list[str]:
             coarse = coarse[step[coarse] != 1]  # whole numbers, which are exact
             if len(coarse):
                 texts.append(
-                    f"int8 stores {count(len(coarse), 'element')} of feature {name!r} of "
-                    f"{type_name(type_)!r} (the first is number {coarse[0]}) in steps of more than "
-                    "a third of a standard deviation: single values lie far from the others. "
-                    "Set transform: log1p or rank_gauss in graph.yaml, or data.feature_dtype: "
-                    "float16."
+                    f"int8 is too coarse for {count(len(coarse), 'element')} of feature {name!r} "
+                    f"of {type_name(type_)!r} (the first is number {coarse[0]}): outliers make a "
+                    "step larger than a third of a standard deviation. Set transform: log1p or "
+                    "rank_gauss in graph.yaml, or data.feature_dtype: float16."
                 )
     return texts
 
@@ -210,10 +207,9 @@ def _best_at_first(engine: Engine) -> list[str]:
     if first is None or first.step < best.step:
         return []
     return [
-        f"the best {engine.best.tracker.monitor} is that of the first validation, at step "
-        f"{best.step:,}: from then on the model memorized its training examples, or its "
-        "steps were too large. Try a smaller optimizer.args.lr, model.args.dropout: 0.5, and, of "
-        "columns with many values, transform: category with a larger min_frequency."
+        f"{engine.best.tracker.monitor} was best at the first validation (step {best.step:,}): "
+        "the model overfits, or the learning rate is too high. Try a smaller optimizer.args.lr, "
+        "model.args.dropout: 0.5, and a larger min_frequency for category transforms."
     ]
 
 

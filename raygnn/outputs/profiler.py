@@ -67,7 +67,7 @@ class Profiler(Callback):
     def on_train_end(self, engine: Engine) -> None:
         self._stop()
         if self._num_traces == 0 and engine.context.rank == 0:
-            say("profiler: no step was traced, as this start of the run had too few")
+            say("profiler: no step was traced, because the run had too few")
 
     def on_shutdown(self, engine: Engine) -> None:
         self._stop()

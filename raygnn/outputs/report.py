@@ -99,9 +99,12 @@ def build_report(
     last = engine.history[-1] if engine.history else {}
     charts = run_charts(engine.history, logged.rows, best.tracker.monitor, marked)
     charts, flat = without_flat(charts)
+    warnings = (metrics["warnings"], *verdicts(metrics))
+    title = saved["job_name"] or name
+    run = "" if title == name else f"{name}: "
     return Report(
-        title=saved["job_name"] or name,
-        subtitle=f"{name}: {saved['model']['type']}, {_tasks(saved)}",
+        title=title,
+        subtitle=f"{run}{saved['model']['type']}, {_tasks(saved)}",
         tiles=_tiles(engine, metrics),
         charts=charts,
         guesses=list(guesses),
@@ -122,7 +125,7 @@ def build_report(
         cost_tables=_cost_tables(metrics, starts),
         facts=_environment(engine),
         config_yaml=engine.loaded.saved_yaml(),
-        notes=[note, *filter(None, [metrics["warnings"], *verdicts(metrics)])],
+        notes=[note, *(f"Warning: {text}." for text in warnings if text)],
     )
 
 

@@ -71,7 +71,7 @@ def _start(address: str | None) -> str | None:
 
     def note(cause: str) -> None:
         causes.append(cause)
-        say(f"{cause}: stops as soon as Ray has started")
+        say(f"{cause}: stopping as soon as Ray has started")
 
     try:
         with signals_as_notices(note):

@@ -223,12 +223,12 @@ def _say_fitted(config: Config, bundle: Bundle, rows: FitRows) -> None:
     if bundle.is_of_parts:
         rows = FitRows()
     elif config.data.splits is None and rows.are_all and has_transforms(bundle):
-        say("transforms of features: fitted on the training rows of split columns, else on all")
+        say("transforms: fitted on the training rows of split columns, otherwise on all rows")
         return
-    line = f"transforms and standardisation of features: fitted on {rows}"
+    line = f"transforms and standardization: fitted on {rows}"
     is_ruled = config.data.splits is not None and rows.are_all
     if is_ruled:
-        warn(f"{line}, also those of validation and test, which data.splits sets apart")
+        warn(f"{line}, including the validation and test rows of data.splits")
     else:
         say(line)
 
@@ -238,6 +238,6 @@ def _say_learned(bundle: Bundle, feature: str) -> None:
     without = [name for name in bundle.node_types if feature not in bundle.columns(name)]
     if without and bundle.node_types[1:]:
         say(
-            f"node types without feature {feature!r}: {', '.join(without)}; models of several "
-            "types learn a row for each of their nodes"
+            f"node types without feature {feature!r}: {', '.join(without)}; the model learns "
+            "a row for each of their nodes"
         )

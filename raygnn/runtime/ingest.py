@@ -80,7 +80,7 @@ def _build_on(
 
     from raygnn.runtime.node_bundle import BundlePlace, fetch_bundle
 
-    say("ingest: by a worker node, as this one lends Ray no CPUs")
+    say("ingest: on a worker node, because this node gives Ray no CPUs")
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
     # Its tasks, which may be pinned there as well, need the CPUs; threads of its own need one.
     num_cpus = 0 if _for_many_nodes(uri) else 1

@@ -50,7 +50,7 @@ def launch(loaded: LoadedConfig, *, data: Any = None, dry_run: bool = False) -> 
 
         with tempfile.TemporaryDirectory(prefix="raygnn-dry-run-") as scratch:
             outcome = _launch(_shortened(loaded, scratch), data, loaded.config.training)
-        say("dry run: some steps, a validation and a test, checkpoint restored: fine")
+        say("dry run passed: training, validation, test, and a checkpoint written and restored")
         estimate = outcome.metrics.get("estimate")
         if estimate is not None:  # not of a loop of the user's own
             say(describe_estimate(estimate), "estimate", **estimate)

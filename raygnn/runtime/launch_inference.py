@@ -162,7 +162,7 @@ def _job(
     fitted = model.fitted(bundle)
     unread = model.spec.unread_types(bundle)
     if unread:
-        say(f"not read, as the model does not know them: {', '.join(unread)}")
+        say(f"ignoring types that the model does not know: {', '.join(unread)}")
     request, addition = ask(model, fitted)
     return InferenceJob(
         model,

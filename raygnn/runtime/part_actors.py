@@ -15,7 +15,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from raygnn.config import Config
-from raygnn.console import say
+from raygnn.console import count, say
 from raygnn.data.filesystem import exists, is_remote, redact
 from raygnn.data.partition.part import Outline, Part
 from raygnn.data.partition.record import Folder, PartitionRecord, part_bytes
@@ -206,7 +206,7 @@ def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
             start_s += largest / _LEAST_BYTES_PER_S
         asked = [_Awaited(a.node.remote(), i, start_s) for i, a in enumerate(actors)]
         found = _nodes_of(asked)
-        say(f"{record.num_parts} parts, each of an actor, on {len(set(found))} node(s)")
+        say(f"{record.num_parts} parts, one actor each, on {count(len(set(found)), 'node')}")
         clients = (
             _PartClient(actor, number, timeout_s, folder, node)
             for number, (actor, node) in enumerate(zip(actors, found, strict=True))

@@ -77,7 +77,7 @@ def missing_places(config: Config, resources: WorkerResources) -> str | None:
     if places >= needed:
         return None
     return (
-        f"The {len(nodes)} node(s) of this cluster have places for {places} of the {needed} "
+        f"The {len(nodes)} node(s) of this cluster have room for {places} of the {needed} "
         "worker(s) that are needed."
     )
 
@@ -90,7 +90,7 @@ def _ask_for_nodes(config: Config, num_runs: int) -> None:
     bundles = [worker.as_ray()] * (scaling.min_workers * num_runs)
     selectors = [dict(scaling.label_selector)] * len(bundles) if scaling.label_selector else None
     request_resources(bundles=bundles, bundle_label_selectors=selectors)
-    say(f"waiting up to {scaling.wait_for_nodes_s:g} s for nodes with places for all workers")
+    say(f"waiting up to {scaling.wait_for_nodes_s:g} s for nodes with room for all workers")
 
 
 def _plan(config: Config, num_runs: int) -> WorkerResources:
@@ -121,8 +121,8 @@ def _tell_what_is_held(resources: WorkerResources, num_workers: int) -> None:
     for name, amount in resources.as_ray().items():
         if free.get(name, 0) < amount * num_workers:
             say(
-                f"other work holds what the workers need: {name} {free.get(name, 0):g} of "
-                f"{amount * num_workers:g} is free; they start when the rest is"
+                f"other work uses resources that the workers need: {name} {free.get(name, 0):g} of "
+                f"{amount * num_workers:g} is free. The workers start when the rest is free"
             )
 
 
@@ -187,7 +187,7 @@ def _explain(
     want = ", ".join(f"{name} {amount:g}" for name, amount in resources.as_ray().items())
     return (
         f"scaling.num_workers={config.scaling.num_workers} is invalid: each worker asks for "
-        f"{want}, and the {len(nodes)} node(s) of this cluster ({have}) have places for {places}. "
+        f"{want}, and the {len(nodes)} node(s) of this cluster ({have}) have room for {places}. "
         "Set fewer workers, or less of scaling.cpus_per_worker and scaling.resources_per_worker; "
         "where an autoscaler adds nodes, set scaling.wait_for_nodes_s."
     )
@@ -206,7 +206,7 @@ def warn_of_missing_places(config: Config, resources: WorkerResources) -> Iterat
         while not is_over.wait(_LOOK_FOR_PLACES_EVERY_S):
             missing = missing_places(config, resources)
             if missing is not None and missing != reported:
-                say(f"{missing} The run continues when there are more.")
+                say(f"{missing} The run continues when nodes are added.")
             reported = missing
 
     watcher = threading.Thread(target=watch, name="raygnn-lost-nodes", daemon=True)

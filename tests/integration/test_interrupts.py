@@ -112,7 +112,7 @@ def test_the_start_of_ray(tmp_path, start):
     # A session's folder is the first that `ray.init` makes.
     wait_until(lambda: any(command.ray.glob("ray/session_*/logs")), command.process, command.text)
     _interrupt_twice(command)
-    assert "stops as soon as Ray has started" in command.text("stdout")
+    assert "stopping as soon as Ray has started" in command.text("stdout")
 
 
 def test_a_sweep(tmp_path, start):

@@ -166,7 +166,7 @@ def test_a_node_that_dies_changes_nothing_of_the_result(head, nodes, ranks, grap
         wait_until(lambda: _are_shown(head), driver, log.read_text)
         kill(one.process)
         marker.unlink()
-        missing = "have places for 2 of the 3 worker(s) that are needed. The run continues when"
+        missing = "have room for 2 of the 3 worker(s) that are needed. The run continues when"
         wait_until(lambda: missing in log.read_text(), driver, log.read_text)
         spare = nodes.add(1)
         assert driver.wait(timeout=400) == 0, log.read_text()
@@ -194,7 +194,7 @@ def test_parts_are_on_all_nodes_and_outlive_one(
     both = [nodes.add(1), nodes.add(1)]
     with _driver(head, config, log) as driver:
         wait_until(lambda: _num_rows(folder) >= 2, driver, log.read_text)
-        assert "2 parts, each of an actor, on 2 node(s)" in log.read_text()
+        assert "2 parts, one actor each, on 2 nodes" in log.read_text()
         (idle,) = [node for node in both if not _has(node, "RayTrainWorker")]
         assert _has(idle, "PartActor")
         (other,) = [node for node in both if node is not idle]
@@ -275,7 +275,7 @@ def test_a_driver_that_disappears_takes_its_workers_along(head, nodes, ranks, gr
         assert driver.wait(timeout=400) == 0, log.read_text()
     told = log.read_text()
     assert "resumed from step-" in told
-    assert "other work holds" not in told
+    assert "other work uses" not in told
     expected = _plain_weights(ranks, 2, tmp_path / "plain", graph)
     for name, tensor in trained_weights(config).items():
         assert torch.equal(tensor, expected[name]), name

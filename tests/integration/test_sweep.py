@@ -113,9 +113,9 @@ def _most_at_a_time(out: str) -> int:
     """The greatest number of trials that ran together, by the lines of their starts and ends."""
     running, most = 0, 0
     for line in out.splitlines():
-        if re.search(r"trial-\d+ starts: ", line):
+        if re.search(r"trial-\d+ started: ", line):
             running += 1
-        elif re.search(r"trial-\d+ (ends after|failed)", line):
+        elif re.search(r"trial-\d+ (ended after|failed)", line):
             running -= 1
         most = max(most, running)
     assert running == 0

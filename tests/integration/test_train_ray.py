@@ -164,7 +164,7 @@ def test_work_that_holds_the_cpus_is_told_and_waited_for(other_work, graph, tmp_
     result = raygnn.train.fit(_config(tmp_path, graph, training__max_epochs=1))
     assert result.metrics["epoch"] == 1
     (line,) = told
-    assert "other work holds what the workers need: CPU 0 of 2 is free" in line
+    assert "other work uses resources that the workers need: CPU 0 of 2 is free" in line
 
 
 @pytest.mark.cluster

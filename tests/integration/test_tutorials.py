@@ -84,6 +84,26 @@ def test_every_tutorial_is_run_here():
     } == {page.replace("-", "_") for page in pages}
 
 
+def test_tutorial_database(run):
+    texts = run("database")
+    metrics = json.loads(Path("runs/orders/metrics.json").read_text())
+    assert metrics["test/auroc"] >= 0.87
+    for guess in ("entity_mean", "last_label"):
+        assert metrics["test/auroc"] > metrics[f"baseline/{guess}/test/auroc"] + 0.02
+    assert not metrics["no_better_than_baseline"]
+    answers = pd.read_csv("answers.csv")
+    assert len(answers) == len(pd.read_csv("store/customers.csv"))
+    will_order = answers["prediction"] == 1
+    order = answers["probability"].where(will_order, 1 - answers["probability"])
+    orders = pd.read_csv("store/orders.csv", parse_dates=["ordered"])
+    is_recent = orders["ordered"] > pd.Timestamp("2023-12-06")
+    num_recent = orders[is_recent].groupby("customer_id").size().reindex(answers["id"]).fillna(0)
+    assert (
+        order[(num_recent >= 5).to_numpy()].mean() > 3 * order[(num_recent == 0).to_numpy()].mean()
+    )
+    assert "probability" in texts.splitlines()[-4]
+
+
 def test_tutorial_shop(run):
     texts = run("shop")
     assert metric("segments", "accuracy") >= 0.8

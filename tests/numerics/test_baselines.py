@@ -48,7 +48,7 @@ def test_a_run_that_was_best_at_its_first_validation(tmp_path, capsys, lr, is_sa
         early_stopping={"patience": 2},
     )
     warnings = raygnn.train.fit(config).metrics["warnings"]
-    text = "the best val/loss is that of the first validation, at step "
+    text = "val/loss was best at the first validation (step "
     assert (text in warnings) == is_said
     assert (text in capsys.readouterr().out) == is_said
 
@@ -81,16 +81,16 @@ def test_a_model_of_noise_is_no_better_than_the_majority(tmp_path, capsys):
     told = metrics["no_better_than_baseline"]
     assert f"test/accuracy {metrics['test/accuracy']:.4f} (majority: " in told
     assert "test/auroc" in told
-    assert "not better than a guess by two standard errors: test/" in out
+    assert "not better than a baseline by two standard errors: test/" in out
     assert metrics["steps_per_epoch"] == 1
-    assert "1 step an epoch: early stopping may end the run after 4 steps (4 epochs)" in out
-    assert metrics["warnings"].startswith("1 step an epoch")
+    assert "early stopping (patience 3) may end the run after 4 steps (4 epochs)" in out
+    assert metrics["warnings"].startswith("an epoch has 1 step")
     written = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert written["no_better_than_baseline"] == metrics["no_better_than_baseline"]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "baseline majority" in page
-    assert "not better than a guess by two standard errors: test/" in page
-    assert "1 step an epoch" in page
+    assert "not better than a baseline by two standard errors: test/" in page
+    assert "an epoch has 1 step" in page
 
 
 @pytest.mark.parametrize("names", [None, ("zeta", "alpha"), ("alpha", "zeta")])
@@ -182,7 +182,7 @@ def test_rare_classes_are_named(tmp_path, capsys, off):
     text = metrics["warnings"]
     assert text.startswith("classes of under 6.7 % of the ")
     assert "'rare' (0." in text
-    assert ("elements of feature 'x' of 'n' spread from 0.2" in text) == off
+    assert ("within feature 'x' of 'n' range from 0.2" in text) == off
     out = capsys.readouterr().out
     assert "warning: classes of under 6.7 %" in out
     assert ("warning: elements of feature 'x'" in out) == off

@@ -148,8 +148,7 @@ def test_the_report_answers_in_order_and_shows_what_is_confused(bundle_path, tmp
     assert np.trace(counts) / counts.sum() == pytest.approx(metrics["test/accuracy"])
     page = ElementTree.fromstring((tmp_path / "run" / "report.html").read_text("utf-8"))
     assert [heading.text for heading in page.iter("h2")] == [
-        "How good it is", "Where it is wrong", "What it saw", "How it went", "What it cost",
-        "Use the model", "Config",
+        "Results", "Errors", "Data", "Training", "Cost", "Use the model", "Config",
     ]  # fmt: skip
     (table,) = (t for t in page.iter("table") if t.get("class") == "confusion")
     shown = [[int(cell.text or "") for cell in row.iter("td")] for row in table.iter("tr")]

@@ -89,7 +89,7 @@ def test_parts_are_written_into_a_bucket_byte_for_byte(
     ]
     assert lines[-1] == f"partition: wrote 3 parts to {uri}"
     assert partition(tables, uri, Partitioning(3), progress=lines.append) == record
-    assert lines[-1].endswith("is complete already")
+    assert lines[-1].endswith("is already complete")
     with raises("partition-out-taken", uri):
         partition(tables, uri, Partitioning(2))
     delete(join(uri, "part-00002"))

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from raygnn.config.documents import dump_yaml
 from raygnn.data.convert.label_query import TARGET, LabelQuery, table_names
-from raygnn.data.filesystem import is_remote, join, read_text, write_text
+from raygnn.data.filesystem import is_remote, join, open_fs, read_text, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, manifest_folder, manifest_uri
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.csv_tables import CsvSniff, arrow_type, read_batches, read_header, unify
@@ -52,11 +52,16 @@ class LabelTimes:
 
 @dataclass(frozen=True)
 class Labels:
-    """A written table: its name, a line for each split, and warnings."""
+    """A written table.
+
+    Attributes:
+        lines: the rows and times of each split.
+        config: URI of a config that trains on the table; None for label edges.
+    """
 
     lines: tuple[str, ...]
     warnings: tuple[str, ...]
-    is_links: bool
+    config: str | None
 
 
 def write_labels(
@@ -103,7 +108,8 @@ def write_labels(
     if columns.target is None and dropped:
         lines.append(f"{dropped:,} rows without a label are left out")
     _declare(graph, manifest, name, columns, rows)
-    return Labels(tuple(lines), warnings, columns.target is not None)
+    config = _write_config(graph, name, overwrite) if columns.target is None else None
+    return Labels(tuple(lines), warnings, config)
 
 
 @dataclass(frozen=True)
@@ -491,6 +497,21 @@ def _declare(graph: str, manifest: Manifest, name: str, columns: _Columns, rows:
     if not is_right:  # graph.yaml is in another style, or replaces the entry
         text = expected.dump()
     write_text(uri, text)
+
+
+def _write_config(graph: str, name: str, overwrite: bool) -> str:
+    """Writes a config that trains on the table, and returns its URI. Keeps an existing file."""
+    uri = join(graph, f"{name}.yaml")
+    fs, path = open_fs(uri)
+    if overwrite or not fs.exists(path):
+        config = {
+            "data": {"uri": graph},
+            "task": {"type": "node_classification", "args": {"table": name}},
+            "model": "Hetero",
+        }
+        in_process = "scaling: {num_workers: 0}  # in this process; without this line, on Ray\n"
+        write_text(uri, dump_yaml(config) + in_process)
+    return uri
 
 
 def _with_entry(text: str, section: str, name: str, entry: dict[str, Any]) -> str:

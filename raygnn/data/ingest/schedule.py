@@ -133,5 +133,5 @@ class BuildContext:
             raise DataError(describe(findings))
         if findings:
             self.progress(
-                f"ingest: data.on_error=drop leaves out what is wrong:\n{describe(findings)}"
+                f"ingest: data.on_error=drop left out invalid rows:\n{describe(findings)}"
             )

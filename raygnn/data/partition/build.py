@@ -154,7 +154,7 @@ def _finished(place: str, name: str, progress: Callable[[str], None]) -> Partiti
             id="partition-out-taken",
         )
     record = check_parts(place)
-    progress(f"partition: {redact(place)} is complete already")
+    progress(f"partition: {redact(place)} is already complete")
     return record
 
 

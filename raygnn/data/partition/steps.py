@@ -83,7 +83,9 @@ class Steps:
         ]
         if tasks and len(tasks) < len(items):
             whole = len(items) - len(tasks)
-            self.progress(f"partition: {what}: {whole:,} of {len(items):,} tasks are whole already")
+            self.progress(
+                f"partition: {what}: {whole:,} of {len(items):,} tasks are already complete"
+            )
         self._run(tasks, what)
         for task in tasks:
             _wait_for(task.folder / _RESULT)

@@ -47,6 +47,13 @@ function axis(more) {
     ticks: { show: false }, font, labelFont: font, labelSize: 18, ...more };
 }
 
+// Names of bars, leaving out some if they would overlap.
+function fitting(plot, names) {
+  const longest = Math.max(...names.map((name) => name.length));
+  const step = Math.ceil((names.length * (7 * longest + 6)) / (plot.width - 70));
+  return names.map((name, i) => (i % step ? null : name));
+}
+
 function draw(card) {
   const chart = JSON.parse(card.querySelector("script").textContent);
   const named = chart.x_names.length > 0;
@@ -79,7 +86,9 @@ function draw(card) {
     scales: { x: { time: false, range: xRange },
       y: { range: (plot, low, high) => range(low, high, chart.from_zero) } },
     axes: [
-      axis({ label: chart.x_label, size: 30, values: (plot, splits) => splits.map(xText),
+      axis({ label: chart.x_label, size: 30, 
+        values: (plot, splits) =>
+          chart.bars && named ? fitting(plot, splits.map(xText)) : splits.map(xText),
         splits: named ? () => chart.x : undefined }),
       axis({ size: 56, show: chart.texts.length === 0, values: (plot, s) => s.map(short) }),
     ],

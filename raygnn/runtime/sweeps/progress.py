@@ -10,7 +10,7 @@ from ray.tune import Callback, ResultGrid, Stopper
 from ray.tune.experiment import Trial
 
 from raygnn.config.run_section import Tune
-from raygnn.console import say
+from raygnn.console import count, say
 from raygnn.data.filesystem import join
 from raygnn.errors import ConfigError, RaygnnError, choose_from
 from raygnn.outputs.run_folder import RunFolder, RunStatus
@@ -34,7 +34,7 @@ class SweepProgress(Callback):
     def on_trial_start(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any
     ) -> None:
-        say(f"{trial} starts: {shown(trial.config)}")
+        say(f"{trial} started: {shown(trial.config)}")
 
     def on_trial_result(
         self,
@@ -55,7 +55,7 @@ class SweepProgress(Callback):
         best = analysis.get(self._mode)
         num_validations = int(trial.last_result.get(TIME_ATTRIBUTE, 0))
         shown_best = "" if best is None else f": best {self._metric} {best:.5g}"
-        say(f"{trial} ends after {num_validations} validation(s){shown_best}")
+        say(f"{trial} ended after {count(num_validations, 'validation')}{shown_best}")
 
     def on_trial_error(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from raygnn.config import load_config
 from raygnn.data.convert.label_query import parse_duration
 from raygnn.data.manifest import Manifest
 from raygnn.errors import ConfigError
@@ -106,6 +107,14 @@ def test_questions_follow_the_rolling_rule(shop: Path, question: str) -> None:
     assert {"train", "val", "test"} == {row[2] for row in expected}
     for user, time, split, label in expected:
         assert found[user, time] == (split, pytest.approx(label))
+
+
+def test_a_config_names_the_table(shop: Path) -> None:
+    question = ["--predict", "count(bought) over 20d > 0", "--for", "user"]
+    assert prepare(["labels", str(shop), *question, *OPTIONS]) == 0
+    config = load_config(str(shop / "asked.yaml")).config
+    assert config.data.uri == str(shop)
+    assert config.task.args["table"] == "asked"
 
 
 def test_lists_become_label_edges(shop: Path) -> None:

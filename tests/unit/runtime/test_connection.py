@@ -47,4 +47,4 @@ def test_ctrl_c_waits_for_the_start(monkeypatch, capsys):
     with pytest.raises(KeyboardInterrupt):
         connection.connect()
     assert done
-    assert "SIGINT: stops as soon as Ray has started" in capsys.readouterr().out
+    assert "SIGINT: stopping as soon as Ray has started" in capsys.readouterr().out

@@ -68,7 +68,10 @@ def test_what_other_work_holds_is_told(nodes, monkeypatch, capsys):
     assert not capsys.readouterr().out
     monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 1.0})
     plan_resources(_config(num_workers=2))
-    assert "other work holds what the workers need: CPU 1 of 4 is free" in capsys.readouterr().out
+    assert (
+        "other work uses resources that the workers need: CPU 1 of 4 is free"
+        in capsys.readouterr().out
+    )
     plan_resources(_config(num_workers=1), num_runs=2)  # of a sweep: its own trials come and go
     assert not capsys.readouterr().out
 
@@ -109,8 +112,8 @@ def test_nodes_that_go_while_a_run_lasts_are_told_once(nodes, monkeypatch, capsy
         time.sleep(0.1)
     told += capsys.readouterr().out
     assert told.splitlines() == [
-        "[raygnn] The 1 node(s) of this cluster have places for 2 of the 3 worker(s) that are "
-        "needed. The run continues when there are more."
+        "[raygnn] The 1 node(s) of this cluster have room for 2 of the 3 worker(s) that are "
+        "needed. The run continues when nodes are added."
     ]
     nodes.append({"CPU": 1.0})
     assert missing_places(config, resources) is None

@@ -256,8 +256,8 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         found = spreads[-1] if spreads else 1.0  # of validation, after that of training
         if found < _COLLAPSED and engine.context.rank == 0:
             say(
-                f"warning: the embeddings have collapsed: they spread {found:.2g} as far as those "
-                "of all directions (embedding_std). Lower optimizer.args.lr, or set another "
+                f"warning: the embeddings have collapsed: their spread is {found:.2g} of that "
+                "of random directions (embedding_std). Lower optimizer.args.lr, or set another "
                 "task.args.method."
             )
 
