@@ -30,7 +30,7 @@ that an editor completes `model.args` by `model.type`.
 
 An argument without a default must be set, except where raygnn finds it: `out_channels` of a node
 classification, and `num_layers`, which is the number of `sampling.fanouts`. What a module of your
-own takes is in [training.md](training.md#models-of-your-own).
+own takes is in [Models](models.md#models-of-your-own).
 
 This page is written by `python -m docs.arguments`.
 """

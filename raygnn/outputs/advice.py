@@ -126,7 +126,7 @@ def verdicts(metrics: Mapping[str, Any]) -> list[str]:
         return [verdict]
     return [
         f"{verdict}. It is better by {' and '.join(ranks)}, so its probabilities rank rows well: "
-        "use them, or set class_weights: balanced (docs/training.md#imbalance)"
+        "use them, or set class_weights: balanced (docs/losses.md#imbalance)"
     ]
 
 

@@ -75,7 +75,7 @@ def test_links_take_terms_on_their_ends(ranks, small_bundle_path, tmp_path):
 
 def test_losses_of_torch_and_of_raygnn_train_the_documented_regression(tmp_path):
     """The mean price as a guess is off by 83,000 on average, the noise by 8,000."""
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "losses.md").read_text("utf-8")
     (block,) = (b for b in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "houses" in b)
     config = yaml.safe_load(block)
     assert config["losses"] == ["mae"]
