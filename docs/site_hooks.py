@@ -60,6 +60,14 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     return markdown if uri in PAGES.values() else _relink(markdown, f"docs/{uri}", uri)
 
 
+def on_post_page(output: str, page: Page, **_: object) -> str:
+    """Takes the script of the search from the site, so that it works offline."""
+    depth = page.url.count("/")
+    return output.replace(
+        "https://unpkg.com/iframe-worker/shim", "../" * depth + "assets/iframe-worker.js"
+    )
+
+
 def _notebook_of(page: str) -> str:
     return page.removesuffix(".md") + ".ipynb"
 

@@ -31,7 +31,7 @@ An override on the command line names a key by its dotted path: `--loader.batch_
 `--sampling.fanouts.0 5`, `--early_stopping null`; `--data.synthetic!` deletes a key of the file.
 `${a.b}` takes the value of another key, `${env:X}` that of an environment variable. A component is
 `{type: name, args: {...}}` or the name alone. A name is a short name or a dotted path.
-[arguments.md](arguments.md) lists the arguments of raygnn's own.
+[Arguments of components](arguments.md) lists the arguments of raygnn's own.
 """
 
 _NAMES = {int: "integer", float: "number", bool: "true \\| false", str: "string", Any: "any"}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib.image
@@ -50,3 +52,18 @@ def test_a_browser_draws_the_report(tmp_path: Path):
     _browse(profile, scheme, "--window-size=1200,2400", f"--screenshot={dark}", page)
     assert _lightness(dark) < 80 < 200 < _lightness(picture)
     assert re.search(r"<h1>&lt;i&gt;slanted&lt;/i&gt;</h1>", parsed)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_the_site_searches_without_a_server(tmp_path: Path):
+    pytest.importorskip("mkdocstrings")  # an extra
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(command, cwd=root, env=environment, capture_output=True, check=True, timeout=200)
+    page = (tmp_path / "tutorials" / "shop.html").as_uri() + "?q=churn"
+    profile = f"--user-data-dir={tmp_path / 'browser'}"
+    shown = _browse(profile, "--virtual-time-budget=10000", "--dump-dom", page)
+    assert re.search(r"\d+ matching documents", shown)
+    assert "training-tables.html?h=churn" in shown

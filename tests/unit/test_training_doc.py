@@ -12,7 +12,14 @@ from raygnn.config import load_config
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCKS = [
     block
-    for page in ("training.md", "neighborhoods.md", "models.md", "losses.md", "scaling.md", "link-prediction.md")
+    for page in (
+        "training.md",
+        "neighborhoods.md",
+        "models.md",
+        "losses.md",
+        "scaling.md",
+        "link-prediction.md",
+    )
     for block in re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text("utf-8"), flags=re.DOTALL)
 ]
 
