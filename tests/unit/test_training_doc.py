@@ -1,4 +1,4 @@
-"""Every YAML block of the pages on training and links is a config that loads."""
+"""Each YAML block of these pages is a config that loads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from raygnn.config import load_config
 
 DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("training", "neighborhoods", "models", "losses", "scaling", "link-prediction")
 BLOCKS = [
     block
     for page in (
