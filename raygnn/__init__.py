@@ -1,4 +1,11 @@
-"""raygnn: distributed GNN training on Ray, from Parquet tables to an evaluated model."""
+"""raygnn: graph neural networks on Ray, from tables to a trained, evaluated and served model.
+
+import raygnn, raygnn.train
+
+result = raygnn.train.fit("train.yaml")
+model = raygnn.load(result.path)
+model.predict("graph").to_pandas()
+"""
 
 from __future__ import annotations
 
@@ -16,10 +23,10 @@ __all__ = ["TrainedModel", "__version__", "load"]
 
 __version__ = "0.1.0"
 
-#: Imported when they are first used, since they need torch.
+#: Imported on first use, because they import torch.
 _LATE = {"load": "raygnn.trained_model", "TrainedModel": "raygnn.trained_model"}
 
-#: Modules that users call, once they are imported.
+#: Submodules with Python entries.
 _ENTRIES = {"train", "tune", "infer", "serve", "prepare", "report"}
 
 exit_on_early_interrupt()

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 _USAGE = """\
 python -m raygnn.train CONFIG [--section.key value ...]
 
-Trains the GNN that CONFIG describes (a YAML file, local or on any fsspec URI). Any key can be
-set on the command line: --model.args.hidden_channels 64, --sampling.fanouts.0 5, --losses!
-(deletes). docs/config-reference.md and --print-config list all keys.
+Trains the model that CONFIG describes: a YAML file, local or at any fsspec URI. Options set keys of
+the config: --model.args.hidden_channels 64, --sampling.fanouts.0 5. --losses! deletes a key.
+docs/config-reference.md and --print-config list all keys.
 """
 _EXAMPLES = """
 raygnn train train.yaml --model.args.hidden_channels 64
@@ -47,26 +47,26 @@ def fit(
     model: Any = None,
     allow_modules: Sequence[str] = (),
 ) -> RunResult:
-    """Trains, and returns Ray's `Result`.
+    """Trains a model.
 
     Args:
         config: path or URI of a YAML file, or the config as a mapping.
-        overrides: as on the command line, e.g. `["--seed", "1"]`.
-        data: a PyG `Data` or `HeteroData`, instead of the config's `data` source.
-        model: a `torch.nn.Module`, whose weights are the initial ones, or a class of such, which
-            is built with `model.args` of the config, instead of the config's `model.type`.
-        allow_modules: modules of yours, or of libraries, whose classes the config may name.
+        overrides: options as on the command line, such as `["--seed", "1"]`.
+        data: PyG `Data` or `HeteroData` to train on, instead of the config's `data`.
+        model: a `torch.nn.Module` with its initial weights, or a class to build with `model.args`,
+            instead of the config's `model.type`.
+        allow_modules: modules whose classes the config may name, besides raygnn's and torch's.
     Returns:
         `metrics` (final test metrics), `checkpoint`, `best_checkpoints`, `metrics_dataframe`
         (a row for every validation), `path` (the run's folder), and `model`: the trained model,
         as `raygnn.load` loads it.
     Raises:
-        ConfigError: the config is wrong; lists every problem.
-        DataError: the tables are wrong.
+        ConfigError: the config is invalid; lists every problem.
+        DataError: the tables are invalid.
         ResourceError: the cluster has no room for the workers.
-        RunError: the run's folder belongs to another run or to a finished one.
+        RunError: the run's folder belongs to another or a finished run.
         TrainingError: training failed; names the rank.
-        PreemptedError: SIGTERM or Ctrl-C stopped the run; a second call resumes it.
+        PreemptedError: SIGTERM or Ctrl-C stopped the run. Call again to resume.
     """
     from raygnn.runtime.launch import launch
     from raygnn.runtime.result import build_result
@@ -85,8 +85,8 @@ def _load_model(folder: str, allow_modules: Sequence[str], model: Any) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status.
 
-    0, 1 (failed), 2 (wrong input), or 130 and 143: Ctrl-C or SIGTERM stopped the run, and a second
-    start resumes it.
+    0: trained. 1: failed. 2: invalid input. 130, 143: stopped by Ctrl-C or SIGTERM; the same
+    command resumes.
     """
     options, rest = build_parser().parse_known_args(argv)
     with printing_as(options, live=True):
@@ -130,8 +130,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="run some steps, validation and test, write and restore a checkpoint, keep nothing, "
-        "and estimate time and memory of the whole run",
+        help="run four steps, a validation and a test, restore a checkpoint, and estimate time and "
+        "memory of the whole run; keep nothing",
     )
     instead = parser.add_argument_group("print or export, and stop")
     instead.add_argument("--print-schema", action="store_true", help="print the JSON Schema")

@@ -1,4 +1,4 @@
-"""The training loop: the same for every task, exact for any number of workers."""
+"""The training loop. It serves every task and is exact for any number of workers."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from raygnn.parallel.overlap import OverlappingReducer
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.batch_sequence import BatchSequence
 
-#: Seconds between two questions to the host; Ray looks for nodes that go away as often.
+#: Interval at which ranks ask Ray whether their node will be removed.
 _ASK_HOST_EVERY_S = 5.0
 
-_STEPS_BETWEEN_VALIDATIONS = 20  # at least, where training.validate_every is not set
+_STEPS_BETWEEN_VALIDATIONS = 20  # the least, unless training.validate_every is set
 
-#: Saves the engine's state, once per boundary: (engine, what to report, improved).
+#: Saves a checkpoint: (engine, values to report to Ray, whether the model is the best so far).
 Saver = Callable[["Engine", dict[str, float], bool], None]
 
 
 class Engine:
-    """Runs a task to its end on one rank of a run.
+    """Trains and tests a task on one rank.
 
-    At each boundary, in this order: optimizer, step schedulers, log, validate, plateau
-    scheduler, early stop, checkpoint, stop. There is at most one validation and one checkpoint
-    per step. Every public method is collective: all ranks must call.
+    A step runs in this order: gradients, optimizer, step schedulers, log, validation, plateau
+    scheduler, early stopping, checkpoint. It has at most one validation and one checkpoint.
+    Collective: all ranks must call every public method.
 
     Args:
-        callbacks: called at each event, in this order, after those of the model and the optimizer.
-        save: writes a checkpoint.
-        initialize: gives a fresh model its first weights, where these are not random.
+        callbacks: called at each event, after the callbacks of the model and the optimizer.
+        save: writes a checkpoint; None keeps none.
+        initialize: sets the first weights of a new model, if they are not random.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class Engine:
             self.callbacks.raise_failure()
 
     def train(self) -> None:
-        """Trains until a limit or early stopping ends it.
+        """Trains until a limit or early stopping ends the run.
 
         Raises:
-            TrainingError: a rank failed (all ranks raise), or the loss or a gradient is not finite.
-            PreemptedError: the run was asked to stop, and has saved a checkpoint.
+            TrainingError: a rank failed (all ranks raise), or a loss or gradient is not finite.
+            PreemptedError: the run was asked to stop and has saved a checkpoint.
         """
         self._started_s = time.monotonic()
         self.callbacks.call("on_train_start")
@@ -132,9 +132,9 @@ class Engine:
             raise
 
     def test(self) -> dict[str, float]:
-        """Loads the best weights back and evaluates the test split with them.
+        """Restores the best weights and evaluates the test split.
 
-        `diagnostics` then are of the test split, or of the validation split in its absence.
+        Also sets `diagnostics`, from the validation split if there is no test split.
         """
         self.best.restore(self.optimization.module)
         described, limits = self.task.diagnostics(), self.config.training
@@ -309,16 +309,15 @@ class Engine:
 
     @contextmanager
     def _evaluation(self) -> Iterator[None]:
-        """The context of an evaluation. Collective: all ranks must enter it."""
+        """Makes sharded weights readable. Collective: all ranks must enter it."""
         with self.optimization.readable(self.task.env.scratch), self.optimization.autocast():
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a resumed run needs, beside each rank's random state.
+        """The state of a checkpoint, without random states.
 
-        Of what is sharded (`scaling.shard`) rank 0 has it, and the others None; of learned rows
-        that are sharded each rank has its own. A callback that fails is for the caller to
-        ask after.
+        Sharded weights (`scaling.shard`) are complete on rank 0 and None on other ranks; each rank
+        has its own share of sharded learned rows. The caller checks for failed callbacks.
         """
         stopper, module = self.early_stopper, self.optimization.module
         now = self.position if self.average is None else None
@@ -337,7 +336,7 @@ class Engine:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what `state_dict` gave."""
+        """Restores the state of a checkpoint."""
         self.callbacks.call("on_load_checkpoint", state)
         self.optimization.load_state_dict(state)
         self.position = Position(**state["position"])
@@ -370,19 +369,21 @@ class Engine:
         return self.context.host_interruption() if totals.ask_host else None
 
     def _describe_interruption(self) -> str:
-        then = "Started again, the run continues from there."
+        then = "Start the same run again to continue from there."
         if self._save is None:
-            then = "No checkpoint is kept (checkpoint.policy: none): it would start from scratch."
+            then = (
+                "It kept no checkpoint (checkpoint.policy: none), so it would start from scratch."
+            )
         where = f"step {self.position.step}, epoch {self.position.current_epoch}"
         return f"The run was stopped by {self.interrupted_by} after {where}. {then}"
 
     def _out_of_time(self) -> bool:
-        """Whether the time is over by the clock of rank 0; the flag travels with the gradients."""
+        """Whether the time limit is over, by the clock of rank 0."""
         limit = self.config.training.max_time_s
         return limit is not None and self.context.rank == 0 and self.training_time_s >= limit
 
     def _asks_host(self) -> bool:
-        """Whether all ranks ask the host after this step, by the clock of rank 0."""
+        """Whether all ranks ask Ray after this step, by the clock of rank 0."""
         now_s = time.monotonic()
         if self.context.rank != 0 or now_s - self._asked_host_s < _ASK_HOST_EVERY_S:
             return False
@@ -394,12 +395,12 @@ class Engine:
 
     @property
     def training_time_s(self) -> float:
-        """Seconds of training over all attempts of the run."""
+        """Seconds of training over all starts of the run."""
         return self._spent_s + time.monotonic() - self._started_s
 
     @property
     def loader_wait_s(self) -> float:
-        """Seconds in which this rank waited for training batches."""
+        """Seconds that this rank has waited for training batches."""
         return self.accumulation.wait_s
 
     @property
@@ -409,10 +410,9 @@ class Engine:
 
     @cached_property
     def validate_every(self) -> Period:
-        """`training.validate_every`; by default whole epochs of 20 steps or more together.
+        """`training.validate_every`. Default: as many epochs as it takes to make 20 steps.
 
-        A few validations without improvement end a run: with a step or two between them they would
-        end it before it has begun to learn.
+        Otherwise early stopping would end runs with few steps per epoch before they learn.
         """
         given = self.config.training.validate_every
         return given or Period(epochs=-(-_STEPS_BETWEEN_VALIDATIONS // self.steps_per_epoch))

@@ -32,38 +32,36 @@ from raygnn.sampling.subgraph import SampledSubgraph
 from raygnn.sampling.temporal import Temporal
 
 DISJOINT_LINKS = (
-    "sampling.disjoint=True is invalid: in a batch of links each node is encoded once, for all "
-    "links that it is an end of. Set it to false."
+    "sampling.disjoint=True is invalid: a batch of links encodes each node once, for all of its "
+    "links. Set it to false."
 )
 
 
 class NeighborSampler(BaseSampler):
-    """Samples from the neighbors of each node, hop by hop; safe to share by threads.
+    """Samples the neighbors of each node, hop by hop. Thread-safe.
 
-    Also a PyG sampler, for `NodeLoader` and `LinkLoader` of `torch_geometric.loader`. PyG gives no
-    key of a batch, so `sample_from_nodes` and `sample_from_edges` derive one from `seed` and the
-    seeds in their order: the same seeds get the same neighborhood in whatever worker and epoch.
-    Shuffled loaders get new ones each epoch.
+    Also a PyG sampler for `NodeLoader` and `LinkLoader` of `torch_geometric.loader`. PyG passes no
+    batch key, so `sample_from_nodes` and `sample_from_edges` derive one from `seed` and the seeds:
+    the same seeds have the same neighborhood in every worker and epoch.
 
     Args:
-        graph: where neighbors come from; it also says in which direction messages go.
-        fanouts: neighbors per node and hop, for all edge types, or by edge type (as a triple or as
-            `src__rel__dst`), then for each of them, lists of one length. fanouts[0] is the hop next
-            to the seeds; -1 takes all, 0 none.
-        replace: draws with replacement; a node with neighbors then gives exactly `fanout` edges.
-        weight: edge column: edges are drawn in proportion to it, without replacement one after
-            another among those that are left, and never those of weight 0. Edge types without the
-            column draw uniformly. None draws all uniformly.
-        temporal: neighbors are never later than the seed whose neighborhood they are in, see
-            `Temporal`. A node then is in the sample once for each time of a seed that it is near.
-        disjoint: each seed has a neighborhood of its own, with draws of its own: a node is in the
-            sample once for each seed that it is near. Of nodes, not of links.
-        labor: all nodes of a hop draw by the same random numbers of their neighbors: each node's
-            edges have the same law, and the sample has fewer nodes (LABOR, arXiv:2210.13339).
-        seed: of `sample_from_nodes` and `sample_from_edges`.
+        graph: store to sample from. It also sets the direction of messages.
+        fanouts: neighbors per node and hop: one list for all edge types, or one per edge type (a
+            triple or `src__rel__dst`), all of one length. fanouts[0] is the hop next to the seeds;
+            -1 takes all neighbors, 0 none.
+        replace: draw with replacement. A node with neighbors then has exactly `fanout` edges.
+        weight: edge column. Edges are drawn in proportion to it, and never if it is 0. Edge types
+            without the column draw uniformly; None draws uniformly everywhere.
+        temporal: neighbors are never later than the seed, see `Temporal`. A node appears once for
+            each seed time.
+        disjoint: each seed has its own neighborhood, with its own draws. A node appears once for
+            each seed. Not for links.
+        labor: the nodes of a hop share one random number per neighbor, so the sample contains
+            fewer nodes. The edges of each node keep their distribution (LABOR, arXiv:2210.13339).
+        seed: seed of `sample_from_nodes` and `sample_from_edges`.
     Raises:
-        ConfigError: the fanouts do not fit the graph, or settings do not fit each other.
-        DataError: the graph has no edges, or no type has the column of the weights or times.
+        ConfigError: the fanouts do not fit the graph, or options exclude each other.
+        DataError: the graph has no edges, or no edge type has the weight or time column.
     Source: GraphSAGE, arXiv:1706.02216, Alg. 2.
     """
 
@@ -102,22 +100,20 @@ class NeighborSampler(BaseSampler):
         times: Mapping[str, np.ndarray] | None = None,
         isolated: Mapping[str, np.ndarray] | None = None,
     ) -> SampledSubgraph:
-        """Samples the neighborhood of seeds: a pure function of the arguments and the graph.
+        """Samples the neighborhood of seeds. A pure function of the arguments and the graph.
 
         Args:
-            seeds: by node type, integer dense ids, may repeat.
-            key: of the batch; see `raygnn.sampling.rng.batch_key`.
-            exclude: by edge type, integer [2, num_pairs], (source, destination) dense ids, in any
-                order. No edge between the two of a pair is taken, parallel ones included: the
-                sample is that of the graph without them.
-            exclude_for: by edge type, int64 [num_pairs], with `disjoint` only: each pair is left
-                out of the neighborhood of the seed of this number, counted over the types in their
-                order, and of no other; None leaves it out of all.
+            seeds: dense ids by node type. May repeat.
+            key: batch key, see `raygnn.sampling.rng.batch_key`.
+            exclude: by edge type, integer [2, num_pairs], (source, destination) dense ids whose
+                edges to ignore. Sampling behaves as if the graph did not contain them.
+            exclude_for: by edge type, int64 [num_pairs], with `disjoint` only: number of the seed,
+                counted over all types, in whose neighborhood to ignore the pair. Default: in all.
             times: by node type, int64 or float64, the time of each seed, with `temporal` only.
-            isolated: by node type, dense ids of seeds that take no edge, as if they had none.
+            isolated: by node type, dense ids of seeds whose edges to ignore.
         Raises:
-            DataError: a seed or an end of an excluded pair is not a node of the graph, an excluded
-                edge type is not one of its, or times are missing.
+            DataError: a seed or an excluded node is not in the graph, an excluded edge type is
+                unknown, or times are missing.
         """
         checked = {t: check_seeds(self.graph, t, ids) for t, ids in seeds.items()}
         ids = None
@@ -141,7 +137,7 @@ class NeighborSampler(BaseSampler):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that draws depend on besides the arguments of `sample`, as JSON."""
+        """Settings that determine a sample, besides the arguments of `sample`, as JSON."""
         assert isinstance(self.graph, LocalGraphStore)
         temporal = self.temporal
         return {
@@ -163,10 +159,10 @@ class NeighborSampler(BaseSampler):
     def sample_from_nodes(
         self, index: NodeSamplerInput, **kwargs: Any
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Samples for PyG; see the class. Repeated seeds are refused, as PyG cannot express them.
+        """Samples the neighborhood of nodes for PyG's `NodeLoader`.
 
         Raises:
-            DataError: a seed is not a node of the graph, or is there twice.
+            DataError: a seed is not a node of the graph, or repeats, which PyG cannot express.
         """
         seeds = index.node.numpy()
         is_one_type = len(self.graph.node_types) == 1
@@ -177,10 +173,10 @@ class NeighborSampler(BaseSampler):
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Samples the neighborhood of links for PyG's `LinkLoader`; see the class.
+        """Samples the neighborhood of links for PyG's `LinkLoader`.
 
-        PyG draws the negatives. Edges that repeat the links carry messages, as with PyG's own
-        samplers: raygnn's `LinkLoader` leaves them out.
+        PyG draws the negatives. As with PyG's own samplers, the seed links stay in the sampled
+        graph; raygnn's `LinkLoader` excludes them.
 
         Raises:
             ConfigError: the sampler is disjoint.
@@ -238,14 +234,11 @@ class NeighborSampler(BaseSampler):
 
 
 class _Given(NamedTuple):
-    """Settings of one sample besides its seeds.
+    """Options of one sample.
 
     Attributes:
-        key: of the batch.
-        excluded: by edge type, edges that are not there.
-        isolated: by node type, dense ids of seeds that take no edge.
-        ids: what tells nodes of several neighborhoods apart; None where seeds share nodes.
-        by_code: edges are left out of the neighborhoods of single seeds.
+        ids: keeps the nodes of different neighborhoods apart; None if seeds share nodes.
+        by_code: edges are excluded per neighborhood.
     """
 
     key: BatchKey

@@ -99,7 +99,7 @@ def test_interrupting_a_cell_stops_the_run_and_the_next_cell_goes_on(kernel, tmp
     manager.interrupt_kernel()
     stopped, _ = _reply(client, request)
     assert (stopped["status"], stopped["ename"]) == ("error", "PreemptedError")
-    assert "Started again, the run continues" in stopped["evalue"]
+    assert "Start the same run again" in stopped["evalue"]
     done = len(history.read_text().splitlines())
     assert done < 40
     marker.unlink()

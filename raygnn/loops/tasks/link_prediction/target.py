@@ -179,7 +179,7 @@ class LinkTarget(TaskTarget):
         if config.sampling.disjoint:
             yield Problem(
                 ("sampling", "disjoint"),
-                "in a batch of links each node is encoded once, for all links that it is an end of",
+                "a batch of links encodes each node once, for all of its links",
                 "Set it to false",
                 id="sampling-disjoint-links",
             )

@@ -1,4 +1,4 @@
-"""Node classification and regression: labels of nodes, or of rows of a training table."""
+"""Node classification and regression, for nodes or for rows of a training table."""
 
 from __future__ import annotations
 
@@ -20,24 +20,22 @@ from raygnn.sampling.whole_graph import WholeGraphLoader
 
 
 class NodeClassification(LabelTask[NodeBatch]):
-    """Learns a label of each node, or of each row of a training table, by sampled neighborhoods.
+    """Predicts a label of each node, or of each row of a training table.
 
     Args:
-        table: training table whose rows are learned; null takes the only one with labels, if
-            `target` is not set.
-        target: node type to predict; null takes the only type that has labels.
-        label: label column; null takes the only one of the target type.
-        feature: feature column of the input.
+        table: training table to learn from. Default: the only one with labels, unless `target` is
+            set.
+        target: node type to predict. Default: the only type with labels.
+        label: label column. Default: the only one.
+        feature: feature column that the model reads.
         problem: multi_class (cross-entropy), multi_label (binary cross-entropy) or regression
-            (squared error); null goes by the labels: integers, several columns, or floats.
-        edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
-            a model of raygnn reads edge features.
-        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
-            own; null takes none.
-        standardize_target: whether the model learns a regression target as standard deviations from
-            the mean of the training nodes, in which the loss is then; predictions and metrics are
-            in the target's own unit. null does so with losses that measure a distance (mse, the
-            default, mae, huber, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn).
+            (squared error). Default: by the labels (integers, several columns, or floats).
+        edge_feature: edge column that the model reads as `edge_attr`. Default: `edge_attr`, if the
+            model reads edge features.
+        edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
+        standardize_target: learn a regression target in standard deviations from the training mean.
+            Losses use this scale; metrics and predictions use the target's own unit. Default: with
+            mse, mae, huber, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn.
     """
 
     target_class = NodeTarget
@@ -50,26 +48,26 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     @property
     def encoder_width(self) -> int:
-        """The number of outputs: there is no head then."""
+        """The number of outputs, because the encoder predicts without a head by default."""
         return self.output.num_outputs
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
-        """With `model.args.out_channels` set, a linear head follows the encoder."""
+        """Adds a linear head if `model.args.out_channels` is set."""
         output = self.output
         width = self.env.loaded.config.model.args.get("out_channels")
         head = None if width is None else (width, output.num_outputs)
         return NodePredictor(encoder, output.node_type, head)
 
     def warnings(self) -> list[str]:
-        """Also for rows that see their future, and for training nodes without messages."""
+        """Warnings of the labels, of rows that see their future, and of nodes without messages."""
         seeds = self.target.seeds.node_ids(self.target.splits.train)
         silent = self.silent_nodes(self.output.node_type, seeds, "the training nodes")
         found = super().warnings()
         has_times = self.output.table is not None and self.target.seeds.time is not None
         if has_times and self.env.loaded.config.sampling.temporal is None:
             found.append(
-                "each row sees the graph of all times, also what is later than its own: "
-                "sampling.temporal is null. Set it to {}, or results may be too good."
+                "sampling.temporal is null, so rows see events after their own time and results "
+                "may be too good. Set it to {}."
             )
         return [*found, *silent]
 
@@ -83,7 +81,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         return self.neighbor_loader(split, positions, rows.node_type, plan=plan)
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
-        """The mean and the last of the entity's earlier labels, for rows of a training table."""
+        """Baselines of training tables: the mean and the last of each entity's earlier labels."""
         target, output = self.target, self.output
         if target.seeds.name is None:
             return {}
