@@ -122,7 +122,7 @@ def test_a_model_that_ranks_rare_rows_well_is_not_only_accused(tmp_path, capsys,
     assert names is None or f"2 classes ({names[1]!r} is rarer)" in out
     assert "test/accuracy" in metrics["no_better_than_baseline"]
     assert "test/auroc" not in metrics["no_better_than_baseline"]
-    assert f"By test/auroc {metrics['test/auroc']:.4f} and test/average_precision" in out
+    assert f"better by test/auroc {metrics['test/auroc']:.4f} and test/average_precision" in out
     noise = {**metrics, "no_better_than_baseline": "test/accuracy 0.5 (a: 0.5), test/auroc 0.5 (a)"}
     assert "By test/" not in verdicts(noise)[0]
 
@@ -185,7 +185,7 @@ def test_rare_classes_are_named(tmp_path, capsys, off):
     assert ("within feature 'x' of 'n' range from 0.2" in text) == off
     out = capsys.readouterr().out
     assert "warning: classes of under 6.7 %" in out
-    assert ("warning: elements of feature 'x'" in out) == off
+    assert ("warning: standard deviations within feature 'x'" in out) == off
     assert "test/average_precision" in metrics
     assert list(metrics["per_class"]["test"]) == ["a", "b", "rare"]
 

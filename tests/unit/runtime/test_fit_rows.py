@@ -122,4 +122,4 @@ def test_rows_that_no_rule_of_nodes_tells_apart_are_all(
     config = small_config(tmp_path, data=data, task__type="link_prediction", metrics=[])
     loaded = load_config(config)
     find_spec(loaded, open_training_tables(loaded, str(uri)))
-    assert "fitted on all rows, also those of validation and test" in capsys.readouterr().out
+    assert "fitted on all rows, including the validation and test rows" in capsys.readouterr().out
