@@ -371,9 +371,7 @@ class Engine:
     def _describe_interruption(self) -> str:
         then = "Start the same run again to continue from there."
         if self._save is None:
-            then = (
-                "It kept no checkpoint (checkpoint.policy: none), so it starts from scratch."
-            )
+            then = "It kept no checkpoint (checkpoint.policy: none), so it starts from scratch."
         where = f"step {self.position.step}, epoch {self.position.current_epoch}"
         return f"The run was stopped by {self.interrupted_by} after {where}. {then}"
 
