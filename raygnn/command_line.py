@@ -23,7 +23,6 @@ def command_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentPar
 
     Args:
         usage: arguments, an empty line, and what the command does.
-        examples: a command on each line.
     """
     lines = "".join(f"  {line}\n" for line in examples.strip().splitlines())
     return argparse.ArgumentParser(

@@ -32,7 +32,6 @@ class Event:
         kind: `message`, or what `values` are of: docs/training.md lists the kinds.
         text: the line of it; empty where only `values` change, which a live view shows.
         label: what it is of, as the name of a trial.
-        values: JSON values by name.
     """
 
     kind: str
@@ -209,12 +208,7 @@ def compact(value: float) -> str:
 
 
 class Pace:
-    """Says how far a long piece of work has come and how long it takes, at most every few seconds.
-
-    Args:
-        what: is done, as in "encoding".
-        total: of rows, over all ranks.
-    """
+    """Prints the progress of a long piece of work, at most every few seconds."""
 
     def __init__(self, what: str, total: int, every_s: float = 10.0) -> None:
         self._what, self._total, self._every_s = what, total, every_s

@@ -94,9 +94,7 @@ def validated_arguments(
     """Makes the section of a component's arguments.
 
     Args:
-        owner: name of the component.
         place: dotted path of the arguments in the config.
-        slot: a key of SLOTS.
     Raises:
         ConfigError: an argument is unknown, missing, of another type or out of range; lists all.
     """
@@ -161,9 +159,6 @@ def arguments_of(
     """The arguments of a class or function, as its signature declares them.
 
     A class may keep them, or some, in a section `Options`, whose rules hold too.
-
-    Args:
-        left_out: parameters that are not arguments.
     """
     options = getattr(target, "Options", None)
     try:

@@ -34,7 +34,6 @@ class Argument:
 
     Attributes:
         annotation: its type, None where the code gives none.
-        default: `PydanticUndefined` where it is required.
         meaning: from the docstring of its class, or of the record that holds it.
     """
 

@@ -20,11 +20,8 @@ class Interpolated:
     """A tree without references.
 
     Attributes:
-        value: everything resolved.
         shown: `${env:X}` is left as written: for error texts and saved configs.
         texts: places that hold an environment variable and nothing else, with its text.
-        environment: every variable that was read.
-        problems: references that lead nowhere.
     """
 
     value: Any = None

@@ -396,7 +396,6 @@ class BatchPlan:
         batch_size: seeds of one micro-batch on one worker.
         accumulate: micro-batches of each worker in one optimizer step.
         world_size: workers, at most.
-        global_batch_size: seeds of one optimizer step.
     """
 
     batch_size: int

@@ -66,7 +66,6 @@ class AddedRows:
     """New nodes and edges, in the columns of a graph's tables. Crosses process boundaries.
 
     Attributes:
-        nodes: rows by node type.
         edges: rows by edge type, `src__rel__dst`; their ends are known or new nodes.
     """
 
@@ -129,10 +128,8 @@ class RowReader:
     """Decodes new rows of a graph as its ingest would have.
 
     Args:
-        uri: of the graph's tables.
         graph: the part of the graph that the model reads.
         columns: names of the graph's columns that are read; rows need no others.
-        options: of the graph's ingest.
     """
 
     def __init__(

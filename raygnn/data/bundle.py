@@ -163,7 +163,6 @@ class SparseColumn:
         indptr: int64 [n + 1].
         indices: int32 or int64, each below dim.
         values: of the same length; null means all ones.
-        dim: width of a dense row.
     """
 
     indptr: np.ndarray

@@ -49,7 +49,6 @@ def scatter(
     """Writes edges to the next free position of their buckets, in the order of the rows.
 
     Args:
-        rows: (sources, destinations).
         bounds: first destination, and the one after the last; edges to others are skipped.
         buckets: (shift, bucket of each range, next free position of each bucket); the last is
             advanced.
@@ -168,10 +167,8 @@ def order_bucket(
     Args:
         edges: (sources, destinations) in input order; reverse copies are turned back into plain
             sources.
-        low: first destination of the bucket.
         times: sort keys of the edges; looked at when has_times.
         degrees: gets the number of edges of each destination.
-        order: gets positions in the bucket.
     Returns:
         Number of edges kept, the first ones of `order`.
     """

@@ -36,7 +36,6 @@ class Addition:
     Attributes:
         num_new: by node type, how many new nodes there are.
         ids: by node type, their original ids.
-        edges: by edge type.
         arrays: by type, the columns that are read.
         infos: what the graph says of them.
     """
@@ -79,10 +78,6 @@ class ExtendedBundle(Bundle):
     """Counts and ids of a graph and of what was added to it; edges and columns are of stores.
 
     `raygnn.sampling.extended_stores` has the stores.
-
-    Attributes:
-        graph: what is extended.
-        addition: what it is extended by.
     """
 
     def __init__(self, graph: Bundle, addition: Addition) -> None:

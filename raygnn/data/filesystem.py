@@ -288,9 +288,6 @@ def read_text(uri: str | os.PathLike[str]) -> str:
 @contextmanager
 def reading_input(uri: str | os.PathLike[str]) -> Iterator[None]:
     """Says of storage that fails inside that the user's input cannot be read.
-
-    Args:
-        uri: what the message names.
     Raises:
         DataError: this user may not read it, or the store does not answer.
     """

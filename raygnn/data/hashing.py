@@ -102,7 +102,6 @@ def hash_ids(ids: pa.Array | np.ndarray, seed: int) -> np.ndarray:
 
     Args:
         ids: int64 ids, or an Arrow array of integers or strings, without nulls.
-        seed: any integer.
     Returns:
         uint64 [n]; equal ids give equal hashes, whatever their position.
     """

@@ -193,7 +193,6 @@ class IdIndex:
 
     Attributes:
         low: smallest id, where the ids are a range or a direct table.
-        num_ids: number of nodes.
     """
 
     kind: IndexKind

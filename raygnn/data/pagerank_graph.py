@@ -177,7 +177,6 @@ def push_all(indptr, indices, sources, settings, slots, neighbors, weights, coun
 
     Args:
         indptr: int64 [num_nodes + 1], `indices`: [num_edges], where a walk steps to.
-        settings: (top_k, alpha, epsilon).
         slots: int32 zeros [num_nodes], left as zeros.
         neighbors: [num_sources, top_k], filled with `counts` nodes of each source, ascending.
         weights: float32 [num_sources, top_k], filled with their PageRank.

@@ -79,8 +79,6 @@ def per_class_split(
     Args:
         ids: original ids [n], integers or strings, without nulls.
         labels: class of each node [n]; negative or NaN is unlabelled and in no split.
-        train: training nodes per class.
-        val: validation nodes per class.
     Returns:
         uint8 codes [n].
     Raises:

@@ -29,9 +29,6 @@ class ColumnScale:
 
     An element with a std of 0 becomes 0: it had one value in all rows that a model was trained on.
     Elements that stay as they are have a mean of 0 and a std of 1.
-
-    Attributes:
-        mean, std: by element of a row.
     """
 
     mean: tuple[float, ...]

@@ -125,7 +125,6 @@ class TimeInput:
     Attributes:
         column: the time column of nodes and edges.
         span: time between the first rows of the graph and the end of training.
-        node_types: those that have the column.
         edge_types: names of those that have the column.
     """
 
@@ -140,7 +139,6 @@ class Output(ABC):
     """The output of a model. Each task has its own record or shares another task's.
 
     Attributes:
-        key: where `model.json` has the record.
         predictions: tables of nodes beside `embeddings` that the model gives, the default first.
     """
 
@@ -233,10 +231,8 @@ class ModelSpec:
     The driver makes it of config and bundle. It crosses process boundaries.
 
     Attributes:
-        feature: column of the input features.
         node_types: what is read of each; their order, and that of the edge types, is the model's.
         edge_columns: by column that is read of edges, its width by name of edge type that has it.
-        output: what the model gives.
         standardization: how dense features are standardised; on any graph they are by the same
             numbers. Empty of a model that is trained on features as they are.
         transforms: how columns of its features became numbers, by name of the type and by feature;

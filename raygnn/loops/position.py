@@ -15,10 +15,6 @@ class Position:
     """Progress of training. All counts are global, over all workers.
 
     Attributes:
-        step: optimizer steps done.
-        batches: micro-batches done.
-        samples: seeds done.
-        epoch: whole epochs done.
         batch_in_epoch: micro-batches done of the running epoch.
     """
 

@@ -26,9 +26,7 @@ class Drawn:
     """One node's explanation.
 
     Attributes:
-        title: node and prediction.
         seed: the node that is explained, a key of `nodes`.
-        nodes: what to write at each.
         edges: (source, target, importance), the most important first.
         columns: (name, importance), the most important first.
     """

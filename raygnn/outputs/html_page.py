@@ -76,7 +76,6 @@ class Series:
 
     Attributes:
         points: (x, y) by ascending x; where y is not finite nothing is drawn.
-        color: below `NUM_COLORS`.
     """
 
     name: str
@@ -95,10 +94,8 @@ class Chart:
 
     Attributes:
         marked_x: where to draw a vertical line, or null.
-        mark: what that line says.
         from_zero, x_from_zero: whether the axes begin at 0.
         x_names: what to write at x = 0, 1, ..., instead of numbers.
-        bars: draws bars.
         wide: takes the whole width of the page.
         texts: of each line what to show of it at each x, instead of its numbers.
     """

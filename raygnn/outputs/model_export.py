@@ -91,7 +91,6 @@ def export_checkpoint(source: str, out: str) -> str:
     Args:
         source: a run's folder, of which the best weights so far are taken, or a checkpoint, of
             which its own are. Where the run keeps an average of the weights, that is meant.
-        out: folder on any fsspec URI.
     Raises:
         CheckpointError: there is no whole checkpoint, or it is damaged.
     """

@@ -84,7 +84,6 @@ def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> No
     """Checks that the workers of a node have memory for what they hold for themselves.
 
     Args:
-        num_workers: on this node.
         memory: of this node; by default what it has.
     Raises:
         ResourceError: they have not.

@@ -53,7 +53,6 @@ class RunFolder:
     """Paths of one run on any fsspec URI. Rank 0 and the driver write, nobody else.
 
     Attributes:
-        uri: the folder.
         model_uri: where `model.safetensors` and its config go; the folder itself by default.
         logs_uri: where TensorBoard events go; `<folder>/logs` by default.
         attempt: names what this start of the run writes, so that two never mix.

@@ -85,9 +85,6 @@ class ShardedTables:
         """Leaves in `.grad` of this rank's rows the sum over all ranks; takes back what was lent.
 
         Collective: all ranks must call.
-
-        Args:
-            zero: this rank adds nothing.
         """
         for table in self._tables.values():
             table.reduce(zero=zero)
@@ -123,7 +120,6 @@ class _Fetched:
         rows: [num_fetched, channels], by owner; they take the gradients.
         asked: how many this rank asked each for.
         places: of the rows that others asked this rank for, by asking rank.
-        answered: how many each asked for.
     """
 
     rows: Tensor

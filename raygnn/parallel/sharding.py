@@ -116,9 +116,6 @@ def _part(value: Any, weight: Tensor) -> Any:
 
 def check_shardable(module: nn.Module, shard: str) -> None:
     """Checks what a config does not tell of a model.
-
-    Args:
-        shard: `scaling.shard`.
     Raises:
         ConfigError: the weights cannot be sharded so.
     """

@@ -39,7 +39,6 @@ def ingest_on_cluster(
     are there where this process is, which then ingests them itself, in threads.
 
     Args:
-        cache_dir: `data.cache_dir`, of every node.
         min_scheduled_bytes: smaller tables are ingested by this process.
     Raises:
         DataError: the tables break a rule.

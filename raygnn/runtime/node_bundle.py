@@ -27,8 +27,6 @@ class BundlePlace:
 
     Attributes:
         path: on the node that has ingested it.
-        node_id: that node.
-        cache_dir: `data.cache_dir`, of every node.
     """
 
     path: str

@@ -115,7 +115,6 @@ class _PartClient:
     """Asks the actor of a part; a `PartService`.
 
     Attributes:
-        folder: of the partitioned graph.
         node_id: the node that the actor was placed on.
     """
 

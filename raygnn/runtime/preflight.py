@@ -25,12 +25,7 @@ _LOOK_EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """The resources of one worker.
-
-    Attributes:
-        cpus: CPU cores; `OMP_NUM_THREADS` follows them.
-        use_gpu: one GPU each.
-    """
+    """The resources of one worker."""
 
     cpus: float
     use_gpu: bool

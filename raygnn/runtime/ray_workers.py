@@ -35,7 +35,6 @@ class Work:
 
     Attributes:
         job: a dataclass with a `bundle_path`, which each worker gets as it is on its own node.
-        what: names the work in messages.
         label: what the workers' lines carry, as the name of a trial.
         stop_requests: the actor that hears the driver's signals.
     """

@@ -46,8 +46,6 @@ class ReplicaOptions:
 
     Attributes:
         num_replicas: processes that each hold the model.
-        num_cpus: of each replica.
-        num_gpus: of each replica.
         max_queued: requests that wait for a replica; further ones are refused as overload.
     """
 

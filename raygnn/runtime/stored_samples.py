@@ -46,12 +46,7 @@ def sampled_loaders(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None
 def plan_samples(
     config: Config, loaders: Loaders, num_epochs: int, rows_per_file: Mapping[str, int]
 ) -> SamplePlan:
-    """The contents of a set for these loaders.
-
-    Args:
-        num_epochs: of training.
-        rows_per_file: by split.
-    """
+    """The contents of a set for these loaders."""
     sampler = loaders["train"].sampler
     assert isinstance(sampler, NeighborSampler)
     layout = RowLayout.of_sampler(sampler)

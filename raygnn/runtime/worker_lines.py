@@ -106,11 +106,7 @@ def _is_ours(printer: Printer | None) -> bool:
 
 
 def _print_batch(printer: Printer, batch: dict[str, Any], **options: Any) -> None:
-    """Sorts the lines of one process: ours, Ray's noise, and all others, which Ray prints.
-
-    Args:
-        options: of Ray's printing function.
-    """
+    """Sorts the lines of one process: ours, Ray's noise, and all others, which Ray prints."""
     others = []
     for line in _without_timeouts(batch):
         if not batch["is_err"] and line.startswith(_MARK):

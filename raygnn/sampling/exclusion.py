@@ -91,7 +91,6 @@ class Exclusion:
         """Finds the excluded edges of nodes.
 
         Args:
-            indices: neighbors by edge.
             is_sorted: whether each node's neighbors ascend; else all of a node's edges are read.
             nodes: int64 [num_nodes], as destinations were given to `of`.
             starts: int64 [num_nodes], each node's first edge.
@@ -156,7 +155,6 @@ def _find_skips(indices, is_sorted, bounds, excluded, ptr, edges):  # type: igno
     """Fills `ptr`, and `edges` unless it is empty; returns how many edges there are.
 
     Args:
-        bounds: (starts, degrees) of the nodes.
         excluded: (rows, which destination each is, ptr, neighbors), see `Exclusion`.
     """
     starts, degrees = bounds

@@ -31,9 +31,6 @@ class ExtendedGraphStore:
     Nodes that take added edges have a row of all their edges, made once; others are asked of the
     graph. Picks are those of a `LocalGraphStore` on the whole tables, but for the numbers of edges:
     those of added ones come behind the known ones.
-
-    Args:
-        known: the edges of `bundle.graph`.
     """
 
     def __init__(self, known: LocalGraphStore, bundle: ExtendedBundle) -> None:
@@ -245,10 +242,6 @@ class ExtendedFeatureStore:
     """The columns of a graph and of the rows added to it; a `FeatureStore`.
 
     Columns that are stored sparse come out dense.
-
-    Args:
-        known: the columns of `bundle.graph`.
-        standardization: of `known`.
     """
 
     def __init__(

@@ -172,7 +172,6 @@ class LocalIds:
         """Gives local ids to nodes, new ones to those not seen before.
 
         Args:
-            nodes: integer node ids, may repeat.
             local: int32 or int64 of the same length, filled with local ids.
         """
         room = self.num_nodes + len(nodes) + 2

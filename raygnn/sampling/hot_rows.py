@@ -22,7 +22,6 @@ class Traffic:
     Another process that gets it begins at zero.
 
     Attributes:
-        num_requests: questions, each to one part.
         num_bytes: of the arrays in questions and answers.
         num_cached_rows: rows that were taken from the cache.
     """

@@ -23,7 +23,6 @@ class RowDraws:
 
     Args:
         limit: links per anchor, drawn without replacement; None takes all.
-        key: of all draws.
     """
 
     def __init__(self, indptr: np.ndarray, limit: int | None, *key: int) -> None:

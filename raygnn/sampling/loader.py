@@ -110,11 +110,9 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         )
 
     def request(self, epoch: int, index: int) -> SampleRequest:
-        """See `SampledSequence`."""
         return self._request(epoch, index)[1]
 
     def _request(self, epoch: int, index: int) -> tuple[np.ndarray, SampleRequest]:
-        """The seeds of a batch, and what their neighborhood is sampled by."""
         places, plan = self.places(epoch, index), self._plan
         seeds = nodes = self.seeds[places]
         times = None if self._times is None else self._times[places]

@@ -87,11 +87,7 @@ class LocalPicker:
         self._lock = threading.Lock()
 
     def pick(self, request: PickRequest, key: np.uint64, scratch: Scratch) -> Picks:
-        """Takes edges of each node; see `GraphStore.pick`.
-
-        Args:
-            key: of the hop.
-        """
+        """Takes edges of each node; see `GraphStore.pick`."""
         nodes, horizon, salts = request.nodes, request.horizon, request.salts
         if salts is None:
             salts = kernels.NO_SALTS if horizon is None else salts_of(horizon.latest)

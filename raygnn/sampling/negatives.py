@@ -35,7 +35,6 @@ class RandomNegatives:
     So there may be more draws than nodes, and a draw may be a positive.
 
     Args:
-        num_nodes: of the type.
         degrees: int64 [num_nodes]: nodes are drawn in proportion to degree^0.75, those of degree 0
             never; None draws uniformly.
     Raises:
@@ -119,9 +118,7 @@ class EvaluationCandidates:
     fewer candidates would be easier.
 
     Args:
-        num_nodes: of the target type.
         num_candidates: for each link, at most; there are no more than other nodes.
-        key: of the order.
         known: candidates that are known links do not fit; None lets them compete.
         is_one_type: anchors and candidates are of one type, and no anchor is its own candidate.
     """

@@ -200,9 +200,6 @@ class PartitionedFeatureStore:
     Columns that the outline holds are read here, others by the parts. Rows are those of a
     `LocalFeatureStore` on the graph opened whole. Dense features of the most wanted nodes of parts
     that this process does not map are read of a `HotRowCache`.
-
-    Args:
-        standardization, keeps_sparse: as of `LocalFeatureStore`.
     """
 
     def __init__(

@@ -179,7 +179,6 @@ class MappedPart:
 
     Args:
         folder: of the partitioned graph, absolute.
-        outline_path: its outline.
     Raises:
         DataError: the part is missing, damaged, or of another partition.
     """

@@ -50,7 +50,6 @@ class Draws(NamedTuple):
     Attributes:
         fanout: `ALL` or a number of edges per node.
         replace: whether an edge may be taken several times.
-        key: of the hop.
     """
 
     fanout: int
@@ -129,8 +128,6 @@ def pick_positions(rows, draws, table, positions):  # type: ignore[no-untyped-de
     All of a node's edges come in their order; else its draws come in theirs.
 
     Args:
-        rows: see `Rows`.
-        draws: see `Draws`.
         table: int64 zeros [a power of two >= 2 * fanout], left as zeros; may be of length 1 where
             the fanout is at most `_LINEAR_SEARCH`.
     """

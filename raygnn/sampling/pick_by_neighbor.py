@@ -39,7 +39,6 @@ def pick_by_neighbor(rows, draws, indices, weighting, skips, copies, positions):
         draws: see `raygnn.sampling.pick.Draws`; without `replace`.
         indices: [num_edges], neighbors.
         weighting: (weights by CSC position, e_id), see `Weighting`; weights may be empty.
-        skips: (rows, ptr, edges), see `Skips`.
         copies: whether the neighbors of each node ascend, and int64 zeros [`copies_table`], left as
             zeros.
         positions: int64, with room for `fanout` edges of each node, or all if they are fewer.

@@ -128,9 +128,6 @@ def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ign
     Args:
         rows: see `raygnn.sampling.pick.Rows`.
         draws: see `raygnn.sampling.pick.Draws`.
-        weighting: see `Weighting`.
-        drawn: see `first_draws`.
-        skips: (rows, ptr, edges), see `Skips`.
         positions: int64, with room for all edges of a node, or `fanout`, whichever is less; with
             `replace` for `fanout`.
     """

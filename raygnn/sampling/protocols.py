@@ -26,7 +26,6 @@ class PickRequest:
             their order only orders the reply.
         fanout: edges per node; -1 takes all, as a node with fewer does without `replace`.
         replace: whether an edge may be taken several times.
-        key: of the batch.
         hop: 0 next to the seeds.
         exclude: edges that are not there: what is taken is what the graph without them, all else in
             its order, would give.
@@ -185,11 +184,7 @@ class FeatureStore(Protocol):
     def gather_sparse(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
     ) -> SparseFeatures | None:
-        """The rows of a column as sparse ones; None of a column whose rows only `gather` gives.
-
-        Args:
-            ids: as of `gather`.
-        """
+        """The rows of a column as sparse ones; None of a column whose rows only `gather` gives."""
 
 
 def ends(edge_type: EdgeType, direction: str) -> tuple[str, str]:

@@ -30,7 +30,6 @@ class SamplesOfSplit(Protocol):
 
         Args:
             request: what the sampler would be asked for.
-            sampler: draws such neighborhoods.
         Raises:
             DataError: the neighborhood is of another request, or its file is missing or damaged.
         """
@@ -47,13 +46,9 @@ class SampledSequence(BatchSequence[BatchT]):
     """Micro-batches of which each has the neighborhood of what `request` says.
 
     Args:
-        num_examples: what is cut.
-        sampler: draws the neighborhoods.
         samples: neighborhoods that the sampler has drawn before, which are read in place of drawing
             them again. Epochs beyond the stored ones repeat these: the same micro-batches with the
             same neighbors and negatives, in another order.
-        src_degrees: see `BatchAssembler`.
-        options: of `BatchSequence`.
     """
 
     def __init__(
@@ -97,11 +92,7 @@ class SampledSequence(BatchSequence[BatchT]):
         }
 
     def sampled(self, epoch: int, index: int, request: SampleRequest) -> SampledSubgraph:
-        """The neighborhood of a micro-batch.
-
-        Args:
-            request: of `request(epoch, index)`.
-        """
+        """The neighborhood of a micro-batch."""
         if self._samples is None:
             return self.sampler.sample(**request.arguments)
         assert isinstance(self.sampler, NeighborSampler)

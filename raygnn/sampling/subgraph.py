@@ -76,7 +76,6 @@ class SampleRequest:
 
     Attributes:
         seeds: by node type, int64 dense ids.
-        key, exclude, exclude_for, times, isolated: as of the sampler.
     """
 
     seeds: Mapping[str, np.ndarray]

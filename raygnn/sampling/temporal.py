@@ -44,7 +44,6 @@ class Horizon(NamedTuple):
     """Latest times of edges for some nodes.
 
     Attributes:
-        temporal: how.
         latest: int64 or float64 [num_nodes], times of the nodes' seeds.
     """
 

@@ -30,8 +30,6 @@ class WholeGraph:
     Args:
         fanouts: by edge type, one number per layer; a type of zeros only carries no messages.
         columns: which columns of the nodes a batch has, and under what names.
-        edge_columns: the same of the edges.
-        src_degrees: see `BatchAssembler`.
     """
 
     def __init__(
@@ -131,7 +129,6 @@ class WholeGraphLoader(BatchSequence[NodeBatch]):
 
     Args:
         seeds: int64 [num_seeds], dense ids of distinct nodes, all of the split.
-        node_type: of the seeds.
     Raises:
         DataError: the graph has no such node type, or a seed is not one of its nodes.
     """

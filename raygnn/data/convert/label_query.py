@@ -152,7 +152,6 @@ class _Events:
 
     Attributes:
         entity: column of the ids of entities.
-        time: column of times.
         others: node type that each other column refers to.
     """
 
@@ -183,7 +182,6 @@ def _events(question: str, table: str, node_type: str, graph: Manifest) -> _Even
 
 
 def _references(name: str, table: NodeTable | EdgeTable, graph: Manifest) -> dict[str, str]:
-    """The node type that each column of a table refers to."""
     if isinstance(table, EdgeTable):
         ends = {table.source: table.type[0], table.target: table.type[2]}
         return ends if len(ends) == 2 else {}
@@ -191,7 +189,6 @@ def _references(name: str, table: NodeTable | EdgeTable, graph: Manifest) -> dic
 
 
 def _target(question: str, events: _Events, column: str | None) -> tuple[str, str]:
-    """Column and node type of the targets of links."""
     columns = [column] if column is not None else list(events.others)
     if len(columns) != 1 or columns[0] not in events.others:
         rule = f"a list is of ids that {events.view} refers to ({', '.join(events.others)})"

@@ -40,7 +40,6 @@ class LabelTimes:
     """When the rows of each split are asked.
 
     Attributes:
-        every: SQL interval between two times.
         num_eval_times: most times of validation, and of test; None takes all that fit.
     """
 

@@ -35,7 +35,6 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
 
     Args:
         folder: of the database; a local path or any fsspec URI.
-        out: folder to write.
         tasks: names; empty takes all.
     Returns:
         A line for each table and task.
@@ -98,7 +97,6 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
 def _add_task(
     manifest: dict[str, Any], folder: str, out: str, name: str, task: dict[str, Any]
 ) -> str:
-    """Writes the rows of a task and declares them; returns a line about them."""
     parts = []
     for split in SPLIT_NAMES:
         rows = _read(join(folder, "tasks", name, f"{split}.parquet"))
@@ -129,7 +127,6 @@ def _add_task(
 
 
 def _config(out: str, database: dict[str, Any], manifest: dict[str, Any]) -> str:
-    """A config that trains the first task as RelBench judges it."""
     config: dict[str, Any] = {"data": {"uri": out}, "model": "Hetero"}
     if manifest.get("training_tables"):
         table = next(iter(manifest["training_tables"]))
@@ -161,7 +158,6 @@ def _tasks(folder: str, chosen: Sequence[str]) -> list[str]:
 
 
 def _target_column(task: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The column of the entity table that is the label of an autocomplete task."""
     if task["kind"] == "autocomplete":
         yield task["entity_table"], task["target_col"]
 
@@ -195,7 +191,6 @@ def _read(uri: str) -> pa.Table:
 
 
 def _with_key(table: pa.Table, key: str | None) -> tuple[pa.Table, str]:
-    """A table with ids, and their column; a table without a primary key gets row numbers."""
     if key is not None:
         return table, key
     name = _ROW_ID
@@ -205,7 +200,6 @@ def _with_key(table: pa.Table, key: str | None) -> tuple[pa.Table, str]:
 
 
 def _known(edges: pa.Table, column: str, other: pa.Table, key: str | None) -> pa.Table:
-    """The edges whose end is in the other table, and in the type of its key."""
     if key is None:
         return edges.slice(0, 0)
     ids = other.column(key)
@@ -216,7 +210,6 @@ def _known(edges: pa.Table, column: str, other: pa.Table, key: str | None) -> pa
 
 
 def _flattened(rows: pa.Table, column: str) -> pa.Table:
-    """One row for each element of a list column."""
     lists = rows.column(column).combine_chunks()
     if not pa.types.is_list(lists.type) and not pa.types.is_large_list(lists.type):
         return rows

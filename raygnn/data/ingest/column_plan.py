@@ -35,7 +35,6 @@ class SourceColumn:
             whose transform reads it.
         dtype: element type in the table, or that a transform gives.
         shape: shape of a row; () for a scalar.
-        fitted: its transform.
         format: how dates of a time column, or numbers of a label, are written.
     """
 
@@ -140,10 +139,8 @@ class DensePlan:
 
     Attributes:
         sources: table columns that are concatenated into a row.
-        dtype: element type in the bundle.
         shape: shape of a row; () for a scalar.
         label: how labels are checked; null for other roles.
-        num_classes: given number of classes.
         unit: of times that are dates; None for plain numbers.
         transforms: of a feature of which any column has one.
         quantization: of floats that become int8.

@@ -21,10 +21,7 @@ class Finding:
     Attributes:
         table: `node_types.user` or `edge_types.user__buys__item`.
         rule: what is wrong with the rows, as it reads after "12 rows with".
-        remedy: what to do about it.
-        id: stable name of the rule.
         rows: first rows, counted from 0 in the file.
-        values: how these rows look.
     """
 
     table: str
@@ -54,7 +51,6 @@ class FindingCollector:
     """Collects findings while the blocks of one piece go by.
 
     Attributes:
-        file: of the current block.
         file_row: row of the file at which it starts.
         bad: which rows of the current block break some rule.
     """

@@ -32,7 +32,6 @@ class Span:
     Attributes:
         row_groups: their numbers in the file; none for CSV, which is read whole.
         file_row_start: first row in the file, counted from 0.
-        block_rows: rows to read at once.
     """
 
     uri: str
@@ -47,11 +46,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of a table that follow each other: a part of one large file, or many small files.
-
-    Attributes:
-        row_start: first row in the table.
-    """
+    """Rows of a table that follow each other: a part of one large file, or many small files."""
 
     spans: tuple[Span, ...]
     row_start: int
@@ -71,9 +66,6 @@ class Block(NamedTuple):
     """Rows of one file that are held at once.
 
     Attributes:
-        offset: first row in the piece.
-        file: the file's name in messages.
-        file_row: first row in the file.
         columns: without dictionaries.
     """
 

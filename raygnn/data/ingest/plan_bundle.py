@@ -175,7 +175,6 @@ class GraphPlan:
 
     Attributes:
         tables: by the name that a plan has.
-        nodes: by node type.
         edges: the edge types of tables; reverse types are made of their rows.
     """
 

@@ -43,7 +43,6 @@ class ReadResult:
     """The result of reading a piece.
 
     Attributes:
-        num_bad: rows that break some rule.
         class_names: for each label of strings, the names in the order of the codes in its column.
     """
 
@@ -202,13 +201,7 @@ class OpensIds(Protocol):
     def inputs(self) -> tuple[Rows, ...]:
         """The arrays in the folder of the ingest that the look-up needs."""
 
-    def open(self, tables: Sequence[np.ndarray]) -> LooksUpIds:
-        """Opens the ids.
-
-        Args:
-            tables: the arrays of `inputs`.
-        """
-        ...
+    def open(self, tables: Sequence[np.ndarray]) -> LooksUpIds: ...
 
 
 @dataclass(frozen=True)
@@ -299,7 +292,6 @@ class TrainingTask:
     """One piece of a training table.
 
     Attributes:
-        ids: of the entities.
         dtype: of dense ids on disk.
         folder: has NODES and the columns, which exist already.
         first_row: of the piece in these arrays.

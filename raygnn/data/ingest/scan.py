@@ -266,7 +266,6 @@ def fingerprint(
     """Names the bundle of these tables under these options.
 
     Args:
-        options: ingest options, as JSON values.
         files: the files of each table, in their order.
         format_version: version of the bundle's own layout.
     Returns:

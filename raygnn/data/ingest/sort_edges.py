@@ -70,7 +70,6 @@ class EdgeSort:
         num_src: of the whole graph; sources are dense ids below it.
         first_dst: dense id of the first destination.
         work: folder for the edges by bucket.
-        folder: gets the CSC.
     """
 
     plan: EdgePlan
@@ -109,7 +108,6 @@ class BucketPlan:
     Attributes:
         node_starts: first destination of each bucket, and the number of destinations.
         edge_starts: first edge of each bucket in the bucketed arrays, and the number of edges.
-        bucket_of_range: bucket of each destination range.
     """
 
     node_starts: np.ndarray
@@ -289,7 +287,6 @@ class BucketTask:
 
     Attributes:
         edge_start: first edge of the bucket in the bucketed arrays.
-        node_start: first destination of the bucket.
         out_start: first edge of the bucket in the CSC; None while reverse copies of earlier buckets
             are not yet counted.
         num_kept: edges that stay; None before the bucket is ordered.

@@ -212,9 +212,7 @@ def distinct_in_rows(
     """The distinct pairs whose edges are supervision of a split, with the earliest of their times.
 
     Args:
-        table: its row bounds and columns.
         times: of the edges, or empty.
-        out_indptr: gets the row bounds.
         out_columns: gets the columns; empty, so that pairs are only counted.
     """
     indptr, columns = table

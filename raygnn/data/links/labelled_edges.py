@@ -19,11 +19,9 @@ class SeedEdges:
     """Edges of one type, known by position: message edges by `e_id`, label edges in their order.
 
     Attributes:
-        edge_type: (source type, relation, target type).
         indptr: int64 [num_rows + 1], where the edges of each row begin: a row is a target of
             message edges, a source of label edges. Null of pairs, which are not in the graph.
         others: [num_edges], dense ids of the other end.
-        by_target: rows are targets.
         rows: int64 [num_edges], dense ids of the rows, where `indptr` is null.
         times: int64 or float64 [num_edges], or null.
     """
@@ -70,9 +68,6 @@ def split_labelled_edges(bundle: Bundle, link: LinkSplit) -> Splits:
     """Positions of the labelled edges of each split, ascending.
 
     The first call on a node splits all edges and keeps the result in the bundle's folder.
-
-    Args:
-        link: with a label.
     Raises:
         DataError: the edges cannot be split so, or none falls into a split that the rule makes.
     """

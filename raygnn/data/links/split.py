@@ -73,7 +73,6 @@ class LinkTable:
     Attributes:
         split: declared split of each edge, or null.
         time: of each edge, or null.
-        unit: of timestamps.
         is_sorted: the edges of a row are in the order of their columns.
     """
 

@@ -110,7 +110,6 @@ def assign_parts(
     neighbors, 8 bytes an edge (16 above 2^31 nodes), are on the disk.
 
     Args:
-        num_nodes: by node type.
         edges: source type, target type, and the folders of the pieces that have been read.
     """
     first = dict(zip(num_nodes, np.cumsum([0, *num_nodes.values()]), strict=False))

@@ -72,7 +72,6 @@ class PartitionRecord:
     """The whole of partition.json.
 
     Attributes:
-        method: how nodes were given parts.
         nodes: nodes of each part, by node type. Part p has the dense ids that follow those of
             part p - 1.
         edges: in the order of the edge types of `whole`.
@@ -142,7 +141,6 @@ class PartRecord:
     """The content of part.json.
 
     Attributes:
-        partition: fingerprint of the partition.
         file_sizes: bytes of each file, by its path in the part.
         checksums: of these files; empty in parts of older versions.
     """
@@ -227,9 +225,6 @@ def check_part(folder: Folder, fingerprint: str, part: int) -> PartRecord:
 
 def part_bytes(folder: Folder, part: int) -> int:
     """Bytes of the files of a part, as its record lists them.
-
-    Args:
-        folder: of the partitioned graph.
     Raises:
         DataError: the part is missing or damaged.
     """

@@ -42,7 +42,6 @@ class Done:
     """A finished task.
 
     Attributes:
-        folder: holds its files.
         result: its return value, by way of JSON.
     """
 
@@ -55,7 +54,6 @@ class Steps:
     """Runs the steps of a partition in a work folder.
 
     Attributes:
-        work: outlives an interruption.
         schedule: runs the tasks, in this process or on nodes that see the work folder.
         progress: receives lines, with an estimate of the time that a long step still takes.
     """

@@ -53,7 +53,6 @@ def part_on_disk(
 
     Args:
         folder: of the partitioned graph, absolute.
-        cache: folder of fetched parts.
     Raises:
         DataError: the part is missing, damaged, or of another partition.
         ResourceError: the cache cannot be written, or is full.

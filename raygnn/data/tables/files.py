@@ -97,7 +97,6 @@ def list_files(
     """Finds the files of a table, each pattern's in the order of their names.
 
     Args:
-        folder: where relative patterns start.
         place: what messages call the field, such as `node_types.user.files`.
         roots: the only folders that patterns may lead to; null where a user wrote the patterns.
         csv: format of text files, which may then have any suffix.
@@ -145,7 +144,6 @@ def match_files(
 
     Args:
         place: what messages call the field of the pattern.
-        roots: as in `list_files`.
     Raises:
         DataError: the pattern leads out of `roots`, or to something that is not a regular file.
     """

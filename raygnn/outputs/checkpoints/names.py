@@ -24,7 +24,6 @@ class CheckpointName:
     """`step-<step>-<number>-<attempt>-<start>`.
 
     Attributes:
-        step: optimizer steps done.
         number: counts the checkpoints of a run as they are written. It orders them, and not the
             step does: a run that went back to an earlier checkpoint writes lower steps later.
         attempt: names the start of the driver.

@@ -18,9 +18,6 @@ from raygnn.parallel.sharded_tables import ShardedTables
 
 def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[str]:
     """Loads chosen weights into a fresh model and freezes those that shall stay.
-
-    Args:
-        folder: where a relative `uri` starts.
     Returns:
         The names of the weights that were loaded.
     Raises:

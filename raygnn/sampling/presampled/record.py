@@ -52,7 +52,6 @@ class SplitPlan:
     """The stored samples of a split.
 
     Attributes:
-        num_batches: micro-batches of an epoch.
         num_epochs: 1 of a split that evaluation reads, whose batches never change.
         rows_per_file: micro-batches of a file; the last one of an epoch may have fewer.
         settings: what neighborhoods follow from beside their requests, by name.

@@ -88,8 +88,6 @@ class RowLayout:
 
         Args:
             row: by column, bytes or None.
-            request: what it was sampled by.
-            temporal: of the sampler.
         Raises:
             ValueError: the columns do not fit each other.
         """

@@ -171,12 +171,7 @@ def rows_per_file(row_bytes: int) -> int:
 def write_file(
     uri: str, plan: SamplePlan, loaders: Mapping[str, SampledSequence], file: SampleFile
 ) -> tuple[int, Checksum]:
-    """Samples the micro-batches of a file, writes it, and returns its bytes and checksums.
-
-    Args:
-        uri: folder of the set.
-        loaders: by split.
-    """
+    """Samples the micro-batches of a file, writes it, and returns its bytes and checksums."""
     numbers = range(file.first, file.last)
     content = _content(plan.layout, loaders[file.split], file.split, file.epoch, numbers)
     write_bytes(join(uri, file.name), content)

@@ -327,7 +327,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @cached_property
     def _not_competing(self) -> KnownLinks:
-        """Known links that are not mined: those of training alone, see `not_competing`."""
         known: KnownLinks = self.target.not_competing(self.env.bundle, in_training=True)
         return known
 
@@ -419,7 +418,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             )
 
     def _encode_graph(self, split: str) -> dict[str, Tensor]:
-        """Embeddings of all anchors and targets, exact, along the messages of a split."""
         encoder, graph = self.predictor().encoder, self.message_store(split)
         rows = self.encode_exactly(encoder, graph, self.node_types)
         return {name: rows[name].to(self.env.device) for name in self.node_types}
