@@ -12,17 +12,17 @@ from raygnn.errors import ConfigError
 
 #: Subcommands: what each does. `raygnn train ARGS` is `python -m raygnn.train ARGS`.
 COMMANDS = {
-    "train": "train and test what a config describes",
+    "train": "train, validate and test a model",
     "tune": "search hyperparameters",
-    "report": "compare runs, or the trials of a sweep, on one page",
-    "infer": "write predictions, embeddings or neighbors of a trained model",
-    "explain": "show which neighbors and columns predictions rest on",
-    "serve": "answer predictions, embeddings, scores and neighbors over HTTP",
-    "prepare": "make graph tables from files of others, or a draft of graph.yaml",
-    "partition": "write graph tables as parts of a partitioned graph",
-    "presample": "sample the neighborhoods of a training beforehand",
-    "doctor": "check this machine, its packages, a cluster, a folder or bucket",
-    "completion": "print what completes commands in bash or zsh",
+    "report": "compare runs or sweep trials on one page",
+    "infer": "write predictions, embeddings or nearest neighbors",
+    "explain": "show which neighbors and columns matter for a prediction",
+    "serve": "serve predictions, embeddings, scores and neighbors over HTTP",
+    "prepare": "describe, convert or generate tables; make training tables",
+    "partition": "split a graph into parts for several machines",
+    "presample": "sample the neighborhoods of a training run in advance",
+    "doctor": "check this machine, a cluster, a folder or bucket",
+    "completion": "print the shell completion for bash or zsh",
     "version": "print the version",
 }
 HELP = """\

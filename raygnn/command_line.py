@@ -46,13 +46,13 @@ def config_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentPars
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """Adds `--quiet` and `--log-format`."""
-    group = parser.add_argument_group("what is printed")
+    group = parser.add_argument_group("output")
     group.add_argument("--quiet", action="store_true", help="print warnings and errors only")
     group.add_argument(
         "--log-format",
         choices=["text", "json"],
-        help="text: a line for each event, on a terminal too, where training else shows a live "
-        "view; json: a JSON object on each line, docs/training.md lists its keys",
+        help="text: one line per event, also on a terminal; json: one JSON object per line, "
+        "see docs/training.md",
     )
 
 
@@ -84,7 +84,7 @@ def shows_live_view() -> bool:
 
 
 def add_allow_module(
-    parser: argparse.ArgumentParser, what: str = "a module whose classes the config may name"
+    parser: argparse.ArgumentParser, what: str = "module whose classes the config may name"
 ) -> None:
     """Adds `--allow-module`, whose help says what is allowed."""
     parser.add_argument(
@@ -92,7 +92,7 @@ def add_allow_module(
         action="append",
         default=[],
         metavar="MODULE",
-        help=f"{what}; repeatable",
+        help=f"{what} (repeatable)",
     )
 
 

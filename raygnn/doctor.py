@@ -276,7 +276,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "uri",
         nargs="*",
-        help="folder or bucket that runs are to write to; or a stored graph or model",
+        help="folder or bucket for runs, or a stored graph or model to check",
     )
     return parser
 

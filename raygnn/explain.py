@@ -20,8 +20,8 @@ from raygnn.errors import ConfigError
 _USAGE = """\
 python -m raygnn.explain MODEL --graph URI --nodes IDS --out URI [options] [--section.key value ...]
 
-Writes which neighbors and columns the predictions of some nodes rest on: tables of edges,
-neighbors and columns as Parquet, and one picture. MODEL is the folder of a finished run or of an
+Explains predictions: writes the importance of edges, neighbors and columns as Parquet tables, and
+one picture. MODEL is the folder of a finished run or of an
 exported model; it, the graph and --out may be any fsspec URI. The keys of data, sampling, loader
 and training are set as in raygnn.infer. See docs/explanations.md.
 """
@@ -83,18 +83,22 @@ def build_parser() -> argparse.ArgumentParser:
     parser = command_parser("python -m raygnn.explain", _USAGE, _EXAMPLES)
     add = parser.add_argument_group("what to explain").add_argument
     add("--graph", metavar="URI", help="graph of the nodes, any fsspec URI")
-    add("--nodes", metavar="IDS", help="ids between commas, or a Parquet, CSV or TSV file of them")
+    add(
+        "--nodes",
+        metavar="IDS",
+        help="ids separated by commas, or a table of ids",
+    )
     add("--out", metavar="URI", help="folder to write, any fsspec URI")
-    add("--overwrite", action="store_true", help="replace the output of an earlier call")
+    add("--overwrite", action="store_true", help="replace existing output")
     add = parser.add_argument_group("how").add_argument
     add(
         "--method",
         default="GNNExplainer",
-        help="GNNExplainer (default), or of Captum: IntegratedGradients, InputXGradient, Saliency",
+        help="GNNExplainer (default), or Captum: IntegratedGradients, InputXGradient, Saliency",
     )
-    add("--edges", type=int, default=10, metavar="N", help="of an explanation (default: 10)")
-    add("--columns", type=int, default=3, metavar="N", help="of an explanation (default: 3)")
-    add("--sampled", action="store_true", help="in neighborhoods by the model's fanouts")
+    add("--edges", type=int, default=10, metavar="N", help="edges per explanation (default: 10)")
+    add("--columns", type=int, default=3, metavar="N", help="columns per explanation (default: 3)")
+    add("--sampled", action="store_true", help="sample neighborhoods with the model's fanouts")
     add(
         "--as-of",
         metavar="TIME",

@@ -49,7 +49,7 @@ Writes embeddings or predictions of every node or edge, or the top-k neighbors o
 Parquet under the original ids. MODEL is the folder of a finished run or of an exported model, --out
 a new folder; both may be any fsspec URI. --data.uri, or another key of data, names the graph. The
 keys of data, sampling, loader, training and scaling are set as in raygnn.train:
---scaling.num_workers 2, --loader.eval_batch_size 4096, --training.eval exact. --metrics all judges
+--scaling.num_workers 2, --loader.eval_batch_size 4096, --training.eval exact. --metrics evaluates
 the model on a labelled graph instead, --probe its embeddings. See docs/inference.md.
 """
 _EXAMPLES = """
@@ -423,7 +423,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = command_parser("python -m raygnn.infer", _USAGE, _EXAMPLES)
     add = parser.add_argument_group("what to write").add_argument
     add("--out", metavar="URI", help="folder to write, any fsspec URI")
-    add("--task", metavar="NAME", help="the one of a model of several tasks")
+    add("--task", metavar="NAME", help="task of a model with several tasks")
     add("--what", help=f"{', '.join(WHAT)} (default: by the task)")
     add(
         "--node-type",
@@ -432,20 +432,24 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="TYPE",
         help="repeatable",
     )
-    add("--table", metavar="NAME", help="predict the rows of this training table, each at its time")
-    add("--split", choices=("train", "val", "test"), help="of the table (default: all rows)")
-    add("--format", choices=("relbench",), help="of --table: as relbench.submit scores it")
-    add("--rows", metavar="FILE", help="predict rows of a Parquet or CSV file, columns id and time")
-    add("--new-nodes", metavar="URI", help="tables to append: write rows of their nodes alone")
+    add("--table", metavar="NAME", help="predict the rows of a training table, each at its time")
+    add(
+        "--split",
+        choices=("train", "val", "test"),
+        help="split of --table (default: all rows)",
+    )
+    add("--format", choices=("relbench",), help="with --table: write the format of relbench.submit")
+    add("--rows", metavar="FILE", help="predict the rows (id, time) of a Parquet or CSV file")
+    add("--new-nodes", metavar="URI", help="tables of new nodes: predict these nodes only")
     add(
         "--metrics",
         metavar="SPLIT",
-        help="print metrics as JSON instead, of all labelled nodes (all), or of train, val or test",
+        help="print metrics of all labelled nodes (all), train, val or test as JSON instead",
     )
     add(
         "--probe",
         action="store_true",
-        help="print metrics as JSON instead, of a linear probe of the embeddings",
+        help="print metrics of a linear probe of the embeddings as JSON instead",
     )
     add("--label", metavar="NAME", help="label column of --probe (default: the only one)")
     add = parser.add_argument_group("neighbors").add_argument
@@ -471,9 +475,9 @@ def build_parser() -> argparse.ArgumentParser:
         type=int,
         default=30_000,
         metavar="N",
-        help="rows on the device at a time, in exact encoding (default: 30000)",
+        help="rows per step of exact encoding (default: 30000)",
     )
-    add("--overwrite", action="store_true", help="replace the output of an earlier call")
+    add("--overwrite", action="store_true", help="replace existing output")
     add_allow_module(parser)
     add_output_options(parser)
     return parser

@@ -14,8 +14,8 @@ from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.shuffle import Method
 
 _DESCRIPTION = """\
-Writes graph tables as parts of a partitioned graph: each part has its nodes and the edges into
-them. Tables of 256 MB and more are read by Ray, on all nodes that see DIR. The same command resumes
+Splits a graph into parts. A part contains its nodes and their incoming edges.
+Ray reads tables of 256 MB and more, on all nodes that see DIR. The same command resumes
 a partition that was interrupted. See docs/partitions.md.
 """
 
@@ -88,26 +88,26 @@ def build_parser() -> argparse.ArgumentParser:
         "--method",
         choices=get_args(Method),
         default="hash",
-        help="hash of the original id (default), range: runs of rows of each node table, or where "
-        "neighbors are: ldg, or metis (fewer edges between parts, in memory, the package pymetis)",
+        help="hash: by original id (default); range: consecutive rows of a node table; ldg: near "
+        "neighbors; metis: the fewest edges between parts (in memory, needs pymetis)",
     )
-    parser.add_argument("--on-error", choices=["fail", "drop"], default="fail", help="of bad rows")
-    parser.add_argument("--undirected", action="store_true", help="as data.undirected")
+    parser.add_argument("--on-error", choices=["fail", "drop"], default="fail", help="on bad rows")
+    parser.add_argument("--undirected", action="store_true", help="like data.undirected")
     parser.add_argument(
         "--reverse-edges",
         type=_reverse_edges,
         metavar="true|false|EDGE_TYPE,...",
-        help="as data.reverse_edges",
+        help="like data.reverse_edges",
     )
     parser.add_argument(
-        "--feature-dtype", choices=get_args(FeatureDtype), help="as data.feature_dtype"
+        "--feature-dtype", choices=get_args(FeatureDtype), help="like data.feature_dtype"
     )
     parser.add_argument(
         "--allow-outside",
         action="append",
         default=[],
         metavar="ROOT",
-        help="as data.allow_outside; repeatable",
+        help="like data.allow_outside (repeatable)",
     )
     return parser
 

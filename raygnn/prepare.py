@@ -273,7 +273,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m raygnn.prepare",
-        description="Writes a graph as tables to train on: graph.yaml and Parquet shards.",
+        description="Describes, converts or generates graph tables, and makes training tables.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -292,7 +292,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_draft(commands: Any) -> None:
     command = commands.add_parser(
         "draft",
-        help="graph.yaml and a config for a folder of your own tables",
+        help="draft graph.yaml and a config for a folder of tables",
         description="Writes graph.yaml and train.yaml into a folder of Parquet, CSV or TSV tables, "
         "to edit.",
         allow_abbrev=False,
@@ -308,7 +308,7 @@ def _add_npz(commands: Any) -> None:
     command.add_argument(
         "--largest-component",
         action="store_true",
-        help="keep only the nodes of the largest connected component, under their own numbers",
+        help="keep only the largest connected component; its nodes keep their numbers",
     )
     command.add_argument(
         "--split-index", type=int, metavar="I", help="which of several splits (default: the first)"
@@ -345,7 +345,7 @@ def _add_csv(commands: Any) -> None:
         metavar="FILE",
         help="numbers beside an id column, or .json: {id: [feature indices]}",
     )
-    command.add_argument("--separator", help="of all files (default: detected in each)")
+    command.add_argument("--separator", help="separator of all files (default: detected in each)")
     command.add_argument(
         "--no-header",
         action="store_true",
@@ -358,7 +358,7 @@ def _add_csv(commands: Any) -> None:
 def _add_relbench(commands: Any) -> None:
     command = commands.add_parser(
         "relbench",
-        help="a database in the folder layout of RelBench 3, with training tables",
+        help="a database in the layout of RelBench 3, with its training tables",
         description="Writes graph.yaml with a training table for each task, and train.yaml.",
         allow_abbrev=False,
     )
@@ -374,7 +374,7 @@ def _add_relbench(commands: Any) -> None:
 def _add_labels(commands: Any) -> None:
     command = commands.add_parser(
         "labels",
-        help="a training table from SQL or a question, for a graph with times",
+        help="a training table from SQL or a question",
         description="Writes rows of (entity, time, label), and adds them to graph.yaml.",
         allow_abbrev=False,
     )
@@ -385,7 +385,7 @@ def _add_labels(commands: Any) -> None:
     add("--predict", metavar="QUESTION", help='such as "count(purchases) over 30d > 0"')
     add("--for", dest="node_type", metavar="TYPE", help="node type of the entities")
     add("--to", dest="target_type", metavar="TYPE", help="with --sql: node type of a list of links")
-    add("--every", required=True, metavar="D", help="between two times: 30d, 12h, 4w, 1mo")
+    add("--every", required=True, metavar="D", help="interval between two times: 30d, 12h, 4w, 1mo")
     add("--window", metavar="D", help="length of the label window, {window} in SQL")
     add("--val", required=True, metavar="TIME", help="first time of the validation rows")
     add("--test", required=True, metavar="TIME", help="first time of the test rows")
@@ -393,9 +393,9 @@ def _add_labels(commands: Any) -> None:
         "--eval-times",
         type=int,
         metavar="N",
-        help="validation times and test times at most (default: all that fit)",
+        help="at most N validation and N test times (default: all that fit)",
     )
-    add("--name", required=True, help="of the training table, or of the links' relation")
+    add("--name", required=True, help="name of the training table, or of the relation of the links")
     add("--overwrite", action="store_true", help="replace labels of this name")
 
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _USAGE = """\
 python -m raygnn.presample CONFIG --out URI [--epochs N] [--section.key value ...]
 
-Samples the neighborhoods of the batches that a training of CONFIG learns from and is evaluated on,
-and writes them as Parquet files. The training reads them with data.mode: presampled and
-data.samples: URI. The same command resumes what was interrupted. See docs/presampling.md.
+Samples the neighborhoods of all training and evaluation batches of CONFIG, and writes them as
+Parquet files. A run reads them with data.mode: presampled and
+data.samples: URI. The same command resumes after an interruption. See docs/presampling.md.
 """
 _EXAMPLES = """
 raygnn presample train.yaml --out samples
@@ -110,8 +110,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--epochs",
         type=int,
         metavar="N",
-        help="epochs of training to sample; default: those of the config, at most 10 or, of small "
-        "epochs, as many as have 2,000 batches",
+        help="training epochs to sample (default: those of the config, at most 10, or more if "
+        "these have fewer than 2,000 batches)",
     )
     return parser
 

@@ -15,7 +15,7 @@ examples:
   raygnn report runs/sweep
 
 Compares runs on one page that needs no network: test metrics with intervals, what the configs
-differ in, curves, cost. Of a sweep also parallel coordinates and the importance of each key.
+differ in, curves, cost. For a sweep, also parallel coordinates and the importance of each key.
 """
 
 
@@ -56,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or of one sweep")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or of a sweep")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="default: report.html")
     return parser
 

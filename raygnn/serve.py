@@ -237,30 +237,36 @@ def build_parser() -> argparse.ArgumentParser:
     """The options of the command line."""
     parser = command_parser("python -m raygnn.serve", _USAGE, _EXAMPLES)
     add = parser.add_argument_group("the server").add_argument
-    add("--graph", metavar="URI", help="graph whose nodes are asked for, any fsspec URI")
-    add("--host", default="127.0.0.1", help="default: 127.0.0.1; 0.0.0.0 answers other machines")
+    add("--graph", metavar="URI", help="graph to answer for, any fsspec URI")
+    add("--host", default="127.0.0.1", help="default: 127.0.0.1; 0.0.0.0 serves other machines")
     add("--port", type=int, default=8000, help="default: 8000")
-    add("--token", help=f"that clients must send; better in the variable {TOKEN_VARIABLE}")
-    add("--no-auth", action="store_true", help="let all clients in, also from other machines")
-    add("--replicas", type=int, default=1, metavar="N", help="processes with a model (default: 1)")
-    add("--cpus", type=float, default=1.0, metavar="N", help="of each replica (default: 1)")
+    add("--token", help=f"token that clients must send; better in {TOKEN_VARIABLE}")
+    add("--no-auth", action="store_true", help="accept all clients, including other machines")
+    add(
+        "--replicas",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes with the model (default: 1)",
+    )
+    add("--cpus", type=float, default=1.0, metavar="N", help="CPUs of each replica (default: 1)")
     add(
         "--max-queued",
         type=int,
         default=200,
         metavar="N",
-        help="requests that wait; further ones get status 429 (default: 200)",
+        help="requests that may wait; more get status 429 (default: 200)",
     )
     add = parser.add_argument_group("answers").add_argument
-    add("--task", metavar="NAME", help="the one of a model of several tasks")
+    add("--task", metavar="NAME", help="task of a model with several tasks")
     add(
         "--columns",
         nargs="+",
         default=(),
         metavar="NAME",
-        help="columns of node tables that top_k may give, such as a title",
+        help="columns of node tables that top_k may return, such as a title",
     )
-    add("--precomputed", action="store_true", help="encode all nodes first, exactly")
+    add("--precomputed", action="store_true", help="encode all nodes at the start, exactly")
     add("--as-of", metavar="TIME", help="date, number or latest (default: times of the rows)")
     add_allow_module(parser)
     return parser

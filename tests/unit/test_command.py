@@ -60,7 +60,7 @@ def test_options_of_training_stand_in_groups(capsys):
     with pytest.raises(SystemExit):
         command.main(["train", "--help"])
     shown = capsys.readouterr().out
-    groups = ["options:", "instead of a run:", "what is printed:", "print or export, and stop:"]
+    groups = ["options:", "instead of a run:", "output:", "print or export, and stop:"]
     places = [shown.index(f"\n{group}\n") for group in groups]
     assert places == sorted(places)
 
