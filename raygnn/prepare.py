@@ -17,6 +17,7 @@ from raygnn.config.arguments import arguments_of
 from raygnn.config.components import build
 from raygnn.config.documents import parse_scalar
 from raygnn.config.section import Component
+from raygnn.data.convert.clean_up import SPLIT_HELP, parse_split
 from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.convert.draft import CONFIG_NAME, write_draft
 from raygnn.data.convert.label_query import LabelQuery, parse_duration, parse_question
@@ -25,12 +26,15 @@ from raygnn.data.convert.npz import npz_tables
 from raygnn.data.convert.old_spec import spec_error
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
 from raygnn.data.convert.relbench import write_relbench
-from raygnn.data.convert.split_option import SPLIT_HELP, parse_split
 from raygnn.data.filesystem import join, read_text, reading_input, redact
 from raygnn.data.manifest import Manifest
 from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
-from raygnn.data.tables.graph_tables import GraphTables, check_folder, write_tables
-from raygnn.data.tables.summary import summarize_tables
+from raygnn.data.tables.graph_tables import (
+    GraphTables,
+    check_folder,
+    summarize_tables,
+    write_tables,
+)
 from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
 
 _EXAMPLES = """\

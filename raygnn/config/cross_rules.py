@@ -14,8 +14,7 @@ from raygnn.config.loader_section import (
 )
 from raygnn.config.registry import SLOTS
 from raygnn.config.run_section import broken_space
-from raygnn.config.sections import Sections
-from raygnn.config.tasks_section import SEVERAL_TASKS, TaskEntry
+from raygnn.config.sections import SEVERAL_TASKS, Sections, TaskEntry
 from raygnn.errors import Problem, choose_from
 
 Rule = Callable[[Sections], Iterable[Problem]]

@@ -10,8 +10,7 @@ from pydantic import ValidationInfo, model_validator
 from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.loader_section import TrainLoader, overridden_fanouts
 from raygnn.config.section import Component, Section
-from raygnn.config.sections import Sections
-from raygnn.config.tasks_section import SEVERAL_TASKS, TaskEntry
+from raygnn.config.sections import SEVERAL_TASKS, Sections, TaskEntry
 from raygnn.errors import RuleError
 
 #: Validation context in which the rules between sections are left to the caller.

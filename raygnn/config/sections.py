@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from raygnn.config.data_section import Data
+from raygnn.config.data_section import Data, SplitRule
 from raygnn.config.loader_section import (
     BatchPlan,
+    FanoutsSetting,
     Loader,
     LoaderPlan,
     Sampling,
@@ -18,8 +20,14 @@ from raygnn.config.loader_section import (
 )
 from raygnn.config.registry import SLOTS
 from raygnn.config.run_section import Run, Scaling, Tune
-from raygnn.config.section import Component, NonEmptyText, PositiveWhole, Section, Seed
-from raygnn.config.tasks_section import TaskEntry, TaskName
+from raygnn.config.section import (
+    Component,
+    NonEmptyText,
+    NonNegativeNumber,
+    PositiveWhole,
+    Section,
+    Seed,
+)
 from raygnn.config.training_section import (
     Checkpoint,
     EarlyStopping,
@@ -29,6 +37,77 @@ from raygnn.config.training_section import (
     Training,
 )
 from raygnn.errors import Problem, RuleError
+
+#: `task.type` of a run with `tasks`.
+SEVERAL_TASKS = "several_tasks"
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+def _check_name(name: str) -> str:
+    if not _NAME.fullmatch(name) or name == "loss":
+        raise RuleError(
+            "it begins the names of the task's metrics, as in val/NAME/loss",
+            "Set letters, digits, _ and -, a letter first, and not loss",
+            id="tasks-name",
+        )
+    return name
+
+
+TaskName = Annotated[str, AfterValidator(_check_name)]
+
+
+class TaskSampling(Section):
+    """Sampling options of one of several tasks. Null takes the value of `sampling`."""
+
+    fanouts: FanoutsSetting | None = Field(
+        default=None,
+        description="Neighbors per hop, of as many hops as `sampling.fanouts`; a map overrides "
+        "single edge types of it.",
+    )
+    replace: bool | None = Field(default=None, description="Draw neighbors with replacement.")
+    weight: NonEmptyText | None = Field(
+        default=None, description="Edge column to draw neighbors in proportion to."
+    )
+
+
+class TaskLoader(Section):
+    """The batches of a task where they differ; null takes that of `loader`."""
+
+    batch_size: PositiveWhole | None = Field(
+        default=None,
+        description="Seeds per micro-batch and worker; null is at most `loader.batch_size`, and "
+        "less of a task of fewer seeds, so that an epoch is one pass over the seeds of each task.",
+    )
+    eval_batch_size: PositiveWhole | None = Field(
+        default=None, description="Seeds per batch in validation and test."
+    )
+    balanced_seeds: bool | None = Field(
+        default=None, description="Draw seeds so that all classes come equally often in an epoch."
+    )
+
+
+class TaskEntry(Component):
+    """One of several tasks: what it learns, and how much that counts."""
+
+    weight: NonNegativeNumber = Field(
+        default=1.0,
+        description="Factor of the task's loss in the sum; a task of weight 0 is not trained, only "
+        "evaluated.",
+    )
+    losses: list[LossTerm] = Field(
+        default_factory=list, description="As the key `losses` of a run with one task."
+    )
+    metrics: list[Component] = Field(
+        default_factory=list, description="As the key `metrics` of a run with one task."
+    )
+    sampling: TaskSampling = Field(
+        default=TaskSampling(), description="How the task samples neighborhoods."
+    )
+    loader: TaskLoader = Field(default=TaskLoader(), description="The batches of the task.")
+    splits: SplitRule | None = Field(
+        default=None, description="Splits of its nodes or links; null takes `data.splits`."
+    )
 
 
 class Interaction(Section):

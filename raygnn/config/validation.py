@@ -15,7 +15,7 @@ from raygnn.config.documents import parse_yaml
 from raygnn.config.registry import SLOTS
 from raygnn.config.schema import EACH_SECTION_ALONE, Config
 from raygnn.config.section import MISSING, Section, sections_in, set_value, value_at
-from raygnn.config.tasks_section import SEVERAL_TASKS
+from raygnn.config.sections import SEVERAL_TASKS
 from raygnn.errors import (
     DataError,
     KeyPath,

@@ -1,22 +1,23 @@
-"""Several runs, or the trials of a sweep, on one page."""
+"""Tables and charts of several runs, or of the trials of a sweep, on one page."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import yaml
 
 from raygnn.config.cross_rules import INPUTS_OF_ENCODER
-from raygnn.config.tasks_section import SEVERAL_TASKS
+from raygnn.config.sections import SEVERAL_TASKS
 from raygnn.data.filesystem import exists, join, read_text, redact
 from raygnn.errors import RunError
 from raygnn.outputs.html_page import NUM_COLORS, Chart, Series, duration, interval, render, show
 from raygnn.outputs.report_errors import Table
-from raygnn.outputs.sweep_charts import sweep_charts, sweep_tables
 
 #: Sections of the config that say where a run lies, not what it does.
 _NOT_COMPARED = ("run.", "job_name", "loggers", "tune.")
@@ -258,3 +259,134 @@ def _cell(value: Any) -> str:
 def _text(uri: str, name: str) -> str:
     place = join(uri, name)
     return read_text(place) if exists(place) else ""
+
+
+_MIN_TRIALS = 6  # a curve of three coefficients needs some more points than that
+_WIDE = 50  # times as large as the smallest: such values are drawn by their logarithm
+
+
+def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
+    """The trials, the best first."""
+    paths = _sweep_paths(sweep)
+    heads = ("trial", sweep["metric"], "validations", "status", *paths)
+    rows = [
+        (
+            row["trial"],
+            row["best"],
+            row["num_validations"],
+            row["status"],
+            *(_shown(row["values"].get(path)) for path in paths),
+        )
+        for row in sweep["trials"]
+    ]
+    return {"Trials": (heads, rows)}
+
+
+def sweep_charts(sweep: Mapping[str, Any]) -> list[Chart]:
+    """Parallel coordinates of the trials that have a value, and the importance of each key."""
+    paths, trials = _sweep_paths(sweep), [row for row in sweep["trials"] if row["best"] is not None]
+    if not paths or not trials:
+        return []
+    columns = {path: [row["values"].get(path) for row in trials] for path in paths}
+    columns[sweep["metric"]] = [row["best"] for row in trials]
+    charts = [_parallel_coordinates(columns, [row["trial"] for row in trials])]
+    importance = {path: explained(columns[path], columns[sweep["metric"]]) for path in paths}
+    known = {path: value for path, value in importance.items() if value is not None}
+    return [*charts, _importance(known, sweep["metric"])] if known else charts
+
+
+def _importance(shares: Mapping[str, float], metric: str) -> Chart:
+    points = [(float(place), share) for place, share in enumerate(shares.values())]
+    return Chart(
+        f"Importance: variance of {metric} (by rank) that a key explains alone",
+        [Series("share", points, 2)],
+        x_label="",
+        x_names=list(shares),
+        bars=True,
+        from_zero=True,
+        wide=True,
+    )
+
+
+def explained(values: Sequence[Any], metric: Sequence[float]) -> float | None:
+    """The share of a metric's variance, by rank, that one key explains by itself, adjusted.
+
+    Of numbers by a parabola over their ranks, so that a best value in the middle counts; of others
+    by the means of equal values. Adjusted for the number of coefficients (Ezekiel 1930), at least
+    0.
+
+    Returns:
+        None with fewer than 6 trials or with one value.
+    """
+    distinct = {_shown(value) for value in values}
+    if len(metric) < _MIN_TRIALS or len(distinct) < 2:
+        return None
+    target = _ranks(np.array(metric, np.float64))
+    if _are_numbers(values) and len(distinct) > 2:
+        ranks = _ranks(np.array(values, np.float64))
+        terms = np.stack([ranks, ranks**2], axis=1)
+    else:
+        names = sorted(distinct)[1:]
+        terms = np.array([[_shown(value) == name for name in names] for value in values], float)
+    design = np.concatenate([np.ones((len(target), 1)), terms], axis=1)
+    fitted = design @ np.linalg.lstsq(design, target, rcond=None)[0]
+    total, left = ((target - target.mean()) ** 2).sum(), ((target - fitted) ** 2).sum()
+    free = len(target) - design.shape[1]
+    if not total or free < 1:
+        return None
+    return max(0.0, float(1 - left / total * (len(target) - 1) / free))
+
+
+def _parallel_coordinates(columns: Mapping[str, Sequence[Any]], trials: Sequence[str]) -> Chart:
+    places = {name: _placed(values) for name, values in columns.items()}
+    lines, texts = [], []
+    for number, trial in enumerate(trials):
+        points = [(float(x), places[name][number]) for x, name in enumerate(columns)]
+        # the best quarter, the next, the rest
+        color = (0, 1, 7, 7)[4 * number // len(trials)]
+        lines.append(Series(trial, points, color))
+        texts.append([_shown(values[number]) for values in columns.values()])
+    names = [f"{name.rsplit('.', 1)[-1]} ({_range(values)})" for name, values in columns.items()]
+    title = "Trials: the best quarter in the first color, the next in the second"
+    return Chart(title, lines, x_label="", x_names=names, texts=texts, wide=True)
+
+
+def _placed(values: Sequence[Any]) -> list[float]:
+    if _are_numbers(values):
+        numbers = np.array(values, np.float64)
+        if numbers.min() > 0 and numbers.max() > _WIDE * numbers.min():
+            numbers = np.log(numbers)
+    else:
+        order = sorted({_shown(value) for value in values})
+        numbers = np.array([order.index(_shown(value)) for value in values], np.float64)
+    spread = numbers.max() - numbers.min()
+    placed: list[float] = ((numbers - numbers.min()) / spread if spread else numbers * 0).tolist()
+    return placed
+
+
+def _range(values: Sequence[Any]) -> str:
+    if _are_numbers(values):
+        return f"{_shown(min(values))} to {_shown(max(values))}"
+    names = sorted({_shown(value) for value in values})
+    return f"{names[0]} to {names[-1]}"
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        for value in values
+    )
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    means: np.ndarray = counts.cumsum() - (counts - 1) / 2
+    return means[inverse]
+
+
+def _sweep_paths(sweep: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(path for row in sweep["trials"] for path in row["values"]))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else show(value)

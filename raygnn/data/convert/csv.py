@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from raygnn.config.documents import parse_json
-from raygnn.data.convert.clean_up import normalize_rows, undirected_edges
-from raygnn.data.convert.split_option import split_nodes
+from raygnn.data.convert.clean_up import normalize_rows, split_nodes, undirected_edges
 from raygnn.data.filesystem import redact
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.csv_tables import NULL_MARK, QUOTED, open_csv

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raygnn.data.convert.clean_up import largest_component, normalize_rows, undirected_edges
-from raygnn.data.convert.split_option import MASK_NAMES, mask_codes, split_nodes
+from raygnn.data.convert.clean_up import (
+    MASK_NAMES,
+    largest_component,
+    mask_codes,
+    normalize_rows,
+    split_nodes,
+    undirected_edges,
+)
 from raygnn.data.filesystem import open_fs, redact
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows

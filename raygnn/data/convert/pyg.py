@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.data.convert.clean_up import normalize_rows
-from raygnn.data.convert.split_option import MASK_NAMES, split_nodes
+from raygnn.data.convert.clean_up import MASK_NAMES, normalize_rows, split_nodes
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import open_fs, redact
 from raygnn.data.tables.columns import Features, SparseRows

@@ -1,4 +1,4 @@
-"""Random arrays that are a pure function of (seed, stream, position): the generators' only chance.
+"""Arguments of generators, and random arrays that are a pure function of (seed, stream, position).
 
 Counter-based, so a stream never depends on how much of another was drawn, and numpy's generators,
 whose streams may change between its releases, are not involved.
@@ -6,11 +6,18 @@ whose streams may change between its releases, are not involved.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from pydantic import Field
 
+from raygnn.config.arguments import arguments_of
+from raygnn.config.validation import broken_section
 from raygnn.data.hashing import seed_key, splitmix64_array
+from raygnn.errors import ConfigError, Problem, shown
 
 FIRST_TIME_S = 1_700_000_000  # Unix time of the earliest event of a graph (November 2023)
 YEAR_S = 365 * 24 * 3600  # in which they all lie
@@ -78,3 +85,35 @@ def _in_chunks(
         stop = min(start + _CHUNK, count)
         out[start:stop] = fill(start, stop)
     return out
+
+
+def field(description: str, low: float | None = None, high: float | None = None) -> Any:
+    """`Annotated[int, field("number of nodes", low=1)]`: what an argument means, and its bounds."""
+    return Field(description=description, ge=low, le=high)
+
+
+def argument_problems(generator: Callable[..., Any], args: Mapping[str, Any]) -> list[Problem]:
+    """Everything wrong with the arguments, in the words of the config section data.synthetic."""
+    section = arguments_of(generator)
+    found = []
+    for problem in broken_section(section, args):
+        name = str(problem.path[0])
+        remedy = problem.remedy
+        if known := section.model_fields.get(name):
+            example = "null" if known.default is None else str(known.default).lower()
+            remedy = f"Set {known.description}, as in {name}: {example}"
+        place = ("data", "synthetic", name)
+        found.append(replace(problem, path=place, remedy=remedy, shown=shown(args[name])))
+    return found
+
+
+def checked(generator: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a generator: its arguments are checked before it runs, and taken by name only."""
+
+    @functools.wraps(generator)
+    def checked_generator(**args: Any) -> Any:
+        if problems := argument_problems(generator, args):
+            raise ConfigError(problems)
+        return generator(**args)
+
+    return checked_generator

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raygnn.data.synthetic.arguments import argument_problems
-from raygnn.data.synthetic.link_graphs import bipartite, noise, shop
-from raygnn.data.synthetic.node_graphs import houses, planted_partition
-from raygnn.data.synthetic.rating_graphs import likes, ratings
-from raygnn.data.synthetic.rmat import rmat
+from raygnn.data.synthetic.draws import argument_problems
+from raygnn.data.synthetic.link_graphs import bipartite, likes, noise, ratings, shop
+from raygnn.data.synthetic.node_graphs import houses, planted_partition, rmat
 from raygnn.data.tables.graph_tables import GraphTables
 from raygnn.errors import ConfigError, Problem, choose_from
 

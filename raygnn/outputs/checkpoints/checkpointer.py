@@ -18,7 +18,6 @@ from raygnn.loops.engine import Engine
 from raygnn.loops.model_spec import SPEC_FILE
 from raygnn.loops.process import random_state, restore_random_state
 from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName, Retention
-from raygnn.outputs.checkpoints.row_parts import keep_held_rows, take_rows
 from raygnn.outputs.checkpoints.store import (
     CONFIG,
     STATE,
@@ -26,8 +25,10 @@ from raygnn.outputs.checkpoints.store import (
     File,
     encode,
     gather_files,
+    keep_held_rows,
     rank_file,
     rows_file,
+    take_rows,
 )
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.parallel import collectives

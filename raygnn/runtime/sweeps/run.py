@@ -35,7 +35,7 @@ from raygnn.runtime.preflight import plan_resources
 from raygnn.runtime.ray_internals import attribute, internal
 from raygnn.runtime.ray_train import train_on_ray
 from raygnn.runtime.sweeps.plan import SweepPlan
-from raygnn.runtime.sweeps.table import TrialRow, as_json, rank, table
+from raygnn.runtime.sweeps.progress import TrialRow, as_json, rank, table
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid, Tuner

@@ -29,10 +29,10 @@ from sklearn.preprocessing import (
 
 from raygnn.data.hashing import splitmix64_array
 from raygnn.data.transforms import fit as fitting
-from raygnn.data.transforms.exact_sum import ExactMoments
 from raygnn.data.transforms.fit import (
     SAMPLE_SIZE,
     Counts,
+    ExactMoments,
     NumberCounts,
     count,
     describe,

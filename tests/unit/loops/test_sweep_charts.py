@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from raygnn.outputs.sweep_charts import explained, sweep_charts, sweep_tables
+from raygnn.outputs.comparison import explained, sweep_charts, sweep_tables
 
 
 def _sweep(num_trials: int = 8) -> dict:

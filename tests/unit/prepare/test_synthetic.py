@@ -168,7 +168,7 @@ def test_rmat_degrees_are_skewed_and_prefixes_stable() -> None:
 
 
 def test_rmat_quadrants_have_their_shares() -> None:
-    from raygnn.data.synthetic.rmat import draw_rmat_edges
+    from raygnn.data.synthetic.node_graphs import draw_rmat_edges
 
     source, target = draw_rmat_edges(1 << 12, 50_000, 0.5, 0.3, 0.1, 0)
     quadrant = (source >> 11) * 2 + (target >> 11)

@@ -23,9 +23,9 @@ from raygnn.data.tables.graph_tables import (
     check_folder,
     edge_rows,
     node_rows,
+    summarize_tables,
     write_tables,
 )
-from raygnn.data.tables.summary import summarize_tables
 from tests.errors import raises
 
 EDGE = ("node", "to", "node")

@@ -13,8 +13,7 @@ from fastapi.testclient import TestClient
 from raygnn.errors import ResourceError
 from raygnn.serving.app import build_app
 from raygnn.serving.gate import MAX_BODY_BYTES
-from raygnn.serving.limits import MAX_ELEMENTS
-from raygnn.serving.messages import Predict, Question, Refused, Score, TopK
+from raygnn.serving.messages import MAX_ELEMENTS, Predict, Question, Refused, Score, TopK
 
 
 def client(answer: Callable[[Question], Any], alive: Exception | None = None) -> TestClient:

@@ -19,7 +19,7 @@ from raygnn.loops.tasks.target import TaskArguments, TaskTarget, target_class
 
 if TYPE_CHECKING:
     from raygnn.config import Config, LoadedConfig
-    from raygnn.config.tasks_section import TaskEntry
+    from raygnn.config.sections import TaskEntry
 
 
 @dataclass(frozen=True)
