@@ -166,14 +166,10 @@ def _check(read: Sequence[Problem], overridden: Overridden, resolved: Interpolat
     problems = [
         *read,
         *early,
-        *(problem for problem in checked.problems if not _follows_from(early, problem)),
+        # A place whose value is unknown has no further problems.
+        *(p for p in checked.problems if not any(is_below(p.path, e.path) for e in early)),
     ]
     return replace(checked, problems=problems)
-
-
-def _follows_from(early: Sequence[Problem], problem: Problem) -> bool:
-    """Whether a problem is about a place whose value could not be found out."""
-    return any(is_below(problem.path, known.path) for known in early)
 
 
 def _defaults_beside(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,8 @@ def reference() -> str:
     """The page as Markdown."""
     parts = [_HEAD, "## Top level", "", *_table(Config)]
     for path, section in _subsections("", Config):
-        parts += ["", f"## {path}", "", *_intro(section), *_table(section)]
+        intro = [line.strip() for line in (section.__doc__ or "").strip().splitlines()]
+        parts += ["", f"## {path}", "", *intro, "", *_table(section)]
     parts += ["", "## Short names", "", *_short_names(), ""]
     return "\n".join(parts)
 
@@ -55,17 +56,13 @@ def config_keys() -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _intro(section: type[Section]) -> list[str]:
-    return [line.strip() for line in (section.__doc__ or "").strip().splitlines()] + [""]
-
-
 def _subsections(path: str, section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
     for name, field in section.model_fields.items():
         for inner in sections_in(field.annotation):
             if inner is Component:
                 continue
             inner_path = f"{path}.{name}" if path else name
-            if _is_list(field.annotation):
+            if any(typing.get_origin(member) is list for member in _members(field.annotation)):
                 inner_path += "[]"
             kinds = typing.get_args(_annotation_of(inner, "type"))
             title = f"{inner_path} ({kinds[0]})" if len(kinds) == 1 else inner_path
@@ -109,10 +106,6 @@ def _yaml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_yaml(item) for item in value) + "]"
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _is_list(annotation: Any) -> bool:
-    return any(typing.get_origin(member) is list for member in _members(annotation))
 
 
 def _members(annotation: Any) -> list[Any]:

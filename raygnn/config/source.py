@@ -298,8 +298,10 @@ def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any
         if isinstance(node, list) and (not isinstance(key, int) or key >= len(node)):
             raise _bad_index(here, len(node))
         child = node[key] if isinstance(node, list) else node.get(key)
-        is_named = follows in _COMPONENT_KEYS and _is_component(here)
-        if isinstance(child, str) and (is_named or _is_task(here)):
+        is_component = here[0] in {slot.path for slot in SLOTS.values()}
+        is_task = here[0] == "tasks" and depth == 2
+        is_named = is_task or (is_component and follows in _COMPONENT_KEYS)
+        if isinstance(child, str) and is_named:
             child = {"type": child}
         if child is None:
             if override.deletes:
@@ -322,14 +324,6 @@ def _nothing_to_delete(key: object, parent: Any) -> RuleError:
         f"{remedy}. To switch off a default, set it to null",
         id="override-deletes-nothing",
     )
-
-
-def _is_component(path: KeyPath) -> bool:
-    return path[0] in {slot.path for slot in SLOTS.values()}
-
-
-def _is_task(path: KeyPath) -> bool:
-    return path[0] == "tasks" and len(path) == 2
 
 
 def _bad_index(path: KeyPath, length: int) -> RuleError:

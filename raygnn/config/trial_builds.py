@@ -195,17 +195,14 @@ def _unknown_monitors(
         if monitor is None or section in left_out or not monitor.startswith("val/"):
             continue
         name = monitor.removeprefix("val/")
-        if _is_logged(name, known) or name.startswith(own):
+        # `loss`, a metric, or a term of one as `loss/mse`.
+        is_logged = any(name == other or name.startswith(f"{other}/") for other in known)
+        if is_logged or name.startswith(own):
             continue
         choices = [f"val/{choice}" for choice in known]
         remedy = choose_from(monitor, choices)
         rule = "no metric of this task has the name"
         yield Problem((section, key), rule, remedy, "monitor-unknown", repr(monitor))
-
-
-def _is_logged(name: str, known: Collection[str]) -> bool:
-    """Whether validation logs a name: `loss`, a metric, or a term of one as `loss/mse`."""
-    return any(name == other or name.startswith(f"{other}/") for other in known)
 
 
 def _own_metrics(config: Config) -> Iterator[str]:

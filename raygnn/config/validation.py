@@ -82,8 +82,9 @@ def validate(
     config, errors = _validated(Config, value, EACH_SECTION_ALONE)
     guessed = {
         path
-        for path in (_real_path(e["loc"], value, e["type"]) for e in errors if _wants_text(e))
-        if path in texts
+        for error in errors
+        if error["type"] == "string_type"
+        and (path := _real_path(error["loc"], value, "string_type")) in texts
     }
     if guessed:
         value = deepcopy(value)
@@ -145,10 +146,6 @@ def _validated(
         return None, list(error.errors(include_url=False, include_input=False))
 
 
-def _wants_text(error: Any) -> bool:
-    return bool(error["type"] == "string_type")
-
-
 def _translate(
     errors: Iterable[Any], value: Mapping[str, Any], root: type[BaseModel]
 ) -> Iterator[Problem]:
@@ -183,7 +180,7 @@ def _problem(
         remedy = choose_from(given, choices)
         return Problem(field_path, "unknown choice", remedy, id="config-choice")
     if kind == "union_tag_not_found":
-        types = [str(choice) for choice in _types_at(path, root)]
+        types = [choice for section in _sections_at(path, root) for choice in _literals(section)]
         remedy = choose_from("", types)
         return Problem((*path, "type"), "it is required", remedy, id="config-required")
     if kind in ("too_short", "too_long"):
@@ -246,10 +243,6 @@ def _keys_at(path: KeyPath, value: Mapping[str, Any], root: type[BaseModel]) -> 
     kind = value_at(value, (*path, "type"))
     matching = [s for s in sections if kind in _literals(s)] or sections
     return list(dict.fromkeys(name for section in matching for name in section.model_fields))
-
-
-def _types_at(path: KeyPath, root: type[BaseModel]) -> list[str]:
-    return [choice for section in _sections_at(path, root) for choice in _literals(section)]
 
 
 def _literals(section: type[BaseModel]) -> tuple[Any, ...]:

@@ -16,10 +16,15 @@ from raygnn.config import LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops.callback_list import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
-from raygnn.loops.early_stopping import best_tracker, early_stopper, plateau_monitor
+from raygnn.loops.early_stopping import (
+    BestWeights,
+    WeightAverage,
+    best_tracker,
+    early_stopper,
+    plateau_monitor,
+)
 from raygnn.loops.evaluation import evaluate_parts
 from raygnn.loops.gradients import Accumulation, GradReduction, JointAccumulation
-from raygnn.loops.kept_weights import BestWeights, WeightAverage
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.position import Position, RunningMean, is_due, limit_reached
 from raygnn.loops.task import EvalOutput, Task

@@ -19,8 +19,7 @@ from raygnn.metrics.diagnostics import (
     ErrorsByValue,
 )
 from raygnn.metrics.full_ranking import FullRanking, Links
-from raygnn.metrics.link_classification import LinkAUC, LinkAveragePrecision
-from raygnn.metrics.sampled_ranking import Hits, MeanReciprocalRank
+from raygnn.metrics.sampled_ranking import Hits, LinkAUC, LinkAveragePrecision, MeanReciprocalRank
 from raygnn.metrics.seed_metrics import (
     AUROC,
     R2,

@@ -326,7 +326,8 @@ def run_charts(
         # Both may have it, such as the training loss: the finer of the two is drawn.
         points = max(_points(history, name), _points(logged, name), key=len)
         lines = groups.setdefault(_group(name), [])
-        lines.append(Series(name, points, _color(name, len(lines))))
+        color = (len(lines) or int(name.startswith("val/"))) % NUM_COLORS
+        lines.append(Series(name, points, color))
     order = sorted(groups, key=lambda group: _place(group, _group(monitor)))
     return [
         Chart(
@@ -368,10 +369,6 @@ def _group(name: str) -> str:
     if name.startswith("perf/"):
         return name
     return name.partition("/")[2].partition("@")[0] or name
-
-
-def _color(name: str, index: int) -> int:
-    return (index or int(name.startswith("val/"))) % NUM_COLORS
 
 
 def _title(group: str) -> str:

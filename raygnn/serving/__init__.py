@@ -1,5 +1,5 @@
 """A trained model behind HTTP.
 
-A request passes `web_server` (its header), `gate` (token, body), `app` (route), `messages` and
-`limits` (content), a replica of `raygnn.runtime.serving` (a batch), and `answers` (the model).
+A request passes `web_server` (header, token, body), `app` (route), `messages` (content), a replica
+of `raygnn.runtime.serving` (a batch), and `answers` (the model).
 """

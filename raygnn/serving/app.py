@@ -18,8 +18,8 @@ from pydantic.json_schema import models_json_schema
 from raygnn import __version__
 from raygnn.errors import DataError, ResourceError
 from raygnn.serving import messages
-from raygnn.serving.gate import Gate, problem_response
 from raygnn.serving.messages import Answer, Question, Refused
+from raygnn.serving.web_server import Gate, problem_response
 
 #: Asks a replica; raises a ResourceError if no replica takes or answers the question.
 Ask: TypeAlias = Callable[[Question], Awaitable[Answer]]

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from raygnn.loops.callbacks import Callback
+from raygnn.loops.early_stopping import WeightAverage
 from raygnn.loops.engine import Engine
-from raygnn.loops.kept_weights import WeightAverage
 from tests.small_runs import run_rank, small_config, trained_weights
 
 DECAY = 0.75

@@ -22,8 +22,7 @@ from raygnn.data.filesystem import absolute, delete, join, write_bytes
 from raygnn.errors import CheckpointError
 from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.context import ProcessContext
-from raygnn.loops.early_stopping import BestTracker
-from raygnn.loops.kept_weights import BestWeights
+from raygnn.loops.early_stopping import BestTracker, BestWeights
 from raygnn.loops.position import Position
 from raygnn.outputs import run_folder as run_folder_module
 from raygnn.outputs.checkpoints import store as store_module

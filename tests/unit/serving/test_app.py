@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 
 from raygnn.errors import ResourceError
 from raygnn.serving.app import build_app
-from raygnn.serving.gate import MAX_BODY_BYTES
 from raygnn.serving.messages import MAX_ELEMENTS, Predict, Question, Refused, Score, TopK
+from raygnn.serving.web_server import MAX_BODY_BYTES
 
 
 def client(answer: Callable[[Question], Any], alive: Exception | None = None) -> TestClient:

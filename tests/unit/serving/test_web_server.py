@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("ray.serve")  # an extra
 import requests
 
-from raygnn.serving import gate, web_server
+from raygnn.serving import web_server
 from raygnn.serving.app import build_app
 from raygnn.serving.web_server import WebServer, listen
 from tests.errors import raises
@@ -23,7 +23,6 @@ from tests.wait_until import wait_until
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(web_server, "READ_WITHIN_S", 0.5)
-    monkeypatch.setattr(gate, "READ_WITHIN_S", 0.5)
 
     async def ask(question: Any) -> Any:
         return [{"id": 1, "prediction": 0}]
