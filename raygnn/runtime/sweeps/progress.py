@@ -22,6 +22,7 @@ from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.runtime.ray_internals import attribute
 from raygnn.runtime.sweeps.plan import TIME_ATTRIBUTE
 
+
 class SweepProgress(Callback):
     """A line when a trial starts and one when it ends, and validations every ten seconds.
 
