@@ -101,7 +101,7 @@ def predict(
         model: folder of a finished run or of an exported model.
         out: folder to write, with a table for each node type.
         overrides: of the config, as on the command line: `["--data.uri", "graph"]`.
-        data: a PyG `Data` or `HeteroData`, instead of a graph in `overrides`.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of a graph in `overrides`.
         task: of a model of several tasks the one whose output is written.
         what: embeddings, predictions or probabilities; None is predictions of a node task, else
             embeddings.

@@ -52,7 +52,7 @@ def presample(
         overrides: as on the command line.
         num_epochs: of training; None is those of the config, at most 10 or, of small epochs, as
             many as have 2,000 batches.
-        data: a PyG `Data` or `HeteroData`, instead of the config's `data` source.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
         allow_modules: modules of yours, or of libraries, whose classes the config may name.
     Returns:
         What was written.

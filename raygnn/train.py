@@ -52,7 +52,7 @@ def fit(
     Args:
         config: path or URI of a YAML file, or the config as a mapping.
         overrides: options as on the command line, such as `["--seed", "1"]`.
-        data: PyG `Data` or `HeteroData` to train on, instead of the config's `data`.
+        data: `GraphTables`, or PyG `Data` or `HeteroData`, instead of the config's `data`.
         model: a `torch.nn.Module` with its initial weights, or a class to build with `model.args`,
             instead of the config's `model.type`.
         allow_modules: modules whose classes the config may name, besides raygnn's and torch's.

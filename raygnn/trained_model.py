@@ -30,6 +30,7 @@ from raygnn.loops.process import process_prepared
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.to_pyg import to_pyg
 from raygnn.outputs.saved_model import SavedModel
+from raygnn.runtime.data_checks import open_outline
 from raygnn.runtime.data_source import ingest_options, open_bundle, open_tables
 
 
@@ -65,8 +66,9 @@ class TrainedModel(nn.Module):
 
     It reads tables as training did: its transforms, standardisation and units are the model's own,
     and nothing is fitted to a new graph. Each method takes a graph: the folder or URI of a graph,
-    a PyG `Data` or `HeteroData`, whose nodes are numbered from 0, or a `Bundle`; None takes the one
-    that the overrides of `load` name. `open` keeps a graph for several calls.
+    `GraphTables`, a PyG `Data` or `HeteroData`, whose nodes are numbered from 0, or a `Bundle`;
+    None takes the one that the overrides of `load` name, which may be a partitioned one. `open`
+    keeps a graph for several calls.
 
     Attributes:
         module: encoder with head or decoder, in evaluation mode; its weights have the names of
@@ -307,4 +309,6 @@ class TrainedModel(nn.Module):
                 f"model.predict('GRAPH') (that of training is {self._saved.graph}).",
                 id="data-source-missing",
             )
+        if data is None and section.mode == "partitioned":
+            return open_outline(loaded)
         return open_bundle(loaded, data, transforms=transforms)

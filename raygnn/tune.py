@@ -43,7 +43,7 @@ def sweep(
     Args:
         config: path or URI of a YAML file with a `tune` section, or the config as a mapping.
         overrides: as on the command line, e.g. `["--tune.num_samples", "8"]`.
-        data: a PyG `Data` or `HeteroData`, instead of the config's `data` source.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
         allow_modules: modules of yours, or of libraries, whose classes the config may name.
     Returns:
         A `Result` for each trial, with the trial's run folder as `path`, the metrics of its last

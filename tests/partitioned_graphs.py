@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,13 @@ from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.whole import open_partitioned
-from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import (
+    GraphTables,
+    TrainingRows,
+    edge_rows,
+    node_rows,
+    write_tables,
+)
 from raygnn.loops.task import TaskEnvironment
 from raygnn.runtime.data_checks import pairs_read
 from raygnn.sampling.parts import PartitionedGraph, map_parts
@@ -88,6 +94,23 @@ def ratings() -> GraphTables:
         },
         {("user", "rates", "film"): rows(300, features={"mood": mood})},
         label_edges={(("user", "likes", "film"), "positive"): rows(150)},
+    )
+
+
+def asked_shop() -> GraphTables:
+    """The shop with a training table: users at times, several rows of each, with two labels."""
+    rng, tables = np.random.default_rng(6), shop()
+    rows = {
+        "user": rng.integers(0, NUM_USERS, 200),
+        "at": rng.integers(0, 110, 200),
+        "y": rng.integers(0, 3, 200),
+        "word": rng.choice(["in", "out"], 200),
+    }
+    labels = {"y": "y", "word": "word"}
+    return replace(
+        tables,
+        label_edges={},
+        training_tables={"churn": TrainingRows(rows, "user", "user", labels, time="at")},
     )
 
 

@@ -91,7 +91,7 @@ class ColumnInfo:
             of a multi-label, its width.
         class_names: of a label that was given as strings, sorted; class i is class_names[i].
         unit: "us" of a time column that held dates: microseconds since 1970; else null.
-        statistics: of a dense feature with at least one row.
+        statistics: of a dense feature, or a time of a partitioned graph, with at least one row.
         transforms: of a feature of which any column has one.
         quantization: of floats that are stored as int8.
     """

@@ -161,14 +161,23 @@ def time_unit(graph: HasColumns, column: str) -> str | None:
 
 
 def latest_time(bundle: Bundle, column: str) -> Time | None:
-    """The latest time of any node or edge; null where none has one. Reads all of them."""
+    """The latest time of any node or edge; null where none has one.
+
+    Reads all of them, except those of a partitioned graph, whose record has their range.
+    """
     types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     found = []
     for type_ in types:
-        if column in bundle.columns(type_):
-            times = bundle.column(type_, column)
-            assert isinstance(times, np.ndarray)
-            if len(times):
-                found.append(np.fmax.reduce(times).item())
+        info = bundle.columns(type_).get(column)
+        if info is None:
+            continue
+        if bundle.is_of_parts and info.statistics is not None:
+            (latest,) = info.statistics.high
+            found.append(int(latest) if info.dtype.startswith("int") else latest)
+            continue
+        times = bundle.column(type_, column)
+        assert isinstance(times, np.ndarray)
+        if len(times):
+            found.append(np.fmax.reduce(times).item())
     numbers = [time for time in found if not math.isnan(time)]
     return max(numbers, default=None)

@@ -11,6 +11,7 @@ from torch import nn
 from raygnn.config import build
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import redact
+from raygnn.data.partition.part import Outline
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.several_tasks.task import weights_of_task
@@ -19,7 +20,7 @@ from raygnn.models.graph_inputs import reads_src_degree
 from raygnn.outputs.model_export import read_weights
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel import collectives
-from raygnn.sampling.parts import PartitionedGraph
+from raygnn.sampling.parts import PartitionedGraph, map_parts
 
 
 def set_up_task(
@@ -32,9 +33,11 @@ def set_up_task(
 
     Args:
         bundle: a graph that fits the model, or `schema_bundle`.
-        parts: of a partitioned graph, of which the bundle is the outline.
+        parts: of a partitioned graph, of which the bundle is the outline; None maps them here.
     """
     loaded, spec = saved.loaded, saved.spec
+    if parts is None and isinstance(bundle, Outline):
+        parts = map_parts(loaded.config.data.uri or "", bundle)
     rank, world_size = collectives.rank(), collectives.world_size()
     env = TaskEnvironment(loaded, bundle, rank, world_size, device, spec, parts)
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)

@@ -62,15 +62,18 @@ def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
         )
 
 
-def with_time_defaults(loaded: LoadedConfig) -> LoadedConfig:
+def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> LoadedConfig:
     """Completes `sampling` for a task that learns rows with times, if the graph has times.
 
     Temporal sampling is on, takes the latest neighbors, and gives each row a neighborhood of its
     own, so that predictions do not depend on the other rows of a batch. Keys that the config sets
     stay; `sampling.temporal: null` turns all of it off.
+
+    Args:
+        tables: URI of graph tables in place of the config's source.
     """
     config = loaded.config
-    sampling, uri = config.sampling, config.data.uri
+    sampling, uri = config.sampling, tables or config.data.uri
     is_off = sampling.temporal is None and "temporal" in sampling.model_fields_set
     may_learn_rows = [task for task in config.single_tasks if _may_learn_rows(task)]
     if uri is None or is_off or not may_learn_rows:
@@ -78,10 +81,10 @@ def with_time_defaults(loaded: LoadedConfig) -> LoadedConfig:
     if not sampling.draws_neighbors or sampling.ppr is not None:
         return loaded
     try:
-        has_times, tables = _declared_times(config, uri)
+        has_times, of_tables = _declared_times(config, uri)
     except RaygnnError:  # reported when the graph is opened
         return loaded
-    if not has_times or not any(_learns_times(task, tables) for task in may_learn_rows):
+    if not has_times or not any(_learns_times(task, of_tables) for task in may_learn_rows):
         return loaded
     temporal = sampling.temporal or TemporalSampling()
     draws = sampling.is_labor or sampling.replace or sampling.weight is not None

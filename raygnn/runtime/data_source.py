@@ -36,7 +36,7 @@ def check_source(loaded: LoadedConfig, data: Any) -> None:
     """Checks that there is one source of the graph.
 
     Args:
-        data: a PyG `Data` or `HeteroData` in place of the config's source.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
     Raises:
         ConfigError: no source, or two.
     """
@@ -66,7 +66,7 @@ def open_bundle(
     same path from there.
 
     Args:
-        data: a PyG `Data` or `HeteroData` in place of the config's source.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
         on_cluster: tables that are not small are ingested by Ray, which must have been started.
         transforms: of features that are transformed as in an earlier training.
     Raises:
@@ -98,7 +98,7 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
     """URI of the configured graph as graph tables. Writes them first if needed.
 
     Args:
-        data: a PyG `Data` or `HeteroData` in place of the config's source.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
     Raises:
         ConfigError: no source, or two.
     """
@@ -119,16 +119,15 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
             id="partition-as-tables",
         )
     if data is not None:
-        uri = _write_pyg(data, cache_dir)
+        uri = _write_data(data, cache_dir)
     elif section.synthetic is not None:
         uri = _write_synthetic(section.synthetic.type, section.synthetic.args, cache_dir)
     elif section.type is not None:
         from raygnn.config import Component
 
         component = Component(type=section.type, args=section.args)
-        uri = _write_pyg(
-            _single_graph(build(component, "dataset", loaded.allow_modules)), cache_dir
-        )
+        made = build(component, "dataset", loaded.allow_modules)
+        uri = _write_data(_single_graph(made), cache_dir)
     return uri
 
 
@@ -220,17 +219,20 @@ def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str |
     )
 
 
-def _write_pyg(data: Any, cache_dir: str | None) -> str:
+def _write_data(data: Any, cache_dir: str | None) -> str:
     from raygnn.data.convert.pyg import tables_from_pyg
+    from raygnn.data.tables.graph_tables import GraphTables
 
-    tables = tables_from_pyg(data)
-    return _write_once(cache_dir, f"pyg-{_content_key(tables)[:20]}", lambda: tables)
+    is_tables = isinstance(data, GraphTables)
+    tables, kind = (data, "tables") if is_tables else (tables_from_pyg(data), "pyg")
+    return _write_once(cache_dir, f"{kind}-{_content_key(tables)[:20]}", lambda: tables)
 
 
 def _content_key(tables: GraphTables) -> str:
     """sha256 over the tables' schemas and buffers, and over what their columns mean."""
     digest = hashlib.sha256()
     parts: list[tuple[Any, Any]] = [*tables.nodes.items(), *tables.edges.items()]
+    parts += [*tables.label_edges.items(), *tables.training_tables.items()]
     for name, rows in sorted(parts, key=lambda part: str(part[0])):
         table = rows.table.combine_chunks()
         digest.update(repr((name, replace(rows, table=None), table.schema)).encode())

@@ -42,7 +42,7 @@ def launch(loaded: LoadedConfig, *, data: Any = None, dry_run: bool = False) -> 
     torchrun's processes); else in workers of Ray Train.
 
     Args:
-        data: a PyG `Data` or `HeteroData` in place of the config's source.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
         dry_run: a few batches of everything, in a temporary folder that is then deleted.
     """
     if dry_run:
@@ -66,16 +66,18 @@ def _launch(loaded: LoadedConfig, data: Any, tried: Training | None = None) -> O
             id="sweep-as-run",
         )
     check_source(loaded, data)
-    if data is None:
-        loaded = with_time_defaults(loaded)
+    tables = None if data is None else tables_uri(loaded, data)
+    loaded = with_time_defaults(loaded, tables)
     name = loaded.config.run.name or default_name(loaded)
     check_writable(check_run_folder(loaded, name), loaded.config.run)
     if loaded.config.scaling.max_workers == 0:
-        return _run_in_process(loaded, name, data, tried)
-    return _run_on_ray(loaded, name, data, tried)
+        return _run_in_process(loaded, name, tables, tried)
+    return _run_on_ray(loaded, name, tables, tried)
 
 
-def _run_in_process(loaded: LoadedConfig, name: str, data: Any, tried: Training | None) -> Outcome:
+def _run_in_process(
+    loaded: LoadedConfig, name: str, tables: str | None, tried: Training | None
+) -> Outcome:
     from raygnn.loops.context import ProcessContext
     from raygnn.parallel import collectives
     from raygnn.parallel.agreement import agreement
@@ -84,7 +86,7 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, tried: Training 
 
     loaded.check_arguments()
     scaling = loaded.config.scaling
-    bundle = open_graph(loaded, data)
+    bundle = open_graph(loaded, tables)
     spec = find_spec(loaded, bundle)
     parts = None
     if isinstance(bundle, Outline):
@@ -105,13 +107,15 @@ def _run_in_process(loaded: LoadedConfig, name: str, data: Any, tried: Training 
         context.close()
 
 
-def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, tried: Training | None) -> Outcome:
+def _run_on_ray(
+    loaded: LoadedConfig, name: str, tables: str | None, tried: Training | None
+) -> Outcome:
     connect(loaded.check_arguments)
     from raygnn.runtime.preflight import plan_resources
     from raygnn.runtime.ray_train import train_on_ray
 
     resources = plan_resources(loaded.config)
-    bundle = open_graph(loaded, data, on_cluster=True)
+    bundle = open_graph(loaded, tables, on_cluster=True)
     spec = find_spec(loaded, bundle)
     samples = _open_samples(loaded, bundle, spec)
     needs = needs_of(loaded.config, bundle, spec)
@@ -128,11 +132,15 @@ def _run_on_ray(loaded: LoadedConfig, name: str, data: Any, tried: Training | No
     return Outcome(folder, metrics)
 
 
-def open_graph(loaded: LoadedConfig, data: Any, on_cluster: bool = False) -> Bundle:
-    """The bundle of the configured graph, or the outline of a partitioned one."""
-    if loaded.config.data.mode == "partitioned":
+def open_graph(loaded: LoadedConfig, tables: str | None, on_cluster: bool = False) -> Bundle:
+    """The bundle of the configured graph, or the outline of a partitioned one.
+
+    Args:
+        tables: URI of graph tables in place of the config's source.
+    """
+    if tables is None and loaded.config.data.mode == "partitioned":
         return open_outline(loaded)
-    uri = tables_uri(loaded, data)
+    uri = tables or tables_uri(loaded, None)
     check_schema(loaded, uri)
     return open_training_tables(loaded, uri, on_cluster)
 

@@ -64,7 +64,7 @@ def launch_inference(
     torchrun's processes); else in workers of Ray Train.
 
     Args:
-        data: a PyG `Data` or `HeteroData` in place of the config's source.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
     Returns:
         The manifest of what was written.
     """

@@ -20,7 +20,7 @@ from raygnn.data.partition.record import RECORD_NAME as PARTITION_NAME
 from raygnn.errors import DataError, ResourceError
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import find_spec, with_time_defaults
-from raygnn.runtime.data_source import check_source
+from raygnn.runtime.data_source import check_source, tables_uri
 from raygnn.runtime.launch import open_graph
 from raygnn.runtime.stored_samples import (
     Loaders,
@@ -62,15 +62,15 @@ def presample(
     Args:
         num_epochs: of training; None is those of the config, at most 10 or, of small epochs, as
             many as have 2,000 batches.
-        data: a PyG `Data` or `HeteroData` in place of the config's source.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
     Raises:
         DataError: the graph is a partitioned one; or the folder has neighborhoods of another graph
             or config, or a node does not see it.
         ResourceError: they do not fit on the disk.
     """
     check_source(loaded, data)
-    if data is None:
-        loaded = with_time_defaults(loaded)
+    tables = None if data is None else tables_uri(loaded, data)
+    loaded = with_time_defaults(loaded, tables)
     config = loaded.config
     assert config.data.samples is not None
     _check_tables(config.data.uri)
@@ -79,7 +79,7 @@ def presample(
         connect(loaded.check_arguments)
     else:
         loaded.check_arguments()
-    bundle = open_graph(loaded, data, on_cluster=on_ray)
+    bundle = open_graph(loaded, tables, on_cluster=on_ray)
     spec = find_spec(loaded, bundle)
     loaders = sampled_loaders(loaded, bundle, spec)
     if num_epochs is None:

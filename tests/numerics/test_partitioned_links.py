@@ -18,7 +18,7 @@ from raygnn.loops.tasks.link_rules import with_reverses
 from raygnn.sampling import LocalGraphStore
 from raygnn.sampling.partitioned_stores import PartitionedGraphStore
 from raygnn.sampling.parts import map_parts
-from tests.partitioned_graphs import Parted, friends, ratings, shop
+from tests.partitioned_graphs import Parted, asked_shop, friends, ratings, shop
 from tests.tiers import slow
 
 HASH = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
@@ -29,10 +29,12 @@ TEMPORAL = {"type": "temporal", "quantiles": [0.6, 0.8]}
 def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Parted]:
     @cache
     def make(name: str, num_parts: int) -> Parted:
-        tables = {"shop": shop, "ratings": ratings}.get(name, friends)()
+        made = {"shop": shop, "ratings": ratings, "asked shop": asked_shop}
+        tables = made.get(name, friends)()
         options = {
             "shop": IngestOptions(reverse_edges=True),
             "ratings": IngestOptions(reverse_edges=True),
+            "asked shop": IngestOptions(reverse_edges=True),
             "friends": IngestOptions(),
             "undirected": IngestOptions(undirected=True),
         }[name]
@@ -60,6 +62,15 @@ def _edges(**changes: Any) -> dict[str, Any]:
         "metrics": [],
         "model__type": "RGCN",
         **changes,
+    }
+
+
+def _rows(**sampling: Any) -> dict[str, Any]:
+    return {
+        "task": {"type": "node_classification", "args": {"label": "y"}},
+        "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
+        "sampling": {"fanouts": [4, 3], "disjoint": True, **sampling},
+        "metrics": [],
     }
 
 
@@ -116,6 +127,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             model__type="RGCN",
         ),
     ),
+    "rows, last neighbors": ("asked shop", _rows(temporal={"strategy": "last"})),
+    "rows, LABOR": ("asked shop", _rows(temporal={}, type="labor")),
+    "rows until a time": ("asked shop", _rows(temporal={"until": {"test": 40}})),
 }
 
 

@@ -3,77 +3,99 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 from pydantic import ValidationError
 
 import raygnn
 import raygnn.infer
 import raygnn.train
-from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.tables.graph_tables import (
+    GraphTables,
+    NodeRows,
+    TrainingRows,
+    edge_rows,
+    node_rows,
+    write_tables,
+)
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import NewRows, Predict, Predictions, Refused
 from tests.errors import raises
 from tests.numerics.infer.conftest import dates
+from tests.tiers import slow
 
 NUM_USERS, NUM_ITEMS, NUM_DAYS, WINDOW = 120, 30, 240, 30
 BUYS = ("user", "buys", "item")
 ASKED = np.arange(WINDOW, NUM_DAYS, WINDOW)
+#: Settings that choose how neighbors are sampled.
+DRAWS = {
+    "last": ["--sampling.temporal.strategy", "last"],
+    "uniform": ["--sampling.temporal.strategy", "uniform"],
+    "labor": ["--sampling.temporal.strategy", "uniform", "--sampling.type", "labor"],
+}
 
 
 @dataclass(frozen=True)
 class Shop:
-    """Purchases, in the order of days."""
+    """Purchases, in the order of days, and items in the order of the days since when they exist."""
 
     user: np.ndarray
     item: np.ndarray
     day: np.ndarray
+    since: np.ndarray
+    price: np.ndarray
 
     @classmethod
     def random(cls, seed: int, num: int = 4000) -> Shop:
         rng = np.random.default_rng(seed)
         rate = rng.permutation(np.linspace(0.1, 2, NUM_USERS))
         user = rng.choice(NUM_USERS, num, p=rate / rate.sum())
-        return cls(user, rng.integers(0, NUM_ITEMS, num), np.sort(rng.integers(0, NUM_DAYS, num)))
+        day = np.sort(rng.integers(0, NUM_DAYS, num))
+        since = np.sort(np.append(-1, rng.integers(-99, NUM_DAYS, NUM_ITEMS - 1)))
+        item = rng.integers(0, np.searchsorted(since, day, side="right"))
+        return cls(user, item, day, since, rng.random(NUM_ITEMS, np.float32))
 
-    def write(self, folder: Path, labels: np.ndarray, seed: int = 0) -> str:
+    def after(self, day: int, rng: np.random.Generator) -> Shop:
+        """The same until the end of a day; then other purchases, items and prices."""
+        past, known = self.day <= day, int((self.since <= day).sum())
+        later, others = int(rng.integers(0, 2 * (~past).sum())), int(rng.integers(1, 40))
+        return Shop(
+            np.append(self.user[past], rng.integers(0, NUM_USERS, later)),
+            np.append(self.item[past], rng.integers(0, known + others, later)),
+            np.append(self.day[past], rng.integers(day + 1, 400, later)),
+            np.append(self.since[:known], np.sort(rng.integers(day + 1, 400, others))),
+            np.append(self.price[:known], rng.random(others, np.float32)),
+        )
+
+    def tables(self, labels: np.ndarray) -> GraphTables:
         """Graph tables with a training table of all users at all days that are asked for.
 
         Args:
             labels: [NUM_USERS, len(ASKED)].
         """
-        x = np.random.default_rng(seed).random((NUM_ITEMS, 3), np.float32)
+        items = {"id": np.arange(len(self.since)), "price": self.price, "since": dates(self.since)}
         nodes = {
             "user": node_rows(np.arange(NUM_USERS), {"x": np.ones((NUM_USERS, 1), np.float32)}),
-            "item": node_rows(np.arange(NUM_ITEMS), {"x": x}),
+            "item": NodeRows(pd.DataFrame(items), "id", {"x": "price"}, time="since"),
         }
         edges = {BUYS: edge_rows(self.user, self.item, time=dates(self.day))}
-        path = Path(write_tables(GraphTables(nodes, edges), str(folder)))
-        rows = pd.DataFrame(
-            {
-                "user": np.repeat(np.arange(NUM_USERS), len(ASKED)),
-                "at": dates(np.tile(ASKED, NUM_USERS)),
-                "label": labels.reshape(-1),
-            }
-        )
-        rows.to_parquet(folder / "rows.parquet")
-        manifest = yaml.safe_load(path.read_text())
-        manifest["training_tables"] = {
-            "active": {
-                "files": "rows.parquet",
-                "node_type": "user",
-                "node": "user",
-                "time": "at",
-                "labels": {"y": "label"},
-            }
+        rows = {
+            "user": np.repeat(np.arange(NUM_USERS), len(ASKED)),
+            "at": dates(np.tile(ASKED, NUM_USERS)),
+            "label": labels.reshape(-1),
         }
-        path.write_text(yaml.safe_dump(manifest))
+        made = TrainingRows(pd.DataFrame(rows), "user", "user", {"y": "label"}, time="at")
+        return GraphTables(nodes, edges, training_tables={"active": made})
+
+    def write(self, folder: Path, labels: np.ndarray) -> str:
+        write_tables(self.tables(labels), str(folder))
         return str(folder)
 
     def counts(self, first: int, last: int) -> np.ndarray:
@@ -87,7 +109,7 @@ class Shop:
 
 def _config(folder: Path, graph: str, **changes: Any) -> dict[str, Any]:
     return {
-        "data": {"uri": graph, "cache_dir": str(folder / "cache"), "reverse_edges": True},
+        "data": {"uri": graph, "cache_dir": str(folder / "cache")},
         "task": "node_classification",
         "model": {"type": "Hetero", "args": {"hidden_channels": 32}},
         "training": {"max_epochs": 12},
@@ -119,43 +141,46 @@ def test_recent_purchases_are_learned(busy: tuple[Any, str]) -> None:
     assert "baseline/last_label/test/accuracy" in result.metrics
 
 
+@pytest.mark.parametrize("mode", ["in_memory", "partitioned"])
+@pytest.mark.parametrize("draws", DRAWS)
+@pytest.mark.parametrize("day", [30, *slow(120, 200)])
 def test_nothing_later_than_a_row_changes_a_bit_of_its_prediction(
-    busy: tuple[Any, str], shop: Shop, tmp_path: Path
+    busy: tuple[Any, str], shop: Shop, tmp_path: Path, draws: str, mode: str, day: int
 ) -> None:
+    """Rows of every table are changed, added and removed. Presampled batches are those of memory:
+    see tests/runs/test_presampled.py.
+    """
     result, graph = busy
-    rows = pd.DataFrame({"id": np.arange(NUM_USERS)})
-    model = result.model
-    for day in (30, 120, 200):
-        past, rng = shop.day <= day, np.random.default_rng(day)
-        later = int(rng.integers(0, 2 * (~past).sum()))
-        other = Shop(
-            np.append(shop.user[past], rng.integers(0, NUM_USERS, later)),
-            np.append(shop.item[past], rng.integers(0, NUM_ITEMS, later)),
-            np.append(shop.day[past], rng.integers(day + 1, 400, later)),
-        )
-        labels = rng.integers(0, 2, (NUM_USERS, len(ASKED)))
-        changed = other.write(tmp_path / str(day), labels)
-        asked = rows.assign(time=pd.Timestamp("1970-01-01") + pd.Timedelta(days=day))
-        found, expected = (
-            model.predict(uri, rows=asked, what="probabilities") for uri in (changed, graph)
-        )
-        assert found.arrow.equals(expected.arrow)
-    asked = rows.assign(time=pd.Timestamp("1970-01-01") + pd.Timedelta(days=30))
-    now = model.predict(graph, what="probabilities")
-    assert not np.array_equal(now["probability"], expected["probability"])
+    rng = np.random.default_rng(day)
+    labels = rng.integers(0, 2, (NUM_USERS, len(ASKED)))
+    changed = shop.after(day, rng).write(tmp_path / "tables", labels)
+    at = pd.Timestamp("1970-01-01") + pd.Timedelta(days=day)
+    asked = pd.DataFrame({"id": np.arange(NUM_USERS), "time": at})
+    given: dict[str, Any] = {"rows": asked, "what": "probabilities"}
+    source = ["--data.uri", changed]
+    if mode == "partitioned":
+        options = IngestOptions(reverse_edges=True)
+        partition(changed, tmp_path / "parts", Partitioning(3, "range"), options)
+        source = ["--data.mode", "partitioned", "--data.uri", str(tmp_path / "parts")]
+    before, after = (
+        raygnn.load(str(result.path), [*DRAWS[draws], *uri])
+        for uri in (["--data.uri", graph], source)
+    )
+    assert after.predict(**given).arrow.equals(before.predict(**given).arrow)
+    later = {**given, "rows": asked.assign(time=at + pd.Timedelta(days=20))}
+    assert not after.predict(**later).arrow.equals(before.predict(**later).arrow)
 
 
-@pytest.mark.parametrize("strategy", ["last", "uniform"])
-def test_the_future_says_nothing(shop: Shop, tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize("draws", DRAWS)
+def test_the_future_says_nothing(shop: Shop, tmp_path: Path, draws: str) -> None:
     """Labels follow from what is bought after each row alone: chance must come out."""
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 2, (NUM_USERS, len(ASKED)))
     user, asked = np.nonzero(labels)
     day = ASKED[asked] + rng.integers(1, WINDOW, len(user))
-    late = Shop(user, rng.integers(0, NUM_ITEMS, len(user)), day)
+    late = replace(shop, user=user, item=rng.integers(0, NUM_ITEMS, len(user)), day=day)
     graph = late.write(tmp_path / "graph", labels)
-    config = _config(tmp_path, graph, sampling={"temporal": {"strategy": strategy}})
-    found = raygnn.train.fit(config)
+    found = raygnn.train.fit(_config(tmp_path, graph), DRAWS[draws])
     assert 0.3 < found.metrics["test/auroc"] < 0.7
 
 
@@ -167,7 +192,7 @@ def test_each_way_to_ask_gives_the_same(
     model = result.model
     table = model.predict(graph, rows="active", split="test").to_pandas()
     assert set(table.columns) == {"id", "time", "prediction", "probability"}
-    rows = pd.read_parquet(Path(graph) / "rows.parquet").rename(
+    rows = pd.read_parquet(Path(graph) / "training_tables/active").rename(
         columns={"user": "id", "at": "time"}
     )
     own = model.predict(graph, rows=rows).to_pandas()
@@ -245,7 +270,9 @@ def test_new_nodes_and_events_are_seen_from_their_time_on(
     source, target, time = (pd.Series([b[k] for b in bought]) for k in ("source", "target", "time"))
     nodes = {
         "user": node_rows(np.array([NUM_USERS]), {"x": np.ones((1, 1), np.float32)}),
-        "item": node_rows(np.array([NUM_ITEMS]), {"x": np.ones((1, 3), np.float32)}),
+        "item": NodeRows(
+            {"id": [NUM_ITEMS], "price": [1.0], "since": dates(np.array([0]))}, "id", time="since"
+        ),
     }
     edges = {BUYS: edge_rows(source, target, time=pd.to_datetime(time).to_numpy("M8[us]"))}
     today = Path(write_tables(GraphTables(nodes, edges), str(tmp_path / "today"))).parent
@@ -267,6 +294,21 @@ def test_the_graph_of_a_split_can_end(busy: tuple[Any, str], tmp_path: Path) -> 
     best = [run.metrics_dataframe["val/auroc"].max() for run in (result, frozen)]
     assert best[0] == best[1]
     assert frozen.metrics["test/auroc"] == 0.5
+
+
+def test_tables_in_memory_are_those_of_a_folder(
+    busy: tuple[Any, str], shop: Shop, tmp_path: Path
+) -> None:
+    """DataFrames and arrays in place of files, with temporal sampling by default."""
+    result, graph = busy
+    tables = shop.tables((shop.counts(-WINDOW, 0) > 4).astype(np.int64))
+    config = _config(tmp_path, graph)
+    del config["data"]["uri"]
+    found = raygnn.train.fit(config, data=tables)
+    for name in ("val/loss", "test/loss", "test/auroc"):
+        assert found.metrics[name] == result.metrics[name]
+    own = result.model.predict(tables, rows="active", split="test")
+    assert own.arrow.equals(result.model.predict(graph, rows="active", split="test").arrow)
 
 
 def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:

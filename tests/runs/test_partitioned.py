@@ -24,7 +24,7 @@ from raygnn.data.tables.graph_tables import node_rows, write_tables
 from raygnn.runtime.data_source import tables_uri
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
-from tests.partitioned_graphs import friends, ratings, shop
+from tests.partitioned_graphs import asked_shop, friends, ratings, shop
 from tests.partitioned_runs import LINKS, parts_config, planted_parts
 from tests.small_runs import run_rank
 from tests.social_tables import social_tables, write_social
@@ -66,6 +66,36 @@ def test_a_run_of_edges_has_the_bits_and_predictions_of_one_in_memory(tmp_path: 
     expected = _inferred(tmp_path, tables, raygnn.infer.predict, "exact", *both_ways)
     assert len(found) == 300
     assert found.equals(expected)
+
+
+def test_rows_of_a_training_table_are_learned_and_predicted_as_in_memory(tmp_path: Path) -> None:
+    uri = write_tables(asked_shop(), str(tmp_path / "tables"))
+    options = IngestOptions(reverse_edges=True)
+    partition(uri, tmp_path / "parts", Partitioning(3, "range"), options)
+    parts = tmp_path / "parts"
+    _assert_equals_in_memory(
+        tmp_path,
+        parts,
+        task={"type": "node_classification", "args": {"label": "word"}},
+        sampling={"fanouts": [4, 3], "temporal": {"strategy": "last"}, "disjoint": True},
+        model={"type": "Hetero", "args": {"hidden_channels": 8}},
+        metrics=[{"type": "auroc"}],
+    )
+    models = [
+        raygnn.load(str(tmp_path / "parted" / "run"), graph)
+        for graph in (
+            ["--data.mode", "partitioned", "--data.uri", str(parts)],
+            ["--data.uri", uri, "--data.reverse_edges", "true"],
+        )
+    ]
+    asked: Any
+    own = {"id": [7, 3], "time": [50, 9]}
+    for asked in ({"rows": "churn", "split": "test"}, {"rows": own}, {"rows": {"id": [7]}}, {}):
+        found, expected = (model.predict(**asked) for model in models)
+        assert len(found) > 0
+        assert found.arrow.equals(expected.arrow)
+    judged, expected_metrics = (model.evaluate(split="test") for model in models)
+    assert judged == expected_metrics
 
 
 def test_a_run_on_parts_says_how_to_use_it(

@@ -21,6 +21,7 @@ from raygnn.sampling.presampled.record import RECORD_NAME
 from raygnn.sampling.presampled.stored_samples import write_file
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
+from tests.partitioned_graphs import asked_shop
 from tests.partitioned_runs import LINKS, planted_parts
 from tests.small_runs import small_config
 
@@ -59,6 +60,20 @@ def test_a_run_has_the_bits_of_a_live_one(
 
 def test_links(tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _assert_equals_live(tmp_path, planted, monkeypatch, **LINKS)
+
+
+@pytest.mark.parametrize("draws", [{"temporal": {"strategy": "last"}}, {"type": "labor"}])
+def test_rows_of_a_training_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draws: dict[str, Any]
+) -> None:
+    uri = write_tables(asked_shop(), str(tmp_path / "tables"))
+    changes: dict[str, Any] = {
+        "task": {"type": "node_classification", "args": {"label": "y"}},
+        "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
+        "sampling": {"fanouts": [4, 3], **draws},
+        "metrics": [],
+    }
+    _assert_equals_live(tmp_path, uri, monkeypatch, **changes)
 
 
 def _train(folder: Path, uri: str, samples: Path, **changes: Any) -> None:

@@ -190,8 +190,10 @@ class Moments:
 Columns = Mapping[str, tuple[Sequence[ColumnInfo], Sequence[Path]]]
 
 
-def measure_features(columns: Columns, schedule: Schedule) -> dict[str, tuple[ColumnInfo, ...]]:
-    """Adds the statistics of dense features.
+def measure_features(
+    columns: Columns, schedule: Schedule, *, with_times: bool = False
+) -> dict[str, tuple[ColumnInfo, ...]]:
+    """Adds the statistics of dense features, and of times if asked.
 
     Rows are cut into blocks by their number in the part, and merged in their order: the statistics
     have the same bits for any number of shards and threads.
@@ -205,7 +207,7 @@ def measure_features(columns: Columns, schedule: Schedule) -> dict[str, tuple[Co
         (name, info.name, task)
         for name, (infos, folders) in columns.items()
         for info in infos
-        if info.role == "feature" and not info.sparse
+        if not info.sparse and (info.role == "feature" or (with_times and info.role == "time"))
         for task in _cut_column(
             [column_path(folder, info.name) for folder in folders], info.quantization
         )

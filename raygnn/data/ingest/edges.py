@@ -34,7 +34,7 @@ from raygnn.data.ingest.sort_edges import (
     move_to_buckets,
     order_buckets,
 )
-from raygnn.data.ingest.table_plan import EdgePlan, plan_reverse
+from raygnn.data.ingest.table_plan import EdgePlan, TrainingPlan, plan_reverse
 from raygnn.data.manifest import Manifest, reverses
 from raygnn.errors import DataError
 
@@ -91,12 +91,11 @@ def build_edges(
         ]
         for plan in plans
     ]
-    flat = [task for group in tasks for task in group]
-    for task in flat:
-        create_edge_arrays(task)
-    done = iter(context.schedule(OnAnyNode(convert_edges), flat, "reading edges"))
-    results = [[next(done) for _ in group] for group in tasks]
-    report_edges(plans, num_rows, results, context)
+    for group in tasks:
+        for task in group:
+            create_edge_arrays(task)
+    results = context.run(OnAnyNode(convert_edges), tasks, "reading edges")
+    report_rows(plans, num_rows, results, context)
     rows = [
         [
             EdgeRows(task.folder, classes)
@@ -134,32 +133,39 @@ def build_edges(
     ]
 
 
-def report_edges(
-    plans: Sequence[EdgePlan],
+def report_rows(
+    plans: Sequence[EdgePlan | TrainingPlan],
     num_rows: Sequence[int],
     results: Sequence[Sequence[ReadResult]],
     context: BuildContext,
-) -> None:
-    """Raises the problems of edge tables, or reports them if bad rows are dropped.
+) -> list[int]:
+    """Raises the problems of tables, or reports them if bad rows are dropped.
 
     Args:
         num_rows: of each table.
         results: of the pieces of each table.
+    Returns:
+        Number of rows of each table that are kept.
     Raises:
         DataError: rows break rules, or none would be left.
     """
     context.report(
         merge(finding for found in results for result in found for finding in result.findings)
     )
+    num_kept = []
     for plan, count, found in zip(plans, num_rows, results, strict=True):
         num_dropped = sum(result.num_bad for result in found)
         if num_dropped and num_dropped == count:
             raise DataError(
                 f"{plan.table}: data.on_error=drop left none of its {num_dropped:,} rows.",
-                id="edges-all-dropped",
+                id="edges-all-dropped"
+                if isinstance(plan, EdgePlan)
+                else "training-rows-all-dropped",
             )
         if num_dropped:
-            context.say(f"dropped {num_dropped:,} edges of type {plan.name}")
+            context.say(f"dropped {num_dropped:,} {plan.what}")
+        num_kept.append(count - num_dropped)
+    return num_kept
 
 
 def records_of_edges(

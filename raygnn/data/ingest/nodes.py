@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from raygnn.data.ingest.pieces import Piece, cut_table
 from raygnn.data.ingest.read_rows import (
     BAD,
     NO_ID,
+    OTHER,
     NodeTask,
     ReadResult,
     TrainingTask,
@@ -29,8 +31,6 @@ from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import BuildContext, OnAnyNode
 from raygnn.data.ingest.table_plan import NodePlan
 from raygnn.errors import DataError
-
-_KEPT = "kept.npy"
 
 
 def find_repeated(
@@ -126,12 +126,45 @@ def gather_nodes(
     gather_ids(sources, plan.id_kind, folder)
     if plan.split is not None:
         gather_rows(sources, SPLIT, folder)
-    for column in plan.columns:
+    gather_columns(plan.columns, sources, folder, classes)
+    for sparse in plan.sparse:
+        gather_sparse(sources, sparse.name, folder)
+
+
+def gather_columns(
+    columns: Sequence[DensePlan],
+    sources: Sequence[Source],
+    folder: Path,
+    classes: Sequence[Mapping[str, np.ndarray]] | None,
+) -> None:
+    """Writes rows of dense columns into a folder, with the classes of `gather_nodes`."""
+    for column in columns:
         is_named = column.label == "class_name" and classes is not None
         tables = [found[column.name] for found in classes or ()] if is_named else None
         gather_rows(sources, column_path(Path(), column.name), folder, tables)
-    for sparse in plan.sparse:
-        gather_sparse(sources, sparse.name, folder)
+
+
+def keep_rows(
+    folder: Path,
+    kept: Iterable[np.ndarray],
+    work: Path,
+    gather: Callable[[Sequence[Source], Path], None],
+) -> None:
+    """Reduces the arrays of a folder to some of their rows.
+
+    Args:
+        kept: numbers of the rows of each piece, ascending.
+        work: folder for files of the ingest alone.
+        gather: writes rows of sources into a new folder.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    sources: list[Source] = []
+    for number, rows in enumerate(kept):
+        np.save(work / f"{number}.npy", rows)
+        sources.append((folder, Rows(work / f"{number}.npy")))
+    gather(sources, work / "kept")
+    shutil.rmtree(folder)
+    (work / "kept").rename(folder)
 
 
 def gather_sparse(sources: Sequence[Source], name: str, folder: Path) -> None:
@@ -168,11 +201,10 @@ def build_nodes(
             NodeTask(piece, plan, folder, piece.row_start, work / name / str(piece.row_start))
             for piece in cut_table(tables[name])
         ]
-    flat = [task for group in tasks.values() for task in group]
     num_rows = sum(table.num_rows for table in tables.values())
     context.say(f"reading {num_rows:,} nodes of {len(plans)} type(s)")
-    done = iter(context.schedule(OnAnyNode(convert_nodes), flat, "reading nodes"))
-    results = {name: [next(done) for _ in group] for name, group in tasks.items()}
+    done = context.run(OnAnyNode(convert_nodes), list(tasks.values()), "reading nodes")
+    results = dict(zip(tasks, done, strict=True))
     indexes, repeated = {}, {}
     findings: list[Finding] = []
     for name, plan in plans.items():
@@ -229,21 +261,15 @@ def _drop_rows(
     Returns None if no row is dropped.
     """
     folder = tasks[0].folder
-    bad, rows, num_kept = open_array(folder / BAD), [], 0
+    bad = open_array(folder / BAD)
     for task, twice in zip(tasks, repeated, strict=True):
-        is_kept = bad[task.first_row : task.first_row + task.piece.num_rows] == 0
-        is_kept[twice] = False
-        chosen = task.first_row + np.flatnonzero(is_kept)
-        task.ragged.mkdir(parents=True, exist_ok=True)
-        np.save(task.ragged / _KEPT, chosen)
-        rows.append(Rows(task.ragged / _KEPT, 0, len(chosen)))
-        num_kept += len(chosen)
+        bad[task.first_row + twice] = OTHER
+    num_kept = int((bad == 0).sum())
     if all_kept(plan, num_kept, len(bad)):
         return None
     context.say(f"dropped {len(bad) - num_kept:,} nodes of type {name!r}")
-    kept = tasks[0].ragged.with_name(_KEPT)
-    gather_nodes(plan, [(folder, chosen) for chosen in rows], kept)
-    shutil.rmtree(folder)
-    kept.rename(folder)
+    starts = [(task.first_row, task.first_row + task.piece.num_rows) for task in tasks]
+    kept = (first + np.flatnonzero(bad[first:last] == 0) for first, last in starts)
+    keep_rows(folder, kept, tasks[0].ragged.with_name("kept"), partial(gather_nodes, plan))
     index, _ = build_index(folder, np.zeros(num_kept, bool), plan.id_kind)
     return index

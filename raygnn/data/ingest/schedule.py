@@ -123,6 +123,13 @@ class BuildContext:
         """Reports a line of progress."""
         self.progress(f"{self.command}: {text}")
 
+    def run(
+        self, fn: OnAnyNode[Task, Result], groups: Sequence[Sequence[Task]], label: str
+    ) -> list[list[Result]]:
+        """Runs the tasks of several tables, and returns their results in the same groups."""
+        done = iter(self.schedule(fn, [task for group in groups for task in group], label))
+        return [[next(done) for _ in group] for group in groups]
+
     def report(self, findings: Sequence[Finding]) -> None:
         """Raises the problems of the tables, or reports them if bad rows are dropped.
 

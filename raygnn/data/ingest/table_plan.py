@@ -77,6 +77,11 @@ class EdgePlan:
         """A name for messages and work folders."""
         return self.folder.rpartition("/")[2]
 
+    @property
+    def what(self) -> str:
+        """Names the rows in messages."""
+        return f"edges of type {self.name}"
+
 
 @dataclass(frozen=True)
 class TrainingPlan:
@@ -96,6 +101,11 @@ class TrainingPlan:
     node_type: str
     node: str
     columns: tuple[DensePlan, ...]
+
+    @property
+    def what(self) -> str:
+        """Names the rows in messages."""
+        return f"rows of training table {self.name!r}"
 
 
 def node_columns(table: NodeTable) -> list[str]:

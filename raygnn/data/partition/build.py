@@ -13,20 +13,21 @@ from pathlib import Path
 
 import numpy as np
 
-from raygnn.data.bundle_record import BundleRecord, ColumnInfo, NodeRecord
+from raygnn.data.bundle_record import BundleRecord, ColumnInfo, NodeRecord, TrainingTableRecord
 from raygnn.data.cache import cache_folder
 from raygnn.data.conditional_write import locked
 from raygnn.data.filesystem import exists, is_remote, join, redact
 from raygnn.data.id_map import IdIndex
 from raygnn.data.ingest.describe import class_tables, describe_columns, measure_features
-from raygnn.data.ingest.edges import BuiltEdges, records_of_edges, report_edges
+from raygnn.data.ingest.edges import BuiltEdges, records_of_edges, report_rows
 from raygnn.data.ingest.findings import merge
 from raygnn.data.ingest.nodes import all_kept, node_folder
 from raygnn.data.ingest.pieces import Piece, cut_table
 from raygnn.data.ingest.plan_bundle import GraphPlan, GraphSource, IngestOptions, plan_graph
 from raygnn.data.ingest.read_rows import ReadResult, findings_of
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
-from raygnn.data.ingest.table_plan import EdgePlan, plan_reverse
+from raygnn.data.ingest.table_plan import EdgePlan, TrainingPlan, plan_reverse
+from raygnn.data.ingest.training_rows import describe_training_table
 from raygnn.data.partition import shuffle
 from raygnn.data.partition.by_neighbors import assign_parts, check_metis, parts_path
 from raygnn.data.partition.record import (
@@ -43,6 +44,7 @@ from raygnn.data.partition.shuffle import (
     BY_PART,
     BY_SOURCE,
     BY_TARGET,
+    KEPT,
     Bucket,
     BucketedIds,
     GroupedRows,
@@ -98,13 +100,6 @@ def partition(
     _check(partitioning)
     place = absolute_folder(out)
     source = GraphSource.open(manifest_uri, options)
-    if source.manifest.training_tables:
-        raise DataError(
-            f"training_tables={sorted(source.manifest.training_tables)} is invalid: partitioned "
-            "graphs have no training tables. Take them out of graph.yaml, or train with "
-            "data.mode: in_memory.",
-            id="partition-training-tables",
-        )
     name = _fingerprint(source.fingerprint(options), partitioning)
     folder = cache_folder(None, "partitions") / name if is_remote(place) else Path(place)
     run = in_process if source.num_bytes < min_scheduled_bytes else schedule(folder)
@@ -209,10 +204,11 @@ class _Build:
         tables = [*self.plan.edges, *self.plan.label_edges]
         edges = [(plan, self._read_edges(plan, nodes)) for plan in tables]
         num_rows = [self.plan.tables[plan.table].num_rows for plan in tables]
-        report_edges(tables, num_rows, [found.results for _, found in edges], self.context)
+        report_rows(tables, num_rows, [found.results for _, found in edges], self.context)
         edges += [(plan_reverse(plan), found) for plan, found in edges if plan.reverse is not None]
         done = [self._sort(plan, found, nodes) for plan, found in edges]
-        record = self._record(fingerprint, read, nodes, gathered, edges, done)
+        rows = [self._training_rows(plan, nodes) for plan in self.plan.training_tables]
+        record = self._record(fingerprint, read, nodes, gathered, edges, done, rows)
         for part in self._parts:
             shutil.rmtree(part_folder(folder, part), ignore_errors=True)  # of an earlier attempt
             with building(part_folder(folder, part)) as target:
@@ -220,6 +216,8 @@ class _Build:
                     _link(found[part].folder, node_folder(target, name))
                 for (plan, _), found in zip(edges, done, strict=True):
                     _link(found[part].folder / ARRAYS, target / plan.folder)
+                for _, found in rows:
+                    _link(found[part].folder, target)
                 save_part(target, fingerprint, part)
         return record
 
@@ -387,6 +385,34 @@ class _Build:
         )
         return self.steps.run(f"sort/{plan.folder}", fn, self._parts, f"sorting {plan.name}")
 
+    def _training_rows(
+        self, plan: TrainingPlan, nodes: Mapping[str, _Nodes]
+    ) -> tuple[TrainingTableRecord, list[Done]]:
+        entities = nodes[plan.node_type]
+        fn = partial(
+            shuffle.read_training_rows,
+            plan=plan,
+            ids=entities.ids,
+            num_nodes=entities.first_ids[-1],
+        )
+        table = self.plan.tables[plan.table]
+        read = self.steps.run(f"read/{plan.folder}", fn, cut_table(table), f"reading {plan.name}")
+        results = [ReadResult.of_content(one.result) for one in read]
+        (num_kept,) = report_rows([plan], [table.num_rows], [results], self.context)
+        cut = partial(
+            shuffle.cut_training_rows,
+            plan=plan,
+            pieces=[
+                GroupedRows(one.folder, one.folder / KEPT, (0, one.result["num_kept"]))
+                for one in read
+            ],
+            classes=class_tables(results, plan.columns),
+            num_parts=self.how.num_parts,
+        )
+        done = self.steps.run(f"cut/{plan.folder}", cut, self._parts, f"parts of {plan.name}")
+        record = describe_training_table(plan, num_kept, results, [one.folder for one in done])
+        return record, done
+
     def _record(
         self,
         fingerprint: str,
@@ -395,6 +421,7 @@ class _Build:
         gathered: Mapping[str, Sequence[Done]],
         edges: Sequence[tuple[EdgePlan, _Read]],
         done: Sequence[Sequence[Done]],
+        rows: Sequence[tuple[TrainingTableRecord, Sequence[Done]]],
     ) -> PartitionRecord:
         columns: dict[str, tuple[Sequence[ColumnInfo], Sequence[Path]]] = {}
         for name, nodes_plan in self.plan.nodes.items():
@@ -417,7 +444,7 @@ class _Build:
             num_edges = sum(counts[plan.folder].counts)
             infos = describe_columns(plan.table, plan.columns, num_edges, found.results, folders)
             columns[plan.folder] = infos, folders
-        measured = measure_features(columns, self.context.schedule)
+        measured = measure_features(columns, self.context.schedule, with_times=True)
         node_records = {
             name: NodeRecord(
                 nodes[name].first_ids[-1],
@@ -442,6 +469,7 @@ class _Build:
                 fingerprint,
                 node_records,
                 *records_of_edges(self.plan.manifest, built),
+                tuple(record for record, _ in rows),
                 is_of_parts=True,
             ),
         )

@@ -25,7 +25,7 @@ from raygnn.data.links.message_graph import MessageGraph, Messages
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.partition.record import Folder, PartitionRecord, check_parts, part_name
 from raygnn.data.partition.transfer import absolute_folder, part_on_disk, parts_on_disk
-from raygnn.data.partition.whole import is_whole, join_edges, join_nodes
+from raygnn.data.partition.whole import is_whole, join_edges, join_nodes, join_training_rows
 from raygnn.errors import DataError
 
 #: Edge types of which pairs are read, and the features that are read of each.
@@ -38,8 +38,9 @@ _OF_TABLES = ("nodes/", "edges/", "label_edges/")
 class Outline(Bundle):
     """A graph without its edges and features: ids, splits, labels and times of all nodes.
 
-    For a task of links or edges it has their pairs too: those of some edge types, and the label
-    edges. Its record is that of the whole graph, without label edges where it has no pairs.
+    Training tables are complete. For a task of links or edges it has their pairs too: those of
+    some edge types, and the label edges. Its record is that of the whole graph, without label
+    edges where it has no pairs.
     """
 
     @classmethod
@@ -81,8 +82,10 @@ class Outline(Bundle):
                     join_nodes(given, folders, target / folder), columns=found.columns
                 )
             for folder, columns in held.items():
-                if not folder.startswith("nodes/"):
+                if folder.startswith(("edges/", "label_edges/")):
                     join_edges(columns, parts, folder, target)
+            for table in record.whole.training_tables:
+                join_training_rows(table, parts, target)
             labels = () if pairs is None else record.whole.label_edges
             return replace(record.whole, nodes=nodes, label_edges=labels)
 
@@ -150,6 +153,7 @@ def _held_columns(graph: BundleRecord, pairs: Pairs | None) -> dict[str, Sequenc
         f"nodes/{name}": [column for column in found.columns if column.role != "feature"]
         for name, found in graph.nodes.items()
     }
+    held |= {table.folder: table.columns for table in graph.training_tables}
     if pairs is None:
         return held
     for edge in graph.edges:

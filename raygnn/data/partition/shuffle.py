@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.arrays import Rows, gather_rows, open_array
-from raygnn.data.bundle_record import INDICES
+from raygnn.data.arrays import Rows, Source, gather_rows, open_array
+from raygnn.data.bundle_record import INDICES, NODES
 from raygnn.data.edge_kernels import DROPPED
 from raygnn.data.hashing import hash_ids
 from raygnn.data.id_map import IdIndex, IdMap, gather_ids, integer_ids, read_ids
@@ -27,10 +27,13 @@ from raygnn.data.ingest.read_rows import (
     NO_ID,
     EdgeTask,
     NodeTask,
+    TrainingTask,
     convert_edges,
     convert_nodes,
+    convert_training_rows,
     create_edge_arrays,
     create_node_arrays,
+    create_training_arrays,
 )
 from raygnn.data.ingest.schedule import OnAnyNode
 from raygnn.data.ingest.sort_edges import (
@@ -42,7 +45,8 @@ from raygnn.data.ingest.sort_edges import (
     move_to_buckets,
     order_buckets,
 )
-from raygnn.data.ingest.table_plan import EdgePlan, NodePlan
+from raygnn.data.ingest.table_plan import EdgePlan, NodePlan, TrainingPlan
+from raygnn.data.ingest.training_rows import gather_training_rows
 
 Method = Literal["hash", "range", "ldg", "metis"]
 
@@ -53,6 +57,7 @@ DENSE = "dense.npy"
 #: Numbers of rows, as `GroupedRows` reads them.
 BY_BUCKET, BY_PART = "by_bucket.npy", "by_part.npy"
 BY_TARGET, BY_SOURCE = "by_target.npy", "by_source.npy"
+KEPT = "kept.npy"
 _REPEATED = "repeated.npy"
 _SEED = 0  # of the hash that an id's bucket and part follow from
 
@@ -293,6 +298,44 @@ def read_edges(
         target_part = np.concatenate([target_part, source_part[crosses]])
     result["target_starts"] = _group(folder / BY_TARGET, rows, target_part, num_parts)
     return result
+
+
+def read_training_rows(
+    piece: Piece, folder: Path, *, plan: TrainingPlan, ids: BucketedIds, num_nodes: int
+) -> dict[str, Any]:
+    """Reads and checks a piece; writes the numbers of the rows that are kept."""
+    dtype = index_dtype(num_nodes)
+    create_training_arrays(plan, folder, piece.num_rows, dtype)
+    task = TrainingTask(piece, plan, ids, dtype, folder, 0)
+    result = OnAnyNode(convert_training_rows)(task)
+    kept = np.flatnonzero(open_array(folder / NODES, "r") != DROPPED)
+    np.save(folder / KEPT, kept.astype(np.int32))
+    return {**asdict(result), "num_kept": len(kept)}
+
+
+def cut_training_rows(
+    part: int,
+    folder: Path,
+    *,
+    plan: TrainingPlan,
+    pieces: Sequence[GroupedRows],
+    classes: Sequence[Mapping[str, np.ndarray]],
+    num_parts: int,
+) -> dict[str, Any]:
+    """Writes the rows of a part: parts hold runs of a table's kept rows, in its order.
+
+    Args:
+        pieces: with the kept rows as their only group.
+    """
+    num_rows, start = sum(piece.starts[1] for piece in pieces), 0
+    first, last = (number * num_rows // num_parts for number in (part, part + 1))
+    sources: list[Source] = []
+    for piece in pieces:
+        run = (min(max(end - start, 0), piece.starts[1]) for end in (first, last))
+        sources.append((piece.folder, Rows(piece.numbers, *run)))
+        start += piece.starts[1]
+    gather_training_rows(plan, sources, folder / plan.folder, classes)
+    return {}
 
 
 def sort_part_edges(

@@ -15,10 +15,12 @@ from raygnn.data.bundle_check import check_arrays
 from raygnn.data.bundle_record import (
     INDICES,
     INDPTR,
+    NODES,
     SPLIT,
     BundleRecord,
     ColumnInfo,
     NodeRecord,
+    TrainingTableRecord,
     column_path,
 )
 from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
@@ -92,6 +94,8 @@ def _join(record: PartitionRecord, parts: Sequence[Path], target: Path) -> Bundl
         join_edges(edge.columns, parts, edge_folder(edge.type), target)
     for labels in record.whole.label_edges:
         join_edges(labels.columns, parts, labels.folder, target)
+    for table in record.whole.training_tables:
+        join_training_rows(table, parts, target)
     return replace(record.whole, nodes=nodes)
 
 
@@ -126,6 +130,13 @@ def join_edges(
     sources = [(part / name, None) for part in parts]
     gather_ragged_rows(sources, INDPTR, [INDICES], target / name)
     _join_columns(columns, sources, target / name)
+
+
+def join_training_rows(table: TrainingTableRecord, parts: Sequence[Path], target: Path) -> None:
+    """Joins the rows of a training table into the folder of the joined graph."""
+    sources = [(part / table.folder, None) for part in parts]
+    gather_rows(sources, NODES, target / table.folder)
+    _join_columns(table.columns, sources, target / table.folder)
 
 
 def _join_columns(columns: Sequence[ColumnInfo], sources: Sequence[Source], target: Path) -> None:

@@ -11,12 +11,13 @@ from uuid import uuid4
 
 import fsspec
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raygnn.config.documents import dump_yaml
-from raygnn.data.bundle_record import label_edge_folder
+from raygnn.data.bundle_record import label_edge_folder, training_table_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import is_remote, join, open_fs, redact
 from raygnn.data.manifest import FORMAT, MANIFEST_NAME, Manifest
@@ -30,17 +31,34 @@ from raygnn.data.tables.columns import (
 )
 from raygnn.errors import DataError
 
-_FOLDERS = ("nodes", "edges", "label_edges")
-_OUR_SHARD = re.compile(r"(nodes|edges|label_edges)/[^/]+/part-\d{5,}-of-\d{5,}\.parquet")
+_FOLDERS = ("nodes", "edges", "label_edges", "training_tables")
+_OUR_SHARD = re.compile(rf"({'|'.join(_FOLDERS)})/[^/]+/part-\d{{5,}}-of-\d{{5,}}\.parquet")
 _ROW_GROUP_BYTES = 64 << 20  # one task of the ingest holds a row group or a few in memory
 _MAX_ROW_GROUP_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
-class NodeRows:
-    """The nodes of one type: a table, and which of its columns means what."""
+class _Rows:
+    """A table, and which of its columns means what.
+
+    Attributes:
+        table: an Arrow table; a DataFrame or a mapping of arrays becomes one.
+    """
 
     table: pa.Table
+
+    def __post_init__(self) -> None:
+        if isinstance(self.table, pd.DataFrame):
+            table = pa.Table.from_pandas(self.table, preserve_index=False)
+            object.__setattr__(self, "table", table)
+        elif isinstance(self.table, Mapping):
+            object.__setattr__(self, "table", pa.table(dict(self.table)))
+
+
+@dataclass(frozen=True)
+class NodeRows(_Rows):
+    """The nodes of one type."""
+
     id: str
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
     labels: Mapping[str, FeatureSpec] = field(default_factory=dict)
@@ -49,10 +67,9 @@ class NodeRows:
 
 
 @dataclass(frozen=True)
-class EdgeRows:
-    """The edges of one type: a table, and which of its columns means what."""
+class EdgeRows(_Rows):
+    """The edges of one type."""
 
-    table: pa.Table
     source: str
     target: str
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
@@ -65,18 +82,31 @@ class EdgeRows:
 
 
 @dataclass(frozen=True)
+class TrainingRows(_Rows):
+    """Rows of (entity, time, label) to learn from; see `TrainingTable`."""
+
+    node_type: str
+    node: str
+    labels: Mapping[str, FeatureSpec] = field(default_factory=dict)
+    time: str | None = None
+    split: str | None = None
+
+
+@dataclass(frozen=True)
 class GraphTables:
-    """A graph as Arrow tables per node and edge type.
+    """A graph as tables per node and edge type.
 
     Attributes:
         notes: what was changed on the way here (dropped, symmetrised), a sentence each.
         label_edges: by type and sign (`positive`, `negative`).
+        training_tables: by name.
     """
 
     nodes: Mapping[str, NodeRows]
     edges: Mapping[EdgeType, EdgeRows]
     notes: tuple[str, ...] = ()
     label_edges: Mapping[tuple[EdgeType, str], EdgeRows] = field(default_factory=dict)
+    training_tables: Mapping[str, TrainingRows] = field(default_factory=dict)
 
 
 def node_rows(
@@ -216,6 +246,7 @@ def write_tables(
         *((folders[name], node.table) for name, node in tables.nodes.items()),
         *((folders[edge_type], edge.table) for edge_type, edge in tables.edges.items()),
         *((label_edge_folder(*key), edge.table) for key, edge in tables.label_edges.items()),
+        *((training_table_folder(name), r.table) for name, r in tables.training_tables.items()),
     ]
     with _staging(fs, root, in_place=is_remote(out_uri)) as staged:
         for folder, table in rows:
@@ -374,11 +405,23 @@ def _manifest(tables: GraphTables, folders: Mapping[str | EdgeType, str]) -> str
         }
         for (edge_type, sign), edge in tables.label_edges.items()
     ]
+    training_tables = {
+        name: {
+            "files": f"{training_table_folder(name)}/*.parquet",
+            "node_type": rows.node_type,
+            "node": rows.node,
+            "labels": dict(rows.labels),
+            "time": rows.time,
+            "split": rows.split,
+        }
+        for name, rows in tables.training_tables.items()
+    }
     content = {
         "format": FORMAT,
         "node_types": node_types,
         "edge_types": edge_types,
         "label_edges": label_edges,
+        "training_tables": training_tables,
     }
     return Manifest.parse(dump_yaml(content)).dump()
 

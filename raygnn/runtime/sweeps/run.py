@@ -66,7 +66,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
         check_schema(plan.loaded, uri)
     bundle = open_training_tables(plan.loaded, uri, on_cluster=True)
     if is_read_alike:
-        find_spec(with_time_defaults(plan.loaded), bundle)
+        find_spec(with_time_defaults(plan.loaded, uri), bundle)
     folder = open_run_folder(plan.loaded, name)
     warn_of_vanishing(folder)
     say(f"sweep {folder.uri}: {num_concurrent} trial(s) at a time")
@@ -243,7 +243,8 @@ def run_trial(
     name = tune.get_context().get_trial_name()
     label_lines(name)
     connect()
-    loaded = with_time_defaults(plan.trial_config(values, name=name, storage_path=folder))
+    loaded = plan.trial_config(values, name=name, storage_path=folder)
+    loaded = with_time_defaults(loaded, given_tables)
     loaded.check_arguments()
     resources = plan_resources(loaded.config, num_concurrent)
     bundle = open_trial_bundle(loaded, plan.loaded, bundle_path, given_tables)

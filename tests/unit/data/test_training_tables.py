@@ -15,6 +15,8 @@ from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.part import Outline
+from raygnn.data.partition.whole import open_partitioned
 from tests.errors import raises
 
 DAYS = [datetime(2024, 1, day) for day in range(1, 6)]
@@ -114,7 +116,26 @@ def test_an_undeclared_node_type_is_an_error(tmp_path: Path) -> None:
         ingest(uri, cache_dir=tmp_path / "cache")
 
 
-def test_a_partition_without_its_training_tables_is_an_error(tmp_path: Path) -> None:
-    graph = _write(tmp_path / "graph", _rows())
-    with raises("partition-training-tables", "churn"):
-        partition(graph, tmp_path / "parts", Partitioning(2))
+@pytest.mark.parametrize("method", ["range", "hash"])
+@pytest.mark.parametrize("num_parts", [1, 2, 3])
+def test_parts_have_the_rows_in_the_order_of_the_files(
+    tmp_path: Path, num_parts: int, method: Any
+) -> None:
+    changes = {"user": ["b", "a", "nobody", "c", "b"]}
+    expected = _ingest(tmp_path, "drop", **changes)
+    graph, options = _write(tmp_path / "graph", _rows(**changes)), IngestOptions(on_error="drop")
+    with raises("training-rows-unknown-ids", "training_tables.churn"):
+        partition(graph, tmp_path / "refused", Partitioning(num_parts, method))
+    parts = tmp_path / "parts"
+    partition(graph, parts, Partitioning(num_parts, method), options)
+    rows = expected.training_tables["churn"]
+    ids = expected.take_ids("user", rows.node_ids(np.arange(rows.num_rows)))
+    for found in (Outline.build(parts, tmp_path), open_partitioned(parts, tmp_path)):
+        same = found.training_tables["churn"]
+        assert same.columns == rows.columns
+        assert found.take_ids("user", same.node_ids(np.arange(rows.num_rows))).equals(ids)
+        for name in rows.columns:
+            assert np.array_equal(found.row_column(same, name), expected.row_column(rows, name))
+    lengths = [len(np.load(path)) for path in parts.glob("part-*/training_tables/churn/nodes.npy")]
+    assert (len(lengths), sum(lengths)) == (num_parts, 4)
+    assert max(lengths) - min(lengths) <= 1
