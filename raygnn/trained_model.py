@@ -64,7 +64,7 @@ def load(
 class TrainedModel(nn.Module):
     """A trained model with its transforms; `raygnn.load` makes it.
 
-    It reads tables as training did: its transforms, standardisation and units are the model's own,
+    It reads tables as training did: its transforms, standardization and units are the model's own,
     and nothing is fitted to a new graph. Each method takes a graph: the folder or URI of a graph,
     `GraphTables`, a PyG `Data` or `HeteroData`, whose nodes are numbered from 0, or a `Bundle`;
     None takes the one that the overrides of `load` name, which may be a partitioned one. `open`
@@ -273,7 +273,7 @@ class TrainedModel(nn.Module):
 
         It is a program of `torch.export`, which `torch.export.load` reads; as ONNX where the name
         ends with `.onnx`. It takes `x`, float32 [num_nodes, width], features before
-        standardisation, and `edge_index`, int64 [2, num_edges], of a graph of any size; of several
+        standardization, and `edge_index`, int64 [2, num_edges], of a graph of any size; of several
         types dictionaries of such. It gives a row for each node: logits, values of a regression in
         their unit, or embeddings of a model of links. The extra file `raygnn.json`, in ONNX an
         entry of the metadata, names feature, widths, output and classes.

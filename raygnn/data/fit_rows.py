@@ -1,4 +1,4 @@
-"""Rows that transforms and standardisation are fitted on, so that test rows are not among them."""
+"""Rows that transforms and standardization are fitted on, so that test rows are not among them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class PlainModel(nn.Module):
         interaction: from features to what the encoder reads.
         encoder: a module of PyG.
         head: from embeddings to outputs.
-        features: how the features are standardised; None leaves them as they are.
+        features: how the features are standardized; None leaves them as they are.
         target: the scale of a regression's outputs; None leaves them as they are.
     """
 
@@ -89,7 +89,7 @@ class PlainHetero(nn.Module):
         encoder: with a `Hetero` as its module.
         head: from embeddings to outputs.
         ends: the node types whose rows are given.
-        features: by node type, how its features are standardised.
+        features: by node type, how its features are standardized.
         target: the scale of a regression's outputs; None leaves them as they are.
     """
 

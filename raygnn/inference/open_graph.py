@@ -282,7 +282,7 @@ class OpenGraph:
         """The graph as PyG's modules take it, with features as the model reads them.
 
         Returns:
-            `Data`, or `HeteroData` of several types: `x` (standardised; numbers of categories as
+            `Data`, or `HeteroData` of several types: `x` (standardized; numbers of categories as
             they are), `edge_index` of all edges along which messages pass, and `edge_attr` or
             `edge_weight` where the model reads it. Node i has the i-th id of `embed()`.
         """

@@ -13,7 +13,7 @@ from raygnn.sampling.stores import LocalFeatureStore
 
 
 def pyg_graph(bundle: Bundle, spec: ModelSpec, direction: str) -> Data | HeteroData:
-    """All nodes and edges of a graph; features standardised, edges along the messages.
+    """All nodes and edges of a graph; features standardized, edges along the messages.
 
     Args:
         bundle: the part of the graph that the model reads.

@@ -233,7 +233,7 @@ class ModelSpec:
     Attributes:
         node_types: what is read of each; their order, and that of the edge types, is the model's.
         edge_columns: by column that is read of edges, its width by name of edge type that has it.
-        standardization: how dense features are standardised; on any graph they are by the same
+        standardization: how dense features are standardized; on any graph they are by the same
             numbers. Empty of a model that is trained on features as they are.
         transforms: how columns of its features became numbers, by name of the type and by feature;
             on any graph they do so in the same way.

@@ -141,7 +141,7 @@ def standardized(target: Tensor, scale: ColumnScale) -> Tensor:
 
 
 def in_units(prediction: Tensor, scale: ColumnScale) -> Tensor:
-    """Predictions of standardised targets in the targets' own unit, float64.
+    """Predictions of standardized targets in the targets' own unit, float64.
 
     Args:
         prediction: [num_rows, num_outputs].

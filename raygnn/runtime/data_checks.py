@@ -218,7 +218,7 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
 
 
 def _say_fitted(config: Config, bundle: Bundle, rows: FitRows) -> None:
-    """Names the rows that standardisation and transforms are fitted on."""
+    """Names the rows that standardization and transforms are fitted on."""
     types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     columns = [info for type_ in types for info in bundle.columns(type_).values()]
     if not any(info.role == "feature" for info in columns):

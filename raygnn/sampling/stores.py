@@ -197,7 +197,7 @@ class LocalFeatureStore:
     as float32, as models compute in it.
 
     Args:
-        standardization: the columns whose rows come out standardised, as float32.
+        standardization: the columns whose rows come out standardized, as float32.
         keeps_sparse: whether the features of nodes that are stored sparse stay so, for a model that
             takes them; columns of which more than an eighth is held come out dense all the same.
     Raises:
@@ -294,7 +294,7 @@ def read_rows(
     Args:
         ids: int64, rows of `rows`.
         out: C-contiguous, laid out as `layout_of` says.
-        affine: how the rows are standardised; None leaves them.
+        affine: how the rows are standardized; None leaves them.
     """
     if isinstance(rows, SparseColumn):
         gather_sparse_rows(rows.indptr, rows.indices, rows.values, ids, out)

@@ -165,7 +165,7 @@ def graph_store(
 def feature_store(
     loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec, parts: PartitionedGraph | None = None
 ) -> FeatureStore:
-    """The features of a graph as the model reads them: standardised, sparse or dense.
+    """The features of a graph as the model reads them: standardized, sparse or dense.
 
     Args:
         parts: of a partitioned graph, of which the bundle is the outline.

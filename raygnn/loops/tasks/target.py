@@ -125,7 +125,7 @@ class TaskTarget(ABC):
         return cls.find(bundle, config, arguments)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
-        """Rows that features are standardised by, and that transforms are fitted on."""
+        """Rows that features are standardized by, and that transforms are fitted on."""
         return FitRows()
 
     def reads_training_table(self) -> bool:

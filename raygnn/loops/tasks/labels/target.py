@@ -185,10 +185,10 @@ class LabelTarget(TaskTarget):
             )
 
     def trained_output(self, loaded: LoadedConfig) -> LabelOutput:
-        """With how the targets of a regression are standardised, or the counts of labels.
+        """With how the targets of a regression are standardized, or the counts of labels.
 
         Raises:
-            ConfigError: targets that are classes are to be standardised, a loss does not fit, or
+            ConfigError: targets that are classes are to be standardized, a loss does not fit, or
                 seeds are to be balanced that have no classes.
         """
         from raygnn.loops.tasks.objective import label_objective

@@ -265,7 +265,7 @@ class Correlations(TwoViews):
 class CCASSG(Correlations):
     """Canonical correlation analysis: equal embeddings in both views, uncorrelated columns.
 
-    With standardised columns: minus the trace of the correlations between the views, plus the
+    With standardized columns: minus the trace of the correlations between the views, plus the
     squared distance of those within each view from the identity.
 
     Source: arXiv:2106.12484.
