@@ -39,6 +39,14 @@ class CallbackList:
         self._callbacks = tuple(callbacks)
         self._failure: BaseException | None = None
 
+    def listen(self, *hooks: str) -> bool:
+        """Whether any callback does something in one of these hooks."""
+        return any(
+            getattr(getattr(callback, hook), "__qualname__", "") != f"Callback.{hook}"
+            for callback in self._callbacks
+            for hook in hooks
+        )
+
     def call(self, hook: str, *args: Any) -> None:
         for callback in self._callbacks:
             if self._failure is not None and hook not in _CLOSING:

@@ -31,7 +31,7 @@ from raygnn.loops.task import EvalOutput, Task
 from raygnn.models.node_inputs import RowShare, rows_shared
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, raise_if_any_failed, run_and_sync_errors
-from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals
+from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals, UnreadTotals
 from raygnn.parallel.overlap import OverlappingReducer
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.batch_sequence import BatchSequence
@@ -184,9 +184,15 @@ class Engine:
         self.optimization.optimizer.zero_grad(set_to_none=True)
         self.callbacks.call("after_zero_grad")
         with self.optimization.gathered():
-            totals = self._compute_gradients(batches, epoch, range(start, stop))
+            failure, unread = self._compute_gradients(batches, epoch, range(start, stop))
+        # Hooks between the two may change the gradients: then they are measured after these.
+        measured = not self.callbacks.listen("after_sync_grad", "before_clip_grad_norm")
+        totals, norms = unread.read(*([self.optimization.grad_norm()] if measured else []))
+        if totals.failed_ranks:
+            where = f"training, epoch {epoch + 1}, batches {start} to {stop - 1}"
+            raise_if_any_failed(failure, where)
         self._check_finite(totals)
-        grad_norm = self._apply(totals)
+        grad_norm = self._apply(totals, *norms)
         before = self.position
         self.position = before.advance(
             num_batches=stop - start, num_samples=totals.num_samples, epoch_batches=total
@@ -199,7 +205,7 @@ class Engine:
 
     def _compute_gradients(
         self, batches: Iterator[Batch], epoch: int, indices: range
-    ) -> StepTotals:
+    ) -> tuple[BaseException | None, UnreadTotals]:
         local = LocalTotals()
         self.optimization.module.train()
         self.optimization.statistics.clear()
@@ -212,17 +218,20 @@ class Engine:
         failure = failure or of_callbacks
         local.failed = failure is not None
         totals = self.reducer.reduce(local)
-        if totals.failed_ranks:
-            where = f"training, epoch {epoch + 1}, batches {indices[0]} to {indices[-1]}"
-            raise_if_any_failed(failure, where)
-        if self.grad_reduction.divides and totals.divisor:
-            self.reducer.scale(1.0 / totals.divisor)
-        return totals
+        if self.grad_reduction.divides:
+            self.reducer.scale(totals.factor)
+        return failure, totals
 
-    def _apply(self, totals: StepTotals) -> float:
+    def _apply(self, totals: StepTotals, norm: float | None = None) -> float:
+        """Changes the weights by the summed gradients; returns the gradients' norm.
+
+        Args:
+            norm: None measures it after the hooks.
+        """
         self.callbacks.call("after_sync_grad", totals)
         self.callbacks.call("before_clip_grad_norm")
-        grad_norm = self.optimization.clip(self.position.step + 1)
+        norm = float(self.optimization.grad_norm()) if norm is None else norm
+        grad_norm = self.optimization.clip(norm, self.position.step + 1)
         self.callbacks.call("after_clip_grad_norm", grad_norm)
         self.callbacks.call("before_optimizer_step")
         self.optimization.step()

@@ -50,7 +50,7 @@ class EvaluationTable:
 
     def add(self, output: EvalOutput) -> None:
         """Takes one batch of this rank."""
-        sums = [output.loss_sum, output.weight, *output.metrics.values()]
+        sums = [output.loss_sum, output.weight, *map(float, output.metrics.values())]
         states = [m.update(output.prediction, output.target).cpu() for m in self._sums]
         self._layout = list(output.metrics), [state.numel() for state in states]
         self._rows[output.index] = torch.cat([torch.tensor(sums, dtype=torch.float64), *states])

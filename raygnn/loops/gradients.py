@@ -299,6 +299,8 @@ def _sum_gradient(rows: Tensor, *, failed: bool) -> Tensor | None:
     Collective: all ranks must call.
     """
     gradient = torch.zeros_like(rows) if rows.grad is None or failed else rows.grad
+    if collectives.world_size() == 1:  # nothing to wait for
+        return None if failed else gradient
     carried = torch.cat([gradient.flatten(), gradient.new_tensor([float(failed)])])
     carried = collectives.all_reduce_sum(carried)
     return None if carried[-1] > 0 else carried[:-1].view_as(rows)

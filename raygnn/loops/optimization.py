@@ -122,7 +122,7 @@ def _check_compiler(device: torch.device) -> None:
 
 def _fused(optimizer: Component, weights: Sequence[Tensor]) -> dict[str, bool]:
     is_chosen = not {"fused", "foreach", "capturable", "differentiable"}.isdisjoint(optimizer.args)
-    fits = all(w.dtype == torch.float32 and w.device.type == "cpu" for w in weights)
+    fits = all(w.dtype == torch.float32 and w.device.type in ("cpu", "cuda") for w in weights)
     return {"fused": True} if optimizer.type in ("Adam", "AdamW") and fits and not is_chosen else {}
 
 
@@ -181,7 +181,7 @@ class Optimization:
 
             self._sharded = ShardedWeights(self.module, device)
         trainable = [p for p in self.module.parameters() if p.requires_grad]
-        fused = {} if self._precision.scales_loss else _fused(config.optimizer, trainable)
+        fused = _fused(config.optimizer, trainable)
         self.own_optimizer: torch.optim.Optimizer = configure(self.module) or build(
             config.optimizer, "optimizer", loaded.allow_modules, params=trainable, **fused
         )
@@ -205,7 +205,8 @@ class Optimization:
         )
         # It makes its state at the first loss; a rank may have none in the first step.
         self.scaler.scale(torch.zeros((), device=device))
-        self._skipped = False
+        self._overflowed = False
+        self._row_norms: dict[str, float] = {}
         self._buffers_differ = False
 
     def _check_optimizer(self) -> None:
@@ -265,35 +266,48 @@ class Optimization:
             own = self.module.state_dict()
             return whole_tensors(own) | {n: whole.to(own[n].dtype) for n, whole in rows.items()}
 
-    def clip(self, step: int) -> float:
-        """Returns the norm of the reduced gradients, which are clipped if that is configured.
+    def grad_norm(self) -> Tensor:
+        """Norm of the reduced gradients, on their device, where a scaled loss no longer shows.
+
+        Collective: all ranks must call, once a step.
+        """
+        self.scaler.unscale_(self.optimizer)
+        gradients, self._row_norms = self._gradients()
+        norm: Tensor = full(nn.utils.get_total_norm(list(gradients.values())))
+        if not self._row_norms:
+            return norm
+        return torch.tensor(math.hypot(float(norm), *self._row_norms.values()))
+
+    def clip(self, norm: float, step: int) -> float:
+        """Clips the gradients if that is configured, and returns their norm before.
 
         Collective: all ranks must call.
 
         Args:
+            norm: of `grad_norm`.
             step: of the update that comes, for errors.
         Raises:
             TrainingError: a gradient is not finite; on all ranks, since all have the same. Where
-                the loss is scaled (fp16) the scaler skips such a step instead.
+                the loss is scaled (fp16) `step` skips such a step instead.
         """
-        self.scaler.unscale_(self.optimizer)
-        gradients = {
-            name: gradient_values(parameter)
-            for name, parameter in self.module.named_parameters()
-            if parameter.grad is not None
-        }
-        of_rows = _norms_over_ranks(
-            {name: gradients.pop(name) for name in self.tables.names if name in gradients}
-        )
-        norm = float(full(nn.utils.get_total_norm(list(gradients.values()))))
-        norm = math.hypot(norm, *of_rows.values()) if of_rows else norm
         if not math.isfinite(norm) and not self.scaler.is_enabled():
-            norm = _finite_norm(gradients, of_rows, step)
+            norm = _finite_norm(self._gradients()[0], self._row_norms, step)
+        self._overflowed = not math.isfinite(norm)
         if self._clip is not None and norm > self._clip:
             for parameter in self.module.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(self._clip / norm)
         return norm
+
+    def _gradients(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Gradients by parameter, and the norms of those of sharded rows."""
+        gradients = {
+            name: gradient_values(parameter)
+            for name, parameter in self.module.named_parameters()
+            if parameter.grad is not None
+        }
+        of_rows = {name: gradients.pop(name) for name in self.tables.names if name in gradients}
+        return gradients, _norms_over_ranks(of_rows)
 
     def step(self) -> None:
         """Changes the weights, unless scaled gradients overflowed: then the scale is lowered.
@@ -302,10 +316,11 @@ class Optimization:
         """
         self._buffers_differ = True  # each rank's are of its own batches of the step
         self.statistics.move()
-        scale = self.scaler.get_scale()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self._skipped = self.scaler.get_scale() < scale
+        # Not by the scaler, which would wait for the device to learn what the norm has told.
+        if not self._overflowed:
+            self.optimizer.step()
+        if self.scaler.is_enabled():
+            self.scaler.update()
 
     def step_schedulers(self, *, step: int, epoch: int, epoch_ended: bool) -> None:
         """Steps a scheduler whose interval has passed; plateau schedulers wait for a metric.
@@ -315,7 +330,7 @@ class Optimization:
         if isinstance(self.scheduler, ReduceLROnPlateau):
             return
         by_step = self.schedule.interval == "step"
-        if (by_step and not self._skipped) or (epoch_ended and not by_step):
+        if (by_step and not self._overflowed) or (epoch_ended and not by_step):
             count = step if by_step else epoch
             if count % self.schedule.frequency == 0:
                 self._step_scheduler()

@@ -35,7 +35,7 @@ class StepOutput:
 
     loss_sum: Tensor
     weight: float
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Tensor | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class EvalOutput:
     weight: float
     prediction: Tensor
     target: Tensor
-    metrics: dict[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Tensor | float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

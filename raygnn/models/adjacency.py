@@ -22,14 +22,23 @@ class Adjacency:
         src: int64 [num_edges].
         dst: int64 [num_edges], ascending.
         ptr: int64 [num_dst + 1], where each destination's edges begin.
+        num_self_edges: from source i to destination i; None counts them when they are asked for.
     """
 
-    def __init__(self, src: Tensor, dst: Tensor, ptr: Tensor, num_src: int) -> None:
+    def __init__(
+        self,
+        src: Tensor,
+        dst: Tensor,
+        ptr: Tensor,
+        num_src: int,
+        num_self_edges: int | None = None,
+    ) -> None:
         self.src = src
         self.dst = dst
         self.ptr = ptr
         self.num_src = num_src
         self.num_dst = ptr.numel() - 1
+        self.num_self_edges = num_self_edges
         self._by_head: dict[tuple[int, bool], HeadEdges] = {}
         self._by_source_and_head: dict[int, HeadEdges] = {}
 
@@ -38,7 +47,8 @@ class Adjacency:
         """The adjacency of a block; shares its tensors, and is kept as long as the block is."""
         if "adjacency" not in block.derived:
             src, dst = block.edge_index
-            block.derived["adjacency"] = cls(src, dst, block.dst_ptr, block.num_src)
+            num_loops = None if block.counts is None else block.counts.num_self_edges
+            block.derived["adjacency"] = cls(src, dst, block.dst_ptr, block.num_src, num_loops)
         adjacency: Adjacency = block.derived["adjacency"]
         return adjacency
 
@@ -76,7 +86,7 @@ class Adjacency:
 
         Destination i is source i. Self-edges of the graph are dropped, so none is counted twice.
         """
-        kept, _ = self.without_self_edges()
+        kept, _ = self.without_self_edges
         src, dst = kept.src, kept.dst
         nodes = torch.arange(self.num_dst, device=src.device)
         edge_at = torch.arange(src.numel(), device=src.device) + dst
@@ -86,14 +96,28 @@ class Adjacency:
         both[:, loop_at] = nodes
         return Adjacency(both[0], both[1], functional.pad(loop_at + 1, (1, 0)), self.num_src)
 
-    def without_self_edges(self) -> tuple[Adjacency, Tensor]:
-        """Drops edges from source i to destination i; also says which stay, bool [num_edges]."""
+    @cached_property
+    def without_self_edges(self) -> tuple[Adjacency, Tensor | None]:
+        """Drops edges from source i to destination i.
+
+        Also gives positions of the edges that stay, int64 [num_kept]; None where all do.
+        """
+        if self.num_self_edges == 0:
+            return self, None
         keep = self.src != self.dst
-        if bool(keep.all()):
-            return self, keep
-        kept_before = functional.pad(keep.cumsum(0), (1, 0))
-        ptr = kept_before[self.ptr]
-        return Adjacency(self.src[keep], self.dst[keep], ptr, self.num_src), keep
+        num_loops = self.num_self_edges
+        if num_loops is None:
+            num_loops = self.num_edges - int(keep.sum())
+        if num_loops == 0:
+            return self, None
+        kept = positions(keep, self.num_edges - num_loops)
+        ptr = functional.pad(keep.cumsum(0), (1, 0))[self.ptr]
+        return Adjacency(self.src[kept], self.dst[kept], ptr, self.num_src, 0), kept
+
+
+def positions(mask: Tensor, number: int) -> Tensor:
+    """Positions of the true elements of a mask, whose number is known: nothing waits for it."""
+    return torch.nonzero_static(mask, size=number).squeeze(1)
 
 
 class MergedEdges(NamedTuple):

@@ -49,8 +49,8 @@ def with_self_loops(adjacency: Adjacency, edge_attr: Tensor) -> tuple[Adjacency,
     Returns:
         As `Adjacency.with_self_loops`, and [num_edges, edge_dim] of its edges.
     """
-    kept, keep = adjacency.without_self_edges()
-    looped, edge_attr = kept.with_self_loops, edge_attr[keep]
+    kept, places = adjacency.without_self_edges
+    looped, edge_attr = kept.with_self_loops, edge_attr if places is None else edge_attr[places]
     every = edge_attr.new_empty(looped.num_edges, edge_attr.shape[1])
     every[torch.arange(kept.num_edges, device=kept.dst.device) + kept.dst] = edge_attr
     count = kept.num_in_edges.clamp(min=1).to(edge_attr.dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -97,7 +97,7 @@ class InEdges:
         edge_index[1] = np.repeat(np.arange(last - first), np.diff(self.indptr[first : last + 1]))
         return edge_index
 
-    def columns(self, first: int, last: int, device: torch.device) -> dict[str, Tensor]:
+    def columns(self, first: int, last: int, device: torch.device) -> dict[str, Any]:
         """Edges into a range of destinations, on the device."""
         edges = slice(int(self.indptr[first]), int(self.indptr[last]))
         columns = {"edge_weight": self.edge_weight, "edge_attr": self.edge_attr}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.models.adjacency import Adjacency
+from raygnn.models.adjacency import Adjacency, positions
 from raygnn.models.encoder import Rows
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
 from raygnn.models.segment import segment_mean
@@ -93,12 +93,17 @@ def _messages(
     sources, counts, nodes = [], [], []
     for _, offset, of_type in blocks:
         num_in_edges = of_type.dst_ptr.diff()
-        has_any = num_in_edges.nonzero().squeeze(1)
+        num_reached = None if of_type.counts is None else of_type.counts.num_reached
+        if num_reached is None:
+            num_reached = int(num_in_edges.count_nonzero())
+        has_any = positions(num_in_edges > 0, num_reached)
         sources.append(of_type.edge_index[0] + offset)
         counts.append(num_in_edges[has_any])
         nodes.append(has_any)
     num_edges = torch.cat(counts)
-    pair_of_edge = torch.arange(len(num_edges), device=x.device).repeat_interleave(num_edges)
+    pairs = torch.arange(len(num_edges), device=x.device)
+    total = sum(of_type.num_edges for *_, of_type in blocks)
+    pair_of_edge = pairs.repeat_interleave(num_edges, output_size=total)
     ptr = functional.pad(num_edges.cumsum(0), (1, 0))
     mean = segment_mean(x, Adjacency(torch.cat(sources), pair_of_edge, ptr, len(x)))
     parts = mean.split([len(of_type) for of_type in counts])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,11 +36,57 @@ class StepTotals:
     failed_ranks: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class UnreadTotals:
+    """The totals of a step where they were summed: reading them waits for the device.
+
+    Attributes:
+        row: [num_totals], in the order of `GradientReducer`.
+        divisor: what the step's gradients are divided by.
+    """
+
+    row: Tensor
+    divisor: Tensor | float
+    _metric_names: tuple[str, ...]
+
+    @property
+    def factor(self) -> Tensor | float:
+        """1 / divisor; 1 where no rank had a share of one."""
+        if isinstance(self.divisor, Tensor):
+            divisor = self.divisor.double()
+            return divisor.masked_fill(divisor == 0, 1).reciprocal()
+        return 1.0 / self.divisor if self.divisor else 1.0
+
+    def read(self, *also: Tensor) -> tuple[StepTotals, list[float]]:
+        """Waits once, for the totals and further numbers beside them."""
+        row = torch.cat([self.row.double(), *(x.double().reshape(1) for x in also)]).tolist()
+        num_totals = len(row) - len(also)
+        return self._describe(row[:num_totals]), row[num_totals:]
+
+    def _describe(self, totals: list[float]) -> StepTotals:
+        weight, divisor, loss_sum, num_samples, num_edges, *flags = totals[:_NUM_FIXED]
+        stop, interrupted, ask_host = (flag > 0 for flag in flags)
+        metrics = dict(zip(self._metric_names, totals[_NUM_FIXED:], strict=False))
+        failed = totals[_NUM_FIXED + len(self._metric_names) :]
+        return StepTotals(
+            weight=weight,
+            divisor=divisor,
+            loss_sum=loss_sum,
+            metrics=metrics,
+            num_samples=round(num_samples),
+            num_edges=round(num_edges),
+            stop=stop,
+            interrupted=interrupted,
+            ask_host=ask_host,
+            failed_ranks=tuple(rank for rank, flag in enumerate(failed) if flag > 0),
+        )
+
+
 @dataclass
 class LocalTotals:
     """This rank's sums of a step.
 
-    The sum of losses stays on its device until the step is over: reading it waits for the device.
+    Losses and metrics stay on their device until the step is over: reading them waits for it.
     """
 
     weight: float = 0.0
@@ -54,7 +100,7 @@ class LocalTotals:
     failed: bool = False
 
     def __post_init__(self) -> None:
-        self.metrics: dict[str, float] = {}
+        self.metrics: dict[str, Tensor | float] = {}
 
     def add(
         self,
@@ -71,9 +117,10 @@ class LocalTotals:
         self.num_samples += num_samples
         self.num_edges += num_edges
 
-    def add_metrics(self, metrics: dict[str, float]) -> None:
+    def add_metrics(self, metrics: Mapping[str, Tensor | float]) -> None:
         for name, value in metrics.items():
-            self.metrics[name] = self.metrics.get(name, 0.0) + value
+            precise = value.double() if isinstance(value, Tensor) else value
+            self.metrics[name] = self.metrics.get(name, 0.0) + precise
 
 
 class GradientReducer:
@@ -118,7 +165,7 @@ class GradientReducer:
     def begin_last_backward(self) -> None:
         """Says that this rank's last backward pass before `reduce` comes next."""
 
-    def reduce(self, local: LocalTotals) -> StepTotals:
+    def reduce(self, local: LocalTotals) -> UnreadTotals:
         """Leaves in every `.grad` the sum over all ranks, and returns the summed totals.
 
         Collective: all ranks must call, once per step.
@@ -126,64 +173,59 @@ class GradientReducer:
         self._tables.reduce(zero=local.failed)
         self._sparse.reduce(zero=local.failed)
         if collectives.world_size() > 1:
-            totals = self._sum_over_ranks(local)
-        else:
-            for parameter in self._parameters:
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-            totals = self._totals_of(local)
-        return self._describe(totals)
+            row = self._sum_over_ranks(local)
+            return UnreadTotals(row, row[1], self._metric_names)
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        row = self._row_of(local, torch.float64)
+        return UnreadTotals(row, local.divisor, self._metric_names)
 
-    def scale(self, factor: float) -> None:
+    def scale(self, factor: Tensor | float) -> None:
         """Multiplies every gradient by one factor."""
         self._sparse.scale(factor)
-        for parameter in [*self._tables.weights.values(), *self._parameters]:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+        weights = [*self._tables.weights.values(), *self._parameters]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
 
-    def _sum_over_ranks(self, local: LocalTotals) -> list[float]:
+    def _sum_over_ranks(self, local: LocalTotals) -> Tensor:
         buffer = collectives.all_reduce_sum(self._pack(local))
         beside, last = buffer.split(self._sizes)[-2:]
         self._beside.copy_(beside)
         give_gradients(self._parameters, buffer[: -len(beside) - len(last)])
-        return last.tolist()
+        return last
 
     def _pack(self, local: LocalTotals) -> Tensor:
         buffer = torch.empty(sum(self._sizes), dtype=self._dtype, device=self._device)
         beside, last = buffer.split(self._sizes)[-2:]
         take_gradients(self._parameters, buffer[: -len(beside) - len(last)], failed=local.failed)
         beside.copy_(self._beside)
-        last.copy_(torch.tensor(self._totals_of(local), dtype=self._dtype))
+        last.copy_(self._row_of(local, self._dtype))
         return buffer
 
-    def _totals_of(self, local: LocalTotals) -> list[float]:
+    def _row_of(self, local: LocalTotals, dtype: torch.dtype) -> Tensor:
+        """The totals of this rank, on its device."""
         failed = [0.0] * collectives.world_size()
         failed[collectives.rank()] = float(local.failed)
-        sums = [0.0] * 3
+        sums: list[Tensor | float] = [0.0] * 3
         if not local.failed:
-            sums = [local.weight, local.divisor, float(local.loss_sum)]
+            sums = [local.weight, local.divisor, local.loss_sum]
         flags = [float(local.stop), float(local.interrupted), float(local.ask_host)]
         counts = [float(local.num_samples), float(local.num_edges), *flags]
         metrics = [local.metrics.get(name, 0.0) for name in self._metric_names]
-        return [*sums, *counts, *metrics, *failed]
+        totals = [*sums, *counts, *metrics, *failed]
+        known = [0.0 if isinstance(total, Tensor) else total for total in totals]
+        row = to_device(torch.tensor(known, dtype=dtype), self._device)
+        for i, total in enumerate(totals):
+            if isinstance(total, Tensor):
+                row[i] = total
+        return row
 
-    def _describe(self, totals: list[float]) -> StepTotals:
-        weight, divisor, loss_sum, num_samples, num_edges, *flags = totals[:_NUM_FIXED]
-        stop, interrupted, ask_host = (flag > 0 for flag in flags)
-        metrics = dict(zip(self._metric_names, totals[_NUM_FIXED:], strict=False))
-        failed = totals[_NUM_FIXED + len(self._metric_names) :]
-        return StepTotals(
-            weight=weight,
-            divisor=divisor,
-            loss_sum=loss_sum,
-            metrics=metrics,
-            num_samples=round(num_samples),
-            num_edges=round(num_edges),
-            stop=stop,
-            interrupted=interrupted,
-            ask_host=ask_host,
-            failed_ranks=tuple(rank for rank, flag in enumerate(failed) if flag > 0),
-        )
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device, without a wait for the copy."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def take_gradients(parameters: Sequence[nn.Parameter], buffer: Tensor, *, failed: bool) -> None:
@@ -230,16 +272,19 @@ class SparseGradients:
             zero: this rank adds nothing.
         """
         for parameter in self.parameters:
+            if collectives.world_size() == 1 and parameter.grad is not None and not zero:
+                parameter.grad = parameter.grad.coalesce()
+                continue
             rows, values = _rows_of(parameter, zero=zero)
             rows, values = collectives.gather_rows(rows), collectives.gather_rows(values)
             grad = torch.sparse_coo_tensor(rows.unsqueeze(0), values, parameter.shape)
             parameter.grad = grad.coalesce()
 
-    def scale(self, factor: float) -> None:
+    def scale(self, factor: Tensor | float) -> None:
         """Multiplies every gradient by one factor."""
         for parameter in self.parameters:
             if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+                parameter.grad._values().mul_(factor)
 
 
 def gradient_values(parameter: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import (
     GradientReducer,
     LocalTotals,
-    StepTotals,
+    UnreadTotals,
     give_gradients,
     take_gradients,
 )
@@ -70,7 +70,7 @@ class OverlappingReducer(GradientReducer):
     def begin_last_backward(self) -> None:
         self._is_last_pass = True
 
-    def reduce(self, local: LocalTotals) -> StepTotals:
+    def reduce(self, local: LocalTotals) -> UnreadTotals:
         try:
             for bucket in self._buckets[self._num_left :]:
                 self._send(bucket, failed=local.failed)
@@ -78,15 +78,15 @@ class OverlappingReducer(GradientReducer):
         finally:
             self._start_step()
 
-    def _sum_over_ranks(self, local: LocalTotals) -> list[float]:
-        totals = torch.tensor(self._totals_of(local), dtype=self._dtype, device=self._device)
+    def _sum_over_ranks(self, local: LocalTotals) -> Tensor:
+        totals = self._row_of(local, self._dtype)
         beside = self._beside.to(totals)
         last = collectives.all_reduce_sum(torch.cat([beside, totals]))
         self._beside.copy_(last[: len(beside)])
         for bucket in self._buckets:
             assert bucket.arrive is not None
             give_gradients(bucket.parameters, bucket.arrive())
-        return last[len(beside) :].tolist()
+        return last[len(beside) :]
 
     def _cut_buckets(self) -> list[_Bucket]:
         limit = _BUCKET_BYTES // self._dtype.itemsize

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -40,6 +40,18 @@ class NodeRecord(TensorRecord):
     seed_index: Tensor | None = None
 
 
+class EdgeCounts(NamedTuple):
+    """Sizes that follow from the edges of a layer: a device would make the host wait for them.
+
+    Attributes:
+        num_self_edges: edges from source i to destination i.
+        num_reached: destinations with an edge.
+    """
+
+    num_self_edges: int
+    num_reached: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class EdgeRecord(TensorRecord):
     """The edges of one type in a batch.
@@ -55,6 +67,7 @@ class EdgeRecord(TensorRecord):
         src_degree: float32 [num_src], likewise, edges out of each node of the source type; None
             unless the model reads them.
         columns: by name, [num_edges, ...].
+        counts: of the edges up to each hop, in batches for a device; else None.
     """
 
     edge_index: Tensor
@@ -64,6 +77,7 @@ class EdgeRecord(TensorRecord):
     dst_degree: Tensor
     columns: dict[str, Tensor]
     src_degree: Tensor | None = None
+    counts: tuple[EdgeCounts, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +99,7 @@ class Block(TensorRecord):
             None unless the model sets `reads_src_degree`.
         edge_attr: [num_edges, ...] or None.
         edge_weight: [num_edges] or None.
+        counts: see `EdgeCounts`; None where they are counted when they are asked for.
     """
 
     edge_index: Tensor
@@ -96,6 +111,7 @@ class Block(TensorRecord):
     src_degree: Tensor | None = None
     edge_attr: Tensor | None = None
     edge_weight: Tensor | None = None
+    counts: EdgeCounts | None = None
 
     @property
     def num_edges(self) -> int:
@@ -159,11 +175,15 @@ class NodeBatch(Batch):
         node_type: of the seeds; `input_id` are dense ids, which may repeat.
         seed_index: int64 [num_seeds], local ids of the seeds.
         labels: by name, [num_seeds, ...]; of no other node are labels read.
+        views: the batch without some of its edges, for self-supervised learning; its nodes.
+        drawn: by name, int64, local ids of nodes that were drawn for it.
     """
 
     node_type: str
     seed_index: Tensor
     labels: dict[str, Tensor]
+    views: tuple[NodeBatch, ...] = ()
+    drawn: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def y(self) -> Tensor:

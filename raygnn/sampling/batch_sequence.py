@@ -18,6 +18,7 @@ from numba import njit
 from raygnn.data.hashing import splitmix64
 from raygnn.errors import ConfigError
 from raygnn.sampling.batch import Batch
+from raygnn.sampling.blocks import with_counts
 from raygnn.sampling.prefetch import DeviceCopies, map_ahead
 from raygnn.sampling.rng import (
     RNG_VERSION,
@@ -104,6 +105,8 @@ class BatchSequence(ABC, Generic[BatchT]):
         self.world_size = world_size
         self.num_threads = num_threads
         self.prefetch_batches = prefetch_batches
+        #: What a task adds to each batch, in the threads that make them.
+        self.prepare: Callable[[BatchT], BatchT] | None = None
         self._copies = (
             DeviceCopies(device) if device is not None and device.type == "cuda" else None
         )
@@ -170,14 +173,19 @@ class BatchSequence(ABC, Generic[BatchT]):
     def make(self, epoch: int, index: int) -> BatchT:
         """Makes one micro-batch: a pure function of the two numbers."""
         try:
-            return self.build(epoch, index)
+            batch = self.build(epoch, index)
+            return batch if self.prepare is None else self.prepare(batch)
         except Exception as error:
             error.add_note(f"while making batch {index} of split {self.split!r}, epoch {epoch + 1}")
             raise
 
     def _make_on_device(self, epoch: int, index: int) -> Any:
         batch = self.make(epoch, index)
-        return batch if self._copies is None else self._copies.begin(batch)
+        return batch if self._copies is None else self._copies.begin(self.ready_for_device(batch))
+
+    def ready_for_device(self, batch: BatchT) -> BatchT:
+        """The batch with what a device would make the host wait for."""
+        return with_counts(batch)
 
     def key(self, epoch: int, index: int) -> BatchKey:
         """The key of all draws of a micro-batch."""

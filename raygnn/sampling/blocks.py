@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
+from typing import TypeVar
+
+import numpy as np
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import DataError
-from raygnn.sampling.batch import Batch, Block, EdgeRecord, HeteroBlock
+from raygnn.sampling.batch import (
+    Batch,
+    Block,
+    EdgeCounts,
+    EdgeRecord,
+    HeteroBlock,
+    NodeBatch,
+)
+from raygnn.sampling.sparse_features import SparseFeatures
+
+BatchT = TypeVar("BatchT", bound=Batch)
+
+_NONE = np.empty(0, np.int64)
 
 
 def blocks_of(batch: Batch) -> list[Block]:
@@ -42,6 +58,7 @@ def _hetero_block(
             batch.edges[edge_type],
             num_src[edge_type[0]],
             num_dst[edge_type[2]],
+            hop,
             counts[hop],
             one_type=edge_type[0] == edge_type[2],
         )
@@ -51,7 +68,7 @@ def _hetero_block(
 
 
 def _block(
-    edges: EdgeRecord, num_src: int, num_dst: int, num_edges: int, *, one_type: bool
+    edges: EdgeRecord, num_src: int, num_dst: int, hop: int, num_edges: int, *, one_type: bool
 ) -> Block:
     edge_attr, edge_weight = edges.columns.get("edge_attr"), edges.columns.get("edge_weight")
     return Block(
@@ -64,7 +81,45 @@ def _block(
         src_degree=None if edges.src_degree is None else edges.src_degree[:num_src],
         edge_attr=None if edge_attr is None else edge_attr[:num_edges],
         edge_weight=None if edge_weight is None else edge_weight[:num_edges],
+        counts=None if edges.counts is None else edges.counts[hop],
     )
+
+
+def with_counts(batch: BatchT) -> BatchT:
+    """The batch with all sizes that layers need, so that nothing waits for a device to tell them.
+
+    A batch of a sampler that does not count its hops stays as it is.
+    """
+    if isinstance(batch, NodeBatch) and batch.views:
+        batch = replace(batch, views=tuple(with_counts(view) for view in batch.views))
+    if any(nodes.num_sampled is None for nodes in batch.nodes.values()):
+        return batch
+    up_to = {name: _up_to_each_hop(nodes.num_sampled) for name, nodes in batch.nodes.items()}
+    edges = {t: replace(e, counts=_counts(e, up_to[t[2]], t)) for t, e in batch.edges.items()}
+    nodes = {
+        name: replace(
+            record,
+            columns={
+                column: rows.with_ends(up_to[name]) if isinstance(rows, SparseFeatures) else rows
+                for column, rows in record.columns.items()
+            },
+        )
+        for name, record in batch.nodes.items()
+    }
+    return replace(batch, nodes=nodes, edges=edges)
+
+
+def _counts(
+    edges: EdgeRecord, num_nodes: list[int], edge_type: EdgeType
+) -> tuple[EdgeCounts, ...] | None:
+    if edges.num_sampled is None:
+        return None
+    src, dst = edges.edge_index.numpy()
+    loops = np.flatnonzero(src == dst) if edge_type[0] == edge_type[2] else _NONE
+    reached = np.flatnonzero(np.diff(edges.dst_ptr.numpy()))
+    num_loops = np.searchsorted(loops, _up_to_each_hop(edges.num_sampled)).tolist()
+    num_reached = np.searchsorted(reached, num_nodes[: len(num_loops)]).tolist()
+    return tuple(map(EdgeCounts, num_loops, num_reached))
 
 
 def _up_to_each_hop(num_sampled: list[int] | None) -> list[int]:

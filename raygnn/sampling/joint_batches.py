@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -87,3 +87,8 @@ class JointBatches(BatchSequence[Any]):
             epochs[name], own_index = divmod(number, each.num_batches)
             batches[name] = each.make(epochs[name], own_index)
         return JointBatch(index, epochs, batches)
+
+    def ready_for_device(self, batch: JointBatch) -> JointBatch:
+        """The micro-batch of each sequence, ready."""
+        each = {n: self.sequences[n].ready_for_device(b) for n, b in batch.batches.items()}
+        return replace(batch, batches=each)

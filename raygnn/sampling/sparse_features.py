@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -22,12 +23,14 @@ class SparseFeatures(TensorRecord):
         indices: int64 [num_entries], column of each entry; equal ones of a row add up.
         values: floats [num_entries]; None stands for ones.
         width: number of columns.
+        ends: by number of first rows, their entries, where a device would have to tell them.
     """
 
     indptr: Tensor
     indices: Tensor
     values: Tensor | None
     width: int
+    ends: dict[int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
@@ -49,9 +52,14 @@ class SparseFeatures(TensorRecord):
         if rows.stop is None or rows.stop >= len(self):
             return self
         indptr = self.indptr[: rows.stop + 1]
-        end = int(indptr[-1])
+        end = int(indptr[-1]) if self.ends is None else self.ends[rows.stop]
         values = None if self.values is None else self.values[:end]
         return replace(self, indptr=indptr, indices=self.indices[:end], values=values)
+
+    def with_ends(self, counts: Sequence[int]) -> SparseFeatures:
+        """The same, knowing how many entries these numbers of first rows have."""
+        within = [count for count in counts if count <= len(self)]
+        return replace(self, ends=dict(zip(within, self.indptr[within].tolist(), strict=True)))
 
     @cached_property
     def row(self) -> Tensor:
@@ -111,11 +119,12 @@ def group_by_key(keys: Tensor, values: Tensor, num_keys: int) -> Groups:
         keys: int64 [num_entries], each from 0 to num_keys - 1.
         values: int64 [num_entries].
     """
-    ptr = keys.new_zeros(num_keys + 1)
     if keys.device.type != "cpu":
-        order = keys.sort(stable=True).indices
-        torch.cumsum(torch.bincount(keys, minlength=num_keys), 0, out=ptr[1:])
+        ascending, order = keys.sort(stable=True)
+        # Not by counts: bincount makes the host wait for the largest key.
+        ptr = torch.searchsorted(ascending, torch.arange(num_keys + 1, device=keys.device))
         return Groups(order, values.index_select(0, order), ptr)
+    ptr = keys.new_zeros(num_keys + 1)
     order, grouped = torch.empty_like(keys), torch.empty_like(values)
     arrays = (tensor.contiguous().numpy() for tensor in (keys, values))
     _group(*arrays, order.numpy(), grouped.numpy(), ptr.numpy())

@@ -38,7 +38,7 @@ def _reduce_share() -> tuple[list[torch.Tensor], object]:
         local.add(weight=len(x), loss_sum=float(loss_sum.detach()), num_samples=len(x))
         local.add_metrics({"seen": float(len(x))})
     reducer = GradientReducer(model, ("seen",), torch.device("cpu"))
-    totals = reducer.reduce(local)
+    totals, _ = reducer.reduce(local).read()
     reducer.scale(1 / totals.weight)
     return [p.grad.clone() for p in model.parameters()], totals
 
@@ -65,7 +65,7 @@ def _reduce_with_failure() -> tuple[list[torch.Tensor], object]:
     model = _model()
     model["used"](torch.ones(1, 3)).sum().backward()
     local = LocalTotals(weight=1.0, failed=collectives.rank() == 1)
-    totals = GradientReducer(model, (), torch.device("cpu")).reduce(local)
+    totals, _ = GradientReducer(model, (), torch.device("cpu")).reduce(local).read()
     return [p.grad for p in model.parameters()], totals
 
 
@@ -78,7 +78,7 @@ def test_a_failed_rank_is_known_to_all_and_adds_nothing(ranks):
 
 def _stop_flags() -> bool:
     local = LocalTotals(stop=collectives.rank() == 0)
-    return GradientReducer(_model(), (), torch.device("cpu")).reduce(local).stop
+    return GradientReducer(_model(), (), torch.device("cpu")).reduce(local).read()[0].stop
 
 
 def test_one_rank_asks_and_all_stop(ranks):

@@ -62,7 +62,7 @@ def _step(
             _loss(model, number + step).backward()
             local.add(weight=number + 1.0, loss_sum=1.0, num_samples=1)
             local.add_metrics({"seen": 1.0})
-        totals = reducer.reduce(local)
+        totals, _ = reducer.reduce(local).read()
         assert sums.tolist() == [collectives.world_size()] * 2
         found.append(([p.grad.clone() for p in model.parameters()], totals))
     return found
@@ -128,9 +128,9 @@ def _fail_on_one() -> tuple[tuple[int, ...], tuple[int, ...], bool]:
     except ValueError:
         local.failed = True
     early = model["last"].weight.grad is None
-    failed = reducer.reduce(local).failed_ranks
+    failed = reducer.reduce(local).read()[0].failed_ranks
     model.zero_grad()
-    return failed, reducer.reduce(LocalTotals()).failed_ranks, early
+    return failed, reducer.reduce(LocalTotals()).read()[0].failed_ranks, early
 
 
 @pytest.mark.parametrize("world_size", [3])
@@ -151,7 +151,7 @@ def _checkpointed() -> tuple[str | None, tuple[int, ...]]:
         x.sum().backward()
     except TrainingError as error:
         found, local.failed = error.id, True
-    return found, reducer.reduce(local).failed_ranks
+    return found, reducer.reduce(local).read()[0].failed_ranks
 
 
 def test_gradients_that_come_twice_are_refused(ranks):

@@ -299,7 +299,7 @@ class Objective:
             )
         sums = [value if weight is not None else value * weights[0] for value, weight in results]
         weighted = [term.weight * value for term, value in zip(self._terms, sums, strict=True)]
-        values = torch.stack([s.detach() for s in sums]).tolist() if self.step_metrics else []
+        values = [each.detach() for each in sums] if self.step_metrics else []
         return StepOutput(
             sum(weighted[1:], weighted[0]),
             weights[0],

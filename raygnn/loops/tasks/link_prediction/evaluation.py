@@ -73,7 +73,7 @@ class FullRankingEvaluation(SumMetric):
         if relations is not None:
             relation = torch.from_numpy(relations).to(self._candidates.device)
             score_all = partial(score_all, relation=relation)
-        queries = self._anchors[torch.from_numpy(anchors)]
+        queries = self._anchors[torch.from_numpy(anchors).to(self._anchors.device)]
         # Scores in half precision would be tied where their order is what is measured.
         with torch.autocast(queries.device.type, enabled=False):
             state = self._ranking.update(queries, self._candidates, positives, known, score_all)

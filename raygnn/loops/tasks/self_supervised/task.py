@@ -142,10 +142,10 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         every = np.arange(self.env.bundle.num_nodes(node_type))
         seeds = every if split == "train" else getattr(self.target.splits, split)
         config = self.env.loaded.config
-        if not self.method_hops or config.sampling.is_full or not len(seeds):
+        if config.sampling.is_full or not len(seeds):
             return self.neighbor_loader(split, seeds, node_type)
         graph = self.message_store(split)
-        return NeighborLoader(
+        loader = NeighborLoader(
             graph,
             self.features,
             seeds,
@@ -154,6 +154,8 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
             columns=self.spec.node_columns,
             **self.loader_options(split),
         )
+        loader.prepare = lambda batch: self.method.draw(batch)
+        return loader
 
     def encode(self, batch: NodeBatch) -> dict[str, Tensor]:
         """Input of the loss, as `Method.rows` gives it."""
@@ -296,7 +298,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return torch.cat(rows), torch.cat(places)
 
 
-def spread(embeddings: Tensor) -> float:
+def spread(embeddings: Tensor) -> Tensor:
     """Spread of normalized embeddings: 0 if all are equal, 1 if all directions are used equally.
 
     The mean standard deviation of their columns, times the root of the number of columns.
@@ -306,9 +308,9 @@ def spread(embeddings: Tensor) -> float:
     Source: SimSiam, arXiv:2011.10566, section 4.1.
     """
     if len(embeddings) == 0:
-        return 0.0
+        return embeddings.new_zeros(())
     rows = functional.normalize(in_full_precision(embeddings.detach()))
-    return float(rows.std(dim=0, correction=0).mean() * rows.shape[1] ** 0.5)
+    return (rows.std(dim=0, correction=0).mean() * rows.shape[1] ** 0.5).double()
 
 
 def _with_hops(loaded: LoadedConfig, number: int) -> LoadedConfig:

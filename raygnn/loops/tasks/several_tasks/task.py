@@ -263,11 +263,13 @@ class SeveralTasks(EncoderTask[Any]):
             means = {name: each.loss_sum / (each.weight or 1.0) for name, each in outputs.items()}
             weighted = [self.weights[name] * mean for name, mean in means.items()]
             weight, total = 1.0, sum(weighted[1:], weighted[0])
-        metrics: dict[str, float] = {}
+        metrics: dict[str, Tensor | float] = {}
         for name, each in outputs.items():
-            own = {"loss": float(each.loss_sum.detach()), **each.metrics}
+            own = {"loss": each.loss_sum.detach(), **each.metrics}
             factor = weight / (each.weight or 1.0)
-            metrics |= {f"{name}/{metric}": factor * value for metric, value in own.items()}
+            for metric, value in own.items():
+                precise = value.double() if isinstance(value, Tensor) else value
+                metrics[f"{name}/{metric}"] = factor * precise
         return StepOutput(total, weight, metrics)
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:

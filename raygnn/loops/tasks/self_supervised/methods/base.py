@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -53,6 +53,14 @@ class Method(nn.Module, ABC):
     def __init__(self, setting: Setting) -> None:
         super().__init__()
         self.node_type = setting.node_type
+
+    def draw(self, batch: NodeBatch) -> NodeBatch:
+        """Adds `views` and nodes `drawn` to a batch. Sampler threads call it."""
+        return batch
+
+    def drawn(self, batch: NodeBatch) -> NodeBatch:
+        """The batch after `draw`; one of the whole graph has not passed a sampler thread."""
+        return batch if batch.views else self.draw(batch)
 
     @abstractmethod
     def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
@@ -108,15 +116,16 @@ class TwoViews(Method):
         self._drop_edges = pair_of_shares("drop_edges", drop_edges)
         self._mask_features = pair_of_shares("mask_features", mask_features)
 
+    def draw(self, batch: NodeBatch) -> NodeBatch:
+        shares = enumerate(self._drop_edges)
+        views = (drop_edges(batch, share, view_key(batch, 2 * i)) for i, share in shares)
+        return replace(batch, views=tuple(views))
+
     def views(self, batch: NodeBatch) -> tuple[NodeBatch, NodeBatch]:
         """Two views, drawn independently by the key of the batch."""
         first, second = (
-            mask_features(
-                drop_edges(batch, self._drop_edges[i], view_key(batch, 2 * i)),
-                self._mask_features[i],
-                view_key(batch, 2 * i + 1),
-            )
-            for i in range(2)
+            mask_features(view, self._mask_features[i], view_key(batch, 2 * i + 1))
+            for i, view in enumerate(self.drawn(batch).views)
         )
         return first, second
 

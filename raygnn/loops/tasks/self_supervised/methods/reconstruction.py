@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -48,6 +49,9 @@ class _Reconstruction(Method):
             )
         self._drop_edges = check_share("drop_edges", drop_edges)
         self.alpha = check_above("alpha", alpha, 1, inclusive=True)
+
+    def draw(self, batch: NodeBatch) -> NodeBatch:
+        return replace(batch, views=(drop_edges(batch, self._drop_edges, view_key(batch, 0)),))
 
     def features(self, encoder: GraphEncoder, batch: NodeBatch) -> Tensor:
         """[num_nodes, num_features] of all nodes of the seeds' type, without categories."""
@@ -114,33 +118,47 @@ class GraphMAE(_Reconstruction):
         return setting.num_features + layer.codes.numel()
 
     def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
-        view = drop_edges(batch, self._drop_edges, view_key(batch, 0))
-        n_id = batch.nodes[self.node_type].n_id
-        is_masked = drawn(n_id, self._mask, view_key(batch, 1))
-        masked = self._with_masked(view, is_masked)
+        batch = self.drawn(batch)
+        (view,) = batch.views
+        is_masked = self._is_masked(batch)
+        masked = self._with_masked(view, is_masked, batch.drawn)
         found = encoder(with_hop_of_seeds(masked))
         embeddings = found[self.node_type]
         inputs = {name: self.to_decoder(rows) for name, rows in found.items()}
         hidden = is_masked[: len(embeddings)].unsqueeze(1)
         inputs[self.node_type] = inputs[self.node_type].masked_fill(hidden, 0)
-        seeds = batch.seed_index
-        chosen = seeds[is_masked[seeds]]
+        chosen = batch.drawn["masked seeds"]
         return {
             "embeddings": embeddings[chosen].detach(),
             "found": self._decode(view, inputs)[chosen],
             "features": self.features(encoder, batch)[chosen],
         }
 
-    def _with_masked(self, batch: NodeBatch, is_masked: Tensor) -> NodeBatch:
+    def draw(self, batch: NodeBatch) -> NodeBatch:
+        batch = super().draw(batch)
+        nodes, seeds = batch.nodes[self.node_type], batch.seed_index
+        is_masked = self._is_masked(batch)
+        found = {"masked seeds": seeds[is_masked[seeds]]}
+        if self._replace:
+            swapped = is_masked & drawn(nodes.n_id, self._replace, view_key(batch, 2))
+            (rows,) = swapped.nonzero(as_tuple=True)
+            others = places_drawn(nodes.n_id[rows], len(nodes.n_id), view_key(batch, 3))
+            found |= {"swapped": rows, "swapped for": others}
+        return replace(batch, drawn=found)
+
+    def _is_masked(self, batch: NodeBatch) -> Tensor:
+        return drawn(batch.nodes[self.node_type].n_id, self._mask, view_key(batch, 1))
+
+    def _with_masked(
+        self, batch: NodeBatch, is_masked: Tensor, found: Mapping[str, Tensor]
+    ) -> NodeBatch:
         """The batch with the token, or the features of others, in masked rows."""
         nodes = batch.nodes[self.node_type]
         x = dense(nodes.columns["x"])
         shown = torch.where(is_masked.unsqueeze(1), self.token.to(x.dtype), x)
         if self._replace:
-            swapped = is_masked & drawn(nodes.n_id, self._replace, view_key(batch, 2))
-            (rows,) = swapped.nonzero(as_tuple=True)
-            others = places_drawn(nodes.n_id[rows], len(x), view_key(batch, 3))
-            shown = shown.index_copy(0, rows, x[others].to(shown.dtype))
+            others = x[found["swapped for"]].to(shown.dtype)
+            shown = shown.index_copy(0, found["swapped"], others)
         changed = {**batch.nodes}
         changed[self.node_type] = replace(nodes, columns={**nodes.columns, "x": shown})
         return replace(batch, nodes=changed)
@@ -182,7 +200,7 @@ class FeatureReconstruction(_Reconstruction):
         )
 
     def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
-        view = drop_edges(batch, self._drop_edges, view_key(batch, 0))
+        (view,) = self.drawn(batch).views
         view = mask_features(view, self._mask_features, view_key(batch, 1))
         embeddings = self.embed(encoder, view)
         return {

@@ -1,0 +1,114 @@
+"""Runs cases on the CPU and on the pretended device: run_cases.py LIBRARY FOLDER [NAME ...]
+
+Writes FOLDER/found.json: by case, both results, and what a step and an evaluation did there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from tests.pretended_gpu import device
+
+if __name__ == "__main__":
+    device.load(Path(sys.argv[1]))
+
+import contextlib
+import io
+import traceback
+import warnings
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+import raygnn.train
+from raygnn.loops.engine import Engine
+from raygnn.loops.gradients import Accumulation
+from tests.pretended_gpu.cases import CASES, Case, write_graphs
+from tests.small_runs import read_history, small_config
+
+_STEPS = 3
+_SPLITS = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
+
+
+def run(case: Case, folder: Path, graphs: Path, *, use_gpu: bool) -> dict[str, float]:
+    """Trains, validates and tests; returns the numbers of both."""
+    config = small_config(
+        folder,
+        **{
+            "scaling__num_workers": 0,
+            "scaling__use_gpu": use_gpu,
+            "data__uri": str(graphs / case.graph),
+            "training__max_steps": _STEPS,
+            "training__validate_every": {"steps": _STEPS},
+            "data__splits": None if case.graph == "films" else _SPLITS,
+            **case.changes,
+        },
+    )
+    result = raygnn.train.fit(config)
+    return {**read_history(folder)[-1], **result.metrics}
+
+
+def run_watched(case: Case, folder: Path, graphs: Path) -> dict[str, Any]:
+    """Both runs, and what that on the device did."""
+    cpu = run(case, folder / "cpu", graphs, use_gpu=False)
+    step, evaluation = device.Record(), device.Record()
+    with _watching(step, evaluation):
+        gpu = run(case, folder / "gpu", graphs, use_gpu=True)
+    steps = int(gpu["step"])
+    return {
+        "cpu": cpu,
+        "gpu": gpu,
+        "waits": {where: count / steps for where, count in step.waits.items()},
+        "mixes": sorted({*step.mixes, *evaluation.mixes}),
+        "operators": round(step.num_operators / steps),
+    }
+
+
+@contextlib.contextmanager
+def _watching(step: device.Record, evaluation: device.Record) -> Any:
+    """Records steps from their batch to the optimizer, and evaluations."""
+
+    def wrap(owner: Any, name: str, record: device.Record | None) -> Any:
+        original = getattr(owner, name)
+
+        def wrapped(*args: Any) -> Any:
+            from torch.utils._python_dispatch import _disable_current_modes
+
+            watched = _disable_current_modes() if record is None else device.watched(record)
+            with watched:
+                return original(*args)
+
+        return patch.object(owner, name, wrapped)
+
+    with (
+        wrap(Engine, "_step", step),
+        wrap(Engine, "_boundary", None),
+        wrap(Accumulation, "_next", None),
+        wrap(Engine, "_validate", evaluation),
+        wrap(Engine, "test", evaluation),
+        wrap(Engine, "_prepare_epoch", evaluation),
+    ):
+        yield
+
+
+def main() -> None:
+    folder, names = Path(sys.argv[2]), sys.argv[3:] or list(CASES)
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    write_graphs(folder / "graphs")
+    found: dict[str, Any] = {}
+    for number, name in enumerate(names):
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+                found[name] = run_watched(CASES[name], folder / str(number), folder / "graphs")
+        except Exception:  # noqa: BLE001 - the test of the case shows it
+            found[name] = {"failed": traceback.format_exc()}
+    (folder / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
