@@ -20,16 +20,17 @@ from raygnn.errors import ConfigError
 _USAGE = """\
 python -m raygnn.explain MODEL --graph URI --nodes IDS --out URI [options] [--section.key value ...]
 
-Explains predictions: writes the importance of edges, neighbors and columns as Parquet tables, and
-one picture. MODEL is the folder of a finished run or of an
-exported model; it, the graph and --out may be any fsspec URI. The keys of data, sampling, loader
-and training are set as in raygnn.infer. See docs/explanations.md.
+Explains predictions of nodes, or of pairs of nodes: writes the importance of edges, neighbors and
+columns as Parquet tables, and one picture. MODEL is the folder of a finished run or of an exported
+model; it, the graph and --out may be any fsspec URI. The keys of data, sampling, loader and
+training are set as in raygnn.infer. See docs/explanations.md.
 """
 _EXAMPLES = """
 raygnn explain runs/papers --graph graph --nodes 17,23 --out out/why
 raygnn explain runs/papers --graph graph --nodes ids.csv --out out/why --method IntegratedGradients
+raygnn explain runs/shop --graph shop --pairs pairs.csv --out out/why-these
 """
-_REQUIRED = {"graph": "the folder or URI of a graph", "nodes": "ids", "out": "a folder to write"}
+_REQUIRED = {"graph": "the folder or URI of a graph", "out": "a folder to write"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +45,9 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     for name, what in _REQUIRED.items():
         if getattr(options, name) is None:
             raise ConfigError(f"--{name} is missing. Name {what}.", id="explain-option-missing")
-    from raygnn.data.tables.read_ids import read_ids
+    if options.nodes is None and options.pairs is None:
+        raise ConfigError("--nodes is missing. Name ids.", id="explain-option-missing")
+    from raygnn.data.tables.read_ids import read_ids, read_pairs
     from raygnn.inference.explanations import ExplainOptions
     from raygnn.inference.output_folder import OutputFolder
     from raygnn.trained_model import load
@@ -53,13 +56,13 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     OutputFolder.check(options.out, options.overwrite)  # before any work
     model = load(rest[0], rest[1:], allow_modules=options.allow_module)
     graph = model.open(options.graph, exact=not options.sampled, as_of=options.as_of)
-    kind = graph.bundle.id_map(model.spec.output.ends[0]).kind
-    nodes = options.nodes
-    if nodes.endswith((".csv", ".tsv", ".parquet")):
-        ids = read_ids(nodes, None, kind, "--nodes")
-    else:
-        ids = _listed(nodes, kind)
-    found = graph.explain(ids, asked)
+    kinds = [graph.bundle.id_map(name).kind for name in model.spec.output.ends]
+    nodes, ids = options.nodes, None
+    if nodes is not None:
+        is_file = nodes.endswith((".csv", ".tsv", ".parquet"))
+        ids = read_ids(nodes, None, kinds[0], "--nodes") if is_file else _listed(nodes, kinds[0])
+    pairs = None if options.pairs is None else read_pairs(options.pairs, kinds, "--pairs")
+    found = graph.explain(ids, asked, pairs=pairs, edge_type=options.edge_type)
     found.write(options.out, overwrite=options.overwrite)
     say(f"explained {len(found.predictions)} predictions in {options.out}")
 
@@ -83,11 +86,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = command_parser("python -m raygnn.explain", _USAGE, _EXAMPLES)
     add = parser.add_argument_group("what to explain").add_argument
     add("--graph", metavar="URI", help="graph of the nodes, any fsspec URI")
-    add(
-        "--nodes",
-        metavar="IDS",
-        help="ids separated by commas, or a table of ids",
-    )
+    add("--nodes", metavar="IDS", help="ids separated by commas, or a table of ids")
+    add("--pairs", metavar="FILE", help="of a model of edges or links: a table of two ids a row")
+    add("--edge-type", metavar="TYPE", help="src__rel__dst, of a model of several relations")
     add("--out", metavar="URI", help="folder to write, any fsspec URI")
     add("--overwrite", action="store_true", help="replace existing output")
     add = parser.add_argument_group("how").add_argument

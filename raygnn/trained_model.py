@@ -199,19 +199,22 @@ class TrainedModel(nn.Module):
     def explain(
         self,
         data: Any,
-        nodes: Ids,
+        nodes: Ids | None = None,
         *,
+        pairs: Any = None,
+        edge_type: str | None = None,
         exact: bool = True,
         as_of: str | Time | None = None,
         **options: Any,
     ) -> Explanations:
-        """Explains predictions of nodes, as `OpenGraph.explain`.
+        """Explains predictions of nodes, or of pairs, as `OpenGraph.explain`.
 
         Args:
             options: `method`, `num_edges` and `num_columns` of `ExplainOptions`.
         """
         asked = ExplainOptions(**options)
-        return self.open(data, exact=exact, as_of=as_of).explain(nodes, asked)
+        graph = self.open(data, exact=exact, as_of=as_of)
+        return graph.explain(nodes, asked, pairs=pairs, edge_type=edge_type)
 
     def evaluate(
         self, data: Any = None, *, split: str | None = None, exact: bool | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -45,6 +45,7 @@ class EdgeTables:
         edges: those that are predicted, in the order of their positions.
         as_of: when all edges are encoded; None takes each at its own time.
         stores: the graph's, if there are any yet.
+        one_by_one: each edge is a batch, in which both ends share a neighborhood.
 
     Attributes:
         alignment: tables begin at multiples of it.
@@ -60,6 +61,7 @@ class EdgeTables:
         *,
         exact: bool,
         stores: Stores | None = None,
+        one_by_one: bool = False,
     ) -> None:
         assert task.spec is not None
         env = task.env
@@ -68,7 +70,9 @@ class EdgeTables:
         options = loader_options(env)
         if exact:
             options["batch_size"] = min(options["batch_size"], _MOST_EXACT)
-        disjoint = config.sampling.model_copy(update={"disjoint": True})
+        if one_by_one:
+            options["batch_size"] = 1
+        disjoint = config.sampling.model_copy(update={"disjoint": not one_by_one})
         loaded = replace(loaded, config=config.model_copy(update={"sampling": disjoint}))
         graph, features = stores or Stores.of(env, spec)
         self._what, self._task, self._model = what, task, model
@@ -107,6 +111,13 @@ class EdgeTables:
         check_finite(outputs, sources, "edges")
         made = {name: arrow_column(column) for name, column in columns.items()}
         return pa.table({"source_id": sources, "target_id": targets, **made})
+
+    def batches(self) -> Iterator[EdgeBatch]:
+        """All edges, on the device."""
+        last = -(-self._edges.num_edges // self.alignment)
+        with closing(self._loader.iterate(0, 0, last)) as batches:
+            for batch in batches:
+                yield batch.to(self._device)
 
     def end_rows(self, encoder: GraphEncoder) -> tuple[Tensor, Tensor]:
         """[num_edges, channels] of the sources and of the targets of all edges, on the CPU."""
@@ -167,13 +178,17 @@ def pairs_to_predict(
     sources: np.ndarray,
     targets: np.ndarray,
     times: SeedTimes | None,
+    relation: int = 0,
 ) -> SeedEdges:
     """Pairs of nodes, int64 dense ids. Pairs that are edges with times have these times.
 
+    Args:
+        relation: which of the links of a model they are.
     Raises:
         ConfigError: the model reads features of the edges, which pairs do not have.
     """
-    edge_type = _edge_type(spec)
+    links = spec.output.links
+    edge_type = links[relation] if links else _edge_type(spec)
     if spec.output.own_columns:
         raise ConfigError(
             f"pairs is invalid: the model reads {list(spec.output.own_columns)} of the edges "

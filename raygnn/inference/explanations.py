@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
@@ -17,7 +17,8 @@ from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.explain.metric import fidelity
 
-from raygnn.data.edge_types import edge_type_name
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import join, write_text
 from raygnn.data.manifest import DenseFeature, Manifest
 from raygnn.data.tables.read_ids import original_ids
@@ -29,9 +30,10 @@ from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task
 from raygnn.loops.tasks.labels.target import LabelOutput
 from raygnn.models.feature_layers import embedding_channels
+from raygnn.models.graph_encoder import EdgePredictor
 from raygnn.models.masked_model import MaskedModel
 from raygnn.outputs.explanation_picture import Drawn, draw_explanations
-from raygnn.sampling.batch import NodeBatch
+from raygnn.sampling.batch import Batch, EdgeBatch, NodeBatch
 
 GNN_EXPLAINER = "GNNExplainer"
 #: Captum's, that need no more than gradients.
@@ -95,7 +97,8 @@ class Explanations:
     """Explanations of predictions. Importances of GNNExplainer are between 0 and 1.
 
     Attributes:
-        predictions: a row for each node: `id`, `prediction`; `score`, the probability of that
+        predictions: a row for each node: `id` (of a pair in all tables `from_id` and `to_id`),
+            `prediction`; `score`, the probability of that
             class or the value; `score_kept` and `score_removed`, the same with nothing but the
             explanation and without it; `fidelity_plus` and `fidelity_minus`, 1 where the prediction
             is another one without it, and with nothing but it (null of regressions); `num_edges` of
@@ -144,8 +147,59 @@ class Element(NamedTuple):
     element: int | None
 
 
+@dataclass(frozen=True)
+class Seed:
+    """What is explained of a batch.
+
+    Attributes:
+        ids: columns of one row, original ids.
+        ends: the node or the two nodes, as node type and local id.
+        head: see `MaskedModel`.
+    """
+
+    ids: Mapping[str, pa.Array]
+    ends: Sequence[tuple[str, int]]
+    head: Callable[[Mapping[str, Any]], Tensor]
+
+
+def seed_node(batch: NodeBatch, bundle: Bundle, model: Any) -> Seed:
+    """The only node of a batch."""
+    name, index = batch.node_type, batch.seed_index
+
+    def head(rows: Mapping[str, Any]) -> Tensor:
+        found = rows[name]
+        found = next(iter(found.values())) if isinstance(found, Mapping) else found
+        out: Tensor = model.readout(found[index])
+        return out
+
+    ids = original_ids(bundle, name, batch.input_id.cpu().numpy())
+    return Seed({"id": ids}, [(name, int(index[0]))], head)
+
+
+def seed_pair(
+    batch: EdgeBatch, bundle: Bundle, model: Any, edge_type: EdgeType, relation: int
+) -> Seed:
+    """The only pair of a batch: as an edge, or by the score of a model of links."""
+    names, index = edge_type[::2], batch.end_index
+
+    def head(rows: Mapping[str, Any]) -> Tensor:
+        source, target = (rows[name][end] for name, end in zip(names, index, strict=True))
+        if isinstance(model, EdgePredictor):
+            return model.of_ends(source, target, batch.inputs)[0]
+        scores: Tensor = model.decoder.score_pairs(source, target, relation)
+        return scores.unsqueeze(1)
+
+    ends = [(name, int(end[0])) for name, end in zip(names, index, strict=True)]
+    ids = {
+        column: original_ids(bundle, name, batch.nodes[name].n_id[[end]].cpu().numpy())
+        for column, (name, end) in zip(("from_id", "to_id"), ends, strict=True)
+    }
+    return Seed(ids, ends, head)
+
+
 def explain_batches(
-    batches: Iterable[NodeBatch],
+    batches: Iterable[Batch],
+    seed_of: Callable[[Any], Seed],
     task: Task,
     model: nn.Module,
     names: Mapping[str, Sequence[Element]],
@@ -158,7 +212,7 @@ def explain_batches(
     Raises:
         ConfigError: the model reads nothing to mask.
     """
-    found = [_Explained(batch, task, model, names, options) for batch in batches]
+    found = [_Explained(b, seed_of(b), task, model, names, options) for b in batches]
     parts = {
         name: Table(pa.concat_tables([getattr(one, name) for one in found]))
         for name in ("predictions", "edges", "neighbors", "columns")
@@ -166,17 +220,19 @@ def explain_batches(
     return Explanations(**parts, picture=draw_explanations([one.drawn() for one in found]))
 
 
-def check_explained(spec: ModelSpec) -> LabelOutput:
-    """The prediction to explain.
+def check_explained(spec: ModelSpec) -> str:
+    """The problem that a prediction solves; scores of links are values.
 
     Raises:
-        ConfigError: it does not predict one label of nodes.
+        ConfigError: it predicts neither one label nor links.
     """
     output = spec.output
-    if not isinstance(output, LabelOutput) or output.predicted_edges:
+    if output.links:
+        return "regression"
+    if not isinstance(output, LabelOutput):
         raise ConfigError(
-            f"explain is invalid for this model: it gives {output.key}, and predictions of nodes "
-            "are explained. Use a model of task node_classification.",
+            f"explain is invalid for this model: it gives {output.key}, and predictions of nodes, "
+            "edges and links are explained. Use a model that gives these.",
             id="explain-task",
         )
     if output.problem == "regression" and output.num_outputs > 1:
@@ -185,28 +241,28 @@ def check_explained(spec: ModelSpec) -> LabelOutput:
             "Train it on one of them.",
             id="explain-several-values",
         )
-    return output
+    return output.problem
 
 
 class _Explained:
     def __init__(
         self,
-        batch: NodeBatch,
+        batch: Batch,
+        seed: Seed,
         task: Task,
         model: nn.Module,
         names: Mapping[str, Sequence[Element]],
         options: ExplainOptions,
     ) -> None:
         assert task.spec is not None
-        output = check_explained(task.spec)
-        self._batch, self._bundle = batch, task.env.bundle
-        self._seed = original_ids(self._bundle, batch.node_type, batch.input_id.cpu().numpy())
-        finish = _Label() if output.problem == "multi_label" else nn.Identity()
-        self._masked = masked = MaskedModel(model, batch, finish)
+        self._problem = check_explained(task.spec)
+        self._batch, self._bundle, self._seed = batch, task.env.bundle, seed
+        self._label: int | None = None
+        self._masked = masked = MaskedModel(model, batch, self._head)
         with masked.explained(), torch.enable_grad():
-            if isinstance(finish, _Label):
-                finish.label = int(masked(masked.x, masked.edge_index).argmax())
-            explainer = _explainer(masked, output.problem, options.method)
+            if self._problem == "multi_label":
+                self._label = int(masked(masked.x, masked.edge_index).argmax())
+            explainer = _explainer(masked, self._problem, options.method)
             with warnings.catch_warnings():
                 # Captum says of each input that it turns gradients on.
                 warnings.filterwarnings("ignore", "Input Tensor .* did not already", UserWarning)
@@ -220,7 +276,7 @@ class _Explained:
                 made.edge_mask[self._kept_edges] = 1
             if "node_mask" in made:
                 made.node_mask = torch.from_numpy(kept).to(masked.x)[None]
-            self.predictions = self._judged(explainer, made, task, output)
+            self.predictions = self._judged(explainer, made, task)
         self.neighbors = self._neighbor_table()
 
     def drawn(self) -> Drawn:
@@ -228,17 +284,27 @@ class _Explained:
         kept = [e for e in self.edges.to_pylist() if e["kept"]]
         index = self._masked.edge_index[:, self._kept_edges].t().tolist()
         nodes = {flat: self._names_of(flat) for pair in index for flat in pair}
-        seed = self._masked.rows[self._batch.node_type].start + int(self._batch.seed_index[0])
-        nodes[seed] = self._names_of(seed)
+        seeds = [self._masked.rows[name].start + end for name, end in self._seed.ends]
+        nodes |= {seed: self._names_of(seed) for seed in seeds}
+        seed = " → ".join(str(row[column]) for column in self._seed.ids)
+        prediction = row["prediction"]
+        shown = f"{prediction:.3g}" if isinstance(prediction, float) else prediction
         return Drawn(
-            title=f"{row['id']}: {row['prediction']} ({row['score']:.3g})",
-            seed=seed,
+            title=f"{seed}: {shown} ({row['score']:.3g})",
+            seeds=seeds,
             nodes=nodes,
             edges=[(*ends, e["importance"]) for ends, e in zip(index, kept, strict=True)],
             columns=[
                 (_column_name(c), c["importance"]) for c in self.columns.to_pylist() if c["kept"]
             ],
         )
+
+    def _head(self, rows: Mapping[str, Any]) -> Tensor:
+        out = self._seed.head(rows).float()
+        if self._problem != "multi_label":
+            return out
+        probabilities = out[0].sigmoid()
+        return probabilities if self._label is None else probabilities[self._label, None]
 
     def _edge_table(self, importance: np.ndarray, num_kept: int) -> pa.Table:
         order = np.argsort(-importance, kind="stable")
@@ -280,11 +346,15 @@ class _Explained:
     def _neighbor_table(self) -> pa.Table:
         types = [edge_type_name(t) for t in self._masked.edges]
         source = dict(zip(types, (t[0] for t in self._masked.edges), strict=True))
-        seed = (self._batch.node_type, self._seed_value)
+        seeds = {
+            (name, value)
+            for name, end in self._seed.ends
+            for value in self._ids(name, self._batch.nodes[name].n_id[[end]])
+        }
         found: dict[tuple[str, Any], float] = {}
         for edge in self.edges.to_pylist():  # the most important first
             found.setdefault((source[edge["edge_type"]], edge["source_id"]), edge["importance"])
-        rows = [(*node, value) for node, value in found.items() if node != seed]
+        rows = [(*node, value) for node, value in found.items() if node not in seeds]
         names, ids, values = zip(*rows, strict=True) if rows else ((), (), ())
         columns = {
             "node_type": pa.array(names, pa.string()),
@@ -293,7 +363,9 @@ class _Explained:
         }
         return self._rows(len(rows), columns)
 
-    def _judged(self, explainer: Explainer, made: Any, task: Task, output: LabelOutput) -> pa.Table:
+    def _judged(self, explainer: Explainer, made: Any, task: Task) -> pa.Table:
+        assert task.spec is not None
+        output = task.spec.output
         masked = self._masked
         given = (masked.x, masked.edge_index)
         node_mask, edge_mask = made.get("node_mask"), made.get("edge_mask")
@@ -304,7 +376,10 @@ class _Explained:
             explainer.get_masked_prediction(*given, *removed),
         ]
         columns: dict[str, Any]
-        if output.problem == "regression":
+        if not isinstance(output, LabelOutput):
+            scores = [float(rows[0, 0]) for rows in outputs]
+            columns, both = {"prediction": pa.array(scores[:1])}, (None, None)
+        elif output.problem == "regression":
             tables = [task.output_columns("predictions", rows.cpu()) for rows in outputs]
             scores = [float(table["prediction"][0]) for table in tables]
             columns, both = {"prediction": pa.array(scores[:1])}, (None, None)
@@ -313,7 +388,8 @@ class _Explained:
             if output.problem == "multi_class":
                 scores = [float(rows.softmax(dim=1)[0, label]) for rows in outputs]
             else:
-                scores, label = [float(rows[0]) for rows in outputs], masked.finish.label  # type: ignore[assignment]
+                assert self._label is not None
+                scores, label = [float(rows[0]) for rows in outputs], self._label
             columns = {"prediction": pa.array([output.shown_classes[label]])}
             both = fidelity(explainer, made)
         for name, score in zip(("score", "score_kept", "score_removed"), scores, strict=True):
@@ -328,11 +404,6 @@ class _Explained:
         kinds = {self._bundle.id_map(name).kind for name in self._bundle.node_types}
         return pa.int64() if kinds == {"int"} else pa.string()
 
-    @property
-    def _seed_value(self) -> Any:
-        value = self._seed[0].as_py()
-        return value if pa.types.is_integer(self._id_type) else str(value)
-
     def _ids(self, node_type: str, dense: Tensor) -> list[Any]:
         ids = original_ids(self._bundle, node_type, dense.cpu().numpy())
         return list(ids.cast(self._id_type).to_pylist())
@@ -344,16 +415,8 @@ class _Explained:
         return shown if len(self._masked.rows) == 1 else f"{name} {shown}"
 
     def _rows(self, num_rows: int, columns: Mapping[str, Any]) -> pa.Table:
-        ids = self._seed.take(pa.array(np.zeros(num_rows, np.int64)))
-        return pa.table({"id": ids, **columns})
-
-
-class _Label(nn.Module):
-    label: int | None = None
-
-    def forward(self, outputs: Tensor) -> Tensor:
-        probabilities = outputs[0].sigmoid()
-        return probabilities if self.label is None else probabilities[self.label, None]
+        first = pa.array(np.zeros(num_rows, np.int64))
+        return pa.table({**{n: ids.take(first) for n, ids in self._seed.ids.items()}, **columns})
 
 
 class _GNNExplainer(GNNExplainer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,14 @@ from raygnn.inference.embeddings import (
     Stores,
 )
 from raygnn.inference.explanations import (
+    Element,
     ExplainOptions,
     Explanations,
     check_explained,
     explain_batches,
     input_columns,
+    seed_node,
+    seed_pair,
 )
 from raygnn.inference.job import (
     EdgeRequest,
@@ -207,10 +210,7 @@ class OpenGraph:
         chosen = score or ("decoder" if links else "inner_product")
         relation = None if edge_type is None else relation_of(self._spec, edge_type)
         check_score(self._spec, chosen, relation)
-        given = [
-            look_up_ids(self.bundle, name, ids, "pairs")
-            for name, ids in zip(ends, _columns_of(pairs), strict=True)
-        ]
+        given = self._pairs(pairs)
         decoder = InnerProduct(1) if chosen == "inner_product" else precise_decoder(self._model)
         with self._prepared():
             device = self._env.device
@@ -243,36 +243,90 @@ class OpenGraph:
             search = NeighborSearch(request, self.bundle, self._model, embeddings, device)
             return Table(search.table(0, len(request.anchors)))
 
-    def explain(self, nodes: Ids, options: ExplainOptions | None = None) -> Explanations:
-        """Explains the predictions of some nodes by their neighbors and columns.
+    def explain(
+        self,
+        nodes: Ids | None = None,
+        options: ExplainOptions | None = None,
+        *,
+        pairs: Any = None,
+        edge_type: str | None = None,
+    ) -> Explanations:
+        """Explains predictions of nodes, of edges or of links by neighbors and columns.
 
-        Each node is explained in its own neighborhood, whose edges and columns PyG's
-        `torch_geometric.explain` masks.
+        Each node or pair is explained in its own neighborhood, whose edges and columns PyG's
+        `torch_geometric.explain` masks. An edge is not part of its own explanation.
 
         Args:
             nodes: original ids of the type that the model predicts.
             options: None is `ExplainOptions()`.
+            pairs: as of `score`, in place of nodes, for a model of edges or links; of links their
+                score is explained.
+            edge_type: as of `score`.
         Raises:
-            ConfigError: the model does not predict one label of nodes, reads nothing that can be
-                masked, or its sampler has no exact neighborhoods.
+            ConfigError: the model predicts several values at once, reads nothing that can be
+                masked, or its sampler has no exact neighborhoods; or pairs of a model of nodes, or
+                nodes of a model of edges or links, are asked for.
             DataError: an id is not in the graph.
         """
         check_explained(self._spec)
-        node_type = self._spec.output.ends[0]
+        names = input_columns(self._spec, self.manifest())
+        asked = options or ExplainOptions()
+        output = self._spec.output
+        has_pairs = bool(output.links) or output.predicted_edges is not None
+        if (pairs is None) is has_pairs or (nodes is None) is not has_pairs:
+            wanted, given = ("pairs", "nodes") if has_pairs else ("nodes", "pairs")
+            raise ConfigError.invalid(
+                given,
+                nodes if has_pairs else pairs,
+                f"the model predicts {'pairs of nodes' if has_pairs else 'nodes'}",
+                f"Give {wanted}, and leave {given} out",
+                id="explain-seeds",
+            )
+        if has_pairs:
+            return self._explain_pairs(pairs, edge_type, names, asked)
+        node_type = output.ends[0]
         dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
         env = self._env
         if self._is_exact:
             env = replace(env, loaded=with_all_neighbors(env.loaded))
         one = {**loader_options(env), "batch_size": 1}
         loader = self._stores.loader(env, self._spec, node_type, dense, self._times, one)
-        names = input_columns(self._spec, self.manifest())
         try:
             with self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
                 moved = (batch.to(env.device) for batch in batches)
-                asked = options or ExplainOptions()
-                return explain_batches(moved, self._task, self._model, names, asked)
+                seed = partial(seed_node, bundle=self.bundle, model=self._model)
+                return explain_batches(moved, seed, self._task, self._model, names, asked)
         finally:
             loader.close()
+
+    def _explain_pairs(
+        self,
+        pairs: Any,
+        edge_type: str | None,
+        names: Mapping[str, Sequence[Element]],
+        asked: ExplainOptions,
+    ) -> Explanations:
+        relation = 0 if edge_type is None else relation_of(self._spec, edge_type)
+        if len(self._spec.output.links) > 1:
+            check_score(self._spec, "decoder", None if edge_type is None else relation)
+        ends = self._pairs(pairs)
+        edges = pairs_to_predict(self._spec, self.bundle, *ends, self._times, relation)
+        seed = partial(
+            seed_pair,
+            bundle=self.bundle,
+            model=self._model,
+            edge_type=edges.edge_type,
+            relation=relation,
+        )
+        with self._prepared(), self._edge_tables("predictions", edges, one_by_one=True) as tables:
+            batches = tables.batches()
+            return explain_batches(batches, seed, self._task, self._model, names, asked)
+
+    def _pairs(self, pairs: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Dense ids of the sources and of the targets of pairs."""
+        given = zip(self._spec.output.ends, _columns_of(pairs), strict=True)
+        sources, targets = (look_up_ids(self.bundle, name, ids, "pairs") for name, ids in given)
+        return sources, targets
 
     def manifest(self) -> Manifest | None:
         """Column descriptions of the graph's tables."""
@@ -342,9 +396,7 @@ class OpenGraph:
         if pairs is None:
             edges = edges_to_predict(spec, self.bundle)
         else:
-            given = zip(spec.output.ends, _columns_of(pairs), strict=True)
-            sources, targets = (look_up_ids(self.bundle, name, ids, "pairs") for name, ids in given)
-            edges = pairs_to_predict(spec, self.bundle, sources, targets, self._times)
+            edges = pairs_to_predict(spec, self.bundle, *self._pairs(pairs), self._times)
         with self._prepared(), self._edge_tables(what, edges) as tables:
             ranges = cut(edges.num_edges, _ROWS_PER_PART, tables.alignment)
             return Table(pa.concat_tables([tables.range(*part) for part in ranges]))
@@ -370,9 +422,11 @@ class OpenGraph:
                 of_end[torch.from_numpy(is_known)] = found.to(of_end)
 
     @contextmanager
-    def _edge_tables(self, what: str, edges: SeedEdges) -> Iterator[EdgeTables]:
+    def _edge_tables(
+        self, what: str, edges: SeedEdges, *, one_by_one: bool = False
+    ) -> Iterator[EdgeTables]:
         as_of = None if self._times is None else self._times.of(edge_type_name(edges.edge_type))
-        how: Any = {"exact": self._is_exact, "stores": self._stores}
+        how: Any = {"exact": self._is_exact, "stores": self._stores, "one_by_one": one_by_one}
         tables = EdgeTables(what, self._task, self._model, edges, as_of, **how)
         try:
             yield tables
@@ -468,7 +522,9 @@ class OpenGraph:
 
 def _columns_of(pairs: Any) -> list[Any]:
     """Anchors and targets of pairs."""
-    if hasattr(pairs, "columns"):
+    if isinstance(pairs, pa.Table):
+        columns = pairs.columns
+    elif hasattr(pairs, "columns"):
         columns = [pairs[name] for name in pairs.columns]
     elif isinstance(pairs, np.ndarray | Tensor):
         columns = list(np.asarray(pairs).T) if pairs.ndim == 2 else []

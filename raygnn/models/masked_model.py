@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,9 +15,9 @@ from torch_geometric.nn import MessagePassing
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
 from raygnn.models.encoder import MLP, BlockEncoder, OverBlocks
-from raygnn.models.graph_encoder import GraphEncoder, SubgraphModule
+from raygnn.models.graph_encoder import GraphEncoder, SubgraphModule, TypedSubgraphModule
 from raygnn.models.sparse_input import dense, formed
-from raygnn.sampling.batch import Block, HeteroBlock, NodeBatch
+from raygnn.sampling.batch import Batch, Block, HeteroBlock
 
 
 class MaskedModel(nn.Module):
@@ -37,17 +37,19 @@ class MaskedModel(nn.Module):
         edges: by edge type, its columns of `edge_index`.
 
     Args:
-        model: with an `encoder` and `readout`, in evaluation mode.
+        model: with an `encoder`, in evaluation mode.
         batch: of one seed.
-        finish: makes of [1, num_outputs] what is explained.
+        head: makes of what the encoder gives, by node type, [1, num_outputs] to explain.
     Raises:
         ConfigError: the model reads neither features nor edges.
     """
 
-    def __init__(self, model: Any, batch: NodeBatch, finish: nn.Module) -> None:
+    def __init__(
+        self, model: Any, batch: Batch, head: Callable[[Mapping[str, Any]], Tensor]
+    ) -> None:
         super().__init__()
         self.model = model
-        self.finish = finish
+        self._head = head
         self._mask = _EdgeMask()
         self._batch = batch
         encoder: GraphEncoder = model.encoder
@@ -56,7 +58,7 @@ class MaskedModel(nn.Module):
         self.elements = _ranges({name: x.shape[1] for name, x in inputs.items()})
         self.edges = _ranges({t: e.edge_index.shape[1] for t, e in batch.edges.items()})
         num_nodes = sum(map(len, self.rows.values()))
-        device = batch.seed_index.device
+        device = batch.input_id.device
         self.x = torch.zeros(num_nodes, sum(map(len, self.elements.values())), device=device)
         for name, x in inputs.items():
             self.x[_slice(self.rows[name]), _slice(self.elements[name])] = x
@@ -68,24 +70,21 @@ class MaskedModel(nn.Module):
         self.masks_edges = _reads_edges(encoder) and self.edge_index.shape[1] > 0
         if not self.masks_edges and not self.elements:
             raise ConfigError(
-                "nodes is invalid: the model reads learned rows of nodes alone, no features and no "
-                "edges, so nothing can be masked. Explain a model that reads features or edges.",
+                "explain is invalid: the model reads learned rows of nodes alone, no features and "
+                "no edges, so nothing can be masked. Explain a model that reads features or edges.",
                 id="explain-nothing-read",
             )
         self.eval()  # `Explainer` brings back the mode that it finds
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Output of `finish` for the seed."""
+        """Output of the head for the seed."""
         encoder: GraphEncoder = self.model.encoder
         rows = {
             name: x[_slice(self.rows[name]), _slice(elements)]
             for name, elements in self.elements.items()
         }
         with self._reading(encoder, rows):
-            found = encoder(self._batch_of(encoder, rows))[self._batch.node_type]
-        found = next(iter(found.values())) if isinstance(found, Mapping) else found
-        out: Tensor = self.finish(self.model.readout(found[self._batch.seed_index]).float())
-        return out
+            return self._head(encoder(self._batch_of(encoder, rows)))
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -110,7 +109,7 @@ class MaskedModel(nn.Module):
         index = self._batch.edges[edge_type].edge_index
         return index + torch.tensor(starts, device=index.device).unsqueeze(1)
 
-    def _batch_of(self, encoder: GraphEncoder, rows: Mapping[str, Tensor]) -> NodeBatch:
+    def _batch_of(self, encoder: GraphEncoder, rows: Mapping[str, Tensor]) -> Batch:
         nodes = dict(self._batch.nodes)
         for name, x in rows.items():
             if name not in encoder.categories:
@@ -209,14 +208,13 @@ def _taken(degree: Tensor | None, order: Tensor) -> Tensor | None:
     return None if degree is None else degree[order]
 
 
-def _inputs(encoder: GraphEncoder, batch: NodeBatch) -> Iterator[tuple[str, Any]]:
+def _inputs(encoder: GraphEncoder, batch: Batch) -> Iterator[tuple[str, Any]]:
     module = encoder.module
     if isinstance(module, BlockEncoder):
         found = module.inputs_of(batch)
         yield from ((n, x) for n, x in found.items() if n not in module.embedded_types)
     else:
-        ((name, nodes),) = batch.nodes.items()
-        yield name, nodes.columns["x"]
+        yield from ((n, nodes.columns["x"]) for n, nodes in batch.nodes.items())
 
 
 @torch.no_grad()
@@ -229,6 +227,8 @@ def _input_rows(encoder: GraphEncoder, node_type: str, x: Any) -> Tensor:
 
 def _reads_edges(encoder: GraphEncoder) -> bool:
     module = encoder.module
+    if isinstance(module, TypedSubgraphModule):  # its layers have edges of their own
+        return False
     if isinstance(module, SubgraphModule):  # PyG masks layers of its own class
         return any(isinstance(layer, MessagePassing) for layer in module.modules())
     return not isinstance(module, MLP) and getattr(module, "reads_messages", True)

@@ -23,16 +23,16 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class Drawn:
-    """One node's explanation.
+    """The explanation of a node or a pair.
 
     Attributes:
-        seed: the node that is explained, a key of `nodes`.
+        seeds: the nodes that are explained, keys of `nodes`.
         edges: (source, target, importance), the most important first.
         columns: (name, importance), the most important first.
     """
 
     title: str
-    seed: int
+    seeds: Sequence[int]
     nodes: Mapping[int, str]
     edges: Sequence[tuple[int, int, float]]
     columns: Sequence[tuple[str, float]]
@@ -81,7 +81,7 @@ def _panel(one: Drawn) -> Iterator[str]:
             f'marker-end="url(#a)"><title>{weight:.3g}</title></line>'
         )
     for node, (x, y) in places.items():
-        kind = "s" if node == one.seed else "n"
+        kind = "s" if node in one.seeds else "n"
         yield f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="8"/>'
         yield (
             f'<text x="{x:.1f}" y="{y - 12:.1f}" text-anchor="middle">'
@@ -106,7 +106,7 @@ def _places(one: Drawn) -> dict[int, tuple[float, float]]:
     middle = (_WIDTH / 2, _HEIGHT / 2 + 10)
     places = {}
     for hop, nodes in rings.items():
-        radius = hop * _RADIUS * scale
+        radius = hop * _RADIUS * scale if hop or len(nodes) == 1 else _RADIUS / 3
         for i, node in enumerate(nodes):
             angle = 2 * math.pi * (i / len(nodes) + 0.07 * hop)
             # Wider than high, as labels are.
@@ -116,7 +116,7 @@ def _places(one: Drawn) -> dict[int, tuple[float, float]]:
 
 
 def _hops(one: Drawn) -> dict[int, int]:
-    hops, frontier = {one.seed: 0}, {one.seed}
+    hops, frontier = dict.fromkeys(one.seeds, 0), set(one.seeds)
     while frontier:
         hop = max(hops.values()) + 1
         frontier = {s for s, t, _ in one.edges if t in frontier and s not in hops}

@@ -44,6 +44,28 @@ def read_id_files(
     return pa.chunked_array([_read(file, column, kind, option) for file in files]).combine_chunks()
 
 
+def read_pairs(uri: str, kinds: Sequence[IdKind], option: str) -> pa.Table:
+    """Reads the first two columns of Parquet or CSV files as ids; see `read_ids`."""
+    folder, slash, name = uri.rpartition("/")
+    files = list_files(folder or slash or ".", [name], option)
+    names = _names(files[0])
+    if len(names) < 2:
+        raise DataError.invalid(
+            option, uri, "it has one column", "Give two: of sources and targets", id="model-pairs"
+        )
+    ends = zip(names, kinds, strict=False)
+    columns = [read_id_files(files, column, kind, option) for column, kind in ends]
+    return pa.table(columns, names=["source", "target"])
+
+
+def _names(file: TableFile) -> Sequence[str]:
+    if file.format == "csv":
+        return csv_tables.read_header(file.uri, file.name)
+    with open_parquet(file.uri) as parquet:
+        names: list[str] = parquet.schema_arrow.names
+        return names
+
+
 def read_columns(files: Sequence[TableFile], names: Sequence[str], place: str) -> pa.Table:
     """Reads columns of a table as they are, in the order of its files and rows.
 

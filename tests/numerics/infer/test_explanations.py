@@ -241,9 +241,83 @@ def test_labels_and_values_are_explained(tmp_path, problem):
         assert found["prediction"].tolist() == list(map(str, expected.argmax(axis=1)))
 
 
-def test_models_of_links_are_refused(link_model):
-    with raises("explain-task", "links"):
-        raygnn.load(link_model.run).explain(link_model.plain_graph, [1])
+def write_planted_edges(folder: Path) -> tuple[str, dict[int, int]]:
+    """Each shop delivers to others from one depot; an edge's label is whether depots are near.
+
+    A node's own columns are noise: its depot, one of its four in-neighbors, has `tone` loud.
+    """
+    rng = np.random.default_rng(0)
+    num = 400
+    depot = np.arange(num) < num // 4
+    tone = rng.choice([-1.0, 1.0], num) * np.where(depot, 2.0, 0.05)
+    mine = rng.choice(np.flatnonzero(depot), num)
+    others = rng.choice(np.flatnonzero(~depot), (num, 3))
+    ends = rng.choice(np.flatnonzero(~depot), (2, 3000))
+    ends = ends[:, ends[0] != ends[1]]
+    near = tone[mine[ends[0]]] * tone[mine[ends[1]]] > 0
+    nodes = {"id": np.arange(num), "tone": tone, "age": rng.normal(size=num)}
+    supply = {"s": np.column_stack([mine, others]).ravel(), "t": np.repeat(np.arange(num), 4)}
+    graph = folder / "graph"
+    graph.mkdir(parents=True)
+    pq.write_table(pa.table(nodes), graph / "nodes.parquet")
+    pq.write_table(pa.table(supply), graph / "supply.parquet")
+    sent = {"s": ends[0], "t": ends[1], "near": near.astype(np.int64)}
+    pq.write_table(pa.table(sent), graph / "sends.parquet")
+    (graph / "graph.yaml").write_text(
+        """
+format: raygnn/graph-v1
+node_types: {shop: {files: nodes.parquet, id: id, features: {x: [tone, age]}}}
+edge_types:
+  - {type: [shop, supplies, shop], files: supply.parquet, source: s, target: t}
+  - {type: [shop, sends, shop], files: sends.parquet, source: s, target: t, labels: {y: near}}
+"""
+    )
+    return str(graph), dict(enumerate(mine.tolist()))
+
+
+def test_predictions_of_edges_rest_on_neighbors_of_both_ends(tmp_path):
+    graph, depots = write_planted_edges(tmp_path)
+    metrics = trained(
+        tmp_path,
+        graph,
+        task={"type": "edge_prediction", "args": {"edge_type": "shop__sends__shop"}},
+        sampling={"fanouts": {"shop__supplies__shop": [4], "shop__sends__shop": [0]}},
+        model={"type": "Hetero", "args": {"hidden_channels": 16}},
+        training={"max_epochs": 20},
+    )
+    assert metrics["test/accuracy"] > 0.9
+    model = raygnn.load(tmp_path / "run")
+    pairs = [(150, 160), (200, 311), (333, 120), (222, 223), (350, 111), (190, 380)]
+    found = model.explain(graph, pairs=pairs, num_edges=2, num_columns=1)
+    predicted = model.predict(graph, pairs).to_pandas()
+    rows = found.predictions.to_pandas()
+    assert list(zip(rows["from_id"], rows["to_id"], strict=True)) == pairs
+    np.testing.assert_allclose(rows["score"], predicted["probability"], rtol=1e-4)
+    edges = found.edges.to_pandas()
+    kept = edges[edges["kept"]]
+    hits = [depots[row.target_id] == row.source_id for row in kept.itertuples()]
+    assert len(hits) == 2 * len(pairs)
+    assert np.mean(hits) > 0.8  # 2 of 8 edges of a pair are the cause
+    columns = found.columns.to_pandas()
+    assert (columns[columns["kept"]]["column"] == "tone").all()
+    assert "150 → 160: " in found.picture
+    with raises("explain-seeds", "pairs"):
+        model.explain(graph, [150])
+
+
+def test_scores_of_links_are_explained(link_model, tmp_path, capsys):
+    model = raygnn.load(link_model.run)
+    links = pq.read_table(Path(link_model.graph) / "edges" / "buys")
+    known = set(zip(*(links.column(i).to_pylist() for i in range(2)), strict=True))
+    pairs = [(u, i) for u in range(4) for i in range(25) if (u, i) not in known][:3]
+    found = model.explain(link_model.plain_graph, pairs=pairs).predictions
+    expected = model.score(link_model.plain_graph, pairs)["score"]
+    np.testing.assert_allclose(found["score"], expected, rtol=1e-4, atol=1e-6)
+    (tmp_path / "pairs.csv").write_text("\n".join(["user,item", *(f"{u},{i}" for u, i in pairs)]))
+    where = ["--graph", link_model.plain_graph, "--pairs", str(tmp_path / "pairs.csv")]
+    assert raygnn.explain.main([link_model.run, *where, "--out", str(tmp_path / "out")]) == 0
+    written = pq.read_table(tmp_path / "out" / "predictions")
+    assert written["to_id"].to_pylist() == [item for _, item in pairs]
 
 
 def test_options_are_checked(planted, monkeypatch):
