@@ -58,8 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if command not in COMMANDS:
         error = ConfigError(
-            f"COMMAND={command!r} is invalid: there is no such command. Set one of: "
-            f"{', '.join(COMMANDS)}.",
+            f"COMMAND={command!r} is invalid: unknown command. Set one of: {', '.join(COMMANDS)}.",
             id="command-unknown",
         )
         print(f"{type(error).__name__}:\n{error}", file=sys.stderr)

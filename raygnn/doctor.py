@@ -96,7 +96,7 @@ def _software() -> Iterator[Finding]:
         try:
             yield Finding("ok", f"{name} {version(name)}")
         except PackageNotFoundError:
-            yield Finding("fail", f"{name} is missing", "Run pip install raygnn again")
+            yield Finding("fail", f"{name} is missing", "Install raygnn again")
 
 
 def _machine() -> Iterator[Finding]:

@@ -168,7 +168,7 @@ def check_token(token: str | None, host: str) -> str | None:
         if not _is_loopback(host):
             raise ConfigError(
                 f"--host={host!r} is invalid: other machines reach it, and there is no token. Set "
-                f"{TOKEN_VARIABLE}, or --no-auth if something else keeps strangers out.",
+                f"{TOKEN_VARIABLE}, or --no-auth if a proxy or firewall checks clients.",
                 id="serve-no-token",
             )
         return None

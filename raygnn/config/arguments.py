@@ -40,7 +40,7 @@ _OF_MODELS = {
         (), "it is out of range", "Set a number in the range", id="model-argument"
     ),
     "config-type": Problem(
-        (), "it is of another type", "Set a value of the type", id="model-argument"
+        (), "it has the wrong type", "Set a value of the right type", id="model-argument"
     ),
 }
 _NAMED = {
@@ -65,7 +65,7 @@ _NAMED = {
             (), "it is out of range", "Set a number in the range", id="loss-argument"
         ),
         "config-type": Problem(
-            (), "it is of another type", "Set a value of the type", id="loss-argument"
+            (), "it has the wrong type", "Set a value of the right type", id="loss-argument"
         ),
     },
     "metric": {
@@ -78,7 +78,7 @@ _NAMED = {
             (), "it is out of range", "Set a number in the range", id="method-argument-range"
         ),
         "config-type": Problem(
-            (), "it is of another type", "Set a value of the type", id="method-argument-range"
+            (), "it has the wrong type", "Set a value of the right type", id="method-argument-range"
         ),
     },
 }

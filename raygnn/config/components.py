@@ -105,7 +105,7 @@ def broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> Problem 
             id="component-unknown",
         )
     remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
-    rule = f"there is no {spec.path} component of this name"
+    rule = f"unknown {spec.path} component"
     return Problem((), rule, remedy, id="component-unknown")
 
 
@@ -322,7 +322,7 @@ def _import(path: str, spec: Slot, allow_modules: Sequence[str]) -> Target:
     # One by one: to import a base takes as long as its library, and raygnn's own come first.
     if not any(issubclass(found, _import_base(base)) for base in spec.bases):
         raise RuleError(
-            f"{found.__name__} is no {' or '.join(spec.bases)}",
+            f"{found.__name__} is not a {' or '.join(spec.bases)}",
             "Set a subclass of it",
             id="component-kind",
         )

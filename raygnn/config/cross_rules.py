@@ -37,7 +37,7 @@ def _full_batches(config: Sections) -> Iterable[Problem]:
         if getattr(config.training, key) not in (None, 1):
             yield Problem(
                 ("training", key),
-                "with sampling.type full each step takes all training seeds at once",
+                "with sampling.type: full, each step uses all training seeds",
                 "Remove it, or sampling.type",
                 id="sampling-full-batches",
             )
@@ -327,7 +327,7 @@ def _samples_suffice(config: Sections) -> Iterable[Problem]:
     if config.tune is not None:
         yield Problem(
             ("data", "mode"),
-            "trials of a sweep sample live, as they may vary what is sampled",
+            "trials of a sweep must sample live, because they may vary the sampling",
             "Set it to in_memory, and data.samples to null",
             id="samples-sweep",
         )

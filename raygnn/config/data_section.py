@@ -70,7 +70,7 @@ def _check_timestamp(value: Any) -> Any:
     is_date = isinstance(value, str) and _is_iso_date(value)
     if not is_date and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise RuleError(
-            "it is no time",
+            "it is not a time",
             "Set a date as 2024-01-31 or 2024-01-31T12:00:00, or a number",
             id="split-timestamp",
         )

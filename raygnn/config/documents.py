@@ -83,12 +83,12 @@ def broken_scalar(value: Any) -> Problem | None:
     if isinstance(value, str) and not value.isascii() and not _is_encodable(value):
         return Problem(
             (),
-            "a text holds half of a surrogate pair",
+            "a text contains half of a surrogate pair",
             "Write the character itself, in UTF-8",
             id="document-character",
         )
     if isinstance(value, str) and "\0" in value:
-        return Problem((), "a text holds the character NUL", "Remove it", id="document-character")
+        return Problem((), "a text contains NUL", "Remove it", id="document-character")
     return None
 
 
@@ -195,7 +195,7 @@ class _Composer(
             chunks: list[str] = super().scan_flow_scalar_non_spaces(double, start_mark)
         except (ValueError, OverflowError):  # of chr()
             raise RuleError(
-                "there is no character of such a number",
+                "no character has this number",
                 id="document-character",
                 line=start_mark.line + 1,
             ) from None

@@ -47,7 +47,7 @@ def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
     """The package or module under which a path must stay; allowed modules go first.
 
     Raises:
-        RuleError: it is no dotted path, or not under anything that is allowed.
+        RuleError: it is not a dotted path, or not under anything that is allowed.
     """
     parts = path.split(".")
     if parts[0] == "__main__" or "<locals>" in parts:
@@ -57,7 +57,7 @@ def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
             id="component-not-importable",
         )
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise RuleError("it is no dotted path", "Set package.module.Name", id="component-path")
+        raise RuleError("it is not a dotted path", "Set package.module.Name", id="component-path")
     for module in (*allow_modules, *LIBRARY_ROOTS):
         if path.startswith(f"{module}."):
             is_private = is_of_library(path) and any(part.startswith("_") for part in parts)

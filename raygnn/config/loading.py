@@ -136,7 +136,7 @@ def _name_of(model: Any) -> str:
     kind = model if isinstance(model, type) else type(model)
     if not any(f"{c.__module__}.{c.__name__}" == _MODULE for c in kind.__mro__):
         raise ConfigError.invalid(
-            "model", model, f"it is no {_MODULE}", "Pass one, or its class", id="model-given"
+            "model", model, f"it is not a {_MODULE}", "Pass one, or its class", id="model-given"
         )
     return f"{kind.__module__}.{kind.__qualname__}"
 
@@ -194,7 +194,7 @@ def _checked_modules(modules: Sequence[str]) -> tuple[str, ...]:
     for module in modules:
         if not isinstance(module, str) or not all(p.isidentifier() for p in module.split(".")):
             raise ConfigError(
-                f"--allow-module={module!r} is invalid: it is no name of a module. Set it as in "
+                f"--allow-module={module!r} is invalid: it is not a module name. Write it like "
                 "my_pkg or my_pkg.models.",
                 id="command-allow-module",
             )

@@ -299,7 +299,7 @@ class Tune(Section):
             if self.searcher == "optuna" and parameter.grid is not None:
                 yield Problem(
                     ("space", path, "grid"),
-                    "optuna draws its values and takes no grid",
+                    "optuna draws its values and does not support a grid",
                     "Set choice in place of grid, or tune.searcher: random",
                     id="sweep-grid",
                 )

@@ -179,7 +179,7 @@ CallbackSpec = Annotated[
 def _check_dotted(name: str) -> str:
     if "." not in name:
         raise RuleError(
-            "it is no dotted path of a function",
+            "it is not the dotted path of a function",
             "Set it as in my_pkg.my_module.my_function",
             id="component-path",
         )

@@ -93,7 +93,7 @@ def _read(name: str) -> str:
     except IsADirectoryError:
         rule = "it is a folder"
     except UnicodeDecodeError:
-        rule = "it is no text in UTF-8"
+        rule = "it is not UTF-8 text"
     except Exception as error:  # noqa: BLE001 - each fsspec backend raises its own
         rule = f"it cannot be read: {redact_text(str(error))}"
     raise ConfigError(f"{shown}: {rule}. Set a path or URI of a YAML file.", id="config-unreadable")

@@ -247,7 +247,7 @@ def _read(folder: Path) -> dict[str, Any]:
         content = parse_record(path.read_bytes())
     except FileNotFoundError as error:
         raise DataError(
-            f"{folder} is no bundle: it has no {RECORD_NAME}. Name a folder that ingest made.",
+            f"{folder} is not a bundle: it has no {RECORD_NAME}. Name a folder that ingest made.",
             id="bundle-missing",
         ) from error
     except ValueError as error:

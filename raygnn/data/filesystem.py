@@ -273,13 +273,13 @@ def read_text(uri: str | os.PathLike[str]) -> str:
     """Reads a whole UTF-8 file.
 
     Raises:
-        DataError: there is no such file, or it is no text in UTF-8.
+        DataError: there is no such file, or it is not UTF-8 text.
     """
     try:
         return read_bytes(uri).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"uri={redact(os.fspath(uri))!r} is invalid: it is no text in UTF-8: {error}. Write it "
+            f"uri={redact(os.fspath(uri))!r} is invalid: it is not UTF-8 text: {error}. Write it "
             "again in UTF-8.",
             id="data-file-encoding",
         ) from error

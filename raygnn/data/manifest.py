@@ -182,7 +182,7 @@ def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> Non
     both = sorted(set(features) & set(labels))
     if both:
         raise RuleError(
-            f"{both} are features and labels at once",
+            f"{both} are both features and labels",
             "Give each its own name",
             id="graph-column-twice",
         )
@@ -462,7 +462,7 @@ def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
         place = f"edge type {edge_type_name(table.type)}: reverse_of={list(reverse)}"
         if reverse not in known or reverse == table.type:
             raise RuleError(
-                f"{place} is no other edge type",
+                f"{place} is not another edge type",
                 "Name one of edge_types",
                 id="graph-reverse-unknown",
             )

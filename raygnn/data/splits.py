@@ -194,8 +194,8 @@ def _labelled(bundle: Bundle, rows: SeedRows, label: str | None) -> np.ndarray:
         return np.ones(rows.num_rows, bool)
     if label not in rows.columns or rows.columns[label].role != "label":
         raise DataError(
-            f"label={label!r} is invalid: it is no label of {rows.place}. Name a column under its "
-            "labels in graph.yaml.",
+            f"label={label!r} is invalid: it is not a label of {rows.place}. Name a column under "
+            "its labels in graph.yaml.",
             id="labels-unknown",
         )
     return has_label(bundle.row_column(rows, label))
@@ -289,8 +289,8 @@ def _bound(given: str | int | float, unit: str | None, rule: TemporalSplit) -> i
         return given
     if unit is None:
         raise DataError(
-            f"data.splits={_text(rule)} is invalid: the time column holds plain numbers, which no "
-            "date compares with. Give such numbers, or write the column as dates.",
+            f"data.splits={_text(rule)} is invalid: the time column holds plain numbers, which "
+            "cannot be compared with a date. Give numbers, or write the column as dates.",
             id="split-date",
         )
     return date_as_time(given)

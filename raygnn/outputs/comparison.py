@@ -66,7 +66,7 @@ class StoredRun:
         """
         if not exists(join(uri, "run.json")):
             raise RunError(
-                f"RUN={redact(uri)!r} is invalid: there is no run. Give the folders of runs, with "
+                f"RUN={redact(uri)!r} is invalid: it contains no run. Name folders of runs, with "
                 "run.json in them, or of one sweep.",
                 id="report-no-run",
             )

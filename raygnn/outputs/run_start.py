@@ -107,8 +107,8 @@ def _check_kept(folder: RunFolder, key: str, source: str) -> None:
     inside = f"{folder.uri.rstrip('/')}/"
     if "/" in source and f"{absolute(source)}/".startswith(inside):
         raise RunError(
-            f"{key}={redact(source)!r} is invalid: run.overwrite removes the run that it is of. "
-            "Set another run.name, or run.overwrite to false.",
+            f"{key}={redact(source)!r} is invalid: run.overwrite would remove "
+            "the run that it belongs to. Set another run.name, or run.overwrite to false.",
             id="run-overwrite-own",
         )
 

@@ -200,7 +200,7 @@ def _exchange() -> Iterator[None]:
         if not dist.is_initialized():
             raise LostRankError(
                 f"Rank {rank()} has lost the process group: Ray, or whoever started these workers, "
-                "has ended it to stop them. A run that starts again continues from its last "
+                "has ended it. A run that starts again continues from its last "
                 "checkpoint.",
                 id="run-group-ended",
             ) from error

@@ -94,8 +94,8 @@ class _Awaited:
             return ray.get(self.reply, timeout=self.timeout_s)
         except GetTimeoutError as error:
             raise TrainingError(
-                f"Part {self.number} of the graph has not answered for {self.timeout_s:g} s. See "
-                "in Ray's dashboard what its PartActor does, or set a larger scaling.timeout_s.",
+                f"Part {self.number} of the graph has not answered for {self.timeout_s:g} s. "
+                "Check its PartActor in Ray's dashboard, or set a larger scaling.timeout_s.",
                 id="partition-slow",
             ) from error
         except RayTaskError as error:

@@ -293,7 +293,7 @@ def test_a_run_is_not_removed_that_another_starts_from(capsys, config, tmp_path)
     ):
         status, err = _status(capsys, config, "--run.overwrite", "true", f"--{key}", source)
         assert status == 2
-        assert re.search(rf"{key}.*is invalid: run\.overwrite removes the run that it is of", err)
+        assert re.search(rf"{key}.*is invalid: run\.overwrite would remove the run that", err)
     assert checkpoint.exists()
 
 

@@ -46,7 +46,7 @@ def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
     tables = [read_table(name, pattern, uris) for name, pattern, uris in find_tables(folder)]
     if not tables:
         raise DataError(
-            f"folder {redact(folder)!r} is invalid: it holds no Parquet, CSV or TSV files. Name "
+            f"folder {redact(folder)!r} is invalid: it contains no Parquet, CSV or TSV files. Name "
             "the folder of the tables.",
             id="prepare-no-tables",
         )

@@ -77,7 +77,7 @@ def load_pyg(uri: str) -> Any:
         ) from error
     if not is_archive:
         raise DataError(
-            f"{where} is no file of torch.save. Save the graph with torch.save.",
+            f"{where} was not written by torch.save. Save the graph with torch.save.",
             id="prepare-pyg-unreadable",
         )
     if not isinstance(loaded, Data | HeteroData):

@@ -85,8 +85,8 @@ def _inspect_binary(column: str, kind: pa.DataType, place: str, element_name: st
     element = np.dtype(element_name)
     if kind.byte_width == 0 or kind.byte_width % element.itemsize:
         raise DataError(
-            f"{place} is invalid: column {column!r} has {kind.byte_width} bytes a row, which is "
-            f"no whole number of {element.name}. Set dtype beside columns, as in "
+            f"{place} is invalid: column {column!r} has {kind.byte_width} bytes per row, which is "
+            f"not a whole number of {element.name}. Set dtype beside columns, as in "
             "{columns: x, dtype: float16}.",
             id="table-binary-width",
         )
@@ -100,15 +100,15 @@ def _element(kind: pa.DataType, column: str, column_type: pa.DataType, place: st
         return np.dtype(kind.to_pandas_dtype()).name
     if pa.types.is_null(kind):
         raise DataError(
-            f"{place} is invalid: column {column!r} holds nothing but nulls. "
+            f"{place} is invalid: column {column!r} contains only nulls. "
             "Write its values, or take it out of graph.yaml.",
             id="table-column-null",
         )
     is_feature = ".features." in place
     remedy = f"Write {{column: {column}, transform: auto}} for it, or use" if is_feature else "Use"
     raise DataError(
-        f"{place} is invalid: column {column!r} is {column_type}, which holds no numbers that "
-        f"raygnn reads. {remedy} integers, floats or booleans, lists of them (list, FixedSizeList, "
+        f"{place} is invalid: column {column!r} is {column_type}, which raygnn cannot read "
+        f"as numbers. {remedy} integers, floats or booleans, lists of them (list, FixedSizeList, "
         "FixedShapeTensor), or fixed-size binary.",
         id="table-column-type",
     )
@@ -123,7 +123,7 @@ def _probe_width(table: ScannedTable, column: str, place: str) -> int:
                 if width:
                     return width
     raise DataError(
-        f"{place} is invalid: column {column!r} holds no list with elements. "
+        f"{place} is invalid: column {column!r} contains only empty lists. "
         "Write its values, or take it out of graph.yaml.",
         id="table-column-null",
     )

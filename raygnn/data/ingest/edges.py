@@ -157,7 +157,7 @@ def report_rows(
         num_dropped = sum(result.num_bad for result in found)
         if num_dropped and num_dropped == count:
             raise DataError(
-                f"{plan.table}: data.on_error=drop left none of its {num_dropped:,} rows.",
+                f"{plan.table}: data.on_error=drop removed all of its {num_dropped:,} rows.",
                 id="edges-all-dropped"
                 if isinstance(plan, EdgePlan)
                 else "training-rows-all-dropped",

@@ -104,7 +104,7 @@ def all_kept(plan: NodePlan, num_kept: int, num_rows: int) -> bool:
     """
     if num_kept == 0:
         raise DataError(
-            f"{plan.table}: data.on_error=drop left none of its {num_rows:,} rows.",
+            f"{plan.table}: data.on_error=drop removed all of its {num_rows:,} rows.",
             id="nodes-all-dropped",
         )
     return num_kept == num_rows

@@ -325,7 +325,7 @@ def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:
     ]
     if problems:
         raise CheckpointError(
-            f"checkpoint.resume={uri!r} is invalid: it is of another model: "
+            f"checkpoint.resume={uri!r} is invalid: it belongs to another model: "
             f"{'; '.join(problems[:3])}. Set the model as it was, or checkpoint.init_from to take "
             "over the weights that fit.",
             id="resume-other-model",

@@ -121,4 +121,4 @@ def test_references_that_multiply_are_refused(raw: dict[str, Any]) -> None:
 
 def test_an_environment_variable_that_is_no_text() -> None:
     (only,) = interpolate({"a": "${env:RAW}"}, {}, {"RAW": "\udcff"}).problems
-    assert "in the environment variable RAW, a text holds half" in only.rule
+    assert "in the environment variable RAW, a text contains half" in only.rule

@@ -287,9 +287,9 @@ def _find_inputs(
             )
         if name in telling:
             raise ConfigError(
-                f"task.args.inputs={asked!r} is invalid: {name!r} holds the label itself, which "
-                "the model would read off. Leave it out; as task.args.edge_feature it may be read "
-                "from other edges.",
+                f"task.args.inputs={asked!r} is invalid: {name!r} contains the label, so the "
+                "model would read the answer. Leave it out; with task.args.edge_feature the model "
+                "reads it from other edges.",
                 id="task-edge-input-label",
             )
     return tuple(asked)
