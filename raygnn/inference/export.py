@@ -21,7 +21,6 @@ from raygnn.data.standardization import ColumnScale
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.labels.target import LabelOutput
-from raygnn.losses.seed_losses import in_units
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero import Hetero, HeteroLayer
 from raygnn.models.to_pyg import to_pyg
@@ -40,7 +39,7 @@ class PlainModel(nn.Module):
         encoder: a module of PyG.
         head: from embeddings to outputs.
         features: how the features are standardized; None leaves them as they are.
-        target: the scale of a regression's outputs; None leaves them as they are.
+        target: the label, whose unit the outputs get; None leaves them as they are.
     """
 
     shift: Tensor
@@ -53,7 +52,7 @@ class PlainModel(nn.Module):
         encoder: nn.Module,
         head: nn.Module,
         features: ColumnScale | None,
-        target: ColumnScale | None,
+        target: LabelOutput | None,
     ) -> None:
         super().__init__()
         self.interaction = interaction
@@ -79,7 +78,7 @@ class PlainModel(nn.Module):
         reads_no_edges = isinstance(self.encoder, MLP)
         rows = self.encoder(x) if reads_no_edges else self.encoder(x, edge_index)
         out: Tensor = self.head(rows)
-        return out if self._target is None else in_units(out, self._target).float()
+        return out if self._target is None else self._target.in_units(out).float()
 
 
 class PlainHetero(nn.Module):
@@ -90,7 +89,7 @@ class PlainHetero(nn.Module):
         head: from embeddings to outputs.
         ends: the node types whose rows are given.
         features: by node type, how its features are standardized.
-        target: the scale of a regression's outputs; None leaves them as they are.
+        target: the label, whose unit the outputs get; None leaves them as they are.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class PlainHetero(nn.Module):
         head: nn.Module,
         ends: Collection[str],
         features: Mapping[str, ColumnScale],
-        target: ColumnScale | None,
+        target: LabelOutput | None,
     ) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
@@ -136,7 +135,7 @@ class PlainHetero(nn.Module):
         out = {name: self.head(value) for name, value in found.items()}
         if self._target is None:
             return out
-        return {name: in_units(value, self._target).float() for name, value in out.items()}
+        return {name: self._target.in_units(value).float() for name, value in out.items()}
 
     def _embedded(self, name: str, x: Tensor) -> Any:
         if name in self._affines:
@@ -272,7 +271,7 @@ def _plain(model: nn.Module, spec: ModelSpec, name: str) -> nn.Module:
         interaction = copy.deepcopy(encoder.interactions[node_type])
     module = to_pyg(encoder, name, after_interactions=True)
     scale = spec.standardization.get(node_type, {}).get(spec.feature)
-    return PlainModel(interaction, module, _head(model), scale, _target_scale(spec))
+    return PlainModel(interaction, module, _head(model), scale, _target(spec))
 
 
 def _plain_hetero(model: nn.Module, spec: ModelSpec) -> nn.Module:
@@ -283,15 +282,15 @@ def _plain_hetero(model: nn.Module, spec: ModelSpec) -> nn.Module:
     }
     encoder: Any = copy.deepcopy(model.encoder)
     ends = dict.fromkeys(spec.output.ends)
-    return PlainHetero(encoder, _head(model), ends, scales, _target_scale(spec))
+    return PlainHetero(encoder, _head(model), ends, scales, _target(spec))
 
 
 def _head(model: nn.Module) -> nn.Module:
     return copy.deepcopy(getattr(model, "head", nn.Identity()))
 
 
-def _target_scale(spec: ModelSpec) -> ColumnScale | None:
-    return getattr(spec.output, "scale", None)
+def _target(spec: ModelSpec) -> LabelOutput | None:
+    return spec.output if isinstance(spec.output, LabelOutput) else None
 
 
 def _random_graph(spec: ModelSpec, num_nodes: int, num_edges: int) -> tuple[Tensor, Tensor]:

@@ -15,14 +15,11 @@ from torch import Tensor
 from raygnn.metrics import (
     Accuracy,
     BalancedAccuracy,
-    ComparedMetric,
-    ComparedScores,
     F1Macro,
     F1Micro,
     Metric,
-    SumMetric,
     TorchMetric,
-    compare,
+    metrics_of,
 )
 
 _LESS_IS_BETTER = ("mae", "nmae", "rmse")
@@ -162,10 +159,7 @@ def label_baselines(
     if problem == "regression":
         rows = train.reshape(len(train), num_outputs).astype(np.float64)
         guesses = {"mean": rows.mean(axis=0), "median": np.median(rows, axis=0), **guesses}
-    found = {
-        name: _metrics_of(metrics, torch.from_numpy(guess), targets)
-        for name, guess in guesses.items()
-    }
+    found = {name: _of_guess(metrics, guess, targets) for name, guess in guesses.items()}
     if problem == "regression":
         return Baselines(found, len(labels))
     if problem == "multi_class":
@@ -184,7 +178,7 @@ def label_baselines(
         majority = np.where(2 * counts > len(train), 1.0, -1.0)
         positives = of_split
     shares = counts / len(train)
-    constant = _metrics_of(metrics, torch.from_numpy(majority), targets)
+    constant = _of_guess(metrics, majority, targets)
     drawn = constant | _expected_metrics(metrics, shares, of_split, labels)
     return Baselines(
         {"majority": constant, "stratified": drawn, **found},
@@ -194,18 +188,9 @@ def label_baselines(
     )
 
 
-def _metrics_of(metrics: Sequence[Any], guess: Tensor, targets: Tensor) -> dict[str, float]:
-    prediction = guess.expand(len(targets), -1)
-    found: dict[str, float] = {}
-    for metric in metrics:
-        if isinstance(metric, SumMetric):
-            found |= metric.compute(metric.update(prediction, targets))
-    compared = [metric for metric in metrics if isinstance(metric, ComparedMetric)]
-    if compared:
-        scores = ComparedScores(compared[0].num_columns)
-        scores.add(*compared[0].columns(prediction, targets))
-        found |= compare(compared, scores.columns())
-    return found
+def _of_guess(metrics: Sequence[Any], guess: np.ndarray, targets: Tensor) -> dict[str, float]:
+    """Metrics of one guess for all rows, or of one for each."""
+    return metrics_of(metrics, torch.from_numpy(guess).expand(len(targets), -1), targets)
 
 
 def own_metrics(metrics: Sequence[Any]) -> list[Metric]:

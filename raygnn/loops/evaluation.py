@@ -108,11 +108,11 @@ class EvaluationTable:
         results: dict[str, float] = {}
         if not self._gathered:
             return results
-        order = torch.argsort(collectives.gather_rows(_joined(self._ids)), stable=True)
+        ids, order = collectives.gather_rows(_joined(self._ids)).sort(stable=True)
         scores = collectives.gather_rows(_joined(self._predictions))
         targets = collectives.gather_rows(_joined(self._targets))
         for metric in self._gathered:
-            results.update(metric.compute(scores[order], targets[order]))
+            results.update(metric.compute_rows(ids, scores[order], targets[order]))
         return results
 
 

@@ -17,7 +17,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.losses import Candidates
-from raygnn.metrics import Diagnostic
+from raygnn.metrics import Diagnostic, MetricsOverTime
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.parts import PartitionedGraph
 from raygnn.sampling.presampled.stored_samples import StoredSamples
@@ -215,7 +215,7 @@ class Task(ABC, Generic[BatchT]):
         """The metrics of evaluation (`raygnn.metrics`)."""
         return ()
 
-    def diagnostics(self) -> Sequence[Diagnostic]:
+    def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
         """Further figures of the last evaluation, for `metrics.json` and the report."""
         return ()
 

@@ -17,6 +17,8 @@ from raygnn.metrics.diagnostics import (
     Confusion,
     Diagnostic,
     ErrorsByValue,
+    MetricsOverTime,
+    metrics_of,
 )
 from raygnn.metrics.full_ranking import FullRanking, Links
 from raygnn.metrics.sampled_ranking import Hits, LinkAUC, LinkAveragePrecision, MeanReciprocalRank
@@ -58,6 +60,7 @@ __all__ = [
     "MeanAbsoluteError",
     "MeanReciprocalRank",
     "Metric",
+    "MetricsOverTime",
     "NormalizedMeanAbsoluteError",
     "Problem",
     "RootMeanSquaredError",
@@ -65,4 +68,5 @@ __all__ = [
     "TorchMetric",
     "as_metric",
     "compare",
+    "metrics_of",
 ]

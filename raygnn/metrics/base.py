@@ -84,6 +84,10 @@ class GatheredMetric(Metric):
             target: [num_rows] or [num_rows, num_outputs], beside it.
         """
 
+    def compute_rows(self, ids: Tensor, prediction: Tensor, target: Tensor) -> dict[str, float]:
+        """`compute`, for rows with these ids, int64 [num_rows], ascending."""
+        return self.compute(prediction, target)
+
 
 @dataclass(frozen=True)
 class ScoreCounts:

@@ -6,10 +6,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from raygnn.metrics.base import Problem, SumMetric
+from raygnn.metrics.base import ComparedMetric, GatheredMetric, Metric, Problem, SumMetric
+from raygnn.metrics.compared_scores import ComparedScores, compare
 from raygnn.metrics.seed_metrics import ClassCounts
 
 _NUM_BINS = 10  # of confidence
@@ -151,6 +153,74 @@ class ErrorsByValue(Diagnostic):
             "predicted": predicted,
             "mae": error,
         }
+
+
+class MetricsOverTime(GatheredMetric):
+    """Metrics by month, quarter or year of the rows: the finest of which there are at most 40.
+
+    Args:
+        metrics: those to compute.
+        times: int64 [num_rows], microseconds since 1970, by id of a row.
+    """
+
+    name = "over_time"
+    problems = ("multi_class", "multi_label", "regression")
+
+    def __init__(
+        self, num_outputs: int, problem: Problem, metrics: Sequence[Metric], times: np.ndarray
+    ) -> None:
+        super().__init__(num_outputs, problem)
+        self._metrics, self._times = metrics, times
+        self._found: dict[str, list[Any]] = {}
+
+    def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
+        raise AssertionError
+
+    def compute_rows(self, ids: Tensor, prediction: Tensor, target: Tensor) -> dict[str, float]:
+        """Keeps the metrics of each period for `describe`; gives no numbers."""
+        months = self._times[ids.numpy()].astype("M8[us]").astype("M8[M]")
+        spans = {name: months.astype(np.int64) // num for name, num in _PERIODS.items()}
+        counts = {name: len(np.unique(span)) for name, span in spans.items()}
+        name = next((name for name in _PERIODS if counts[name] <= _MAX_PERIODS), "year")
+        found: dict[str, list[Any]] = {name: [], "rows": []}
+        for period in np.unique(spans[name]):
+            rows = torch.from_numpy(spans[name] == period)
+            found[name].append(_period_name(name, int(period)))
+            found["rows"].append(int(rows.sum()))
+            values = metrics_of(self._metrics, prediction[rows], target[rows])
+            for metric, value in values.items():
+                found.setdefault(metric, []).append(None if value != value else value)
+        self._found = found
+        return {}
+
+    def describe(self) -> Any:
+        """By period its first month or name, `rows` and the metrics; None without two periods."""
+        return self._found if len(self._found.get("rows", ())) > 1 else None
+
+
+_PERIODS = {"month": 1, "quarter": 3, "year": 12}
+_MAX_PERIODS = 40
+
+
+def _period_name(name: str, period: int) -> str:
+    month = np.datetime64(period * _PERIODS[name], "M")
+    year, number = str(month).split("-")
+    named = {"month": str(month), "quarter": f"{year} Q{(int(number) + 2) // 3}", "year": year}
+    return named[name]
+
+
+def metrics_of(metrics: Sequence[Any], prediction: Tensor, target: Tensor) -> dict[str, float]:
+    """Metrics of sums and of compared scores, of rows in one process."""
+    found: dict[str, float] = {}
+    for metric in metrics:
+        if isinstance(metric, SumMetric):
+            found |= metric.compute(metric.update(prediction, target))
+    compared = [metric for metric in metrics if isinstance(metric, ComparedMetric)]
+    if compared:
+        scores = ComparedScores(compared[0].num_columns)
+        scores.add(*compared[0].columns(prediction, target))
+        found |= compare(compared, scores.columns())
+    return found
 
 
 def sums_by_bin(bins: Tensor, num_bins: int, *columns: Tensor) -> Tensor:

@@ -100,6 +100,9 @@ def _errors_of(metrics: Mapping[str, Any]) -> Errors:
         rows = list(zip(*columns, strict=True))
         heads = ("mean actual value", "mean prediction", "mean absolute error", "rows")
         tables[f"Errors by value, {SPLITS[split]}"] = heads, rows
+    for split, found in metrics.get("over_time", {}).items():
+        rows = list(zip(*found.values(), strict=True))
+        tables[f"Metrics over time, {SPLITS[split]}"] = tuple(found), rows
     for name, what in _RANKS.items():
         for split, found in metrics.get(name, {}).items():
             heads = (what, *(key for key in found if key != "groups"))

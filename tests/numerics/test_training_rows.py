@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from pydantic import ValidationError
 
 import raygnn
@@ -139,6 +140,33 @@ def test_recent_purchases_are_learned(busy: tuple[Any, str]) -> None:
     assert 0.6 < guess < result.metrics["test/auroc"]
     assert result.metrics["test/auroc"] > 0.97
     assert "baseline/last_label/test/accuracy" in result.metrics
+
+
+def test_counts_are_a_baseline_if_lightgbm_is_installed(busy: tuple[Any, str]) -> None:
+    pytest.importorskip("lightgbm", reason="needs the extra boosting")
+    result, _ = busy
+    assert 0.6 < result.metrics["baseline/lightgbm/test/auroc"] < 1
+
+
+def test_clamped_numbers_stay_in_the_range_of_training(shop: Shop, tmp_path: Path) -> None:
+    """In metrics and predictions, before and after the model is saved."""
+    counts = shop.counts(-WINDOW, 0).astype(float)
+    graph = shop.write(tmp_path / "graph", counts)
+    settings = {"task": _task(clamp=True), "training": {"max_epochs": 1}}
+    config = _config(tmp_path, graph, **settings)
+    config["data"]["splits"] = {"type": "temporal", "quantiles": [0.5, 0.6]}
+    result = raygnn.train.fit(config)
+    output = result.model.spec.output
+    table = result.model.predict(graph, rows="active", split="test").to_pandas()
+    ends = np.quantile(counts[:, :3], [0.02, 0.98])
+    assert output.in_units(torch.tensor([[-99.0], [99.0]])).flatten().tolist() == ends.tolist()
+    assert table.prediction.between(*ends).all()
+    error = np.abs(counts[:, 4:].reshape(-1) - table.prediction).mean()
+    assert error == pytest.approx(result.metrics["test/mae"], rel=1e-5)
+    by_month = result.metrics["over_time"]["test"]
+    assert set(by_month) == {"month", "rows", "mae", "r2"}
+    assert by_month["rows"] == [NUM_USERS] * 3
+    assert np.mean(by_month["mae"]) == pytest.approx(error, rel=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["in_memory", "partitioned"])
@@ -319,6 +347,8 @@ def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
         raygnn.train.fit(_config(tmp_path, graph, task=_task(table="active", target="item")))
     with raises("task-table-full", "full"):
         raygnn.train.fit(_config(tmp_path, graph, sampling={"type": "full"}))
+    with raises("task-clamp-class", "regressed"):
+        raygnn.train.fit(_config(tmp_path, graph, task=_task(clamp=True)))
     with raises("sampling-until-time", "soon"):
         temporal = {"until": {"test": "soon"}}
         raygnn.train.fit(_config(tmp_path, graph, sampling={"temporal": temporal}))

@@ -6,6 +6,7 @@ import math
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torchmetrics
@@ -29,6 +30,7 @@ from raygnn.metrics import (
     F1Macro,
     F1Micro,
     MeanAbsoluteError,
+    MetricsOverTime,
     SumMetric,
     TorchMetric,
     as_metric,
@@ -162,6 +164,26 @@ def test_errors_by_value_are_means_of_bins() -> None:
     }  # fmt: skip
     errors.compute(errors.update(torch.tensor([[3.0]]), torch.tensor([4.0])))
     assert errors.describe()["rows"] == [1]  # bins without rows are left out
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "first"),
+    [(15, "month", "2020-01"), (60, "quarter", "2020 Q1"), (400, "year", "2020")],
+)
+def test_metrics_over_time_are_those_of_each_period(step: int, name: str, first: str) -> None:
+    """In the order of ids, whatever their times."""
+    rng = np.random.default_rng(0)
+    dates = np.datetime64("2020-01-05", "us") + rng.permutation(60) * np.timedelta64(step, "D")
+    prediction, actual = torch.rand(60, 1), torch.rand(60)
+    mae = MeanAbsoluteError(1, "regression")
+    over_time = MetricsOverTime(1, "regression", [mae], dates.astype(np.int64))
+    assert over_time.compute_rows(torch.arange(60), prediction, actual) == {}
+    found = over_time.describe()
+    assert found[name][0] == first
+    assert sum(found["rows"]) == 60
+    months = pd.Series(dates).dt.to_period({"month": "M", "quarter": "Q", "year": "Y"}[name])
+    error = pd.Series((prediction[:, 0] - actual).abs().numpy())
+    assert found["mae"] == pytest.approx(list(error.groupby(months).mean()))
 
 
 @given(multi_label())

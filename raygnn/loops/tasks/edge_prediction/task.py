@@ -42,6 +42,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
             own; null takes none.
         standardize_target: as of node classification.
+        clamp: as of node classification.
     """
 
     target_class = EdgeTarget

@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from raygnn.console import count
 from raygnn.data.bundle import Bundle
@@ -19,12 +21,14 @@ from raygnn.data.standardization import ColumnScale
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.model_spec import Output
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
+from raygnn.losses.seed_losses import in_units
 
 if TYPE_CHECKING:
     from raygnn.config import Config, LoadedConfig
 
 
 _MAX_NAMED = 10
+_CLAMP = (0.02, 0.98)  # quantiles of the training targets
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,8 @@ class LabelOutput(Output):
         class_names: of classes that the tables give as strings; class i is class_names[i].
         scale: of regression targets that the model gives in standard deviations from their mean;
             None where it gives them as they are.
+        clamp: the least and the greatest value that a regression predicts, by target; None where
+            predictions stay as they are.
         label_counts: of the training rows, by class or label; None of a regression, and in files
             of older versions.
     """
@@ -48,6 +54,7 @@ class LabelOutput(Output):
     num_outputs: int = field(kw_only=True)
     class_names: tuple[str, ...] | None = field(default=None, kw_only=True)
     scale: ColumnScale | None = field(default=None, kw_only=True)
+    clamp: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, kw_only=True)
     label_counts: LabelCounts | None = field(default=None, kw_only=True)
 
     @property
@@ -58,6 +65,18 @@ class LabelOutput(Output):
     @abstractmethod
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
         """The label's column in a graph, and its values; None where the graph has none."""
+
+    def in_units(self, outputs: Tensor) -> Tensor:
+        """Outputs as predictions: those of a regression in the unit of its label, clamped.
+
+        Args:
+            outputs: [num_rows, num_outputs], logits or targets.
+        """
+        found = outputs if self.scale is None else in_units(outputs, self.scale)
+        if self.clamp is None:
+            return found
+        least, greatest = torch.tensor(self.clamp, dtype=found.dtype, device=found.device)
+        return found.clamp(least, greatest)
 
     @property
     def words(self) -> str:
@@ -140,6 +159,7 @@ class LabelArguments(TaskArguments):
     label: str | None = None
     problem: Literal["multi_class", "multi_label", "regression"] | None = None
     standardize_target: bool | None = None
+    clamp: bool = False
 
 
 @dataclass(frozen=True)
@@ -201,6 +221,12 @@ class LabelTarget(TaskTarget):
                     "number to be regressed, but a class. Leave it out.",
                     id="task-standardize-class",
                 )
+            if self.arguments.clamp:
+                raise ConfigError(
+                    f"task.args.clamp=True is invalid: {output.label!r} is not a number to be "
+                    "regressed, but a class. Leave it out.",
+                    id="task-clamp-class",
+                )
             output = replace(output, label_counts=self.label_counts())
             label_objective(loaded, output)  # checks weights of classes
         self._check_balanced_seeds(loaded.config)
@@ -208,8 +234,13 @@ class LabelTarget(TaskTarget):
             return output
         if asked is None:
             asked = label_objective(loaded, output).measures_distance
-        scale = ColumnScale.of_rows(self.labels[self.splits.train]) if asked else None
-        return replace(output, scale=scale)
+        train = self.labels[self.splits.train]
+        scale = ColumnScale.of_rows(train) if asked else None
+        clamp = None
+        if self.arguments.clamp:
+            ends = np.quantile(train.reshape(len(train), -1), _CLAMP, axis=0)
+            clamp = tuple(ends[0].tolist()), tuple(ends[1].tolist())
+        return replace(output, scale=scale, clamp=clamp)
 
     @property
     def words(self) -> str:

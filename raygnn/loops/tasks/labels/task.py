@@ -18,7 +18,7 @@ from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.labels.target import METRICS_OF_ORDER, LabelOutput, LabelTarget
 from raygnn.loops.tasks.objective import label_objective
-from raygnn.losses.seed_losses import in_units, standardized
+from raygnn.losses.seed_losses import standardized
 from raygnn.metrics import (
     MAX_CONFUSED,
     Calibration,
@@ -26,6 +26,7 @@ from raygnn.metrics import (
     Confusion,
     Diagnostic,
     ErrorsByValue,
+    MetricsOverTime,
 )
 from raygnn.metrics.seed_metrics import NormalizedMeanAbsoluteError, SeedRankingMetric
 from raygnn.sampling.batch import Batch
@@ -52,8 +53,7 @@ def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray
         return {"prediction": classes, "probability": probability.numpy()}
     if of.problem == "multi_label":
         return {"prediction": (outputs > 0).numpy().astype(np.int8)}
-    predicted = outputs if of.scale is None else in_units(outputs, of.scale)
-    targets = predicted.float().numpy()
+    targets = of.in_units(outputs).float().numpy()
     return {"prediction": targets[:, 0] if targets.shape[1] == 1 else targets}
 
 
@@ -70,7 +70,8 @@ def probability_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarra
 
 
 _IMBALANCE = 10  # times as many rows of one class as of another, or as have a label
-_MAX_GATHERED = 1 << 26  # predictions, which metrics of order bring together on every rank
+#: Predictions that metrics of order bring together on every rank.
+MAX_GATHERED = 1 << 26
 _RARE, _MAX_NAMED = 0.01, 5
 _MANY = 100  # classes, which hardly any label has that is one
 _OF_EQUAL_SHARE = 0.2  # a class of a smaller part of an equal share is rare
@@ -124,7 +125,7 @@ class LabelTask(EncoderTask[BatchT]):
             return self.output.scale.std[0]
         return float(self.target.labels[self.target.splits.train].std())
 
-    def diagnostics(self) -> Sequence[Diagnostic]:
+    def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
         """Figures of classes or labels, and which are taken for which; errors of numbers."""
         output = self.output
         problem: Any = output.problem
@@ -236,7 +237,7 @@ class LabelTask(EncoderTask[BatchT]):
             return every
         if not len(splits.train):  # as where all labelled nodes of a graph are test nodes
             return every
-        if output.num_outputs * max(len(splits.val), len(splits.test)) > _MAX_GATHERED:
+        if output.num_outputs * max(len(splits.val), len(splits.test)) > MAX_GATHERED:
             return names
         counts = self._counts
         if output.problem == "multi_class":
@@ -324,8 +325,7 @@ class LabelTask(EncoderTask[BatchT]):
         self, index: int, ids: Tensor, prediction: Any, target: Tensor, output: StepOutput
     ) -> EvalOutput:
         shown = prediction if isinstance(prediction, Tensor) else next(iter(prediction.values()))
-        if self.output.scale is not None:
-            shown = in_units(shown, self.output.scale)
+        shown = self.output.in_units(shown)
         loss_sum, weight = float(output.loss_sum), output.weight
         return EvalOutput(index, ids, loss_sum, weight, shown, target, output.metrics)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.splits import has_label
-from raygnn.loops.past_labels import past_label_guesses
-from raygnn.loops.tasks.labels.task import LabelTask
+from raygnn.loops.baselines import own_metrics
+from raygnn.loops.row_guesses import BoostedTrees, history_columns, past_label_guesses
+from raygnn.loops.tasks.labels.task import MAX_GATHERED, LabelTask
 from raygnn.loops.tasks.node_classification.target import NodeOutput, NodeTarget
+from raygnn.metrics import Diagnostic, MetricsOverTime
 from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.loader import NeighborLoader, RowPlan
@@ -36,6 +40,8 @@ class NodeClassification(LabelTask[NodeBatch]):
         standardize_target: learn a regression target in standard deviations from the training mean.
             Losses use this scale; metrics and predictions use the target's own unit. Default: with
             mse, mae, huber, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn.
+        clamp: keep predictions of a regression between the 2nd and the 98th percentile of the
+            training targets.
     """
 
     target_class = NodeTarget
@@ -80,8 +86,23 @@ class NodeClassification(LabelTask[NodeBatch]):
         plan = RowPlan(rows, {"y": self.target.labels}, as_of=end)
         return self.neighbor_loader(split, positions, rows.node_type, plan=plan)
 
+    def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
+        """Also the metrics over time, for rows of a training table with dates."""
+        rows, output = self.target.seeds, self.output
+        found = super().diagnostics()
+        has_dates = rows.name is not None and rows.time is not None and rows.time_unit is not None
+        if not has_dates or rows.num_rows * output.num_outputs > MAX_GATHERED:
+            return found
+        assert rows.time is not None
+        problem: Any = output.problem
+        metrics = own_metrics(self.build_metrics())
+        return [*found, MetricsOverTime(output.num_outputs, problem, metrics, rows.time)]
+
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
-        """Baselines of training tables: the mean and the last of each entity's earlier labels."""
+        """Guesses for rows of a training table.
+
+        The mean and the last of the entity's earlier labels; and LightGBM, if it is installed.
+        """
         target, output = self.target, self.output
         if target.seeds.name is None:
             return {}
@@ -93,7 +114,26 @@ class NodeClassification(LabelTask[NodeBatch]):
             scores = scores - 0.5  # predictions above 0 are positive
         default = scores[train].mean(axis=0)
         end = target.end_of_graph(self.env.loaded.config, split)
-        return past_label_guesses(target.seeds, scores, known, asked, default, end)
+        found = past_label_guesses(target.seeds, scores, known, asked, default, end)
+        trees, bundle = self._boosted_trees, self.env.bundle
+        if trees is None:
+            return found
+        columns = history_columns(bundle, target.seeds, asked, target.arguments.feature, end)
+        return {**found, "lightgbm": trees.guess(columns)}
+
+    @cached_property
+    def _boosted_trees(self) -> BoostedTrees | None:
+        """LightGBM, trained on the training rows; None without it, or without one label."""
+        target, output = self.target, self.output
+        train, bundle = target.splits.train, self.env.bundle
+        is_class = output.problem == "multi_class"
+        if find_spec("lightgbm") is None or bundle.is_of_parts:
+            return None
+        if not is_class and (output.problem != "regression" or output.num_outputs > 1):
+            return None
+        columns = history_columns(bundle, target.seeds, train, target.arguments.feature)
+        labels = target.labels[train].reshape(-1)
+        return BoostedTrees(columns, labels, output.num_outputs if is_class else None)
 
     def predict(self, batch: NodeBatch) -> tuple[Any, Tensor | None]:
         if "embeddings" not in self.objective.needs:

@@ -32,7 +32,7 @@ from raygnn.loops.tasks.self_supervised.target import (
 )
 from raygnn.losses import Candidates
 from raygnn.losses.seed_losses import in_full_precision
-from raygnn.metrics import Diagnostic
+from raygnn.metrics import Diagnostic, MetricsOverTime
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import run_and_sync_errors
@@ -83,6 +83,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
             own; null takes none.
         standardize_target: not read.
+        clamp: not read.
     """
 
     target_class = SelfSupervisedTarget
@@ -223,7 +224,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         """The probe's metrics."""
         return super().build_metrics() if self.embedding.probe is not None else ()
 
-    def diagnostics(self) -> Sequence[Diagnostic]:
+    def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
         """The probe's metrics."""
         return super().diagnostics() if self.embedding.probe is not None else ()
 

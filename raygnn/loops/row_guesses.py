@@ -1,0 +1,167 @@
+"""Guesses of rows of a training table from what was known of their entities before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from raygnn.data.bundle import Bundle, SeedRows
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.time_units import TIME
+
+#: Guesses are left out where they would hold more numbers.
+_MAX_VALUES = 1 << 26
+_MAX_BOOSTED = 1 << 18  # training rows of LightGBM
+_NUM_TREES = 200
+
+
+def past_label_guesses(
+    rows: SeedRows,
+    scores: np.ndarray,
+    known: np.ndarray,
+    asked: np.ndarray,
+    default: np.ndarray,
+    end: int | float | None = None,
+) -> Mapping[str, np.ndarray]:
+    """The mean and the last of the labels of each row's entity before the row's time.
+
+    A label counts from the row after it. Where a label's window is longer than the step between
+    rows, the guesses know more than a model could, and are harder to beat.
+
+    Args:
+        rows: rows with times.
+        scores: float [num_rows, num_outputs], labels as predictions: one-hot for classes.
+        known: int64, positions of rows with a label.
+        asked: int64, positions of the rows to guess.
+        default: float [num_outputs], the guess for entities without an earlier label.
+        end: the time from which on no label is known; None for no such time.
+    Returns:
+        By name of the guess, float64 [num_asked, num_outputs]; empty without times.
+    """
+    if rows.time is None or max(len(known), len(asked)) * scores.shape[1] > _MAX_VALUES:
+        return {}
+    times = np.asarray(rows.time)[known]
+    until = np.asarray(rows.time)[asked]
+    until = until if end is None else np.minimum(until, end)
+    # One number for (entity, time), in the order of both.
+    instants, ranks = np.unique(np.concatenate([times, until]), return_inverse=True)
+    codes = rows.node_ids(known) * len(instants) + ranks[: len(known)]
+    order = np.argsort(codes, kind="stable")
+    codes, past = codes[order], scores[known[order]].astype(np.float64)
+    entities = rows.node_ids(asked) * len(instants)
+    first = np.searchsorted(codes, entities)
+    last = np.searchsorted(codes, entities + ranks[len(known) :])
+    sums = np.concatenate([np.zeros((1, past.shape[1])), past.cumsum(axis=0)])
+    count = (last - first)[:, None]
+    means = np.where(count > 0, (sums[last] - sums[first]) / np.maximum(count, 1), default)
+    latest = np.where(count > 0, past[np.maximum(last - 1, 0)], default) if len(past) else means
+    return {"entity_mean": means, "last_label": latest}
+
+
+def history_columns(
+    bundle: Bundle,
+    rows: SeedRows,
+    asked: np.ndarray,
+    feature: str,
+    end: int | float | None = None,
+) -> np.ndarray:
+    """What a person would write about each row's entity at the row's time.
+
+    The entity's own features; and by edge type into it, of the edges up to the row's time, their
+    number, the mean of their sources' features and the age of the latest one.
+
+    Args:
+        asked: int64, positions of the rows.
+        feature: name of the features.
+        end: the time from which on nothing is known; None for no such time.
+    Returns:
+        float64 [num_asked, num_columns]. NaN for what is not known.
+    """
+    nodes = rows.node_ids(asked)
+    until = None if rows.time is None else np.asarray(rows.time)[asked]
+    if until is not None and end is not None:
+        until = np.minimum(until, end)
+    found = [_features(bundle, rows.node_type, feature)[nodes]]
+    for edge_type in bundle.edge_types:
+        if edge_type[2] == rows.node_type:
+            found += _history(bundle, edge_type, feature, nodes, until)
+    return np.concatenate(found, axis=1).astype(np.float64)
+
+
+def _history(
+    bundle: Bundle,
+    edge_type: EdgeType,
+    feature: str,
+    nodes: np.ndarray,
+    until: np.ndarray | None,
+) -> list[np.ndarray]:
+    csc, source_type = bundle.csc(edge_type), edge_type[0]
+    sources, first, last = csc.indices, csc.indptr[nodes], csc.indptr[nodes + 1]
+    times = None
+    if TIME in bundle.columns(edge_type):
+        times = np.asarray(bundle.column(edge_type, TIME))
+    elif TIME in bundle.columns(source_type):
+        times = np.asarray(bundle.column(source_type, TIME))[sources]
+    ages = np.empty((len(nodes), 0))
+    if times is not None and until is not None:
+        targets = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
+        order = np.lexsort((times, targets))
+        sources, times = sources[order], times[order]
+        # One number for (entity, time), in the order of both.
+        instants = np.unique(times)
+        codes = targets * (len(instants) + 1) + np.searchsorted(instants, times)
+        known = np.searchsorted(instants, until, side="right")
+        last = np.searchsorted(codes, nodes * (len(instants) + 1) + known)
+        has_any = last > first
+        ages = np.full((len(nodes), 1), np.nan)
+        ages[has_any, 0] = until[has_any] - times[last[has_any] - 1]
+    count = (last - first)[:, None]
+    features = _features(bundle, source_type, feature)
+    if len(sources) * features.shape[1] > _MAX_VALUES:
+        return [count, ages]
+    sums = np.zeros((len(sources) + 1, features.shape[1]))
+    np.cumsum(np.nan_to_num(features[sources]), axis=0, dtype=np.float64, out=sums[1:])
+    means = np.where(count > 0, (sums[last] - sums[first]) / np.maximum(count, 1), np.nan)
+    return [count, ages, means]
+
+
+def _features(bundle: Bundle, node_type: str, feature: str) -> np.ndarray:
+    """[num_nodes, width]; no columns for a type without dense features of this name."""
+    info = bundle.columns(node_type).get(feature)
+    if info is None or info.sparse:
+        return np.empty((bundle.num_nodes(node_type), 0))
+    values = bundle.values(node_type, feature)
+    assert isinstance(values, np.ndarray)
+    return values.reshape(len(values), -1)
+
+
+class BoostedTrees:
+    """LightGBM on columns of training rows.
+
+    Args:
+        columns: float [num_rows, num_columns].
+        labels: classes or numbers, [num_rows].
+        num_classes: None for numbers.
+    """
+
+    def __init__(self, columns: np.ndarray, labels: np.ndarray, num_classes: int | None) -> None:
+        import lightgbm
+
+        step = -(-len(labels) // _MAX_BOOSTED)
+        settings: dict[str, object] = {
+            "verbosity": -1,
+            "seed": 0,
+            "deterministic": True,
+            "force_row_wise": True,
+            "learning_rate": 0.05,
+            "objective": "regression",
+        }
+        if num_classes is not None:
+            settings |= {"objective": "multiclass", "num_class": num_classes}
+        data = lightgbm.Dataset(columns[::step], labels[::step])
+        self._model = lightgbm.train(settings, data, _NUM_TREES)
+
+    def guess(self, columns: np.ndarray) -> np.ndarray:
+        """float64 [num_rows, num_outputs]: numbers or probabilities of classes."""
+        return np.asarray(self._model.predict(columns)).reshape(len(columns), -1)
