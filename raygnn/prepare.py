@@ -52,14 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
     args = build_parser().parse_args(argv)
     try:
-        args.run(args)
+        return args.run(args) or 0
     except RaygnnError as error:
         print(f"error: {redact(_in_flags(str(error)))}", file=sys.stderr)
         return error.exit_status
     except OSError as error:
         print(f"error: {redact(str(error))}", file=sys.stderr)
         return DataError.exit_status
-    return 0
 
 
 def _write_tables(args: argparse.Namespace) -> None:
@@ -74,14 +73,22 @@ def _write_tables(args: argparse.Namespace) -> None:
     print(f"next: {_next_command(args.out, tables)}")
 
 
-def _write_draft(args: argparse.Namespace) -> None:
-    """Writes `graph.yaml` and a config into a folder of tables."""
-    found = write_draft(args.folder, args.overwrite)
+def _write_draft(args: argparse.Namespace) -> int:
+    """Writes `graph.yaml` and a config into a folder of tables; 3 without references."""
+    found = write_draft(
+        args.folder, args.overwrite, refs=args.ref, task=args.task, encoding=args.encoding
+    )
+    for line in found.picture:
+        print(line)
     print(f"wrote {' and '.join(map(redact, found.written))}, to look through")
     for note in found.notes:
         print(f"  ? {note}")
     if found.config is not None:
         print(f"next: python -m raygnn.train {shlex.quote(redact(found.config))}")
+    if found.num_references:
+        return 0
+    print("error: no column refers to a table. Name one with --ref.", file=sys.stderr)
+    return 3
 
 
 def _write_relbench(args: argparse.Namespace) -> None:
@@ -304,6 +311,17 @@ def _add_draft(commands: Any) -> None:
     command.set_defaults(run=_write_draft)
     command.add_argument("folder", help="folder of the tables (path or URI)")
     command.add_argument("--overwrite", action="store_true", help="replace both files")
+    command.add_argument(
+        "--ref",
+        action="append",
+        default=[],
+        metavar="TABLE.COLUMN=TABLE.COLUMN",
+        help="a reference, or TABLE.COLUMN=none for no reference; can be repeated",
+    )
+    command.add_argument(
+        "--task", metavar="TABLE.COLUMN", help="column to predict, or table of links to predict"
+    )
+    command.add_argument("--encoding", help="of text files that are not UTF-8 (default: detected)")
 
 
 def _add_npz(commands: Any) -> None:

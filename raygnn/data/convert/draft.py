@@ -1,69 +1,112 @@
-"""Drafts `graph.yaml` and a config from a folder of tables, to be edited."""
+"""Drafts `graph.yaml` and a config from a folder of tables, to be edited.
+
+A draft reads the tables, profiles their columns, finds references, chooses roles and a task, and
+writes. Files that ingest would not read are repaired in copies.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from raygnn.config.documents import dump_yaml
-from raygnn.data.convert.drafts.manifest_text import manifest_lines
-from raygnn.data.convert.drafts.raw_tables import find_tables, read_table
-from raygnn.data.convert.drafts.references import (
+from raygnn.data.convert.drafts.manifest_text import label_name, manifest_lines
+from raygnn.data.convert.drafts.raw_tables import (
     DRAFTED,
-    edges_without_gaps,
+    Reference,
+    Table,
+    find_tables,
+    read_table,
+)
+from raygnn.data.convert.drafts.references import (
+    COINCIDENCE,
     find_references,
-    keep_keys_of_nodes,
-    own_key,
-    referred_key,
-    rewritten_tables,
-    tables_of_missing_nodes,
+    list_missing_nodes,
+    parse_overrides,
+    spell_references,
+    write_gapless_edges,
+)
+from raygnn.data.convert.drafts.roles import (
+    Task,
+    choose_roles,
+    choose_task,
+    is_edges,
+    is_training_rows,
+    is_used,
+    show_columns,
 )
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, open_fs, redact, write_text
-from raygnn.data.manifest import EdgeTable, Manifest, manifest_uri
+from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, TrainingTable, manifest_uri
 from raygnn.data.tables.files import write_parquet
 from raygnn.errors import DataError
 
 #: File of the config, in the folder of the graph.
 CONFIG_NAME = "train.yaml"
+_MOST_SHOWN = 8  # columns of numbers that are no references
 
 
-def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
-    """Drafts the manifest of a folder.
+class Draft(NamedTuple):
+    """A draft.
+
+    Attributes:
+        text: YAML of the manifest.
+        notes: a line for each decision to check.
+        made: tables to write, by file.
+        picture: lines that show tables, references and the task.
+        num_references: 0 means that the tables do not form a graph.
+        written: URIs of the files that were written, the manifest's first.
+        config: URI of the config to train with, which may have been there; None without edges.
+    """
+
+    text: str
+    notes: list[str]
+    made: dict[str, pa.Table]
+    picture: list[str]
+    task: Task
+    num_references: int
+    written: Sequence[str] = ()
+    config: str | None = None
+
+
+def draft(
+    folder: str, refs: Sequence[str] = (), task: str | None = None, encoding: str | None = None
+) -> Draft:
+    """Drafts the manifest of a folder, and writes nothing.
 
     Args:
         folder: with Parquet and CSV tables, each a file or a folder of files. Any fsspec URI.
-    Returns:
-        The YAML text; a line for each thing that is worth a look; and tables of ids that have none,
-        by the name of the Parquet file that the text expects.
+        refs: corrections of references: `ratings.movie_id=movies.id`, `ratings.stars=none`.
+        task: `TABLE.COLUMN` to predict, or a table of links to predict.
+        encoding: of text files that are not UTF-8; None detects it.
     Raises:
         DataError: there are no tables, none of them can be nodes, or one cannot be read.
+        ConfigError: `refs` or `task` name unknown tables or columns.
     """
-    tables = [read_table(name, pattern, uris) for name, pattern, uris in find_tables(folder)]
+    tables = [read_table(name, files, uris, encoding) for name, files, uris in find_tables(folder)]
+    tables = [table for table in tables if table.columns]
     if not tables:
         raise DataError(
             f"folder {redact(folder)!r} is invalid: it contains no Parquet, CSV or TSV files. Name "
             "the folder of the tables.",
             id="prepare-no-tables",
         )
+    overrides = parse_overrides(refs, tables)
+    find_references(tables, overrides)
+    made = list_missing_nodes(tables, overrides)
+    spell_references(tables)
+    choose_roles(tables)
+    chosen = choose_task(tables, task)
+    show_columns(tables, chosen)
+    made |= write_gapless_edges(tables)
     for table in tables:
-        table.key = own_key(table, tables)
-    for table in tables:
-        table.key = table.key or referred_key(table, tables)
-    for table in tables:
-        find_references(table, tables)
-    keep_keys_of_nodes(tables)
-    made = {
-        **tables_of_missing_nodes(tables),
-        **rewritten_tables(tables),
-        **edges_without_gaps(tables),
-    }
-    nodes = [table for table in tables if table.key is not None]
-    if not nodes:
+        if table.repairs:
+            table.source, table.pattern = table.pattern, f"{DRAFTED}/{table.name}.parquet"
+            made[table.pattern] = pa.table({c.name: c.values for c in table.columns.values()})
+    if all(table.key is None for table in tables):
         names = ", ".join(table.name for table in tables)
         raise DataError(
             f"folder {redact(folder)!r} is invalid: no table of it has a column of ids that are "
@@ -71,33 +114,18 @@ def draft(folder: str) -> tuple[str, list[str], dict[str, pa.Table]]:
             "docs/graph-format.md.",
             id="prepare-no-nodes",
         )
-    if not any(table.references for table in tables):
-        nodes[0].unsure.append(
-            "no column refers to another table or row: there are no edges, which training needs"
-        )
-    text = "".join(manifest_lines(tables))
-    return text, list(_notes(text)), made
+    text = "".join(manifest_lines(tables, chosen))
+    lines = [*_picture(tables), f"task: {chosen.description}"]
+    num_references = sum(len(table.references) for table in tables)
+    return Draft(text, list(_notes(text)), made, lines, chosen, num_references)
 
 
-class Draft(NamedTuple):
-    """The drafted files.
-
-    Attributes:
-        written: URIs of the files that were written, the manifest's first.
-        config: URI of the config to train with, which may have been there; None without edges.
-        notes: a line for each thing that is worth a look.
-    """
-
-    written: list[str]
-    config: str | None
-    notes: list[str]
-
-
-def write_draft(folder: str, overwrite: bool = False) -> Draft:
-    """Writes the draft, a config to train with, and tables of ids that have none into the folder.
+def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
+    """Writes the draft, a config to train with, and repaired tables into the folder.
 
     Args:
         overwrite: replaces a manifest and a config that are there; else a config is kept.
+        options: of `draft`.
     Raises:
         DataError: as `draft`; or there is a graph.yaml, and it is not to be replaced.
     """
@@ -109,18 +137,48 @@ def write_draft(folder: str, overwrite: bool = False) -> Draft:
             "replace it with --overwrite.",
             id="prepare-graph-exists",
         )
-    text, notes, made = draft(folder)
-    for name, table in made.items():
+    found = draft(folder, **options)
+    for name, table in found.made.items():
         write_parquet(table, join(folder, name))
-    write_text(uri, text)
-    drops = any("data.on_error: drop" in note for note in notes)
-    config = _train_config(Manifest.parse(text), folder, drops=drops)
+    write_text(uri, found.text)
+    drops = any("data.on_error: drop" in note for note in found.notes)
+    config = _train_config(Manifest.parse(found.text), found.task, folder, drops=drops)
     if config is None:
-        return Draft([uri], None, notes)
+        return found._replace(written=[uri])
     if fs.exists(open_fs(config_uri)[1]) and not overwrite:
-        return Draft([uri], config_uri, notes)
+        return found._replace(written=[uri], config=config_uri)
     write_text(config_uri, config)
-    return Draft([uri, config_uri], config_uri, notes)
+    return found._replace(written=[uri, config_uri], config=config_uri)
+
+
+def _picture(tables: Sequence[Table]) -> Iterator[str]:
+    """Lines that show tables, references with their match rates, and rejected candidates."""
+    keys = {table.name: table.key for table in tables}
+    for table in tables:
+        role = "nodes" if table.key is not None else "left out"
+        role = "edges" if is_edges(table) else "training rows" if is_training_rows(table) else role
+        key = f", id {table.key}" if table.key is not None else ""
+        yield f"{table.name} ({table.num_rows:,} rows): {role}{key}"
+        for ref in table.references.values():
+            yield f"{_arrow(table, ref, keys)} of rows ({ref.why})"
+    rejected = [(table, ref) for table in tables if is_used(table) for ref in table.rejected]
+    if rejected:
+        yield "not references (--ref TABLE.COLUMN=TABLE.COLUMN makes one):"
+    yield from (
+        f"{_arrow(table, ref, keys)}: {ref.why}"
+        for table, ref in rejected
+        if ref.why != COINCIDENCE
+    )
+    if numbers := [
+        f"{table.name}.{ref.column}" for table, ref in rejected if ref.why == COINCIDENCE
+    ]:
+        more = f" and {len(numbers) - _MOST_SHOWN} more" if len(numbers) > _MOST_SHOWN else ""
+        yield f"  {', '.join(numbers[:_MOST_SHOWN])}{more}: {COINCIDENCE}"
+
+
+def _arrow(table: Table, ref: Reference, keys: Mapping[str, str | None]) -> str:
+    rate = int(ref.rate * 1e4) / 100  # rounded down: 100 % means that no row is unknown
+    return f"  {table.name}.{ref.column} -> {ref.table}.{keys[ref.table]}, {rate:g} %"
 
 
 def _notes(text: str) -> Iterator[str]:
@@ -134,59 +192,53 @@ def _notes(text: str) -> Iterator[str]:
             place = f"{words.removeprefix('- type:').rstrip(':').strip()}: "
 
 
-def _train_config(graph: Manifest, folder: str, *, drops: bool) -> str | None:
-    """A config that trains on a drafted graph as it is: on its first labels, else on its links.
+def _train_config(graph: Manifest, task: Task, folder: str, *, drops: bool) -> str | None:
+    """A config that trains on a drafted graph as it is.
 
     Args:
         folder: of the graph, as the config names it.
         drops: whether rows have to be left out.
     Returns:
-        YAML; None of a graph without edges, on which nothing can be trained.
+        YAML; None for a graph without edges, on which nothing can be trained.
     """
-    if not graph.edge_types:
+    if not graph.edge_types or task.table is None:
         return None
-    by_hash = "{type: hash, fractions: [0.8, 0.1, 0.1]}"
-    labelled = next((item for item in graph.node_types.items() if item[1].labels), None)
-    sampling = None
-    if labelled is not None:
-        name, nodes = labelled
-        task = f"{{type: node_classification, args: {{target: {name}}}}}"
-        splits = None if nodes.split else by_hash
+    rows: NodeTable | EdgeTable | TrainingTable
+    name = task.table
+    if name in graph.training_tables:
+        rows, kind, place = graph.training_tables[name], "node_classification", f"table: {name}"
+    elif name in graph.node_types and task.column is not None:
+        rows, kind, place = graph.node_types[name], "node_classification", f"target: {name}"
     else:
-        links = _links(graph)
-        splits = None if links.split else by_hash
-        if links.time and splits:
-            splits = (
-                "{type: temporal, quantiles: [0.8, 0.9]}  # the last tenth of the time is the test"
-            )
-            sampling = "{temporal: {}}  # a link is predicted from earlier ones only"
-        task = f"{{type: link_prediction, args: {{edge_type: {edge_type_name(links.type)}}}}}"
+        rows = next(
+            table
+            for table in graph.edge_types
+            if (table.type[1] == name and task.reference is None)
+            or (table.type[0] == name and table.target == task.reference)
+        )
+        kind, place = "link_prediction", f"edge_type: {edge_type_name(rows.type)}"
+        if task.column is not None:
+            kind, place = "edge_prediction", f"{place}, label: {label_name(task.column)}"
+    by_time = "{type: temporal, quantiles: [0.8, 0.9]}  # the last tenth of the time is the test"
+    is_timed = rows.time is not None and task.is_event
+    splits = by_time if is_timed else "{type: hash, fractions: [0.8, 0.1, 0.1]}"
+    sampling = "{temporal: {}}  # reads nothing later than the row that is predicted"
     is_plain = len(graph.node_types) == 1 == len(graph.edge_types)
     has_features = all(table.features for table in graph.node_types.values())
     given = {
         "data": "",
         "  uri": dump_yaml(folder).removesuffix("...\n").strip(),
         "  on_error": "drop  # leaves out the rows that graph.yaml counts" if drops else None,
-        "  splits": splits,
-        "task": task,
+        "  splits": None if rows.split else splits,
+        "task": f"{{type: {kind}, args: {{{place}}}}}",
         "model": None if is_plain and has_features else "Hetero",
-        "sampling": sampling,
+        "sampling": sampling if is_timed and name not in graph.training_tables else None,
         "scaling": "{num_workers: 0}  # in this process; without this line, workers of Ray train",
     }
     lines = [f"{key}: {text}".rstrip() for key, text in given.items() if text is not None]
-    return "\n".join(["# A draft: docs/config-reference.md has every key.", *lines, ""])
-
-
-def _links(graph: Manifest) -> EdgeTable:
-    """Edges to predict: from a table of their own, and with times if possible."""
-    of_nodes = {table.files for table in graph.node_types.values()}
-    own = [
-        table
-        for table in graph.edge_types
-        if table.files not in of_nodes and not table.files[0].startswith(f"{DRAFTED}/")
+    about = [
+        "# A draft: docs/config-reference.md has every key.",
+        "# To predict something else, draft again with --overwrite --task TABLE.COLUMN, which",
+        "# changes graph.yaml too. By hand, change the labels there and the task here.",
     ]
-    timed = [table for table in own if table.time]
-    sources = Counter(table.type[0] for table in graph.edge_types)
-    # What refers most is what happens: shipments rather than drivers.
-    busiest = max(graph.edge_types, key=lambda table: sources[table.type[0]])
-    return next(iter([*timed, *own, busiest]))
+    return "\n".join([*about, *lines, ""])

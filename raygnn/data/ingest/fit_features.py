@@ -353,6 +353,7 @@ _TAKES: dict[str | None, str] = {
     "one_hot": "texts, numbers or booleans, one a row",
     "category": "texts, numbers or booleans, one a row",
     "multi_hot": "lists of texts or integers, or texts with a separator",
+    "hashed_words": "texts",
     **dict.fromkeys(["day_first", "month_first"], "texts as 05/06/2024"),
     "decimal_point": "numbers, and texts as EUR 1,234.50",
     "decimal_comma": "integers, and texts as 1.234,50 EUR",

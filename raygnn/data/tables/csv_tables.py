@@ -92,7 +92,7 @@ def sniff(item: CsvSniff) -> CsvShape:
     for batch in read_batches(item.uri, item.name, types, item.form):
         num_rows += batch.num_rows
         for name in wanted:
-            kinds[name] = _kind_of(batch.column(name), kinds[name])
+            kinds[name] = kind_of_values(batch.column(name), kinds[name])
     return CsvShape(num_rows, header, kinds)
 
 
@@ -171,7 +171,7 @@ def open_csv(
             stream = stack.enter_context(open_stream(uri))
             if parse is None:
                 start = stream.read(_HEADER_BYTES)
-                parse = pa.csv.ParseOptions(delimiter=_separator(uri, start, read.skip_rows))
+                parse = pa.csv.ParseOptions(delimiter=separator_of(uri, start, read.skip_rows))
                 # A compressed stream goes forward only.
                 if stream.seekable():
                     stream.seek(0)
@@ -224,7 +224,7 @@ def _cause(error: Exception) -> str:
     return _QUOTED_LINE.sub(r"\1", str(error))
 
 
-def _separator(uri: str, start: bytes, num_skipped: int) -> str:
+def separator_of(uri: str, start: bytes, num_skipped: int = 0) -> str:
     """The separator: the most frequent candidate in the first line, a comma at a tie."""
     if is_tab_separated(uri):
         return "\t"
@@ -237,7 +237,7 @@ def _format(uri: str) -> str:
     return "TSV" if is_tab_separated(uri) else "CSV"
 
 
-def _kind_of(values: pa.Array, so_far: CsvKind) -> CsvKind:
+def kind_of_values(values: pa.Array, so_far: CsvKind) -> CsvKind:
     if so_far == "string":
         return "string"
     is_word = pc.is_in(values, pa.array(NULL_WORDS))

@@ -22,6 +22,7 @@ from raygnn.data.transforms.state import (
     Bucket,
     Category,
     FittedColumn,
+    HashedWords,
     Log1p,
     MinMax,
     MultiHot,
@@ -127,6 +128,7 @@ MAX_CODES = 100_000
 
 _NUM_QUANTILES = 1000  # as QuantileTransformer
 _LEAST_BUCKET = 1e-8  # as KBinsDiscretizer
+_HASHED_DIM = 128
 _ONE_HOT_VALUES = 16  # of `auto`: more of them become a category
 _ONE_HOT_WIDTH = 64  # of `auto`: of edges, which have no categories
 _HEAVY = 10.0  # of `auto`: 0.1 % of normal values are 2.3 quartile ranges from the median
@@ -288,7 +290,7 @@ def count(
 def needs_counts(spec: ColumnTransform) -> bool:
     """Whether a transform has to read rows to be fitted."""
     stateless = spec.transform in {None, "log1p"} and spec.missing in {None, "zero"}
-    return not stateless
+    return not stateless and spec.transform != "hashed_words"
 
 
 def fit(
@@ -303,6 +305,8 @@ def fit(
     Raises:
         DataError: the transform does not fit its column.
     """
+    if spec.transform == "hashed_words":
+        return FittedColumn(spec.column, HashedWords(spec.dim or _HASHED_DIM))
     if found is None:
         state: AnyState = Log1p() if spec.transform == "log1p" else Number()
         fill = None if spec.missing is None else 0.0
@@ -457,7 +461,7 @@ def _chosen_vocabulary(
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: transform: auto finds {num_distinct:,} "
             f"distinct values in {found.num_rows:,} training rows, as ids and free texts have. "
-            "Take it out of graph.yaml, or set transform: category.",
+            "Take it out of graph.yaml, or set transform: hashed_words for sentences, or category.",
             id="transform-ids",
         )
     if num_distinct <= _ONE_HOT_VALUES or not embeds:

@@ -18,6 +18,7 @@ TransformName = Literal[
     "one_hot",
     "category",
     "multi_hot",
+    "hashed_words",
     "time",
     "auto",
 ]
@@ -36,6 +37,7 @@ _TAKEN_BY: dict[str, frozenset[str | None]] = {
     "min_frequency": _OF_VOCABULARY,
     "max_categories": _OF_VOCABULARY,
     "separator": frozenset({"multi_hot"}),
+    "dim": frozenset({"hashed_words"}),
     "unit": frozenset({"time"}),
 }
 _OF_FORMAT: dict[Format, frozenset[str | None]] = {
@@ -56,6 +58,7 @@ class TransformedColumn(Section):
         min_frequency: a value in fewer training rows is rare. null means 2 for `category`, else 1.
         max_categories: elements at most, one of them for rare values; null sets no bound.
         separator: between the values of a text, for tables without lists.
+        dim: elements of `hashed_words`; null means 128.
         unit: of times that are numbers since 1970.
         format: of texts: dates as 15/06/2024 (`day_first`) or 06/15/2024 (`month_first`), numbers
             as EUR 1,234.50 (`decimal_point`) or 1.234,50 EUR (`decimal_comma`).
@@ -70,6 +73,7 @@ class TransformedColumn(Section):
     min_frequency: int | None = Field(default=None, ge=1)
     max_categories: int | None = Field(default=None, ge=1)
     separator: str | None = Field(default=None, min_length=1)
+    dim: int | None = Field(default=None, ge=1)
     unit: Literal["s", "ms", "us", "ns"] | None = None
     format: Format | None = None
 

@@ -7,6 +7,7 @@ saved as JSON with the bundle and with the model; applying it fits nothing.
 from __future__ import annotations
 
 import functools
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -255,8 +256,50 @@ class MultiHot(State):
         return out[:, : self.width]
 
 
+@dataclass(frozen=True)
+class HashedWords(State):
+    """Counts of words and pairs of words under signed hashes, of length 1 as a vector.
+
+    As `HashingVectorizer(ngram_range=(1, 2))`, with CRC-32 as the hash. No vocabulary is fitted.
+    """
+
+    dim: int
+    type: Literal["hashed_words"] = "hashed_words"
+    kind: ClassVar[Kind] = "text"
+
+    @property
+    def width(self) -> int:
+        return self.dim
+
+    def rows(self, values: pa.Array) -> np.ndarray:
+        cleaned = pc.replace_substring_regex(pc.utf8_lower(values), r"[^\pL\pN]+", " ")
+        words = pc.split_pattern(pc.utf8_trim(pc.fill_null(cleaned, ""), " "), " ")
+        row, word = pc.list_parent_indices(words).to_numpy(), pc.list_flatten(words)
+        is_word = pc.not_equal(word, "")  # no text at all
+        row, word = row[is_word.to_numpy(zero_copy_only=False)], word.filter(is_word)
+        is_pair = row[1:] == row[:-1]
+        pairs = pc.binary_join_element_wise(word[:-1], word[1:], " ").filter(pa.array(is_pair))
+        terms = pa.concat_arrays([word, pairs]).dictionary_encode()
+        hashes = np.array([zlib.crc32(text.encode()) for text in terms.dictionary.to_pylist()], int)
+        each = hashes[terms.indices.to_numpy()]
+        out = np.zeros((len(values), self.dim), np.float32)
+        np.add.at(out, (np.r_[row, row[1:][is_pair]], (each >> 1) % self.dim), 1 - 2 * (each & 1))
+        norms = np.linalg.norm(out, axis=1, keepdims=True)
+        return out / np.where(norms > 0, norms, 1)
+
+
 AnyState = Annotated[
-    Number | Standard | MinMax | Log1p | RankGauss | Bucket | Time | OneHot | Category | MultiHot,
+    Number
+    | Standard
+    | MinMax
+    | Log1p
+    | RankGauss
+    | Bucket
+    | Time
+    | OneHot
+    | Category
+    | MultiHot
+    | HashedWords,
     Discriminator("type"),
 ]
 

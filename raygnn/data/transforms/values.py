@@ -73,6 +73,8 @@ def kind_of(
         return "time" if is_time or is_text or is_number_type(type_) else None
     if transform in {"one_hot", "category"}:
         return "text" if is_text or is_number else None
+    if transform == "hashed_words":
+        return "text" if is_text else None
     if transform == "multi_hot":
         is_list = pa.types.is_list(type_) and (
             pa.types.is_string(type_.value_type) or pa.types.is_integer(type_.value_type)

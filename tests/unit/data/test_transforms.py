@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import (
     KBinsDiscretizer,
@@ -246,6 +247,19 @@ def test_multi_hot_is_as_of_scikit_learn(values: list[Any], others: list[Any]) -
     type_ = pa.list_(pa.string())
     got = rows(pa.array(values, type_), pa.array(others, type_), transform="multi_hot")
     assert np.array_equal(got, theirs.transform(known))
+
+
+def test_hashed_words_have_the_products_of_scikit_learn() -> None:
+    """The hash is another; without collisions the products of two rows do not depend on it."""
+    sentences = ["Red wine, red CHEESE", "red\nwine", "", None, "vin\u00e9 3 rouge!", "cheese red"]
+    column = pa.array(sentences)
+    options = {"ngram_range": (1, 2), "token_pattern": r"[^\W_]+", "n_features": 1 << 20}
+    wanted = HashingVectorizer(**options).transform([text or "" for text in sentences])
+    found = rows(column, column, transform="hashed_words", dim=1 << 14)
+    np.testing.assert_allclose(found @ found.T, (wanted @ wanted.T).toarray(), atol=1e-6)
+    small = fitted(column, transform="hashed_words")
+    assert small.apply(column[1:]).rows.shape == (5, 128)
+    np.testing.assert_array_equal(small.apply(column[1:]).rows, small.apply(column).rows[1:])
 
 
 def test_multi_hot_of_texts_with_a_separator() -> None:

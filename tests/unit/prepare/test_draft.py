@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.convert.draft import draft, write_draft
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import Manifest
 from raygnn.prepare import main
 from tests.errors import raises
+from tests.unit.prepare.raw_folders import FOLDERS, RawFolder, write_text
 
 RNG = np.random.default_rng(0)
 USERS = [f"u{i}" for i in range(200)]
@@ -69,9 +72,9 @@ def shop(tmp_path: Path) -> Path:
 
 
 def test_a_shop_is_drafted_as_it_is_meant(shop: Path) -> None:
-    text, _, made = draft(str(shop))
-    graph = Manifest.parse(text)
-    assert not made
+    found = draft(str(shop), task="purchases")
+    text, graph = found.text, Manifest.parse(found.text)
+    assert not found.made
     assert {name: table.id for name, table in graph.node_types.items()} == {
         "brands": "id",
         "customers": "customer_id",
@@ -80,22 +83,26 @@ def test_a_shop_is_drafted_as_it_is_meant(shop: Path) -> None:
     customers = graph.node_types["customers"]
     columns = [column.column for column in customers.features["x"].columns]
     assert columns == ["age", "country"]
+    assert customers.labels["segment"].columns == ("segment",)
     assert "full_name is left out" in text
     assert customers.split == "split"
-    assert customers.labels["segment"].columns == ("segment",)
     assert graph.node_types["items"].files == ("items/*.parquet",)
     edges = {table.type: table for table in graph.edge_types}
-    assert set(edges) == {("items", "brand", "brands"), ("items", "purchases", "customers")}
-    bought = edges["items", "purchases", "customers"]
-    assert (bought.source, bought.target, bought.time.column) == ("sku", "customer", "bought")
+    assert set(edges) == {("items", "brand", "brands"), ("customers", "purchases", "items")}
+    bought = edges["customers", "purchases", "items"]
+    assert (bought.source, bought.target, bought.time.column) == ("customer", "sku", "bought")
     assert [column.column for column in bought.features["edge_attr"].columns] == ["amount"]
 
 
 def test_a_draft_is_ingested_as_it_is(shop: Path, tmp_path: Path) -> None:
     assert main(["draft", str(shop)]) == 0
+    assert Manifest.load(str(shop)).node_types["customers"].labels["segment"].columns == (
+        "segment",
+    )
     bundle = ingest(str(shop), cache_dir=tmp_path / "cache")
     assert bundle.num_nodes("customers") == 200
-    assert bundle.num_edges(("items", "purchases", "customers")) == 1000
+    # Amounts of purchases reach a customer only as features of nodes.
+    assert bundle.num_edges(("purchases", "customer", "customers")) == 1000
 
 
 def test_a_graph_yaml_is_replaced_only_on_demand(shop: Path, capsys: Any) -> None:
@@ -108,12 +115,12 @@ def test_a_graph_yaml_is_replaced_only_on_demand(shop: Path, capsys: Any) -> Non
 
 def test_nodes_without_a_table_get_one(tmp_path: Path) -> None:
     write(tmp_path, "ratings.csv", userId=[1, 1, 5], movieId=[3, 4, 3], rating=[1.0, 2.0, 3.5])
-    (uri, *_), _, notes = write_draft(str(tmp_path))
-    graph = Manifest.load(uri)
+    found = write_draft(str(tmp_path))
+    graph = Manifest.load(found.written[0])
     assert [table.type for table in graph.edge_types] == [("user", "ratings", "movie")]
     ids = pq.read_table(tmp_path / "_drafted/user_ids.parquet").column("id").to_pylist()
     assert ids == [1, 5]
-    assert any("user_ids.parquet" in note for note in notes)
+    assert any("user_ids.parquet" in note for note in found.notes)
     ingest(str(tmp_path), cache_dir=tmp_path / "cache")
     assert Manifest.load(write_draft(str(tmp_path), overwrite=True).written[0]) == graph
 
@@ -139,7 +146,7 @@ def test_numbers_refer_to_keys_that_they_are_called_after(tmp_path: Path) -> Non
         venue=[i % 9 for i in range(50)],
         pages=[i % 9 for i in range(50)],
     )
-    graph = Manifest.parse(draft(str(tmp_path))[0])
+    graph = Manifest.parse(draft(str(tmp_path)).text)
     (edges,) = graph.edge_types
     assert edges.type == ("papers", "accepted", "venues")
     assert [column.column for column in edges.features["edge_attr"].columns] == ["pages"]
@@ -147,11 +154,11 @@ def test_numbers_refer_to_keys_that_they_are_called_after(tmp_path: Path) -> Non
 
 def test_a_reference_within_a_table_is_an_edge(tmp_path: Path) -> None:
     write(tmp_path, "people.csv", id=["a", "b", "c"], grade=["b", "c", None], size=[1, 2, 2])
-    graph = Manifest.parse(draft(str(tmp_path))[0])
+    graph = Manifest.parse(draft(str(tmp_path)).text)
     assert not graph.edge_types  # `grade` says nothing of people
     boss = ["b", "c", "c"]
     write(tmp_path, "people.csv", id=["a", "b", "c"], people_boss=boss, size=[1, 2, 2])
-    graph = Manifest.parse(draft(str(tmp_path))[0])
+    graph = Manifest.parse(draft(str(tmp_path)).text)
     assert [table.type for table in graph.edge_types] == [("people", "people_boss", "people")]
 
 
@@ -165,17 +172,17 @@ def test_a_reference_within_a_table_is_an_edge(tmp_path: Path) -> None:
 )
 def test_a_column_with_gaps_gets_a_table_of_its_edges(tmp_path: Path, managers: list) -> None:
     write(tmp_path, "employees.csv", employee_id=[1, 2, 3, 4, 5], manager_id=managers)
-    (uri, *_), _, notes = write_draft(str(tmp_path))
-    (edges,) = Manifest.load(uri).edge_types
+    found = write_draft(str(tmp_path))
+    (edges,) = Manifest.load(found.written[0]).edge_types
     assert edges.type == ("employees", "manager", "employees")
     assert edges.files == ("_drafted/employees_manager_id.parquet",)
-    assert any("manager_id has gaps" in note for note in notes)
+    assert any("manager_id: 1 rows have none" in note for note in found.notes)
     bundle = ingest(str(tmp_path), cache_dir=tmp_path / "cache")
     csc = bundle.csc(edges.type)
     # Both ways: the manager of each, then those whom each manages.
     assert csc.indptr.tolist() == [0, 2, 5, 6, 7, 8]
     assert csc.indices.tolist() == [1, 2, 0, 3, 4, 0, 1, 1]
-    assert any("messages go both ways" in note for note in notes)
+    assert any("messages go both ways" in note for note in found.notes)
 
 
 def test_numbers_with_gaps_refer_whatever_they_are_called(tmp_path: Path) -> None:
@@ -187,7 +194,7 @@ def test_numbers_with_gaps_refer_whatever_they_are_called(tmp_path: Path) -> Non
     items = {"order_no": orders["order_no"][rows], "sku": some(SKUS, 600), "qty": rows % 3}
     write(tmp_path, "order_items_0.csv", **items)
     write(tmp_path, "products.csv", sku=SKUS, price=RNG.random(50))
-    graph = Manifest.parse(draft(str(tmp_path))[0])
+    graph = Manifest.parse(draft(str(tmp_path)).text)
     assert {table.id for table in graph.node_types.values()} == {"customer_no", "order_no", "sku"}
     found = {(table.type[0], table.type[2]): table.target for table in graph.edge_types}
     assert len(found) == 2
@@ -197,9 +204,9 @@ def test_numbers_with_gaps_refer_whatever_they_are_called(tmp_path: Path) -> Non
 
 def test_numbers_that_any_key_has_do_not_refer(tmp_path: Path) -> None:
     write(tmp_path, "items.csv", id=list(range(100)), stock=[i % 40 for i in range(100)])
-    text, notes, _ = draft(str(tmp_path))
-    assert not Manifest.parse(text).edge_types
-    assert any("there are no edges" in note for note in notes)
+    found = draft(str(tmp_path))
+    assert not Manifest.parse(found.text).edge_types
+    assert any("there are no edges" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +245,7 @@ def _insurance(folder: Path) -> list[str]:
     columns["filed"] = [f"{1 + i % 28:02d}/{1 + i % 12:02d}/2023 9:05" for i in range(2000)]
     write(folder, "claims.csv", **claims, **columns)
     write(folder, "prices.csv", day=some([1, 2, 3], 50), price=RNG.random(50))
-    return draft(str(folder))[1]
+    return draft(str(folder)).notes
 
 
 @pytest.mark.parametrize(
@@ -246,15 +253,13 @@ def _insurance(folder: Path) -> list[str]:
     [
         "prices.csv is left out: it refers to no table that is taken",
         "customers: customer_no: 1 row repeats an id",
-        "policies: holder: one of policies.parquet and customers has ids as text",
+        "policies: _drafted/policies.parquet is a repaired copy of policies.parquet: holder: ",
         "policies: sum is read with format: decimal_point; its numbers are others with decimal_",
         "policies: paid is left out: it holds numbers of several units (EUR, USD)",
         "policies: due is left out: it holds dates as 05/06/2024, of May or of June",
         "policies: tenant is left out: it holds 'EU-1' in all rows",
-        "[policies, claims, brokers]: policy: 1 of 2,000 rows name no policies",
-        "[policies, claims, brokers]: broker: 3 of 2,000 rows name no brokers",
-        "[policies, claims, brokers]: claim_no is left out: each row has another value",
-        "no labels: to predict a column (as claims.fraud), take it out of the features",
+        "claims: policy: 1 of 2,000 rows name no policies; data.on_error: drop leaves them out",
+        "claims: broker: 3 rows have none; the other rows are edges in _drafted/claims_broker.parq",
     ],
 )
 def test_what_is_left_out_is_said(tmp_path: Path, expected: str) -> None:
@@ -270,10 +275,10 @@ def test_numbers_that_are_ids_with_zeros_elsewhere_are_said(tmp_path: Path) -> N
         "shop": some(["s1", "s2"], 5000),
     }
     write(tmp_path, "visits.csv", visit=[f"v{i}" for i in range(5000)], **visits)
-    text, notes, _ = draft(str(tmp_path))
-    expected = "client: one of visits.csv and clients has ids as text"
-    assert [note for note in notes if expected in note]
-    assert "column: client" not in text
+    found = draft(str(tmp_path))
+    expected = "client: written as the ids of clients"
+    assert [note for note in found.notes if expected in note]
+    assert "column: client" not in found.text
     write_draft(str(tmp_path))
     copy = pq.read_table(tmp_path / "_drafted" / "visits.parquet")
     assert copy.column("client").to_pylist() == [f"{i:08d}" for i in visits["client"]]
@@ -291,17 +296,13 @@ def test_what_others_refer_to_are_ids_whatever_they_are_called(tmp_path: Path) -
     write(tmp_path, "trips.csv", **trips)
     graph = Manifest.load(write_draft(str(tmp_path)).written[0])
     assert graph.node_types["drivers"].id == "badge"
-    # Rows with more than three references are nodes, with an edge for each.
+    # Rows with more than two references are nodes, with an edge for each.
     assert graph.node_types["trips"].id == "trip_no"
     assert {table.type for table in graph.edge_types} == {
         ("trips", "driver", "drivers"),
         *(("trips", name, "depots") for name in depots),
     }
     assert _config(tmp_path, "--overwrite")["args"]["edge_type"].startswith("trips__")
-    write(tmp_path, "trips.csv", **{k: v for k, v in trips.items() if k != "last_depot"})
-    graph, notes = Manifest.parse((found := draft(str(tmp_path)))[0]), found[1]
-    assert "trips" not in graph.node_types
-    assert any("as a node type with id: trip_no they would have an edge" in n for n in notes)
 
 
 def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys: Any) -> None:
@@ -317,7 +318,7 @@ def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys:
     assert "    time: {column: filed, format: day_first}\n" in text
     bundle = ingest(str(tmp_path), IngestOptions(on_error="drop"), tmp_path / "cache")
     assert bundle.num_nodes("customers") == 200
-    assert bundle.num_edges(("policies", "claims", "brokers")) == 1997
+    assert len(bundle.csc(("claims", "broker", "brokers")).indices) == 1997
     holders = bundle.csc(("policies", "holder", "customers"))
     assert len(holders.indices) == 300
 
@@ -345,7 +346,7 @@ def test_the_drafted_config_learns_what_there_is(shop: Path, tmp_path: Path) -> 
     assert _config(shop) == {**labels, **rest}
     customers = pa.csv.read_csv(shop / "customers.csv")
     pa.csv.write_csv(customers.drop_columns(["split", "segment"]), shop / "customers.csv")
-    args = {"edge_type": "items__purchases__customers"}
+    args = {"edge_type": "customers__purchases__items"}
     links = {"task": "link_prediction", "args": args, "splits": "temporal"}
     assert _config(shop, "--overwrite") == {**links, **rest, "temporal": True}
     folder = tmp_path / "follows"
@@ -376,3 +377,116 @@ def test_nodes_without_edges_get_no_config(tmp_path: Path) -> None:
     write(tmp_path, "people.csv", id=[1, 2], size=[1.0, 2.0])
     assert write_draft(str(tmp_path)).config is None
     assert not (tmp_path / "train.yaml").exists()
+
+
+@pytest.fixture
+def raw(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, RawFolder]:
+    folder = FOLDERS[request.param]
+    folder.write(tmp_path, np.random.default_rng(0))
+    return tmp_path, folder
+
+
+def _arrows(folder: Path, **options: Any) -> set[str]:
+    lines = draft(str(folder), **options).picture
+    return {line.strip().split(",")[0] for line in lines if " of rows (" in line}
+
+
+@pytest.mark.parametrize("raw", FOLDERS, indirect=True)
+def test_the_references_of_a_folder_are_found_and_no_others(raw: tuple[Path, RawFolder]) -> None:
+    assert _arrows(raw[0]) == raw[1].references
+
+
+@pytest.mark.parametrize("raw", FOLDERS, indirect=True)
+def test_the_drafted_task_is_the_question_of_the_folder(raw: tuple[Path, RawFolder]) -> None:
+    found = draft(str(raw[0]))
+    assert found.picture[-1].startswith(f"task: predict {raw[1].task} (")
+    Manifest.parse(found.text)
+
+
+@pytest.mark.parametrize("raw", ["movies"], indirect=True)
+def test_references_and_the_task_can_be_corrected(raw: tuple[Path, RawFolder]) -> None:
+    folder, true = raw
+    wrong = {"ratings.user_id -> movies.id"} | true.references - {"ratings.user_id -> users.id"}
+    assert _arrows(folder, refs=["ratings.user_id=movies.id"]) == wrong
+    assert _arrows(folder, refs=["ratings.movie_id=none"]) == {"ratings.user_id -> users.id"}
+    found = write_draft(str(folder), task="ratings.rating")
+    assert "kind: class predicts classes" in "".join(found.notes)  # 1 to 5 has an order
+    config = load_config(found.config).config
+    assert config.task.type == "edge_prediction"
+    assert config.task.args == {"edge_type": "users__ratings__movies", "label": "rating"}
+    for options, id in (
+        ({"refs": ["ratings.film=movies.id"]}, "prepare-ref"),
+        ({"task": "ratings.user_id"}, "prepare-task"),
+        ({"encoding": "klingon"}, "prepare-encoding"),
+    ):
+        with raises(id):
+            draft(str(folder), **options)
+
+
+def test_a_folder_without_references_ends_with_status_3(tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path, "items.csv", id=list(range(100)), stock=[i % 40 for i in range(100)])
+    assert main(["draft", str(tmp_path)]) == 3
+    assert "--ref" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("raw", ["racing"], indirect=True)
+def test_events_take_their_times_from_what_they_refer_to(raw: tuple[Path, RawFolder]) -> None:
+    found = draft(str(raw[0]))
+    assert "date is the date of the races that raceId refers to" in found.text
+    races = pa.csv.read_csv(raw[0] / "races.csv").select(["raceId", "date"])
+    results = found.made["_drafted/results.parquet"].select(["raceId", "date"])
+    dates = dict(races.to_pandas().astype(str).itertuples(index=False))
+    assert results.num_rows == 1600
+    assert all(dates[race] == day for race, day in results.to_pandas().astype(str).to_numpy())
+
+
+@pytest.mark.parametrize("encoding", [None, "cp1250"])
+def test_encodings_are_detected_said_and_overridden(tmp_path: Path, encoding: str | None) -> None:
+    names = [f"\u0159 {i}" for i in range(9)]
+    write_text(tmp_path / "people.csv", {"id": range(9), "name": names}, encoding="cp1250")
+    write_text(tmp_path / "knows.csv", {"from": range(8), "to": range(1, 9)})
+    found = draft(str(tmp_path), encoding=encoding)
+    made = found.made["_drafted/people.parquet"].column("name").to_pylist()
+    assert (made == names) == (encoding is not None)
+    assert f"read as {encoding or 'cp1252'}; --encoding reads it as another" in found.text
+
+
+def test_digits_of_dates_are_times(tmp_path: Path) -> None:
+    write(tmp_path, "accounts.csv", account_id=[1, 2, 3], open_date=[930101, 931230, 940615])
+    columns = {"date": [19930201, 19940101, 19950630, 19950701], "amount": [1.5, 2.5, 3.5, 4.5]}
+    write(tmp_path, "orders.csv", account_id=[1, 1, 2, 3], **columns)
+    made = draft(str(tmp_path)).made["_drafted/orders.parquet"]
+    assert str(made.column("date")[2].as_py()) == "1995-06-30"
+
+
+def test_counts_measures_and_siblings_are_no_references(tmp_path: Path) -> None:
+    counts = [1 + i % 40 for i in range(100)]
+    users = {"id": list(range(1, 101)), "orders": counts, "num_orders": counts, "user_age": counts}
+    write(tmp_path, "users.csv", **users)
+    order, item = list(range(1, 301)), [1 + i % 100 for i in range(300)]
+    write(tmp_path, "orders.csv", id=order, user_id=item, total_users=item)
+    write(tmp_path, "order_items.csv", id=order, order_id=order, item_id=item, user_age=item)
+    # No table lists items, and order_items is none: it names items itself.
+    assert _arrows(tmp_path) == {
+        "orders.user_id -> users.id",
+        "order_items.order_id -> orders.id",
+        "order_items.item_id -> item.id",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("raw", FOLDERS, indirect=True)
+def test_the_drafted_model_beats_every_baseline(
+    raw: tuple[Path, RawFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["draft", str(raw[0])]) == 0
+    options = ["--training.max_epochs", "25", "--loggers", "[]"]
+    options += ["--run.storage_path", str(tmp_path / "runs")]
+    metrics = raygnn.train.fit(str(raw[0] / "train.yaml"), options).metrics
+    name = next(name for name in ("auroc", "accuracy", "r2", "mrr") if f"test/{name}" in metrics)
+    baselines = {
+        key: value for key, value in metrics.items() if re.match(rf"baseline/.*/test/{name}$", key)
+    }
+    assert baselines
+    assert metrics[f"test/{name}"] > max(baselines.values()) + 0.01, baselines

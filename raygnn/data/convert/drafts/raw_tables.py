@@ -1,176 +1,109 @@
-"""The tables of a folder, and what a column of one may be by its values."""
+"""Reads the tables of a folder, also files that ingest would refuse, and records each repair."""
 
 from __future__ import annotations
 
+import codecs
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import PurePosixPath
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 
-from raygnn.data.filesystem import join, open_fs
+from raygnn.data.convert.drafts.columns import Column, type_name, words_of
+from raygnn.data.filesystem import join, open_fs, redact
 from raygnn.data.splits import SPLIT_CODES
 from raygnn.data.tables.csv_tables import (
+    NULL_MARK,
+    NULL_WORDS,
     CsvSniff,
     arrow_type,
+    kind_of_values,
     read_batches,
     read_header,
+    separator_of,
     sniff,
     unify,
 )
-from raygnn.data.tables.files import is_parquet, open_parquet, suffix_and_format
-from raygnn.data.transforms.fit import looks_like_ids
-from raygnn.data.transforms.spec import Format
-from raygnn.data.transforms.values import (
-    is_number_type,
-    is_text_type,
-    looks_like_times,
-    written_numbers,
-)
+from raygnn.data.tables.files import is_parquet, open_parquet, open_stream, suffix_and_format
+from raygnn.data.transforms.values import is_text_type
+from raygnn.errors import DataError
 
-DATE_FORMATS: tuple[Format, ...] = ("day_first", "month_first")
-NUMBER_FORMATS: tuple[Format, ...] = ("decimal_point", "decimal_comma")
-FEW_CLASSES = 20
-#: Names of the columns of an edge's ends, and of columns of ids.
-ENDS = (("source", "src", "from", "head", "sender"), ("target", "dst", "to", "tail", "receiver"))
-KEYS = ("id", "key", "code", "sku", "uid", "uuid")
-_END_OF_KEY = re.compile(
-    r"(?i:[-_ ]?(id|key|code|nr)|[-_ ](no|num|number))$|(?<=[a-z])(No|Num|Number)$"
-)
-_OPEN_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}\b"  # that people read as a date
+#: Where a draft writes tables; the next draft of the folder does not read them.
+DRAFTED = "_drafted"
 _NUMBERED = re.compile(r"[-_.]?(part[-_.]?)?\d+([-_]of[-_]\d+)?$")
-_REPEATED = 0.01  # share of the rows of a key that may repeat one, which is an error of the table
+_DATES = frozenset(["date", "day", "time"])
+_MONTH_AND_DAY = r"(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])$"
+_DIGITS_OF_DATES = (
+    (r"^(19|20)\d\d" + _MONTH_AND_DAY, "%Y%m%d"),
+    (r"^\d\d" + _MONTH_AND_DAY, "%y%m%d"),
+)
+_MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"),
+          (codecs.BOM_UTF16_BE, "utf-16"))  # fmt: skip
 
 
 @dataclass
-class Column:
-    """A column of a table, and what it may be."""
+class Reference:
+    """A column whose values are ids of a table.
 
-    name: str
-    values: pa.ChunkedArray
-    distinct: pa.Array = field(init=False)
+    Attributes:
+        rate: share of the rows with a value whose value is an id of the table.
+        num_unknown: rows with a value that is not.
+        why: the evidence, for people.
+    """
 
-    def __post_init__(self) -> None:
-        kind = self.values.type
-        hashable = is_number_type(kind) or is_text_type(kind)
-        self.distinct = self.values.unique().drop_null() if hashable else pa.array([], pa.null())
-
-    @cached_property
-    def as_reference(self) -> pa.Array:
-        """The distinct values; whole floats as integers, as pandas writes integers with gaps."""
-        if not pa.types.is_floating(self.values.type):
-            return self.distinct
-        try:
-            return pc.cast(self.distinct, pa.int64())
-        except pa.ArrowInvalid:
-            return self.distinct
-
-    @property
-    def num_given(self) -> int:
-        """Rows that are not null."""
-        return len(self.values) - int(self.values.null_count)
-
-    @cached_property
-    def kind(self) -> str:
-        """int, text, number, time, list or other."""
-        type_ = self.values.type
-        if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
-            return "time"
-        if is_text_type(type_) and looks_like_times(self.distinct):
-            return "time"
-        if pa.types.is_integer(type_):
-            return "int"
-        if is_text_type(type_):
-            return "text"
-        if is_number_type(type_) or pa.types.is_boolean(type_):
-            return "number"
-        is_list = pa.types.is_list(type_) or pa.types.is_large_list(type_)
-        return "list" if is_list or pa.types.is_fixed_size_list(type_) else "other"
-
-    @property
-    def can_be_id(self) -> bool:
-        """Whether each row has a value that can be an id."""
-        is_whole = len(self.values) > 0 and self.values.null_count == 0
-        return is_whole and self.kind in {"int", "text"}
-
-    @cached_property
-    def is_unique(self) -> bool:
-        """Whether each row has a distinct value that can be an id."""
-        return self.can_be_id and self.num_repeated == 0
-
-    @cached_property
-    def is_nearly_unique(self) -> bool:
-        """As `is_unique`, with a few repeated rows allowed."""
-        return self.can_be_id and 0 < self.num_repeated <= _REPEATED * len(self.values)
-
-    @property
-    def num_repeated(self) -> int:
-        """Rows whose value an earlier row has."""
-        return self.num_given - len(self.distinct)
-
-    @property
-    def is_free_text(self) -> bool:
-        """Whether most texts are distinct: ids, names or sentences."""
-        return self.kind == "text" and looks_like_ids(len(self.distinct), self.num_given)
-
-    @cached_property
-    def formats(self) -> tuple[Format, ...]:
-        """Formats in which texts can be read as dates or numbers, the likeliest first."""
-        texts = self.distinct
-        if self.kind != "text" or len(texts) == 0:
-            return ()
-        if self.all_match(_OPEN_DATE):
-            return tuple(form for form in DATE_FORMATS if looks_like_times(texts, form))
-        if len(texts) <= FEW_CLASSES or self.all_match(r"^\d+$"):
-            return ()
-        read = {form: written_numbers(texts, form) for form in NUMBER_FORMATS}
-        fit = [form for form, (_, unreadable) in read.items() if not unreadable.any()]
-        if len(fit) == 2 and (read[fit[0]][0] == read[fit[1]][0]).all():
-            return (fit[0],)
-        # Each group has three digits: thousands rather than thousandths.
-        return tuple(sorted(fit, key=lambda form: -float(read[form][0].sum())))
-
-    def all_match(self, pattern: str) -> bool:
-        return bool(pc.all(pc.match_substring_regex(self.distinct, pattern)).as_py())
-
-    @property
-    def is_split(self) -> bool:
-        """Whether the values are words of a split column, training among them."""
-        if self.kind != "text" or not 2 <= len(self.distinct) <= len(SPLIT_CODES):
-            return False
-        words = {text.strip().lower() for text in self.distinct.to_pylist()}
-        return "train" in words and words <= SPLIT_CODES.keys()
+    column: str
+    table: str
+    rate: float = 1.0
+    num_unknown: int = 0
+    why: str = ""
 
 
 @dataclass
 class Table:
-    """The files of one table.
+    """A table and what the draft has found out about it.
 
     Attributes:
-        pattern: of its files, relative to the folder.
-        key: the column of ids, of a table of nodes.
-        references: the table that a column refers to, by column.
-        edge_files: of a column with gaps, the file of its edges.
-        rewritten: references whose values are written as the ids that they refer to.
-        unsure: what a person should look at.
+        pattern: its files, relative to the folder.
+        columns: by name, with repaired values.
+        repairs: how values differ from the files. A table with repairs is written as a copy.
+        source: the pattern of the files of a copy.
+        key: the column of ids.
+        row_key: a column of ids that edges and training rows do without.
+        references: by column.
+        rejected: columns that look like references, and why they are not.
+        edge_files: of a reference with gaps, the file of its edges.
+        unsure: remarks for the user.
     """
 
     name: str
     pattern: str
     columns: dict[str, Column]
+    repairs: list[str] = field(default_factory=list)
+    source: str = ""
     key: str | None = None
-    references: dict[str, str] = field(default_factory=dict)
+    references: dict[str, Reference] = field(default_factory=dict)
+    is_referred: bool = False
+    row_key: str | None = None
+    rejected: list[Reference] = field(default_factory=list)
     edge_files: dict[str, str] = field(default_factory=dict)
-    rewritten: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
 
     @property
-    def words(self) -> str:
-        """The table's name in the singular, letters and digits only."""
-        return plain(singular(self.name))
+    def words(self) -> tuple[str, ...]:
+        """The words of the table's name, in the singular."""
+        return words_of(self.name)
+
+    @property
+    def num_rows(self) -> int:
+        return len(next(iter(self.columns.values())).values) if self.columns else 0
+
+    def set_column(self, name: str, values: pa.ChunkedArray) -> None:
+        self.columns[name] = Column(name, values)
 
 
 def find_tables(folder: str) -> Iterator[tuple[str, str, list[str]]]:
@@ -187,6 +120,11 @@ def find_tables(folder: str) -> Iterator[tuple[str, str, list[str]]]:
         suffix, _ = found
         stem = inside.name[: -len(suffix)]
         parent = inside.parent.as_posix()
+        if stem.lower() in SPLIT_CODES and parent != ".":  # tasks/churn/train.parquet
+            groups.setdefault((inside.parent.name, f"{parent}/*{suffix}"), []).append(
+                inside.as_posix()
+            )
+            continue
         base = _NUMBERED.sub("", stem)
         if base == stem:
             groups.setdefault((stem, inside.as_posix()), []).append(inside.as_posix())
@@ -197,55 +135,190 @@ def find_tables(folder: str) -> Iterator[tuple[str, str, list[str]]]:
         else:
             name = inside.parent.name
             groups.setdefault((name, f"{parent}/*{suffix}"), []).append(inside.as_posix())
+    num_named = Counter(type_name(name) for name, _ in groups)
     for (name, pattern), inner in groups.items():
-        yield type_name(name), pattern, [join(folder, path) for path in inner]
+        name = type_name(name)
+        if num_named[name] > 1:  # old/items.csv and new/items.csv
+            name = type_name(re.sub(r"\*?\.[a-z.]+$", "", pattern))
+        yield name, pattern, [join(folder, path) for path in inner]
 
 
-def read_table(name: str, pattern: str, uris: Sequence[str]) -> Table:
+def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | None = None) -> Table:
     """Reads all rows of a table.
 
+    Args:
+        encoding: of text files that are not UTF-8; None detects it.
     Raises:
         DataError: a file cannot be read.
     """
+    repairs: list[str] = []
+    num_rows: list[int] = []
     if is_parquet(pattern):
         parts = []
         for uri in uris:
             with open_parquet(uri) as file:
                 parts.append(file.read())
+                num_rows.append(parts[-1].num_rows)
         table = pa.concat_tables(parts, promote_options="permissive")
     else:
-        shapes = [sniff(CsvSniff(uri, uri, read_header(uri, uri))) for uri in uris]
-        header = shapes[0].header
-        types = {
-            column: arrow_type(unify([shape.kinds.get(column, "null") for shape in shapes]))
-            for column in header
-        }
-        schema = pa.schema(list(types.items()))
-        batches = [batch for uri in uris for batch in read_batches(uri, uri, types)]
-        table = pa.Table.from_batches(batches, schema)
-    columns = {column: Column(column, table.column(column)) for column in table.column_names}
-    return Table(name, pattern, columns)
+        try:
+            table = _read_strictly(uris, num_rows)
+        except DataError:
+            num_rows.clear()
+            table = _read_leniently(uris, encoding, repairs, num_rows)
+    columns = {}
+    for column in table.column_names:
+        values = table.column(column)
+        for repair in (_without_null_words, _with_dates):
+            values, remark = repair(column, values)
+            repairs += [f"{column}: {remark}"] if remark else []
+        columns[column] = Column(column, values)
+    stems = [PurePosixPath(uri).name.partition(".")[0].lower() for uri in uris]
+    has_split = any(column.is_split for column in columns.values())
+    if "train" in stems and {*stems} <= SPLIT_CODES.keys() and not has_split:
+        splits = pa.array(np.repeat(stems, num_rows))
+        columns["split"] = Column("split", pa.chunked_array([splits]))
+        repairs.append("split is the name of the file")
+    return Table(name, pattern, columns, repairs)
 
 
-def node_name(column: str) -> str:
-    """`user_id` as `user`; nothing where a name does not end so."""
-    name = _END_OF_KEY.sub("", column)
-    return type_name(name) if name and name != column else ""
+def _read_strictly(uris: Sequence[str], num_rows: list[int]) -> pa.Table:
+    """Reads text files as ingest does, and counts the rows of each."""
+    shapes = [sniff(CsvSniff(uri, uri, read_header(uri, uri))) for uri in uris]
+    num_rows += [shape.num_rows for shape in shapes]
+    types = {
+        column: arrow_type(unify([shape.kinds.get(column, "null") for shape in shapes]))
+        for column in shapes[0].header
+    }
+    batches = [batch for uri in uris for batch in read_batches(uri, uri, types)]
+    return pa.Table.from_batches(batches, pa.schema(list(types.items())))
 
 
-def type_name(name: str) -> str:
-    """A name as `graph.yaml` takes it."""
-    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "node"
+def _read_leniently(
+    uris: Sequence[str], encoding: str | None, repairs: list[str], num_rows: list[int]
+) -> pa.Table:
+    """Reads text files of any encoding, with line breaks in fields and without broken rows."""
+    parts = []
+    for uri in uris:
+        with open_stream(uri) as stream:
+            data = stream.read()
+        text, found = _decoded(data, encoding, uri)
+        if found not in {"utf-8", "utf-8-sig"}:
+            repairs.append(f"read as {found}; --encoding reads it as another")
+        header, _, rest = text.partition("\n")
+        separator = separator_of(uri, header.encode())
+        names = _distinct_names(header.rstrip("\r"), separator)
+        broken: list[pacsv.InvalidRow] = []
+
+        def skip(row: pacsv.InvalidRow, broken: list[pacsv.InvalidRow] = broken) -> str:
+            broken.append(row)
+            return "skip"
+
+        try:
+            parts.append(
+                pacsv.read_csv(
+                    pa.BufferReader(rest.encode()),
+                    pacsv.ReadOptions(column_names=names, use_threads=False),
+                    pacsv.ParseOptions(
+                        delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
+                    ),
+                    pacsv.ConvertOptions(
+                        column_types=dict.fromkeys(names, pa.string()),
+                        null_values=["", NULL_MARK],
+                        strings_can_be_null=True,
+                    ),
+                )
+            )
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"{redact(uri)} cannot be read as separated columns: {str(error)[:200]}. Repair "
+                "it, or move it out of the folder.",
+                id="table-csv-unreadable",
+            ) from error
+        if broken:
+            row = broken[0]
+            repairs.append(
+                f"{len(broken):,} rows left out that have another number of fields than the "
+                f"header (as {row.actual_columns} instead of {row.expected_columns})"
+            )
+    num_rows += [part.num_rows for part in parts]
+    table = pa.concat_tables(parts, promote_options="default")
+    return pa.table({name: _typed(table.column(name)) for name in table.column_names})
 
 
-def singular(name: str) -> str:
-    """An English plural's singular, by its ending."""
-    for ending, instead in (("ies", "y"), ("sses", "ss"), ("s", "")):
-        if name.lower().endswith(ending) and not name.lower().endswith("ss"):
-            return name[: -len(ending)] + instead
-    return name
+def _decoded(data: bytes, encoding: str | None, uri: str) -> tuple[str, str]:
+    marked = [name for mark, name in _MARKS if data.startswith(mark)]
+    # cp1252 has characters where latin-1 has control codes, and some bytes that are none.
+    candidates = [*marked, "utf-8", *([encoding] if encoding else ["cp1252"]), "latin-1"]
+    for name in candidates:
+        try:
+            return data.decode(name), name
+        except UnicodeDecodeError:
+            continue
+        except LookupError as error:
+            raise DataError(
+                f"--encoding={encoding!r} is invalid: Python has no encoding of that name. Set "
+                "one such as cp1252, latin-1 or cp1250.",
+                id="prepare-encoding",
+            ) from error
+    raise AssertionError(f"latin-1 decodes all of {uri}")
 
 
-def plain(name: str) -> str:
-    """Letters and digits alone, in lower case."""
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+def _distinct_names(header: str, separator: str) -> list[str]:
+    """Column names; a repeated name gets a number, and an empty one its position."""
+    fields = pacsv.read_csv(
+        pa.BufferReader(header.encode() + b"\n"),
+        pacsv.ReadOptions(autogenerate_column_names=True),
+        pacsv.ParseOptions(delimiter=separator),
+        pacsv.ConvertOptions(strings_can_be_null=False),
+    )
+    seen: Counter[str] = Counter()
+    names = []
+    for position, column in enumerate(fields.columns):
+        name = str(column[0].as_py() or f"column_{position}")
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return names
+
+
+def _typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts as the type that ingest would read them as."""
+    kind = kind_of_values(texts.combine_chunks(), "null")
+    if kind == "string":
+        return texts
+    words = pc.is_in(texts, value_set=pa.array(NULL_WORDS))
+    return pc.cast(pc.if_else(words, None, texts), arrow_type(kind))
+
+
+def _without_null_words(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str | None]:
+    r"""Texts without `\N`; numbers that are texts only because of words such as `NA`."""
+    if not is_text_type(values.type):
+        return values, None
+    texts = pc.cast(values, pa.string())
+    is_word = pc.is_in(texts, value_set=pa.array(NULL_WORDS))
+    if not pc.any(is_word).as_py():
+        return values, None
+    given = pc.if_else(is_word, None, texts)
+    num_gaps = pc.sum(is_word).as_py()
+    if given.null_count < len(given):
+        kind = kind_of_values(given.combine_chunks(), "null")
+        if kind in {"int", "float"}:
+            return pc.cast(given, arrow_type(kind)), f"{num_gaps:,} words for gaps among numbers"
+    is_mark = pc.equal(texts, NULL_MARK)
+    if not pc.any(is_mark).as_py():
+        return values, None
+    num_gaps = pc.sum(is_mark).as_py()
+    return pc.if_else(is_mark, None, texts), rf"{num_gaps:,} gaps written as \N"
+
+
+def _with_dates(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str | None]:
+    """Integers such as 20240521 or 930521 as dates, in columns that are called so."""
+    if not (pa.types.is_integer(values.type) and _DATES & {*words_of(name)}):
+        return values, None
+    texts = pc.cast(values, pa.string())
+    for pattern, form in _DIGITS_OF_DATES:
+        if pc.all(pc.match_substring_regex(texts, pattern)).as_py():
+            dates = pc.strptime(texts, form, "s", error_is_null=True)
+            if dates.null_count == values.null_count:
+                return pc.cast(dates, pa.date32()), f"dates, such as {values[0]} in the files"
+    return values, None

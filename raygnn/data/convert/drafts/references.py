@@ -1,233 +1,441 @@
-"""Which columns are keys, and which refer to them; tables for what no table lists.
+"""Finds keys and references by names and by values.
 
-A column is a key where each row has another value. A column refers to a key where its values are
-among the key's; of numbers, which are among those of many keys, the names have to agree too, or the
-keys have gaps that the numbers would hit by chance.
+A reference needs two kinds of evidence: almost all of its rows must have an id of the other table,
+and a chance match must be excluded, by the names or because the ids are texts or have large gaps.
+Small integers are ids of every table that counts its rows from 1, so alone they prove nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.convert.drafts.raw_tables import (
-    ENDS,
-    KEYS,
-    Column,
-    Table,
-    node_name,
-    plain,
-    type_name,
+from raygnn.data.convert.drafts.columns import Column, is_plural, type_name, word_set, words_of
+from raygnn.data.convert.drafts.raw_tables import DRAFTED, Reference, Table
+from raygnn.errors import ConfigError
+
+#: Names of the columns of an edge's ends.
+ENDS = (
+    ("source", "src", "from", "head", "sender", "follower", "giver"),
+    ("target", "dst", "to", "tail", "receiver", "followee", "taker"),
 )
-
-# What a column of a table is called that refers to another row of it.
-_OF_ITS_OWN = ("manager", "supervisor", "boss", "parent", "mentor", "referrer", "referred")
-# Where a draft writes tables; the next draft of the folder does not read them.
-DRAFTED = "_drafted"
+#: Last words of the names of columns of ids.
+_ID_WORDS = word_set("id key code no nr num number sku uid uuid ref fk")
+_KEYS = word_set("id key code sku uid uuid pk")
+_OF_ITS_OWN = word_set(
+    "manager supervisor boss parent mentor referrer referred superior reply reports invited"
+    " predecessor previous original root"
+)
+#: Words for people: a column with one of them may refer to a table with another one.
+PEOPLE = word_set(
+    "user customer client member person patient student reader viewer buyer seller account author"
+    " owner employee driver player holder creator poster reviewer assignee doctor physician agent"
+    " subscriber passenger visitor sender receiver commenter voter follower followee guest listener"
+)
+_NODES = word_set("node vertex entity")
+# Words for counts and measures: `num_users` and `user_age` refer to no user.
+_COUNTS = word_set("num n count total avg mean max min sum is has")
+_MEASURES = word_set(
+    "name title date day month rank position number age count amount price size level score value"
+    " index order type"
+)
+_NAMED_RATE = 0.7  # least rate of a reference by name
+_UNNAMED_RATE = 0.99
 _BY_CHANCE = 1e-6  # of numbers to be among the keys
-_CONTAINED = 0.99  # share of the distinct values of a reference that are keys
-_MOST_ENDS = 3  # of rows that are edges: with more references they are nodes
+_DENSE = 0.3  # share of the numbers between two keys that are keys too
+_FEW = 10  # distinct values of which a match proves little
+_LISTED = 20  # distinct ids that make a column without a table a node type
+#: Level of the names of a table's own ids; see `key_level`.
+OWN_NAME = 3
+#: Why numbers are rejected that merely coincide with ids.
+COINCIDENCE = "small numbers, which are ids of every table that counts from 1"
 
 
-def own_key(table: Table, tables: Sequence[Table]) -> str | None:
-    """The column of a table's own ids, by its name or that of columns of other tables."""
-    columns = table.columns.values()
-    unique = [column.name for column in columns if column.is_unique]
-    return _chosen_key(table, tables, unique) or _chosen_key(
-        table, tables, [column.name for column in columns if column.is_nearly_unique]
+class Match(NamedTuple):
+    """How well a column fits a key.
+
+    Attributes:
+        level: 3 the names agree; 2 they agree in part; 1 they may agree; 0 only values do.
+        is_accepted: whether the evidence suffices.
+        why: the evidence, or what is missing.
+    """
+
+    level: int
+    rate: float
+    is_accepted: bool
+    why: str
+
+
+#: By (table, column): the table and column that it refers to, or None for no reference.
+Overrides = Mapping[tuple[str, str], tuple[str, str] | None]
+
+
+def parse_overrides(refs: Sequence[str], tables: Sequence[Table]) -> Overrides:
+    """Reads `ratings.movie_id=movies.id` and `ratings.stars=none`.
+
+    Raises:
+        ConfigError: a text has another form, or names an unknown table or column.
+    """
+    columns = {(table.name, column) for table in tables for column in table.columns}
+    found: dict[tuple[str, str], tuple[str, str] | None] = {}
+    for text in refs:
+        left, equals, right = (part.strip() for part in text.partition("="))
+        ends = [(end, *end.partition(".")[::2]) for end in (left, right) if end != "none"]
+        unknown = [end for end, table, column in ends if (table, column) not in columns]
+        if not equals or unknown or left == "none":
+            raise ConfigError(
+                f"--ref={text!r} is invalid: "
+                f"{f'there is no column {unknown[0]!r}' if unknown else 'it names no column'}. "
+                "Set TABLE.COLUMN=TABLE.COLUMN, or TABLE.COLUMN=none, with tables among "
+                f"{sorted({name for name, _ in columns})}.",
+                id="prepare-ref",
+            )
+        pairs = [(table, column) for _, table, column in ends]
+        found[pairs[0]] = pairs[1] if len(pairs) > 1 else None
+    return found
+
+
+def find_references(tables: list[Table], overrides: Overrides) -> None:
+    """Sets `key`, `references` and `rejected` of all tables."""
+    for table in tables:
+        table.key = _find_key(table, tables, overrides)
+    _release_shared_keys(tables, overrides)
+    for table in tables:
+        for column in table.columns.values():
+            if column.name != table.key or (table.name, column.name) in overrides:
+                _find_reference(table, column, tables, overrides)
+
+
+def _find_key(table: Table, tables: Sequence[Table], overrides: Overrides) -> str | None:
+    named = [end[1] for end in overrides.values() if end is not None and end[0] == table.name]
+    if named:
+        return named[0]
+    scores: dict[str, int] = {}
+    for column in table.columns.values():
+        if not column.can_be_key or (table.name, column.name) in overrides:
+            continue
+        as_nodes = replace(table, key=column.name)
+        matches = [
+            _match(other, each, as_nodes)
+            for other in tables
+            if other is not table
+            for each in other.columns.values()
+        ]
+        accepted = [match for match in matches if match.is_accepted]
+        is_weak = all(match.level == 1 for match in accepted)
+        score = key_level(column.name, table, tables)
+        score += 0 if not accepted else 1 if is_weak else 5
+        if score:
+            scores[column.name] = score
+    return max(scores, key=lambda name: scores[name]) if scores else None
+
+
+def key_level(column: str, table: Table, tables: Sequence[Table]) -> int:
+    """How well the name of a column fits the ids of its table: 4 best, 0 not at all."""
+    words, stem = words_of(column), _stem(column)
+    others = {_joined(other.words) for other in tables if other is not table}
+    if _joined(stem or words) == _joined(table.words):
+        return 4
+    if len(words) == 1 and words[0] in _KEYS:
+        return OWN_NAME
+    if not stem or _joined(stem) in others:
+        return 0
+    if _ends(stem, table.words) or _ends(table.words, stem):
+        return OWN_NAME
+    return 2 if words[-1] in _ID_WORDS or column.lower().endswith("id") else 0
+
+
+def _release_shared_keys(tables: Sequence[Table], overrides: Overrides) -> None:
+    """Of two tables with the same ids in a column of the same name, one lists them."""
+    fixed = {end[0] for end in overrides.values() if end is not None}
+    for table in tables:
+        for other in tables:
+            if table is other or table.key is None or table.name in fixed:
+                continue
+            if other.key is None or words_of(table.key) != words_of(other.key):
+                continue
+            column = table.columns[table.key]
+            if not _stem(table.key) and pa.types.is_integer(column.ids.type):
+                continue  # `id` numbers the rows of each table from 1
+            own, its = (key_level(each.key or "", each, tables) for each in (table, other))
+            is_listed = _containment(column, other)[0] >= _UNNAMED_RATE
+            is_smaller = its > own or len(column.distinct_ids) < _num_keys(other)
+            if is_listed and is_smaller and own < 4 and len(table.words) >= len(other.words):
+                table.key = None
+
+
+def _find_reference(
+    table: Table, column: Column, tables: Sequence[Table], overrides: Overrides
+) -> None:
+    place = (table.name, column.name)
+    if place in overrides:
+        end = overrides[place]
+        if end is not None:
+            other = next(other for other in tables if other.name == end[0])
+            rate, num_unknown = _containment(column, other)
+            why = "given by --ref"
+            table.references[column.name] = Reference(
+                column.name, other.name, rate, num_unknown, why
+            )
+        return
+    matches = [(other, _match(table, column, other)) for other in tables if other.key is not None]
+    matches.sort(key=lambda pair: (-pair[1].level, -pair[1].rate, _num_keys(pair[0])))
+    fitting = [(other, match) for other, match in matches if match.is_accepted]
+    if fitting:
+        other, match = fitting[0]
+        table.references[column.name] = Reference(
+            column.name, other.name, *_containment(column, other), match.why
+        )
+        for second, its in fitting[1:]:
+            if its.level == match.level:
+                why = f"{other.name} fits better"
+                table.rejected.append(Reference(column.name, second.name, its.rate, why=why))
+        return
+    for other, match in [pair for pair in matches if pair[1].why][:1]:
+        table.rejected.append(Reference(column.name, other.name, match.rate, why=match.why))
+
+
+def _num_keys(table: Table) -> int:
+    return len(table.columns[table.key or ""].distinct_ids)
+
+
+def _containment(column: Column, other: Table) -> tuple[float, int]:
+    """Share of the rows with an id that the other table lists, and the rows with another one."""
+    keys = other.columns[other.key or ""].distinct_ids
+    num_given = len(column.ids) - int(column.ids.null_count)
+    if not num_given or column.ids.type != keys.type:
+        return 0.0, num_given
+    num_known = pc.sum(pc.is_in(column.ids, value_set=keys)).as_py() or 0
+    return num_known / num_given, num_given - num_known
+
+
+def _match(table: Table, column: Column, other: Table) -> Match:
+    key = other.columns[other.key or ""]
+    is_id = column.kind in {"int", "text"} or column.is_whole
+    values, keys = column.distinct_ids, key.distinct_ids
+    if not is_id or not len(values) or values.type != keys.type or column is key:
+        return Match(0, 0.0, False, "")
+    level, names = _name_level(table, column, other)
+    rate, _ = _containment(column, other)
+    is_number = pa.types.is_integer(values.type)
+    is_handful = len(values) < min(_FEW, len(keys) // 2)
+    if level >= 2:
+        if is_number and is_handful and not _stem(column.name):
+            why = f"{len(values)} distinct small numbers, and the name is not one of ids"
+            return Match(level, rate, False, why)
+        is_accepted = rate >= _NAMED_RATE
+        why = "too many rows have an unknown value" if rate > 0.1 else ""
+        return Match(level, rate, is_accepted, names if is_accepted else why)
+    if rate < _UNNAMED_RATE or (level == 0 and table is other):
+        is_close = rate >= 0.9 and (level or not is_number) and table is not other
+        return Match(level, rate, False, "too many rows have an unknown value" if is_close else "")
+    if is_number:
+        if len(values) >= _FEW and _is_sparse(values, keys):
+            return Match(level, rate, True, "ids with gaps, which other numbers would not hit")
+        is_accepted = level == 1 and not is_handful
+        return Match(level, rate, is_accepted, names if is_accepted else COINCIDENCE)
+    uses_all = len(keys) > 2 and len(values) >= _UNNAMED_RATE * len(keys)
+    if level or len(values) >= _FEW or uses_all:
+        return Match(level, rate, True, names or "texts that are ids")
+    return Match(level, rate, False, f"{len(values)} distinct texts, and other names")
+
+
+def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
+    """How well the name of a column fits a table, and why."""
+    words, stem = words_of(column.name), _stem(column.name)
+    key = words_of(other.key or "")
+    names = stem or words
+    is_number = pa.types.is_integer(column.distinct_ids.type)
+    if is_number and (_COUNTS & {words[0], words[-1]} or (not stem and is_plural(column.name))):
+        return 0, ""  # `num_orders` and `orders` are counts
+    if table is other:
+        if _OF_ITS_OWN & set(words):
+            return 3, "the name is one of a reference within a table"
+        if stem and len(stem) > len(other.words) and _ends(stem, other.words):
+            return 2, "the name ends like the table's"
+        return (1, "the name is one of an end") if _is_end(words, table) else (0, "")
+    if len(key) > 1 and words == key:
+        return 3, "the names of the columns are equal"
+    if _joined(names) == _joined(other.words):
+        return 3, "the names agree"
+    key_stem = _stem(other.key or "")
+    if key_stem and names == key_stem:
+        return 3, "the names of the columns agree"
+    siblings = (name for name in other.columns if name != other.key and not is_plural(name))
+    if words in {words_of(name) for name in siblings}:
+        return 0, ""  # both refer to a third table
+    if _ends(names, other.words) or (len(key) > 1 and _ends(words, key)):
+        return 2, "the names end alike"
+    if stem and _ends(other.words, stem[-1:]):
+        return 2, "the names share a word"
+    if stem and len(stem) == 1 and _abbreviates(stem[0], other.words[-1]):
+        return 2 if other.words[-1].startswith(stem[0]) else 1, "the name is an abbreviation"
+    if not {*key} & (_KEYS | _MEASURES) and _ends(words, key):
+        return 1 if is_number else 2, "the names of the columns end alike"
+    if _is_end(words, table):
+        return 1, "the name is one of an end"
+    if PEOPLE & {names[-1], _joined(words)} and PEOPLE & set(other.words):
+        return 1, "both names are of people"
+    return 0, ""
+
+
+def _stem(name: str) -> tuple[str, ...]:
+    """The words before the word for an id: `user_id` is user. Empty if there is no such word."""
+    words = words_of(name)
+    if len(words) > 1 and words[-1] in _ID_WORDS:
+        return words[:-1]
+    if len(words) == 1 and words[0] not in _ID_WORDS and len(words[0]) > 4:
+        return (words[0][:-2],) if words[0].endswith("id") else ()  # userid
+    return ()
+
+
+def _joined(words: Sequence[str]) -> str:
+    return "".join(words)
+
+
+def _ends(words: Sequence[str], tail: Sequence[str]) -> bool:
+    return 0 < len(tail) <= len(words) and tuple(words[-len(tail) :]) == tuple(tail)
+
+
+def _is_end(words: Sequence[str], table: Table) -> bool:
+    """Whether a name such as `from` or `to_node` is one of a pair in its table."""
+    all_words = {word for name in table.columns for word in words_of(name)}
+    last = words[-2 if len(words) > 1 and words[-1] in _ID_WORDS | _NODES else -1]
+    return any(
+        last in ENDS[end] and bool(all_words & set(ENDS[1 - end])) for end in range(len(ENDS))
     )
 
 
-def _chosen_key(table: Table, tables: Sequence[Table], unique: Sequence[str]) -> str | None:
-    of_name = [name for name in unique if table.words in (plain(name), plain(node_name(name)))]
-    of_key = [name for name in unique if name.lower() in KEYS]
-    ending = [name for name in unique if plain(name).endswith("id")]
-    others = {name for other in tables if other is not table for name in other.columns}
-    shared = [name for name in unique if name in others and node_name(name)]
-    found = [*of_name, *of_key, *ending[:1], *shared]
-    return found[0] if found else None
-
-
-def referred_key(table: Table, tables: Sequence[Table]) -> str | None:
-    """The column of a table's own ids, because another table refers to it."""
-    found = [column for column in table.columns.values() if column.is_unique]
-    found += [column for column in table.columns.values() if column.is_nearly_unique]
-    for key in found:
-        as_nodes = replace(table, key=key.name)
-        for other in tables:
-            columns = () if other is table else other.columns.values()
-            if any(c.name != other.key and _refers(other, c, as_nodes) for c in columns):
-                return key.name
-    return None
-
-
-def find_references(table: Table, tables: Sequence[Table]) -> None:
-    """Fills `references` of a table, once all tables have their keys."""
-    for column in list(table.columns.values()):
-        has_gaps = table.key is not None and column.as_reference is not column.distinct
-        is_id = column.kind in {"int", "text"} or has_gaps
-        if column.name == table.key or not is_id:
-            continue
-        fitting = [other for other in tables if other.key and _refers(table, column, other)]
-        if not fitting:
-            if (found := _written_as_keys(table, column, tables)) is not None:
-                other, table.columns[column.name] = found
-                table.references[column.name] = other.name
-                table.rewritten.append(column.name)
-            continue
-        fitting.sort(key=lambda other: (not _names(column.name, other), other.name))
-        table.references[column.name] = fitting[0].name
-        if fitting[1:] and not _names(column.name, fitting[0]):
-            others = ", ".join(other.name for other in fitting[1:])
-            table.unsure.append(f"{column.name} refers to {fitting[0].name}, or to {others}")
-
-
-def _written_as_keys(
-    table: Table, column: Column, tables: Sequence[Table]
-) -> tuple[Table, Column] | None:
-    """The table whose ids are the same numbers, with or without leading zeros.
-
-    Returns:
-        The column as that table writes its ids, too; None where there is no such table.
-    """
-    numbers = _as_numbers(column)
-    for other in tables:
-        if numbers is None or other is table or other.key is None:
-            continue
-        key = other.columns[other.key]
-        keys = _as_numbers(key)
-        if keys is None or key.kind == column.kind:
-            continue
-        if not _refers(table, numbers, replace(other, columns={other.key: keys})):
-            continue
-        if key.kind == "int":
-            return other, Column(column.name, pc.cast(column.values, pa.int64()))
-        as_text = pc.index_in(column.values, pc.cast(key.distinct, pa.int64()))
-        return other, Column(column.name, pc.take(key.distinct, as_text))
-    return None
-
-
-def _as_numbers(column: Column) -> Column | None:
-    """Distinct values of integers and of texts of digits. None for other columns."""
-    if column.kind == "text" and len(column.distinct) and column.all_match(r"^[0-9]{1,18}$"):
-        return Column(column.name, pa.chunked_array([pc.cast(column.distinct, pa.int64())]))
-    return column if column.kind == "int" else None
-
-
-def _refers(table: Table, column: Column, other: Table) -> bool:
-    assert other.key is not None
-    key = other.columns[other.key]
-    values = column.as_reference
-    is_number = pa.types.is_integer(values.type)
-    if is_number != (key.kind == "int") or not len(values):
+def _abbreviates(short: str, word: str) -> bool:
+    """Whether letters of a word, in their order, make the short form: dept, cust, acct."""
+    if len(short) < 3 or short[0] != word[0] or len(short) >= len(word):
         return False
-    has_name = _names(column.name, other) or any(column.name.lower() in ends for ends in ENDS)
-    if table is other:
-        has_name |= any(word in plain(column.name) for word in _OF_ITS_OWN)
-        if not has_name and not is_number:
-            return False
-    if is_number and not has_name and not _is_sparse(values, key.distinct):
-        return False
-    found = pc.sum(pc.is_in(values, value_set=key.distinct)).as_py() or 0
-    return bool(found >= _CONTAINED * len(values))
+    letters = iter(word)
+    return all(letter in letters for letter in short)
 
 
 def _is_sparse(values: pa.Array, keys: pa.Array) -> bool:
-    """Whether the keys have so many gaps that unrelated numbers would hit some."""
+    """Whether the keys have so many gaps that unrelated numbers would hit some.
+
+    Gaps count on the grid of the keys: numbers in steps of 10 hit ids in steps of 10.
+    """
     low, high = pc.min_max(values).as_py().values()
     is_within = pc.and_(pc.greater_equal(keys, low), pc.less_equal(keys, high))
-    share = (pc.sum(is_within).as_py() or 0) / (high - low + 1)
-    return bool(share ** len(values) < _BY_CHANCE)
+    within = keys.filter(is_within).to_numpy()
+    step = max(int(np.gcd.reduce(within - low)), 1)
+    share = len(within) / ((high - low) // step + 1)
+    return bool(share <= _DENSE and share ** len(values) < _BY_CHANCE)
 
 
-def _names(column: str, other: Table) -> bool:
-    name, key = plain(column), plain(other.key or "")
-    return other.words in name or (key not in KEYS and name.endswith(key))
+def list_missing_nodes(tables: list[Table], overrides: Overrides) -> dict[str, pa.Table]:
+    """Adds node types for columns of ids that no table lists, if a table would have one end only.
 
-
-def keep_keys_of_nodes(tables: Sequence[Table]) -> None:
-    """Rows that join two or three nodes, and that nothing refers to, are edges without ids."""
-    wanted = {name for table in tables for name in table.references.values()}
+    Returns:
+        The tables to write, by file.
+    """
+    users: dict[str, list[tuple[Table, Column]]] = {}
+    referred = {ref.table for table in tables for ref in table.references.values()}
     for table in tables:
-        num_ends = len(table.references)
-        if table.key is not None and table.name not in wanted and 1 < num_ends <= _MOST_ENDS:
-            if num_ends > 2:  # an edge has two
-                table.unsure.append(
-                    "rows are edges between two of the tables that they refer to; as a node type "
-                    f"with id: {table.key} they would have an edge to each"
-                )
-            table.key = None
-
-
-def tables_of_missing_nodes(tables: list[Table]) -> dict[str, pa.Table]:
-    """Node types for columns of ids, in tables of edges, that no table of their own lists."""
-    made: dict[str, pa.Table] = {}
-    found: dict[str, list[tuple[Table, Column]]] = {}
-    for table in tables:
-        if table.key is not None or len(table.references) > 1:
+        if len(table.references) > 1 or table.name in referred:
             continue
         ends = [
             column
             for column in table.columns.values()
-            if column.name not in table.references
-            and column.kind in {"int", "text"}
-            and (node_name(column.name) or any(column.name.lower() in end for end in ENDS))
-        ]
+            if column.name not in {*table.references, table.key}
+            and (table.name, column.name) not in overrides
+            and (column.kind in {"int", "text"} or column.is_whole)
+            and not column.is_split
+            and (
+                (_stem_of_id(column.name) and not column.is_unique)
+                or _is_end(words_of(column.name), table)
+            )
+            and (not table.references or len(column.distinct_ids) > _LISTED)
+        ]  # fmt: skip
         if len(ends) + len(table.references) < 2:
             continue
         for column in ends[: 2 - len(table.references)]:
-            found.setdefault(node_name(column.name) or "node", []).append((table, column))
-    for name, users in found.items():
+            name = type_name("_".join(_stem_of_id(column.name))) if _stem_of_id(column.name) else ""
+            users.setdefault(name or "node", []).append((table, column))
+    made: dict[str, pa.Table] = {}
+    for name, columns in users.items():
         # ids of two tables may be of several integer types, or of numbers here and texts there
-        kind = pa.string() if any(c.kind == "text" for _, c in users) else pa.int64()
-        ids = pa.concat_arrays([pc.cast(column.distinct, kind) for _, column in users]).unique()
+        is_text = any(pa.types.is_string(column.ids.type) for _, column in columns)
+        kind = pa.string() if is_text else pa.int64()
+        ids = pa.concat_arrays([pc.cast(column.distinct_ids, kind) for _, column in columns])
+        ids = ids.unique()
         file = f"{DRAFTED}/{name}_ids.parquet"
         made[file] = pa.table({"id": ids.take(pc.sort_indices(ids))})
-        columns = {"id": Column("id", made[file].column("id"))}
-        table = Table(name, file, columns, "id")
-        table.unsure.append(f"no table lists these nodes; their ids are written to {file}")
-        tables.append(table)
-        for user, column in users:
-            user.references[column.name] = name
+        nodes = Table(name, file, {"id": Column("id", made[file].column("id"))}, key="id")
+        nodes.unsure.append(f"no table lists these nodes; their ids are written to {file}")
+        tables.append(nodes)
+        for table, column in columns:
+            table.references[column.name] = Reference(column.name, name, why="no table lists them")
     return made
 
 
-def rewritten_tables(tables: Sequence[Table]) -> dict[str, pa.Table]:
-    """Copies of tables in which references are written as the ids that they refer to."""
-    made: dict[str, pa.Table] = {}
+def _stem_of_id(name: str) -> tuple[str, ...]:
+    words = words_of(name)
+    is_id = words[-1:] == ("id",) or (len(words) == 1 and words[0].endswith("id"))
+    return _stem(name) if is_id else ()
+
+
+def spell_references(tables: Sequence[Table]) -> None:
+    """Writes references as the ids of their table, if ingest would not read them as equal."""
+    keys = {table.name: table.columns[table.key] for table in tables if table.key is not None}
     for table in tables:
-        if not table.rewritten:
-            continue
-        file = f"{DRAFTED}/{table.name}.parquet"
-        made[file] = pa.table({name: column.values for name, column in table.columns.items()})
-        names = ", ".join(table.rewritten)
-        others = ", ".join(sorted({table.references[name] for name in table.rewritten}))
-        table.unsure.append(
-            f"{names}: one of {table.pattern} and {others} has ids as text and the other as "
-            f"integers (007 is 7 in CSV); {file} is a copy that fits"
-        )
-        table.pattern = file
-    return made
+        for name, reference in table.references.items():
+            column, key = table.columns[name], keys[reference.table]
+            if _is_read_as(column, key):
+                continue
+            if pa.types.is_integer(key.values.type):
+                values = column.ids
+                how = "whole numbers" if column.is_whole else "numbers"
+            else:
+                position = pc.index_in(column.ids, value_set=key.ids.combine_chunks())
+                values = pc.take(pc.cast(key.values, pa.string()).combine_chunks(), position)
+                how = f"the ids of {reference.table}"
+            table.set_column(name, pa.chunked_array([values]) if isinstance(values, pa.Array)
+                             else values)  # fmt: skip
+            table.repairs.append(f"{name}: written as {how} ({_example(column)})")
 
 
-def edges_without_gaps(tables: Sequence[Table]) -> dict[str, pa.Table]:
-    """Pairs of ids for columns of nodes that refer in some rows only: an edge has two ends."""
+def _is_read_as(column: Column, key: Column) -> bool:
+    if column.kind == "int" or key.kind == "int":
+        return column.kind == key.kind
+    texts = pc.cast(column.values, pa.string())
+    as_written = pc.is_in(texts, value_set=pc.cast(key.distinct, pa.string()))
+    in_one_spelling = pc.is_in(column.ids, value_set=key.distinct_ids)
+    is_gap = pc.and_(pc.is_valid(texts), pc.is_null(column.ids))
+    is_same = pc.sum(as_written).as_py() == pc.sum(in_one_spelling).as_py()
+    return bool(is_same and not pc.any(is_gap).as_py())
+
+
+def _example(column: Column) -> str:
+    example = column.distinct[0].as_py() if len(column.distinct) else ""
+    return f"such as {example!r} in the files"
+
+
+def write_gapless_edges(tables: Sequence[Table]) -> dict[str, pa.Table]:
+    """Pairs of ids for references of nodes that some rows lack: an edge has two ends."""
     made: dict[str, pa.Table] = {}
     for table in tables:
         if table.key is None:
             continue
         for name in table.references:
-            column = table.columns[name]
-            is_whole = column.as_reference is column.distinct
-            if is_whole and not column.values.null_count:
+            values = table.columns[name].values
+            if not values.null_count:
                 continue
-            ids = column.values if is_whole else pc.cast(column.values, pa.int64())
-            pairs = pa.table({table.key: table.columns[table.key].values, name: ids})
+            pairs = pa.table({table.key: table.columns[table.key].values, name: values})
             file = f"{DRAFTED}/{table.name}_{type_name(name)}.parquet"
             made[file] = pairs.filter(pc.is_valid(pairs.column(name)))
             table.edge_files[name] = file
-            table.unsure.append(f"{name} has gaps; the others are written to {file}")
+            num_gaps = int(values.null_count)
+            table.unsure.append(
+                f"{name}: {num_gaps:,} rows have none; the other rows are edges in {file}"
+            )
     return made

@@ -1,0 +1,199 @@
+"""The profile of a column: what its values may be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raygnn.data.splits import SPLIT_CODES
+from raygnn.data.tables.csv_tables import NULL_WORDS
+from raygnn.data.transforms.fit import looks_like_ids
+from raygnn.data.transforms.spec import Format
+from raygnn.data.transforms.values import (
+    is_number_type,
+    is_text_type,
+    looks_like_times,
+    written_numbers,
+)
+
+DATE_FORMATS: tuple[Format, ...] = ("day_first", "month_first")
+NUMBER_FORMATS: tuple[Format, ...] = ("decimal_point", "decimal_comma")
+FEW_CLASSES = 20
+_OPEN_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}\b"  # 05/06/2024 is two dates
+_WHOLE_NUMBER = r"^[0-9]{1,18}(\.0+)?$"
+_REPEATED = 0.01  # a key may repeat an id, or lack one, in this share of the rows: an error
+_MOST_CATEGORY_WORDS = 3
+
+
+@dataclass
+class Column:
+    """A column of a table.
+
+    Attributes:
+        distinct: values of numbers and texts, without gaps.
+    """
+
+    name: str
+    values: pa.ChunkedArray
+    distinct: pa.Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        hashable = is_number_type(self.values.type) or is_text_type(self.values.type)
+        self.distinct = self.values.unique().drop_null() if hashable else pa.array([], pa.null())
+
+    @property
+    def num_given(self) -> int:
+        """Rows that are not null."""
+        return len(self.values) - int(self.values.null_count)
+
+    @cached_property
+    def kind(self) -> str:
+        """int, text, number, time, list or other."""
+        type_ = self.values.type
+        if pa.types.is_timestamp(type_) or pa.types.is_date(type_):
+            return "time"
+        if is_text_type(type_):
+            return "time" if looks_like_times(self.distinct) else "text"
+        if pa.types.is_integer(type_):
+            return "int"
+        if is_number_type(type_) or pa.types.is_boolean(type_):
+            return "number"
+        is_list = pa.types.is_list(type_) or pa.types.is_large_list(type_)
+        return "list" if is_list or pa.types.is_fixed_size_list(type_) else "other"
+
+    @cached_property
+    def ids(self) -> pa.ChunkedArray:
+        """[num_rows] ids in one spelling: 7, 7.0 and 007 are the int64 7, texts are trimmed.
+
+        Words for gaps (NA, NULL) are null. All rows are null if the values cannot be ids.
+        """
+        none = pa.chunked_array([pa.nulls(len(self.values))])
+        if self.kind == "int":
+            return pc.cast(self.values, pa.int64())
+        if pa.types.is_floating(self.values.type):
+            try:
+                return pc.cast(pc.if_else(pc.is_nan(self.values), None, self.values), pa.int64())
+            except pa.ArrowInvalid:
+                return none
+        if self.kind != "text":
+            return none
+        texts = pc.utf8_trim_whitespace(pc.cast(self.values, pa.string()))
+        gaps = pa.array(["", *NULL_WORDS])
+        texts = pc.if_else(pc.is_in(texts, value_set=gaps), None, texts)
+        if pc.all(pc.match_substring_regex(texts, _WHOLE_NUMBER)).as_py():
+            return pc.cast(pc.replace_substring_regex(texts, r"\.0+$", ""), pa.int64())
+        return texts
+
+    @cached_property
+    def distinct_ids(self) -> pa.Array:
+        """Each id once."""
+        return self.ids.unique().drop_null()
+
+    @cached_property
+    def can_be_key(self) -> bool:
+        """Whether each row has an id of its own, but for a few errors."""
+        num_rows = len(self.values)
+        num_errors = num_rows - len(self.distinct_ids)
+        return self.kind in {"int", "text"} and num_rows > 0 and num_errors <= _REPEATED * num_rows
+
+    @cached_property
+    def is_unique(self) -> bool:
+        """Whether each row has another id."""
+        return self.can_be_key and len(self.distinct_ids) == len(self.values)
+
+    @property
+    def is_free_text(self) -> bool:
+        """Whether most texts are distinct: names or sentences."""
+        return self.kind == "text" and looks_like_ids(len(self.distinct), self.num_given)
+
+    @cached_property
+    def is_prose(self) -> bool:
+        """Whether texts have more words than names and categories do."""
+        if not self.is_free_text:
+            return False
+        num_words = pc.count_substring_regex(self.distinct, r"\w+")
+        return bool(pc.mean(num_words).as_py() > _MOST_CATEGORY_WORDS)
+
+    @cached_property
+    def formats(self) -> tuple[Format, ...]:
+        """Formats in which texts can be read as dates or numbers, the likeliest first."""
+        texts = self.distinct
+        if self.kind != "text" or len(texts) == 0:
+            return ()
+        if self.all_match(_OPEN_DATE):
+            return tuple(form for form in DATE_FORMATS if looks_like_times(texts, form))
+        if len(texts) <= FEW_CLASSES or self.all_match(r"^\d+$"):
+            return ()
+        read = {form: written_numbers(texts, form) for form in NUMBER_FORMATS}
+        fit = [form for form, (_, unreadable) in read.items() if not unreadable.any()]
+        if len(fit) == 2 and (read[fit[0]][0] == read[fit[1]][0]).all():
+            return (fit[0],)
+        # Each group has three digits: thousands rather than thousandths.
+        return tuple(sorted(fit, key=lambda form: -float(read[form][0].sum())))
+
+    def all_match(self, pattern: str) -> bool:
+        return bool(pc.all(pc.match_substring_regex(self.distinct, pattern)).as_py())
+
+    @property
+    def is_time(self) -> bool:
+        """Whether all values are times, and can be read in one way only."""
+        is_one_date = len(self.formats) == 1 and self.formats[0] in DATE_FORMATS
+        return self.kind == "time" or is_one_date
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the values are names of splits."""
+        if self.kind != "text" or not 2 <= len(self.distinct) <= len(SPLIT_CODES):
+            return False
+        words = {text.strip().lower() for text in self.distinct.to_pylist()}
+        return "train" in words and words <= SPLIT_CODES.keys()
+
+    @property
+    def is_class(self) -> bool:
+        """Whether the values may be classes: a few, each in several rows."""
+        is_small = 2 <= len(self.distinct) <= min(FEW_CLASSES, self.num_given // 2)
+        is_flag = pa.types.is_boolean(self.values.type)
+        return is_flag or (is_small and (self.kind in {"int", "text"} or self.is_whole))
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether floats are whole numbers, as pandas writes integers with gaps."""
+        is_float = pa.types.is_floating(self.values.type)
+        return is_float and len(self.distinct) > 0 and len(self.distinct_ids) > 0
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    """The words of a name in lower case and in the singular: `homeTeams_id` is home, team, id."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    return tuple(singular(word.lower()) for word in re.findall(r"[A-Za-z]+|\d+", apart))
+
+
+def word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+def is_plural(name: str) -> bool:
+    """Whether the last word of a name is a plural: `orders`, `upVotes`."""
+    last = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)[-1:]
+    return bool(last) and singular(last[0].lower()) != last[0].lower()
+
+
+def singular(word: str) -> str:
+    """An English plural's singular, by its ending."""
+    irregular = {"people": "person", "children": "child", "status": "status", "series": "series"}
+    if word in irregular:
+        return irregular[word]
+    for ending, instead in (("ies", "y"), ("sses", "ss"), ("xes", "x"), ("ches", "ch"), ("s", "")):
+        if word.endswith(ending) and not word.endswith("ss") and len(word) > len(ending) + 1:
+            return word[: -len(ending)] + instead
+    return word
+
+
+def type_name(name: str) -> str:
+    """A name as `graph.yaml` takes it."""
+    name = re.sub(r"[^A-Za-z0-9]+", "_", name)
+    return name.strip("_") or "node"

@@ -1,0 +1,337 @@
+"""Chooses the roles of tables and columns, and the task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raygnn.data.convert.drafts.columns import Column, word_set, words_of
+from raygnn.data.convert.drafts.raw_tables import Reference, Table
+from raygnn.data.convert.drafts.references import ENDS, OWN_NAME, PEOPLE, key_level
+from raygnn.errors import ConfigError
+
+TIMES = ("time", "timestamp", "date", "day", "created", "created_at", "updated_at")
+LABELS = ("label", "labels", "target", "class", "y")
+# Words of columns that are known later than the rest of their row, and that people ask for.
+_OUTCOMES = word_set(
+    "outcome fraud churn churned default defaulted returned readmitted cancelled canceled delayed"
+    " converted clicked survived spam solved left defect status"
+)
+_WORDS_OF_TIMES = word_set("date time timestamp datetime at on created creation posted start")
+_NOT_EVENTS = word_set("birth dob born birthday expire expiry until deadline due end")
+_MOST_CLASSES = 100
+_MOST_EDGE_COLUMNS = 2  # beside the time: rows with ids of their own and more columns are nodes
+_MOST_EXAMPLES = 4
+_ROW_ID = "row_id"
+
+
+class Roles(NamedTuple):
+    """Columns of a table by role; `features` are the others."""
+
+    split: Column | None
+    time: Column | None
+    label: Column | None
+    features: list[Column]
+
+
+def is_edges(table: Table) -> bool:
+    """Whether the rows are edges: they join two nodes and have no ids."""
+    return table.key is None and len(table.references) > 1
+
+
+def is_training_rows(table: Table) -> bool:
+    """Whether the rows are of one entity at a time, with a label."""
+    return table.key is None and len(table.references) == 1
+
+
+def is_used(table: Table) -> bool:
+    return table.key is not None or bool(table.references)
+
+
+def choose_roles(tables: Sequence[Table]) -> None:
+    """Makes tables nodes (with a key), edges (two references, no key) or training rows."""
+    referred = {ref.table for table in tables for ref in table.references.values()}
+    for table in tables:
+        table.is_referred = table.name in referred
+    events = {table.name for table in tables if is_event(table)}
+    for table in tables:
+        if not table.is_referred and table.references and _time(table) is None:
+            _inherit_time(table, tables, events)
+    for table in tables:
+        if table.is_referred or not table.references:
+            continue
+        if _asks(table) or _joins(table):
+            table.row_key, table.key = table.key, None
+        elif table.key is None:
+            _number_rows(table)
+
+
+def show_columns(tables: Sequence[Table], task: Task) -> None:
+    """Makes edges with columns nodes, unless they are what is predicted.
+
+    Most layers read columns of nodes only: the amounts of purchases would reach no user.
+    """
+    for table in tables:
+        has_columns = any(not column.is_unique for column in roles_of(table).features)
+        if is_edges(table) and has_columns and table.name != task.table:
+            _number_rows(table)
+
+
+def _number_rows(table: Table) -> None:
+    table.key = table.row_key
+    if table.key is None:
+        table.set_column(_ROW_ID, pa.chunked_array([np.arange(table.num_rows)]))
+        table.key = _ROW_ID
+        table.repairs.append(f"{_ROW_ID} numbers the rows, which have no ids")
+
+
+def is_event(table: Table) -> bool:
+    """Whether the rows happen at a time and refer to what takes part."""
+    return bool(table.references) and _time(table) is not None
+
+
+def _asks(table: Table) -> bool:
+    """Whether rows are an entity, a time and a label, and nothing else."""
+    roles = roles_of(table, is_rows=True)
+    is_alone = len(table.references) == 1 and not roles.features
+    return is_alone and roles.time is not None and roles.label is not None
+
+
+def _joins(table: Table) -> bool:
+    """Whether rows are links of two nodes rather than something with links of its own."""
+    if len(table.references) != 2:
+        return False
+    if table.key is None or key_level(table.key, table, ()) < OWN_NAME:
+        return True
+    features = [column for column in roles_of(table).features if column.name != table.key]
+    return _joins_people(table) and len(features) <= _MOST_EDGE_COLUMNS
+
+
+def _time(table: Table) -> Column | None:
+    """The column of the times of rows.
+
+    Of tables without references only if its name is one of times. Of tables that others refer to,
+    a word of it must be: a policy is older than its last renewal.
+    """
+    columns = [c for c in table.columns.values() if c.name not in table.references]
+    named = [c for c in columns if c.name.lower() in TIMES]
+    found = [c for c in named if c.is_time]
+    if table.references:
+        dated = [c for c in columns if c.is_time and not _NOT_EVENTS & {*words_of(c.name)}]
+        found += [
+            c for c in dated if not table.is_referred or _WORDS_OF_TIMES & {*words_of(c.name)}
+        ]
+        found += [c for c in named if c.kind == "int"]
+    return found[0] if found else None
+
+
+def _inherit_time(table: Table, tables: Sequence[Table], events: set[str]) -> None:
+    """Gives a table of events without times the times of events that it refers to."""
+    for name, reference in table.references.items():
+        if reference.table not in events:
+            continue
+        other = next(other for other in tables if other.name == reference.table)
+        time = _time(other)
+        assert time is not None
+        keys = other.columns[other.key or ""].ids.combine_chunks()
+        position = pc.index_in(table.columns[name].ids, value_set=keys).combine_chunks()
+        if position.null_count:
+            table.unsure.append(
+                f"the rows have no times, and {position.null_count:,} of them name no {other.name} "
+                f"whose {time.name} they could take"
+            )
+            continue
+        new = time.name if time.name not in table.columns else f"{other.name}_{time.name}"
+        times = pc.take(time.values.combine_chunks(), position)
+        table.set_column(new, pa.chunked_array([times]))
+        table.repairs.append(f"{new} is the {time.name} of the {other.name} that {name} refers to")
+        return
+
+
+def roles_of(table: Table, label: str | None = None, is_rows: bool = False) -> Roles:
+    """Columns by role.
+
+    Args:
+        label: a column that the user chose.
+        is_rows: reads the table as training rows, even if it has ids.
+    """
+    taken = {table.key, *table.references}
+    rest = [column for column in table.columns.values() if column.name not in taken]
+    time = _time(table)
+    split = next((column for column in rest if column.is_split), None)
+    rest = [column for column in rest if column is not time and column is not split]
+    is_rows = is_rows or is_training_rows(table)
+    if label is not None:
+        chosen: Column | None = table.columns[label]
+    elif is_rows and split is not None and len(rest) == 1:
+        chosen = rest[0]
+    else:
+        chosen = _label(rest, split is not None and not is_edges(table))
+    return Roles(split, time, chosen, [column for column in rest if column is not chosen])
+
+
+def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
+    """The column to predict: by its name, or the last column of classes if there is a split."""
+    named = [column for column in columns if column.name.lower() in LABELS]
+    words = [c for c in columns if _OUTCOMES & {*words_of(c.name)} and c.is_class]
+    of_classes = [
+        column
+        for column in columns
+        if has_split and column.kind == "text" and 2 <= len(column.distinct) <= _MOST_CLASSES
+    ]
+    return next(iter([*named, *words[-1:], *of_classes[-1:]]), None)
+
+
+def is_order(column: Column) -> bool:
+    """Whether the values are grades, such as 1 to 5, rather than numbers of classes."""
+    values = column.distinct_ids
+    if not (column.is_class and pa.types.is_integer(values.type)) or len(values) < 4:
+        return False
+    low, high = pc.min_max(values).as_py().values()
+    return bool(low == 1 and high - low + 1 == len(values))
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a draft predicts.
+
+    Attributes:
+        table: with the label or the links; None without a task.
+        column: the label; None predicts links.
+        reference: of a table of nodes, the column whose links are predicted.
+        is_event: the rows happen at a time, so that later rows are the test.
+        sureness: how sure the choice is, for people.
+    """
+
+    table: str | None = None
+    column: str | None = None
+    reference: str | None = None
+    is_event: bool = False
+    sureness: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def description(self) -> str:
+        if self.table is None:
+            return "none: no table has a label, and no table joins two others"
+        if self.column is not None:
+            return f"predict {self.table}.{self.column} ({self.sureness})"
+        what = self.table if self.reference is None else f"{self.table}.{self.reference}"
+        return f"predict links of {what} ({self.sureness})"
+
+
+def choose_task(tables: Sequence[Table], wanted: str | None) -> Task:
+    """Chooses the task of a draft.
+
+    Args:
+        wanted: `TABLE.COLUMN` predicts a column, or the links of a reference; `TABLE` predicts the
+            links of a table of edges; None chooses.
+    Raises:
+        ConfigError: `wanted` names nothing that can be predicted.
+    """
+    task = _likely_task(tables) if wanted is None else _given_task(tables, wanted)
+    happens = any(table.name == task.table and is_event(table) for table in tables)
+    return replace(task, is_event=happens)
+
+
+def _likely_task(tables: Sequence[Table]) -> Task:
+    labels = [
+        (table, label)
+        for table in sorted(tables, key=lambda table: not is_training_rows(table))
+        if is_used(table) and (label := roles_of(table).label) is not None
+    ]
+    named = [pair for pair in labels if pair[1].name.lower() in LABELS]
+    for table, label in (*named, *labels):
+        is_sure = (table, label) in named or roles_of(table).split is not None
+        sureness = "a column of labels: sure" if is_sure else "by its name: likely"
+        return Task(table.name, label.name, sureness=sureness)
+    examples = _examples(tables)
+    such = f", such as --task {' or --task '.join(examples)}" if examples else ""
+    notes = [
+        f"no labels: draft again with --overwrite --task TABLE.COLUMN to predict a column{such}"
+    ]
+    edges = [table for table in tables if is_edges(table)]
+    if (question := _question(tables)) is not None:
+        notes.append(f"a question about the future: {question}")
+    if edges:
+        best = max(edges, key=lambda table: (_joins_people(table), is_event(table)))
+        is_likely = _joins_people(best) and is_event(best)
+        sureness = "people and things, with times: likely" if is_likely else "a guess"
+        return Task(best.name, sureness=sureness, notes=notes)
+    events = [table for table in tables if table.key is not None and table.references]
+    if not events:
+        no_edges = "no column refers to another table or row: there are no edges to train on"
+        return Task(notes=[no_edges, *notes])
+    table = max(events, key=lambda table: len(table.references))
+    return Task(table.name, reference=next(iter(table.references)), sureness="a guess", notes=notes)
+
+
+def _given_task(tables: Sequence[Table], wanted: str) -> Task:
+    name, _, column = wanted.partition(".")
+    table = next((table for table in tables if table.name == name and is_used(table)), None)
+    sure = "given by --task"
+    if table is not None and not column and is_edges(table):
+        return Task(name, sureness=sure)
+    if table is not None and column in table.references and table.key is not None:
+        return Task(name, reference=column, sureness=sure)
+    if table is not None and column in {*table.columns} - {table.key, *table.references}:
+        return Task(name, column, sureness=sure)
+    raise ConfigError(
+        f"--task={wanted!r} is invalid: it names no column to predict and no table of edges. Set "
+        "TABLE.COLUMN, or the table of the links to predict.",
+        id="prepare-task",
+    )
+
+
+def _joins_people(table: Table) -> bool:
+    """Whether rows join people with things, or name a sender and a receiver."""
+    references = table.references.values()
+    words = {word for ref in references for word in words_of(ref.table)}
+    is_directed = all({*words_of(ref.column)} & {*ENDS[0], *ENDS[1]} for ref in references)
+    return is_directed or (bool(PEOPLE & words) and len({ref.table for ref in references}) > 1)
+
+
+def ordered_ends(table: Table) -> list[Reference]:
+    """The two ends of an edge: by names such as from and to, else people before things."""
+
+    def rank(reference: Reference) -> tuple[int, bool]:
+        words = set(words_of(reference.column))
+        end = 0 if words & set(ENDS[0]) else 2 if words & set(ENDS[1]) else 1
+        return end, not PEOPLE & {*words_of(reference.table), *words}
+
+    return sorted(table.references.values(), key=rank)[:2]
+
+
+def _examples(tables: Sequence[Table]) -> list[str]:
+    found = [
+        (len(column.distinct), f"{table.name}.{column.name}")
+        for table in tables
+        if is_used(table)
+        for column in roles_of(table).features
+        if column.is_class
+    ]
+    fewest = min((num_classes for num_classes, _ in found), default=0)
+    return [name for num_classes, name in found if num_classes == fewest][:_MOST_EXAMPLES]
+
+
+def _question(tables: Sequence[Table]) -> str | None:
+    """The most likely question: do people have another event soon."""
+    found = [
+        (table.num_rows, table.name, ref.table)
+        for table in tables
+        if is_event(table) and not is_training_rows(table)
+        for ref in table.references.values()
+        if PEOPLE & {*words_of(ref.table)}
+    ]
+    if not found:
+        return None
+    _, events, people = max(found)
+    return (
+        f'raygnn prepare labels FOLDER --predict "count({events}) over 30d > 0" --for {people} '
+        "--every 30d --val DATE --test DATE --name NAME"
+    )
