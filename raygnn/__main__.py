@@ -1,9 +1,10 @@
-"""The command `raygnn`, also `python -m raygnn`: hands over to a subcommand's module."""
+"""The command `raygnn`, also `python -m raygnn`: a table of subcommands, and their completion."""
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import NoReturn
 
@@ -63,8 +64,86 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
         return error.exit_status
+    if command == "completion":
+        return _print_completion(rest)
     status: int = import_module(f"raygnn.{command}").main(rest)
     return status
+
+
+#: Commands that take keys of the config as options.
+_TAKE_KEYS = ("train", "tune", "infer", "explain", "serve", "presample")
+
+_SCRIPT = """\
+# Completion of raygnn, written by: raygnn completion {shell}
+{start}_raygnn() {{
+    local current="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}" words=""
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        COMPREPLY=($(compgen -W "{commands}" -- "$current"))
+        return
+    fi
+    case "$command" in
+{cases}
+    esac
+    COMPREPLY=()
+    case "$command $COMP_CWORD $current" in
+        *" -"*|"prepare 2 "*|"completion 2 "*) COMPREPLY=($(compgen -W "$words" -- "$current")) ;;
+    esac
+}}
+complete -o default -F _raygnn raygnn
+"""
+_STARTS = {
+    "bash": "",
+    "zsh": "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n",
+}
+_EXAMPLES = """\
+examples:
+  source <(raygnn completion bash)                               in this shell
+  raygnn completion bash > ~/.local/share/bash-completion/completions/raygnn
+  echo 'source <(raygnn completion zsh)' >> ~/.zshrc
+"""
+
+
+def _print_completion(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="raygnn completion",
+        description="Prints what completes commands, options and keys of the config in a shell.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("shell", choices=list(_STARTS))
+    shell = parser.parse_args(argv).shell
+    words = {name: " ".join(_words(name)) for name in COMMANDS}
+    cases = [f'        {name}) words="{text}" ;;' for name, text in words.items() if text]
+    print(
+        _SCRIPT.format(
+            shell=shell, start=_STARTS[shell], commands=" ".join(COMMANDS), cases="\n".join(cases)
+        ),
+        end="",
+    )
+    return 0
+
+
+def _words(command: str) -> Iterator[str]:
+    """Options and names that may follow a command."""
+    from raygnn.config.component_arguments import config_keys
+
+    if command == "completion":
+        yield from _STARTS
+    elif command != "version":
+        yield from dict.fromkeys(_options(import_module(f"raygnn.{command}").build_parser()))
+    if command in _TAKE_KEYS:
+        yield from (f"--{key}" for key in config_keys())
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The options of a parser, and the names and options of its subcommands."""
+    for action in parser._actions:
+        if action.help != argparse.SUPPRESS:
+            yield from (option for option in action.option_strings if option.startswith("--"))
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield name
+                yield from _options(command)
 
 
 def run() -> NoReturn:

@@ -1,13 +1,14 @@
-"""The arguments of raygnn's own components, and the JSON Schema of a config that knows them."""
+"""The keys of a config, arguments of raygnn's own components, and the JSON Schema of both."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Union
 
 from pydantic import PydanticUserError, TypeAdapter
 from pydantic_core import PydanticUndefined, to_jsonable_python
@@ -16,7 +17,7 @@ from raygnn.config.arguments import arguments_of
 from raygnn.config.imports import import_dotted
 from raygnn.config.registry import SLOTS, TASK_TARGETS
 from raygnn.config.schema import Config
-from raygnn.config.section import Component
+from raygnn.config.section import Component, Section, sections_in
 
 #: The slots whose short names are classes of raygnn; those of others are documented by torch.
 OWN_SLOTS = ("task", "model", "decoder", "method", "loss", "metric", "logger")
@@ -75,6 +76,45 @@ def describe(slot: str) -> Iterator[Described]:
         is_open = slot == "logger" and section.model_config["extra"] == "allow"
         summary = " ".join((inspect.getdoc(component) or "").partition("\n\n")[0].split())
         yield Described(name, summary, arguments, is_open)
+
+
+def config_keys() -> list[str]:
+    """Every key by dotted path, of lists and components without what is in them."""
+    found = list(Config.model_fields)
+    for path, section in subsections("", Config):
+        if "[]" not in path:
+            found += [f"{path.partition(' ')[0]}.{name}" for name in section.model_fields]
+    return list(dict.fromkeys(found))
+
+
+def subsections(path: str, section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    """The sections in a section, by dotted path; `[]` marks lists."""
+    for name, field in section.model_fields.items():
+        for inner in sections_in(field.annotation):
+            if inner is Component:
+                continue
+            inner_path = f"{path}.{name}" if path else name
+            if any(typing.get_origin(member) is list for member in members(field.annotation)):
+                inner_path += "[]"
+            kinds = typing.get_args(_annotation_of(inner, "type"))
+            title = f"{inner_path} ({kinds[0]})" if len(kinds) == 1 else inner_path
+            yield title, inner
+            yield from subsections(inner_path, inner)
+
+
+def _annotation_of(section: type[Section], name: str) -> Any:
+    field = section.model_fields.get(name)
+    return field.annotation if field else None
+
+
+def members(annotation: Any) -> list[Any]:
+    """The types of a union."""
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return members(typing.get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return [m for arg in typing.get_args(annotation) for m in members(arg)]
+    return [annotation]
 
 
 def config_json_schema() -> dict[str, Any]:

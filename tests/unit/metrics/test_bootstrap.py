@@ -4,8 +4,8 @@ import math
 
 import torch
 
+from raygnn.loops.evaluation import MIN_BATCHES, batch_intervals
 from raygnn.metrics import Accuracy
-from raygnn.metrics.bootstrap import MIN_BATCHES, batch_intervals
 
 
 def _table(right: torch.Tensor, batch_size: int) -> torch.Tensor:

@@ -1,28 +1,28 @@
-"""Writes docs/config-reference.md from the schema: `python -m raygnn.config.reference`."""
+"""Writes docs/config-reference.md from the schema: `python -m docs.config_reference`."""
 
 from __future__ import annotations
 
 import json
 import sys
-import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Any, Literal
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from raygnn.config.component_arguments import members, subsections
 from raygnn.config.registry import SLOTS
 from raygnn.config.schema import Config
-from raygnn.config.section import Component, Section, sections_in
+from raygnn.config.section import Component, Section
 
-PATH = Path(__file__).parents[2] / "docs" / "config-reference.md"
+PATH = Path(__file__).with_name("config-reference.md")
 
 _HEAD = """\
 # Config reference
 
-Every key of a config file with its type, default and meaning. `python -m raygnn.config.reference`
+Every key of a config file with its type, default and meaning. `python -m docs.config_reference`
 writes this page from the schema. `python -m raygnn.train --print-schema` prints the schema as JSON
 Schema for editors, and `python -m raygnn.train CONFIG --print-config` a config with all of its
 defaults.
@@ -40,39 +40,11 @@ _NAMES = {int: "integer", float: "number", bool: "true \\| false", str: "string"
 def reference() -> str:
     """The page as Markdown."""
     parts = [_HEAD, "## Top level", "", *_table(Config)]
-    for path, section in _subsections("", Config):
+    for path, section in subsections("", Config):
         intro = [line.strip() for line in (section.__doc__ or "").strip().splitlines()]
         parts += ["", f"## {path}", "", *intro, "", *_table(section)]
     parts += ["", "## Short names", "", *_short_names(), ""]
     return "\n".join(parts)
-
-
-def config_keys() -> list[str]:
-    """Every key by dotted path, of lists and components without what is in them."""
-    found = list(Config.model_fields)
-    for path, section in _subsections("", Config):
-        if "[]" not in path:
-            found += [f"{path.partition(' ')[0]}.{name}" for name in section.model_fields]
-    return list(dict.fromkeys(found))
-
-
-def _subsections(path: str, section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
-    for name, field in section.model_fields.items():
-        for inner in sections_in(field.annotation):
-            if inner is Component:
-                continue
-            inner_path = f"{path}.{name}" if path else name
-            if any(typing.get_origin(member) is list for member in _members(field.annotation)):
-                inner_path += "[]"
-            kinds = typing.get_args(_annotation_of(inner, "type"))
-            title = f"{inner_path} ({kinds[0]})" if len(kinds) == 1 else inner_path
-            yield title, inner
-            yield from _subsections(inner_path, inner)
-
-
-def _annotation_of(section: type[Section], name: str) -> Any:
-    field = section.model_fields.get(name)
-    return field.annotation if field else None
 
 
 def _table(section: type[Section]) -> list[str]:
@@ -108,17 +80,8 @@ def _yaml(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _members(annotation: Any) -> list[Any]:
-    origin = typing.get_origin(annotation)
-    if origin is Annotated:
-        return _members(typing.get_args(annotation)[0])
-    if origin in (Union, types.UnionType):
-        return [m for arg in typing.get_args(annotation) for m in _members(arg)]
-    return [annotation]
-
-
 def _type(annotation: Any) -> str:
-    names = [_member_type(member) for member in _members(annotation)]
+    names = [_member_type(member) for member in members(annotation)]
     return " \\| ".join(dict.fromkeys(names))
 
 
@@ -153,7 +116,6 @@ def _code(names: Sequence[str] | Mapping[str, str]) -> str:
 
 def main() -> int:
     """Writes the page."""
-    PATH.parent.mkdir(exist_ok=True)
     PATH.write_text(reference(), encoding="utf-8")
     print(f"wrote {PATH}")
     return 0
