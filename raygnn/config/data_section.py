@@ -91,7 +91,7 @@ Timestamp = Annotated[
 
 
 class TemporalSplit(Section):
-    """By the time column: the oldest nodes or links for train, the newest for test."""
+    """Splits by time: the oldest nodes or links for train, the newest for test."""
 
     type: Literal["temporal"] = Field(description="By the time column of the nodes or links.")
     quantiles: (

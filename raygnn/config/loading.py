@@ -73,7 +73,7 @@ class LoadedConfig:
         return result_fingerprint(self.config)
 
     def differences(self, other: LoadedConfig) -> dict[str, tuple[Any, Any]]:
-        """By dotted path, where another config defines another result: its value, and this one's.
+        """Differences to another config that change the result: its value and this one's by path.
 
         They are as saved: environment variables by name, and no secrets.
         """
@@ -301,7 +301,7 @@ def limits_of(config: Config) -> dict[str, float | None]:
 def result_differences(
     config: Config, saved: Mapping[str, Any], other: Config, other_saved: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """By dotted path, where two configs define other results: what is saved of each.
+    """Differences of two configs that change the result: both saved values by dotted path.
 
     Environment variables are shown by name, and secrets are not shown.
     """

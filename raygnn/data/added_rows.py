@@ -83,7 +83,7 @@ class _Table:
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """Name of the table in messages."""
         kind = "node_types" if isinstance(self.spec, NodeTable) else "edge_types"
         return f"{kind}.{type_name(self.type)}"
 

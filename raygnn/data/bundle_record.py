@@ -198,7 +198,7 @@ class BundleRecord:
         write_text(str(folder / RECORD_NAME), dump_record(content))
 
     def to_content(self) -> dict[str, Any]:
-        """As JSON values; without training tables the same as in versions that had none."""
+        """The record as JSON values. Without training tables, the same as in older versions."""
         content = asdict(self)
         if not self.training_tables:
             del content["training_tables"]

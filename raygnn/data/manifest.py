@@ -86,7 +86,7 @@ class DenseFeature(_Section):
 
     @property
     def transforms(self) -> tuple[ColumnTransform | None, ...]:
-        """By column, its transform; null of one that is as it is."""
+        """Transform of each column; None for an unchanged column."""
         return tuple(None if isinstance(column, str) else column for column in self.columns)
 
     @property
@@ -444,7 +444,7 @@ def manifest_folder(uri: str | os.PathLike[str]) -> str:
 
 
 def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
-    """Which of the edge types are the reverse of which, both ways round.
+    """Maps each edge type to its reverse, in both directions.
 
     Raises:
         ValueError: `reverse_of` names a type that cannot be the reverse.

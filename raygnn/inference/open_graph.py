@@ -501,7 +501,7 @@ class OpenGraph:
     def _sampled(
         self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None
     ) -> SampledEmbeddings:
-        """By the model's fanouts; where they are to be exact, from full neighborhoods."""
+        """Encodes nodes with the model's fanouts, or with all neighbors if `exact` is set."""
         env = self._env
         if self._is_exact:
             env = replace(env, loaded=with_all_neighbors(env.loaded))

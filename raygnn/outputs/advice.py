@@ -93,7 +93,7 @@ class Advice(Callback):
 
 
 def baselines_of(metrics: Mapping[str, Any], split: str = "") -> dict[str, dict[str, Any]]:
-    """By guess, its metrics of a split (of all splits), out of all that a run gives."""
+    """The baseline metrics of a split (default: all splits), by baseline."""
     found: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
         guess, _, metric = name.removeprefix(_PREFIX).partition("/")

@@ -196,7 +196,7 @@ def ingest_options(loaded: LoadedConfig) -> IngestOptions:
 
 
 def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:
-    """What determines the bundle, except the rows that transforms are fitted on."""
+    """Everything that determines the bundle, except the rows that transforms are fitted on."""
     section = loaded.config.data
     return section.uri, section.synthetic, section.component, ingest_options(loaded)
 

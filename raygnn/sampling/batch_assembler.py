@@ -60,7 +60,7 @@ class BatchAssembler:
         return {message_type(t, direction): self._edges(subgraph, t) for t in subgraph.edge_index}
 
     def labels(self, node_type: str, seeds: np.ndarray) -> dict[str, Tensor]:
-        """By name, the labels of seeds, [num_seeds, ...]."""
+        """Labels of the seeds, [num_seeds, ...] by name."""
         return self._columns_of(node_type, self._wanted(node_type, labels=True), seeds)
 
     def _nodes(self, subgraph: SampledSubgraph, node_type: str) -> NodeRecord:

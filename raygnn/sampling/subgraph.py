@@ -61,12 +61,12 @@ class SampledSubgraph:
 
     @property
     def row(self) -> dict[EdgeType, np.ndarray]:
-        """By edge type, int64 [num_edges], local ids of the neighbors."""
+        """Local ids of the neighbors, int64 [num_edges] by edge type."""
         return {edge_type: edges[0] for edge_type, edges in self.edge_index.items()}
 
     @property
     def col(self) -> dict[EdgeType, np.ndarray]:
-        """By edge type, int64 [num_edges], local ids of the nodes that took them."""
+        """Local ids of the nodes that sampled them, int64 [num_edges] by edge type."""
         return {edge_type: edges[1] for edge_type, edges in self.edge_index.items()}
 
 

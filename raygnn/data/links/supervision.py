@@ -57,7 +57,7 @@ class SupervisionEdges:
 
     @property
     def message_types(self) -> tuple[EdgeType | None, ...]:
-        """By relation, the message edge type of its links; null where they carry no messages."""
+        """Message edge type of each relation; None if its links carry no messages."""
         return self.edge_types or (self.edge_type,)
 
     def row_of(self, links: np.ndarray) -> np.ndarray:

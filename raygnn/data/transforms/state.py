@@ -58,7 +58,7 @@ class State(ABC):
 
     @property
     def scaled(self) -> tuple[bool, ...]:
-        """By element, whether `data.standardize` leaves it as it is."""
+        """Whether `data.standardize` leaves an element unchanged, for each element."""
         return (self.is_scaled,) * self.width
 
     @abstractmethod
@@ -340,7 +340,7 @@ class FittedColumn:
 
     @property
     def scaled(self) -> tuple[bool, ...]:
-        """By element, whether `data.standardize` leaves it as it is."""
+        """Whether `data.standardize` leaves an element unchanged, for each element."""
         return self.state.scaled + (True,) * self.indicator
 
     def takes(self, type_: pa.DataType) -> bool:
@@ -390,7 +390,7 @@ class PlainColumn:
 
     @property
     def scaled(self) -> tuple[bool, ...]:
-        """By element, whether `data.standardize` leaves it as it is."""
+        """Whether `data.standardize` leaves an element unchanged, for each element."""
         return (False,) * self.width
 
 
@@ -408,12 +408,12 @@ class FittedFeature:
 
     @property
     def scaled(self) -> tuple[bool, ...]:
-        """By element of a row, whether `data.standardize` leaves it as it is."""
+        """Whether `data.standardize` leaves an element unchanged, for each element of a row."""
         return tuple(is_scaled for part in self.parts for is_scaled in part.scaled)
 
     @property
     def num_codes(self) -> dict[int, int]:
-        """By position in a row that holds the number of a category, how many there are."""
+        """Number of categories, by the position in a row that contains the number of a category."""
         found, position = {}, 0
         for part in self.parts:
             if isinstance(part, FittedColumn) and isinstance(part.state, Category):

@@ -480,7 +480,7 @@ def _with_types_of(spec: ModelSpec, model: Component, model_class: type) -> Comp
 
 
 def _find_fanouts(config: Config, bundle: Bundle) -> dict[str, tuple[int, ...]]:
-    """By name of edge type; as they are given, where a sampler of the user's own reads them."""
+    """Fanouts by name of edge type. Custom samplers receive them unchanged."""
     fanouts = config.sampling.fanouts
     if config.sampling.component is None:
         resolved = find_fanouts(config, bundle.edge_types)

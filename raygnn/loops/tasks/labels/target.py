@@ -205,7 +205,7 @@ class LabelTarget(TaskTarget):
             )
 
     def trained_output(self, loaded: LoadedConfig) -> LabelOutput:
-        """With how the targets of a regression are standardized, or the counts of labels.
+        """Completes the target with the scale of a regression, or with counts of labels.
 
         Raises:
             ConfigError: targets that are classes are to be standardized, a loss does not fit, or

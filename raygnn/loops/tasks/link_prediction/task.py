@@ -253,7 +253,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return 1 + min(self.arguments.num_random_negatives_eval, most), "link_prediction"
 
     def build_metrics(self) -> Sequence[Any]:
-        """With `full_ranking`, that too."""
+        """Evaluation metrics, with full rankings if `full_ranking` is set."""
         built = super().build_metrics()
         return built if self._ranking is None else [*built, self._ranking]
 

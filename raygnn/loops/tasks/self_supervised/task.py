@@ -237,7 +237,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return super().baselines(split, num_batches, metrics)
 
     def warnings(self) -> list[str]:
-        """With nodes that take no messages."""
+        """Warnings of the task, including nodes without messages."""
         node_type = self.embedding.node_type
         nodes = range(self.env.bundle.num_nodes(node_type))
         return self.silent_nodes(node_type, nodes, "the nodes")

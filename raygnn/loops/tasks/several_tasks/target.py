@@ -46,7 +46,7 @@ class SeveralOutput(Output):
             output.check_labels(bundle)
 
     def to_content(self) -> Mapping[str, Any]:
-        """By name of the task, its record under its own key."""
+        """The record of each task, by the name of the task."""
         return {name: {each.key: each.to_content()} for name, each in self.tasks.items()}
 
     @classmethod
