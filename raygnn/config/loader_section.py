@@ -11,6 +11,8 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 from raygnn.config.section import Component, NonEmptyText, PositiveWhole, Section, Whole
 from raygnn.errors import Problem, RuleError
 
+PositiveNumber = Annotated[int, Field(gt=0)] | Annotated[float, Field(gt=0)]
+
 
 def _check_fanout(fanout: int) -> int:
     if fanout != -1 and fanout < 1:
@@ -127,6 +129,11 @@ class TemporalSampling(Section):
     )
     strategy: Literal["uniform", "last"] = Field(
         default="uniform", description="Draw among the neighbors up to then, or take the latest."
+    )
+    window: Annotated[str, Field(pattern=r"^\d+(\.\d+)?[smhdw]$")] | PositiveNumber | None = Field(
+        default=None,
+        description="Leaves out edges that are older than the seed by more than this: a duration "
+        "such as 90d (s, m, h, d, w), or a number if the times are plain numbers. null: any age.",
     )
     until: dict[Literal["val", "test"], str | int | float] = Field(
         default={},

@@ -13,7 +13,7 @@ import numpy as np
 
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.errors import DataError
+from raygnn.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle
@@ -23,6 +23,8 @@ Time = int | float
 
 #: Of all dates and timestamps that ingest reads; bundles of plain numbers have none.
 TIME_UNIT = "us"
+
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 #: The name of times of nodes and edges among the columns of a batch.
 TIME = "time"
@@ -47,11 +49,13 @@ class AsOf:
     Attributes:
         column: of the times of nodes and edges; types without it are there at all times.
         unit: of timestamps; null where times are plain numbers.
+        window: edges that are older by more are not read; None reads all.
     """
 
     column: str
     time: Time
     unit: str | None = None
+    window: Time | None = None
 
     def __str__(self) -> str:
         if self.unit is None:
@@ -139,6 +143,27 @@ def date_as_time(text: str) -> int:
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def window_as_time(window: str | Time | None, unit: str | None) -> Time | None:
+    """`sampling.temporal.window` in the unit of a graph's times.
+
+    Args:
+        window: a duration such as 90d for dates, a number for plain numbers.
+    Raises:
+        ConfigError: it is the one, and the times are the other.
+    """
+    if window is None:
+        return None
+    if isinstance(window, str) == (unit is None):
+        words = "plain numbers. Set a number" if unit is None else "dates. Set a duration like 90d"
+        raise ConfigError(
+            f"sampling.temporal.window={window!r} is invalid: the times of the graph are {words}.",
+            id="sampling-window-unit",
+        )
+    if not isinstance(window, str):
+        return window
+    return round(float(window[:-1]) * _SECONDS[window[-1]] * 1_000_000)
 
 
 def time_unit(graph: HasColumns, column: str) -> str | None:

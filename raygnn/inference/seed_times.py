@@ -13,7 +13,14 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.data.links.split import find_label_edges
-from raygnn.data.time_units import AsOf, Time, latest_time, parse_time, time_unit
+from raygnn.data.time_units import (
+    AsOf,
+    Time,
+    latest_time,
+    parse_time,
+    time_unit,
+    window_as_time,
+)
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.node_classification.target import NodeOutput
@@ -96,10 +103,11 @@ def find_seed_times(
             )
         return None
     unit = time_unit(bundle, temporal.column)
+    window = window_as_time(temporal.window, unit)
     if as_of is not None and as_of != LATEST:
-        return SeedTimes(AsOf(temporal.column, _parsed_time(str(as_of), unit), unit))
+        return SeedTimes(AsOf(temporal.column, _parsed_time(str(as_of), unit), unit, window))
     latest = latest_time(bundle, temporal.column)
-    moment = AsOf(temporal.column, 0 if latest is None else latest, unit)
+    moment = AsOf(temporal.column, 0 if latest is None else latest, unit, window)
     if as_of == LATEST:
         return SeedTimes(moment, is_latest=True)
     spec, column = saved.spec, temporal.column

@@ -184,7 +184,8 @@ class LocalPicker:
         if self._has_times(horizon):
             times = self._times(self._edge_type, column)
             order = _NONE if e_id is None else e_id
-            narrow(times, order, as_times(latest, times.dtype), starts, degrees)
+            bounds = as_times(latest, times.dtype), horizon.earliest(times.dtype)
+            narrow(times, order, *bounds, starts, degrees)
         if column not in self._bundle.columns(self._neighbor_type):
             return None
         times = self._times(self._neighbor_type, column)

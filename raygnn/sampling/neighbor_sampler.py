@@ -145,7 +145,7 @@ class NeighborSampler(BaseSampler):
             "fanouts": {edge_type_name(t): list(hops) for t, hops in self.fanouts.items()},
             "replace": self.replace,
             "weight": self.weight,
-            "temporal": None if temporal is None else [temporal.column, temporal.strategy],
+            "temporal": None if temporal is None else temporal.settings,
             "disjoint": self.disjoint,
             "type": "labor" if self.labor else None,
             "direction": self.graph.direction,

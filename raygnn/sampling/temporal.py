@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from raygnn.data.time_units import AsOf
+from raygnn.data.time_units import AsOf, Time
 from raygnn.errors import ConfigError
 
 UNIFORM, LAST = "uniform", "last"
@@ -24,12 +24,15 @@ class Temporal:
             Types without the column are there at all times.
         strategy: `uniform`: draws among those edges; `last`: takes the latest of them, of edge
             types that have times, ties in the order of the rows.
+        window: edges that are older than the seed by more are not taken, in the unit of the times;
+            None bounds no age.
     Raises:
         ConfigError: there is no strategy of that name.
     """
 
     column: str = "time"
     strategy: str = UNIFORM
+    window: Time | None = None
 
     def __post_init__(self) -> None:
         if self.strategy not in (UNIFORM, LAST):
@@ -38,6 +41,11 @@ class Temporal:
                 f"{LAST}. Set one.",
                 id="sampling-strategy",
             )
+
+    @property
+    def settings(self) -> list[str | Time]:
+        """As JSON; without a window the same as in versions that had none."""
+        return [self.column, self.strategy] + ([] if self.window is None else [self.window])
 
 
 class Horizon(NamedTuple):
@@ -54,7 +62,14 @@ class Horizon(NamedTuple):
     def as_of(cls, moment: AsOf, num_nodes: int) -> Horizon:
         """One time for all nodes."""
         dtype = np.int64 if isinstance(moment.time, int) else np.float64
-        return cls(Temporal(moment.column), np.full(num_nodes, moment.time, dtype))
+        temporal = Temporal(moment.column, window=moment.window)
+        return cls(temporal, np.full(num_nodes, moment.time, dtype))
+
+    def earliest(self, dtype: np.dtype) -> np.ndarray:
+        """Earliest times of edges by node, in the kind of a time column; empty without a window."""
+        if self.temporal.window is None:
+            return np.empty(0, np.int64 if dtype.kind == "i" else np.float64)
+        return -as_times(self.temporal.window - self.latest, dtype)  # rounded up
 
 
 def salts_of(latest: np.ndarray) -> np.ndarray:
@@ -71,12 +86,13 @@ def as_times(latest: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True)
-def narrow(times, e_id, latest, starts, degrees):  # type: ignore[no-untyped-def]
-    """Lowers `degrees` to the edges that are not later; each node's edges go by time.
+def narrow(times, e_id, latest, earliest, starts, degrees):  # type: ignore[no-untyped-def]
+    """Narrows `starts` and `degrees` to the edges in time; each node's edges go by time.
 
     Args:
         times: [num_edges], by CSC position.
         e_id: CSC positions of the edges, or empty where that is their order.
+        earliest: [num_nodes], or empty without a window.
     """
     for i in range(len(starts)):
         first, last = starts[i], starts[i] + degrees[i]
@@ -86,7 +102,16 @@ def narrow(times, e_id, latest, starts, degrees):  # type: ignore[no-untyped-def
                 first = middle + 1
             else:
                 last = middle
-        degrees[i] = first - starts[i]
+        stop, first = first, starts[i]
+        if len(earliest):
+            last = stop
+            while first < last:
+                middle = (first + last) >> 1
+                if times[e_id[middle] if len(e_id) else middle] < earliest[i]:
+                    first = middle + 1
+                else:
+                    last = middle
+        starts[i], degrees[i] = first, stop - first
 
 
 @njit(nogil=True, cache=True)

@@ -129,6 +129,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "rows, last neighbors": ("asked shop", _rows(temporal={"strategy": "last"})),
     "rows, LABOR": ("asked shop", _rows(temporal={}, type="labor")),
+    "rows, a window": ("asked shop", _rows(temporal={"strategy": "last", "window": 12})),
     "rows until a time": ("asked shop", _rows(temporal={"until": {"test": 40}})),
 }
 

@@ -324,6 +324,21 @@ def test_the_graph_of_a_split_can_end(busy: tuple[Any, str], tmp_path: Path) -> 
     assert frozen.metrics["test/auroc"] == 0.5
 
 
+def test_a_window_leaves_out_older_edges(busy: tuple[Any, str], shop: Shop, tmp_path: Path) -> None:
+    """Purchases before the window change nothing, also where all nodes are encoded together."""
+    result, graph = busy
+    recent = shop.day >= 170
+    less = replace(shop, user=shop.user[recent], item=shop.item[recent], day=shop.day[recent])
+    other = less.write(tmp_path / "tables", (shop.counts(-WINDOW, 0) > 4).astype(np.int64))
+    asked = pd.DataFrame(
+        {"id": np.arange(NUM_USERS), "time": pd.Timestamp("1970-07-20")}
+    )  # day 200
+    for window, is_same in (("30d", True), ("40d", False)):
+        model = raygnn.load(str(result.path), ["--sampling.temporal.window", window])
+        found, expected = (model.predict(uri, rows=asked) for uri in (other, graph))
+        assert found.arrow.equals(expected.arrow) == is_same
+
+
 def test_tables_in_memory_are_those_of_a_folder(
     busy: tuple[Any, str], shop: Shop, tmp_path: Path
 ) -> None:
@@ -352,6 +367,8 @@ def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
     with raises("sampling-until-time", "soon"):
         temporal = {"until": {"test": "soon"}}
         raygnn.train.fit(_config(tmp_path, graph, sampling={"temporal": temporal}))
+    with raises("sampling-window-unit", 5, "dates"):
+        raygnn.train.fit(_config(tmp_path, graph, sampling={"temporal": {"window": 5}}))
     with raises("infer-rows-times", "a number", "dates"):
         result.model.predict(graph, rows={"id": [1], "time": [5]})
     with raises("infer-ids-unknown", NUM_USERS):

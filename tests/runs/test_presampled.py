@@ -62,7 +62,9 @@ def test_links(tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch) ->
     _assert_equals_live(tmp_path, planted, monkeypatch, **LINKS)
 
 
-@pytest.mark.parametrize("draws", [{"temporal": {"strategy": "last"}}, {"type": "labor"}])
+@pytest.mark.parametrize(
+    "draws", [{"temporal": {"strategy": "last", "window": 30}}, {"type": "labor"}]
+)
 def test_rows_of_a_training_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draws: dict[str, Any]
 ) -> None:

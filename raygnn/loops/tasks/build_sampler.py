@@ -9,6 +9,7 @@ from typing import Any
 from raygnn.config import Config, LoadedConfig, build
 from raygnn.config.loader_section import with_fanouts
 from raygnn.data.edge_types import EdgeType, resolve_fanouts
+from raygnn.data.time_units import time_unit, window_as_time
 from raygnn.errors import ConfigError
 from raygnn.models.graph_inputs import reads_messages
 from raygnn.sampling.neighbor_sampler import NeighborSampler
@@ -29,13 +30,18 @@ def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
     if sampling.component is not None:
         settings: dict[str, Any] = {"fanouts": sampling.fanouts, "replace": sampling.replace}
         return build(sampling.component, "sampler", loaded.allow_modules, graph=graph, **settings)
-    temporal = sampling.temporal
+    given, temporal = sampling.temporal, None
+    if given is not None:
+        window = None
+        if given.window is not None:
+            window = window_as_time(given.window, time_unit(graph, given.column))
+        temporal = Temporal(given.column, given.strategy, window)
     return NeighborSampler(
         graph,
         find_fanouts(loaded.config, graph.edge_types),
         replace=sampling.replace,
         weight=sampling.weight,
-        temporal=None if temporal is None else Temporal(temporal.column, temporal.strategy),
+        temporal=temporal,
         disjoint=sampling.disjoint,
         labor=sampling.is_labor,
     )

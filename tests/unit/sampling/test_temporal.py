@@ -49,16 +49,18 @@ def _small_graph(seed: int, dtype: str, edge_times: bool, node_times: bool) -> S
     fanouts=st.lists(st.sampled_from([-1, 1, 3, 60]), min_size=1, max_size=3),
     weighted=st.booleans(),
     excluded=st.sampled_from([0.0, 0.4]),
+    window=st.sampled_from([None, 1, 4, 4.5]),
 )
-def test_nothing_is_later_than_its_seed(
-    seed, dtypes, has, direction, strategy, fanouts, weighted, excluded
+def test_nothing_is_later_or_older_than_its_seed_allows(
+    seed, dtypes, has, direction, strategy, fanouts, weighted, excluded, window
 ):
     small = _small_graph(seed, dtypes[0], *has)
     rng = np.random.default_rng(seed)
     small.stored[EDGE]["weight"] = np.where(rng.random(300) < 0.3, 0, rng.random(300))
     weight = "weight" if weighted and strategy != "last" else None
     graph = LocalGraphStore(small.bundle, direction)
-    temporal, labor = Temporal(strategy=strategy.replace("labor", "uniform")), strategy == "labor"
+    labor = strategy == "labor"
+    temporal = Temporal(strategy=strategy.replace("labor", "uniform"), window=window)
     sampler = NeighborSampler(graph, fanouts, weight=weight, temporal=temporal, labor=labor)
     seeds = rng.integers(0, 25, 6)
     times = rng.integers(-8, 18, 6).astype(dtypes[1]) + (0.5 if dtypes[1] == "float64" else 0)
@@ -91,6 +93,8 @@ def test_nothing_is_later_than_its_seed(
         own = e_id[dst_ptr[place] : dst_ptr[place + 1]]
         limit = node_time[place]
         may = (taker == nodes[place]) & (edge_time <= limit) & (born <= limit) & is_there
+        if has[0] and window is not None:
+            may &= edge_time >= limit - window
         fanout = fanouts[hop]
         count = may.sum() if fanout == -1 else min(may.sum(), fanout)
         assert len(set(own.tolist())) == len(own) == count
