@@ -115,8 +115,13 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_database_becomes_a_graph(database: Path, tmp_path: Path) -> None:
+def test_a_database_becomes_a_graph(
+    database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert prepare(["relbench", str(database), "--out", str(tmp_path / "graph")]) == 0
+    printed = capsys.readouterr().out
+    assert "--task busy alone would also read users.is_member, visits.seconds" in printed
+    assert "--task user-member alone" not in printed
     graph = Manifest.load(str(tmp_path / "graph"))
     types = {table.type: table for table in graph.edge_types}
     assert set(types) == {("visits", "user", "users"), ("visits", "page", "pages")}
@@ -152,6 +157,9 @@ def test_bad_folders_are_errors(
     out = ["--out", str(tmp_path / "graph")]
     assert prepare(["relbench", str(database), *out, "--task", "churn"]) == 2
     assert "prepare-relbench-task" in ids_of(capsys.readouterr().err)
+    (tmp_path / "manifest.yaml").write_text("tables: {}")
+    assert prepare(["relbench", str(tmp_path), *out]) == 2
+    assert "lacks test_timestamp" in capsys.readouterr().err
     (tmp_path / "manifest.yaml").write_text("- 1")
     assert prepare(["relbench", str(tmp_path), *out]) == 2
     assert "prepare-relbench-manifest" in ids_of(capsys.readouterr().err)

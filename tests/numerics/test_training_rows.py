@@ -26,6 +26,7 @@ from raygnn.data.tables.graph_tables import (
     node_rows,
     write_tables,
 )
+from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import NewRows, Predict, Predictions, Refused
 from tests.errors import raises
@@ -146,6 +147,12 @@ def test_counts_are_a_baseline_if_lightgbm_is_installed(busy: tuple[Any, str]) -
     pytest.importorskip("lightgbm", reason="needs the extra boosting")
     result, _ = busy
     assert 0.6 < result.metrics["baseline/lightgbm/test/auroc"] < 1
+
+
+def test_numbers_of_tables_have_a_robust_loss_by_default() -> None:
+    number: dict[str, Any] = {"label": "y", "problem": "regression", "num_outputs": 1}
+    assert NodeOutput("user", **number, table="spent").default_loss == "huber"
+    assert NodeOutput("user", **number).default_loss == "mse"
 
 
 def test_clamped_numbers_stay_in_the_range_of_training(shop: Shop, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ train.parquet, val.parquet and test.parquet. Source: RelBench, arXiv:2407.20060.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,17 @@ from raygnn.errors import DataError, RuleError
 
 _MOST_REPEATED = 0.5  # texts with a larger share of distinct values are names, not categories
 _ROW_ID = "row_id"
+#: What the manifests of a database and of tasks need.
+_DATABASE = ("tables", "test_timestamp")
+_LABELS = ("task_type", "entity_table", "entity_col", "target_col")
+_LINKS = ("src_entity_table", "src_entity_col", "dst_entity_table", "dst_entity_col")
 
 
 def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str]:
     """Writes the graph of a database, with a training table for each of its tasks.
 
     A row of a table is a node, a foreign key an edge type of its own, `TABLE__COLUMN__OTHER`.
-    Columns that a task must not see (`remove_columns`) are left out, of all chosen tasks.
+    Columns that any chosen task must not see (`remove_columns`) are left out; a line names them.
 
     Args:
         folder: of the database; a local path or any fsspec URI.
@@ -41,13 +45,10 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
     Raises:
         DataError: the folder has another layout, or no such task.
     """
-    database = _read_manifest(folder)
+    database = _read_manifest(folder, _DATABASE)
     chosen = {name: _read_manifest(join(folder, "tasks", name)) for name in _tasks(folder, tasks)}
-    hidden = {
-        (table, column)
-        for task in chosen.values()
-        for table, column in (*task.get("remove_columns", ()), *_target_column(task))
-    }
+    hidden_by = {name: _hidden(task) for name, task in chosen.items()}
+    hidden = set().union(*hidden_by.values())
     tables = {name: _read(join(folder, "db", f"{name}.parquet")) for name in database["tables"]}
     manifest: dict[str, Any] = {
         "format": "raygnn/graph-v1",
@@ -59,23 +60,24 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
     lines = []
     keys: dict[str, str] = {}
     for name, spec in database["tables"].items():
-        table, keys[name] = _with_key(tables[name], spec["pkey"])
+        table, keys[name] = _with_key(tables[name], spec.get("pkey"))
         files = f"nodes/{name}.parquet"
         write_parquet(table, join(out, files))
-        left_out = {keys[name], spec["time_col"], *spec["fkeys"]}
+        fkeys, time_col = spec.get("fkeys") or {}, spec.get("time_col")
+        left_out = {keys[name], time_col, *fkeys}
         left_out |= {column for of, column in hidden if of == name}
         features = [
             {"column": column, "transform": "auto"}
             for column in table.column_names
             if column not in left_out and _is_feature(table.column(column))
         ]
-        time = {"time": spec["time_col"]} if spec["time_col"] else {}
+        time = {"time": time_col} if time_col else {}
         node = {"files": files, "id": keys[name], **time}
         manifest["node_types"][name] = node | ({"features": {"x": features}} if features else {})
-        for column, other in spec["fkeys"].items():
+        for column, other in fkeys.items():
             columns = [keys[name], column, *time.values()]
             edges = table.select(columns).filter(pc.is_valid(table.column(column)))
-            edges = _known(edges, column, tables[other], database["tables"][other]["pkey"])
+            edges = _known(edges, column, tables[other], database["tables"][other].get("pkey"))
             files = f"edges/{name}__{column}.parquet"
             write_parquet(edges, join(out, files))
             ends = {"source": keys[name], "target": column}
@@ -83,7 +85,11 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
             manifest["edge_types"].append({"type": edge_type, "files": files, **ends, **time})
         lines.append(f"{name}: {len(table):,} rows, {len(features)} feature columns")
     for name, task in chosen.items():
-        lines.append(_add_task(manifest, folder, out, name, task))
+        line = _add_task(manifest, folder, out, name, task)
+        others = sorted(".".join(column) for column in hidden - hidden_by[name])
+        if others:
+            line += f"; --task {name} alone would also read {', '.join(others)}"
+        lines.append(line)
     for key in ("label_edges", "training_tables"):
         if not manifest[key]:
             del manifest[key]
@@ -157,12 +163,20 @@ def _tasks(folder: str, chosen: Sequence[str]) -> list[str]:
     return list(chosen) or found
 
 
-def _target_column(task: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if task["kind"] == "autocomplete":
-        yield task["entity_table"], task["target_col"]
+def _hidden(task: dict[str, Any]) -> set[tuple[str, str]]:
+    """Columns (table, column) that a task must not see, such as its label in the entity's table."""
+    hidden = {(table, column) for table, column in task.get("remove_columns") or ()}
+    if task.get("kind") == "autocomplete":
+        hidden.add((task["entity_table"], task["target_col"]))
+    return hidden
 
 
-def _read_manifest(folder: str) -> dict[str, Any]:
+def _read_manifest(folder: str, needed: Sequence[str] | None = None) -> dict[str, Any]:
+    """Reads a manifest of a database or a task.
+
+    Args:
+        needed: its keys; None for those of a task.
+    """
     uri = join(folder, "manifest.yaml")
     try:
         content = parse_yaml(read_text(uri)).value
@@ -172,6 +186,14 @@ def _read_manifest(folder: str) -> dict[str, Any]:
         raise DataError(
             f"{redact(uri)} is invalid: it is not a manifest of RelBench 3. Name the folder of a "
             "database: manifest.yaml, db and tasks.",
+            id="prepare-relbench-manifest",
+        )
+    if needed is None:
+        needed = _LINKS if content.get("task_type") == "recommendation" else _LABELS
+    if missing := [key for key in needed if content.get(key) is None]:
+        raise DataError(
+            f"{redact(uri)} is invalid: it lacks {', '.join(missing)}. Add what RelBench 3 writes "
+            "there.",
             id="prepare-relbench-manifest",
         )
     return content

@@ -318,11 +318,6 @@ def term_names(terms: Sequence[LossTerm]) -> list[str]:
     return names
 
 
-_LOSS_OF = {
-    "multi_class": "cross_entropy",
-    "multi_label": "binary_cross_entropy",
-    "regression": "mse",
-}
 #: What a term of the loss may take: the model's output (that of `on`) and all of them, the labels,
 #: [num_seeds, channels] of the encoder (of edges: of both ends), the module, and the batch.
 _INPUTS_OF_LABELS = frozenset({"prediction", "outputs", "target", "embeddings", "model", "batch"})
@@ -340,5 +335,4 @@ def label_objective(
     if loaded.config.evaluates_by_layers:
         inputs = inputs - {"batch"}
     known = {"label_counts": output.label_counts, "class_names": output.class_names}
-    default = _LOSS_OF[output.problem]
-    return Objective(loaded, default, inputs, device or torch.device("cpu"), known)
+    return Objective(loaded, output.default_loss, inputs, device or torch.device("cpu"), known)

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 
 _MAX_NAMED = 10
+_LOSS_OF = {
+    "multi_class": "cross_entropy",
+    "multi_label": "binary_cross_entropy",
+    "regression": "mse",
+}
 _CLAMP = (0.02, 0.98)  # quantiles of the training targets
 
 
@@ -65,6 +70,11 @@ class LabelOutput(Output):
     @abstractmethod
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
         """The label's column in a graph, and its values; None where the graph has none."""
+
+    @property
+    def default_loss(self) -> str:
+        """Short name of the loss if the config names none."""
+        return _LOSS_OF[self.problem]
 
     def in_units(self, outputs: Tensor) -> Tensor:
         """Outputs as predictions: those of a regression in the unit of its label, clamped.

@@ -204,7 +204,8 @@ class LabelTask(EncoderTask[BatchT]):
 
     def _long_tail(self) -> list[str]:
         values = self.target.labels[self.target.splits.train]
-        is_default = not self.env.loaded.config.losses and values.ndim == 1 and len(values)
+        is_squared = not self.env.loaded.config.losses and self.output.default_loss == "mse"
+        is_default = is_squared and values.ndim == 1 and len(values)
         if not is_default or values.min() < 0 or not is_heavy_tailed(values):
             return []
         return [

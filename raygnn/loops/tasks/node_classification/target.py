@@ -52,6 +52,12 @@ class NodeOutput(LabelOutput):
         """The node type, twice."""
         return self.node_type, self.node_type
 
+    @property
+    def default_loss(self) -> str:
+        """Huber's for numbers of a training table, whose first metric is the absolute error."""
+        is_number = self.table is not None and self.problem == "regression"
+        return "huber" if is_number else super().default_loss
+
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
         others = [name for name in node_types if name != self.node_type]
         if others:

@@ -33,7 +33,8 @@ class NodeClassification(LabelTask[NodeBatch]):
         label: label column. Default: the only one.
         feature: feature column that the model reads.
         problem: multi_class (cross-entropy), multi_label (binary cross-entropy) or regression
-            (squared error). Default: by the labels (integers, several columns, or floats).
+            (squared error; Huber's loss for a training table). Default: by the labels (integers,
+            several columns, or floats).
         edge_feature: edge column that the model reads as `edge_attr`. Default: `edge_attr`, if the
             model reads edge features.
         edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
