@@ -14,6 +14,7 @@ from raygnn.data.time_units import TIME
 _MAX_VALUES = 1 << 26
 _MAX_BOOSTED = 1 << 18  # training rows of LightGBM
 _NUM_TREES = 200
+_ROUNDING = 1e-6
 
 
 def past_label_guesses(
@@ -82,7 +83,7 @@ def history_columns(
     until = None if rows.time is None else np.asarray(rows.time)[asked]
     if until is not None and end is not None:
         until = np.minimum(until, end)
-    found = [_features(bundle, rows.node_type, feature)[nodes]]
+    found = [dense_features(bundle, rows.node_type, feature)[nodes]]
     for edge_type in bundle.edge_types:
         if edge_type[2] == rows.node_type:
             found += _history(bundle, edge_type, feature, nodes, until)
@@ -117,7 +118,7 @@ def _history(
         ages = np.full((len(nodes), 1), np.nan)
         ages[has_any, 0] = until[has_any] - times[last[has_any] - 1]
     count = (last - first)[:, None]
-    features = _features(bundle, source_type, feature)
+    features = dense_features(bundle, source_type, feature)
     if len(sources) * features.shape[1] > _MAX_VALUES:
         return [count, ages]
     sums = np.zeros((len(sources) + 1, features.shape[1]))
@@ -126,8 +127,8 @@ def _history(
     return [count, ages, means]
 
 
-def _features(bundle: Bundle, node_type: str, feature: str) -> np.ndarray:
-    """[num_nodes, width]; no columns for a type without dense features of this name."""
+def dense_features(bundle: Bundle, node_type: str, feature: str) -> np.ndarray:
+    """A feature of all nodes, [num_nodes, width]; no columns if it is missing or sparse."""
     info = bundle.columns(node_type).get(feature)
     if info is None or info.sparse:
         return np.empty((bundle.num_nodes(node_type), 0))
@@ -165,3 +166,15 @@ class BoostedTrees:
     def guess(self, columns: np.ndarray) -> np.ndarray:
         """float64 [num_rows, num_outputs]: numbers or probabilities of classes."""
         return np.asarray(self._model.predict(columns)).reshape(len(columns), -1)
+
+
+def columns_of_label(columns: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """int64, the columns that are a linear function of the labels, as a copy of them is.
+
+    Args:
+        columns: [num_rows, num_columns].
+        labels: [num_rows], numbers or two classes.
+    """
+    x, y = columns - columns.mean(axis=0), labels - labels.mean()
+    scale = np.sqrt((x**2).sum(axis=0) * (y**2).sum())
+    return np.flatnonzero((scale > 0) & (np.abs(y @ x) > (1 - _ROUNDING) * scale))

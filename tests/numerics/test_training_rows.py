@@ -361,6 +361,20 @@ def test_tables_in_memory_are_those_of_a_folder(
     assert own.arrow.equals(result.model.predict(graph, rows="active", split="test").arrow)
 
 
+def test_a_feature_that_is_the_label_is_named(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taste = np.random.default_rng(0).random((NUM_USERS, 2), np.float32).round()
+    tables = shop.tables(np.repeat(taste[:, 1:].astype(np.int64), len(ASKED), axis=1))
+    tables.nodes["user"] = node_rows(np.arange(NUM_USERS), {"x": 3 - taste})
+    write_tables(tables, str(tmp_path / "graph"))
+    config = _config(tmp_path, str(tmp_path / "graph"), training={"max_epochs": 1})
+    raygnn.train.fit(config)
+    printed = capsys.readouterr()
+    assert "column 'x[1]' of 'user' gives label" in printed.out + printed.err
+    assert "x[0]" not in printed.out + printed.err
+
+
 def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
     result, graph = busy
     with raises("task-table-unknown", "churn", "active"):
@@ -369,6 +383,9 @@ def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
         raygnn.train.fit(_config(tmp_path, graph, task=_task(table="active", target="item")))
     with raises("task-table-full", "full"):
         raygnn.train.fit(_config(tmp_path, graph, sampling={"type": "full"}))
+    with raises("split-empty", "val and test", "active"):
+        bounds = {"type": "temporal", "timestamps": ["1998-01-01", "1999-01-01"]}
+        raygnn.train.fit(_config(tmp_path, graph, data={"uri": graph, "splits": bounds}))
     with raises("task-clamp-class", "regressed"):
         raygnn.train.fit(_config(tmp_path, graph, task=_task(clamp=True)))
     with raises("sampling-until-time", "soon"):

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 
 from raygnn.data.splits import has_label
 from raygnn.loops.baselines import own_metrics
-from raygnn.loops.row_guesses import BoostedTrees, history_columns, past_label_guesses
+from raygnn.loops.row_guesses import (
+    BoostedTrees,
+    columns_of_label,
+    dense_features,
+    history_columns,
+    past_label_guesses,
+)
 from raygnn.loops.tasks.labels.task import MAX_GATHERED, LabelTask
 from raygnn.loops.tasks.node_classification.target import NodeOutput, NodeTarget
 from raygnn.metrics import Diagnostic, MetricsOverTime
@@ -76,7 +82,32 @@ class NodeClassification(LabelTask[NodeBatch]):
                 "sampling.temporal is null, so rows see events after their own time and results "
                 "may be too good. Set it to {}."
             )
-        return [*found, *silent]
+        return [*found, *self._leaks(), *silent]
+
+    def _leaks(self) -> list[str]:
+        """Names columns of the entity that give the label of a training table away."""
+        target, output, bundle = self.target, self.output, self.env.bundle
+        is_number = output.problem == "regression" and output.num_outputs == 1
+        is_binary = output.problem == "multi_class" and output.num_outputs == 2
+        info = bundle.columns(output.node_type).get(target.arguments.feature)
+        if output.table is None or bundle.is_of_parts or info is None or info.sparse:
+            return []
+        if not is_number and not is_binary:
+            return []
+        train = target.splits.train
+        train = train[:: -(-len(train) * info.width // MAX_GATHERED) or 1]
+        values = dense_features(bundle, output.node_type, info.name)
+        labels = target.labels[train].reshape(-1).astype(np.float64)
+        found = columns_of_label(values[target.seeds.node_ids(train)].astype(np.float64), labels)
+        parts = () if info.transforms is None else info.transforms.parts
+        names = [part.column for part in parts for _ in range(part.width)]
+        names = names or [f"{info.name}[{i}]" for i in range(info.width)]
+        return [
+            f"column {name!r} of {output.node_type!r} gives label {output.label!r} away: one "
+            "follows from the other in all training rows. Leave it out of the features, unless it is known "
+            "at the time of each row."
+            for name in dict.fromkeys(names[i] for i in found)
+        ]
 
     def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
         rows, positions = self.target.seeds, getattr(self.target.splits, split)
