@@ -448,7 +448,8 @@ def _chosen_types(
     if chosen == "auto":
         if option == "degree_inputs":
             return frozenset(target.output.ends) if target.output.links else frozenset()
-        return target.types_with_rows(bundle) if model_class.reads_messages else frozenset()
+        reads = getattr(model_class, "reads_messages", True)
+        return target.types_with_rows(bundle) if reads else frozenset()
     if isinstance(chosen, bool):
         return frozenset(bundle.node_types) if chosen else frozenset()
     return frozenset(chosen)

@@ -9,7 +9,7 @@ import pytest
 
 import raygnn
 import raygnn.train
-from raygnn.data.synthetic.rating_graphs import likes
+from raygnn.data.synthetic.link_graphs import likes
 from raygnn.data.tables.graph_tables import write_tables
 from tests.small_runs import small_config
 

@@ -104,8 +104,8 @@ class NodeClassification(LabelTask[NodeBatch]):
         names = names or [f"{info.name}[{i}]" for i in range(info.width)]
         return [
             f"column {name!r} of {output.node_type!r} gives label {output.label!r} away: one "
-            "follows from the other in all training rows. Leave it out of the features, unless it is known "
-            "at the time of each row."
+            "follows from the other in all training rows. Leave it out of the features, unless it "
+            "is known at the time of each row."
             for name in dict.fromkeys(names[i] for i in found)
         ]
 
