@@ -238,7 +238,8 @@ def _program(
             f"model.type={name!r} is invalid for export: a program takes the features of nodes and "
             "the ends of edges, of several types by the encoder Hetero. This model reads learned "
             "rows of nodes, columns of edges or relative times, or is another one of several "
-            "types. Use predict and embed, or raygnn.serve.",
+            "types. Use predict and embed, or raygnn.serve, or train a model of links with "
+            "model.args.node_embeddings: false.",
             id="model-export-inputs",
         )
     plain = _plain_hetero(model, spec) if is_hetero else _plain(model, spec, name)

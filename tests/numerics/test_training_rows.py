@@ -392,7 +392,8 @@ def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
         temporal = {"until": {"test": "soon"}}
         raygnn.train.fit(_config(tmp_path, graph, sampling={"temporal": temporal}))
     with raises("sampling-window-unit", 5, "dates"):
-        raygnn.train.fit(_config(tmp_path, graph, sampling={"temporal": {"window": 5}}))
+        window = {"temporal": {"window": 5}}
+        raygnn.train.fit(_config(tmp_path / "window", graph, sampling=window))
     with raises("infer-rows-times", "a number", "dates"):
         result.model.predict(graph, rows={"id": [1], "time": [5]})
     with raises("infer-ids-unknown", NUM_USERS):

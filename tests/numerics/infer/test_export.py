@@ -171,7 +171,7 @@ def test_a_program_of_links_gives_the_rows_of_both_ends(tmp_path):
         data__splits={"type": "hash"},
         data__reverse_edges=True,
         task={"type": "link_prediction", "args": {"edge_type": "user__buys__item"}},
-        model={"type": "Hetero", "args": {"hidden_channels": 8}},
+        model={"type": "Hetero", "args": {"hidden_channels": 8, "node_embeddings": False}},
     )
     graph = shop(0, 60, 40)
     model = raygnn.train.fit(config, data=graph).model

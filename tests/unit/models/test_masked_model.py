@@ -42,7 +42,9 @@ OURS = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer]
 def masked(encoder: nn.Module, batch: NodeBatch) -> MaskedModel:
     target = batch.node_type
     model = NodePredictor(GraphEncoder(encoder), target).eval()
-    return MaskedModel(model, batch, nn.Identity())
+    return MaskedModel(
+        model, batch, lambda rows: model.readout(rows[target][batch.seed_index]).float()
+    )
 
 
 def under(model: MaskedModel, mask: Tensor, x: Tensor | None = None) -> Tensor:

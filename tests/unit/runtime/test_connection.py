@@ -15,6 +15,11 @@ from raygnn.runtime import connection
 from tests.errors import assert_reports
 
 
+@pytest.fixture(autouse=True)
+def _no_ray_yet(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+
 @pytest.mark.parametrize(
     ("error", "raised"),
     [
