@@ -344,6 +344,8 @@ def _defining(config: Config) -> dict[str, Any]:
             parent.pop(path[-1], None)
     if not config.tasks:  # as in configs of older versions
         del defining["tasks"]
+    if config.training.matmul_precision is None:
+        del defining["training"]["matmul_precision"]
     splits = ("train", "val", "test")
     defining["loader"] = {s: {"batch_size": config.loader_plan(s).batch_size} for s in splits}
     if config.loader.balances_seeds:

@@ -146,6 +146,11 @@ class Training(Section):
         default="fp32",
         description="Number format: one name, or a map of formats for param, buffer and input.",
     )
+    matmul_precision: Literal["highest", "high", "medium"] | None = Field(
+        default=None,
+        description="Precision of products of float32 matrices, as torch names it: high is TF32, "
+        "medium is bfloat16. null is high on a GPU, and leaves a CPU as it is.",
+    )
     compile: bool = Field(
         default=False, description="Compile the model with torch.compile; needs a C++ compiler."
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from raygnn.config import Component, LoadedConfig, build
+from raygnn.config import Component, Config, LoadedConfig, build
 from raygnn.config.training_section import PrecisionMap
 from raygnn.errors import ConfigError, ResourceError, TrainingError
 from raygnn.loops.batch_statistics import BatchStatistics
@@ -89,6 +89,11 @@ class Precision:
                 edges.columns[name] = _cast(edges.columns[name], dtype)
 
 
+def matmul_precision(config: Config, device: torch.device) -> str | None:
+    """Precision of float32 products on a device; None is torch's setting."""
+    return config.training.matmul_precision or ("high" if device.type == "cuda" else None)
+
+
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """Float64 is somebody's choice, and stays unless less than float32 is wanted."""
     is_wide = tensor.dtype == torch.float64 and dtype == torch.float32
@@ -151,6 +156,8 @@ class Optimization:
         configure: Configure = lambda module: None,
     ) -> None:
         config = loaded.config
+        if chosen := matmul_precision(config, device):
+            torch.set_float32_matmul_precision(chosen)
         self.module = module.to(device)
         self._precision = Precision(config.training.precision, device)
         self._precision.apply(self.module)

@@ -90,18 +90,20 @@ def keep_freed_memory() -> bool:
 def process_prepared(loaded: LoadedConfig) -> Iterator[None]:
     """While it lasts, this process is as the config wants it; see `prepare_process`.
 
-    For what is called in the middle of a user's program: random states, determinism and the number
-    of threads are put back.
+    For what is called in the middle of a user's program: random states, determinism, precision and
+    the number of threads are put back.
     """
     state, num_threads = random_state(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    matmul_precision = torch.get_float32_matmul_precision()
     try:
         prepare_process(loaded)
         yield
     finally:
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.set_num_threads(num_threads)
+        torch.set_float32_matmul_precision(matmul_precision)
         restore_random_state(state)
 
 

@@ -13,6 +13,7 @@ import torch
 
 from raygnn.console import count, prints_lines, say, show_duration, show_performance
 from raygnn.loops.callbacks import Callback
+from raygnn.loops.optimization import matmul_precision
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.sampling.joint_batches import JointBatches
 
@@ -41,6 +42,8 @@ class Progress(Callback):
     def on_train_start(self, engine: Engine) -> None:
         if engine.context.rank == 0:
             where = f"{engine.context.world_size} worker(s), {engine.context.device}"
+            if chosen := matmul_precision(engine.config, engine.context.device):
+                where += f", matmul_precision {chosen}"
             say(
                 f"training on {where}: {num_parameters(engine):,} parameters, "
                 f"{show_global_batch(engine)}, {count(engine.steps_per_epoch, 'step')} an epoch",

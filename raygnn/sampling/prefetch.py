@@ -17,6 +17,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Record = TypeVar("Record", bound=TensorRecord)
 
+_ALIGNMENT = 256  # bytes, as of a device's own allocations
+
 
 def map_ahead(
     make: Callable[[Item], Result],
@@ -80,27 +82,49 @@ class DeviceCopies:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
-    def begin(self, batch: Record) -> tuple[Record, torch.cuda.Event]:
-        """The batch on the device, to be read only once the event has happened."""
-
-        def copied(tensor: Tensor) -> Tensor:
-            return tensor.pin_memory().to(self._device, non_blocking=True)
-
+    def begin(self, batch: Record) -> tuple[Record, Tensor, torch.cuda.Event]:
+        """The batch on the device, its memory there, and when it may be read."""
         with torch.cuda.stream(self._stream):
-            moved = batch.apply(copied)
-            return moved, self._stream.record_event()
+            moved, arena = copied_together(batch, self._device)
+            return moved, arena, self._stream.record_event()
 
-    def finish(self, copy: tuple[Record, torch.cuda.Event]) -> Record:
+    def finish(self, copy: tuple[Record, Tensor, torch.cuda.Event]) -> Record:
         """The batch of `begin`, for the current stream of the caller, which waits on the device.
 
         Its memory stays until that stream is done with it.
         """
-        batch, copied = copy
+        batch, arena, copied = copy
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(copied)
+        arena.record_stream(stream)
+        return batch
 
-        def used(tensor: Tensor) -> Tensor:
-            tensor.record_stream(stream)
-            return tensor
 
-        return batch.apply(used)
+def copied_together(record: Record, device: torch.device) -> tuple[Record, Tensor]:
+    """A record on a device by one copy of one page-locked buffer, however many tensors it has.
+
+    Returns:
+        The record, whose tensors are views of the buffer there, and that buffer, in bytes.
+    """
+    starts: dict[int, int] = {}
+    tensors: list[Tensor] = []
+    num_bytes = 0
+
+    def place(tensor: Tensor) -> Tensor:
+        nonlocal num_bytes
+        starts[id(tensor)] = num_bytes
+        tensors.append(tensor)
+        num_bytes += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return tensor
+
+    record.apply(place)
+    arena = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def part_of(buffer: Tensor, tensor: Tensor) -> Tensor:
+        start = starts[id(tensor)]
+        return buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+
+    for tensor in tensors:
+        part_of(arena, tensor).copy_(tensor)
+    there = arena.to(device, non_blocking=True)
+    return record.apply(lambda tensor: part_of(there, tensor)), there

@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import importlib.util
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def _change_torch() -> None:
     answers = {
         **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), True),
         **dict.fromkeys(("_lazy_init", "set_device", "manual_seed", "manual_seed_all")),
-        **dict.fromkeys(("synchronize", "set_rng_state", "empty_cache")),
+        **dict.fromkeys(("synchronize", "set_rng_state", "empty_cache", "_sleep")),
         **{"device_count": 1, "current_device": 0, "get_device_name": "pretended"},
         **{"max_memory_allocated": 1 << 20, "reset_peak_memory_stats": None},
         **{"mem_get_info": (1 << 34, 1 << 34), "is_current_stream_capturing": False},
@@ -185,3 +186,22 @@ def _caller() -> str:
     frames = [f for f in traceback.extract_stack() if f"{os.sep}raygnn{os.sep}" in f.filename]
     last = [f"{f.filename.rpartition(os.sep + 'raygnn' + os.sep)[2]}:{f.lineno}" for f in frames]
     return " in " + " < ".join(reversed(last[-3:])) if last else ""
+
+
+def main() -> None:
+    """Runs Python with the device: -m MODULE, -c PROGRAM or a script, and its arguments."""
+    load(build(Path(__file__).parents[2] / "build" / "pretended_gpu"))
+    kind, *rest = sys.argv[1:]
+    if kind == "-c":
+        exec(rest[0], {"__name__": "__main__"})
+    elif kind == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [kind, *rest]
+        sys.path.insert(0, str(Path(kind).resolve().parent))
+        runpy.run_path(kind, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

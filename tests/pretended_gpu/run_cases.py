@@ -42,6 +42,7 @@ def run(case: Case, folder: Path, graphs: Path, *, use_gpu: bool) -> dict[str, f
             "scaling__use_gpu": use_gpu,
             "data__uri": str(graphs / case.graph),
             "training__max_steps": _STEPS,
+            "training__matmul_precision": "highest",
             "training__validate_every": {"steps": _STEPS},
             "data__splits": None if case.graph == "films" else _SPLITS,
             **case.changes,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from raygnn.config import load_config
-from raygnn.loops.optimization import Optimization, Precision
+from raygnn.loops.optimization import Optimization, Precision, matmul_precision
 from raygnn.sampling import NodeBatch
 from tests.batches import batch_of
 from tests.errors import raises
@@ -124,3 +124,20 @@ def test_gradients_whose_squares_overflow_are_clipped(sparse):
     assert _clip(parts, 1) == pytest.approx(2.0**0.5 * 1e30)
     table = parts.module[0].weight.grad
     assert (table.to_dense() if sparse else table).norm() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "device", "expected"),
+    [(None, "cuda", "high"), (None, "cpu", None), ("medium", "cpu", "medium")],
+)
+def test_float32_products_are_rounded_on_gpus_unless_the_config_says_otherwise(
+    setting, device, expected
+):
+    loaded = load_config({"training": {"matmul_precision": setting}})
+    assert matmul_precision(loaded.config, torch.device(device)) == expected
+    before = torch.get_float32_matmul_precision()
+    try:
+        Optimization(nn.Linear(2, 1), loaded, CPU, _sgd)
+        assert torch.get_float32_matmul_precision() == (setting or before)
+    finally:
+        torch.set_float32_matmul_precision(before)

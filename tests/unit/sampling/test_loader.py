@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from raygnn.sampling import (
     NeighborSampler,
     NodeBatch,
 )
+from raygnn.sampling.prefetch import copied_together
 from tests.batches import check_ids, is_same
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
@@ -363,6 +365,24 @@ def test_seeds_are_checked():
         _loader(node_type="user")
     with raises("sampling-seeds-range", 1, 2, 200):
         _loader(seeds=np.array([1, 200]))
+
+
+def test_a_batch_is_copied_in_one_piece():
+    """Also empty tensors, slices, a tensor that it has twice, and types of any width."""
+    batch = _loader().make(0, 0)
+    nodes = batch.nodes[NODE]
+    flags = torch.arange(7) % 2 == 0
+    odd = {"flags": flags, "again": flags, "none": torch.empty(0, 3), "every": torch.arange(9)[::2]}
+    record = replace(batch, nodes={NODE: replace(nodes, columns={**nodes.columns, **odd})})
+    moved, arena = copied_together(record, torch.device("cpu"))
+    expected, found = [], []
+    record.apply(lambda tensor: expected.append(tensor) or tensor)
+    moved.apply(lambda tensor: found.append(tensor) or tensor)
+    assert len(found) == len(expected)
+    for own, copy in zip(expected, found, strict=True):
+        assert own.dtype == copy.dtype
+        assert torch.equal(own, copy)
+        assert copy.untyped_storage().data_ptr() == arena.untyped_storage().data_ptr()
 
 
 class _Copies:
