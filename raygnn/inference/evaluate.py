@@ -15,7 +15,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.open_graph import OpenGraph
-from raygnn.inference.set_up import set_up_task, with_rows_of
+from raygnn.inference.set_up import set_up_task
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.process import process_prepared
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
@@ -72,7 +72,7 @@ def evaluate_model(
             others = [each for each in saved.tasks if each.task != saved.task]
             task.share_encoder([task, *(set_up_task(each, fitted, device) for each in others)])
         try:
-            task.model = with_rows_of(model, saved.spec, fitted)
+            task.model = model
             found = evaluate(task, name, None, task.build_metrics())
         finally:
             task.close()

@@ -55,7 +55,7 @@ from raygnn.inference.node_tables import NodeTables, check_finite, cut
 from raygnn.inference.pyg_graph import pyg_graph
 from raygnn.inference.row_tables import find_rows, with_times
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
-from raygnn.inference.set_up import loader_options, set_up_task, with_rows_of
+from raygnn.inference.set_up import loader_options, set_up_task
 from raygnn.inference.table import Table
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
@@ -102,7 +102,7 @@ class OpenGraph:
         self._times = find_seed_times(saved, self.bundle, as_of)
         self._source = source
         self._read_columns = None if source is None else cache(source.columns)
-        self._model = with_rows_of(model, saved.spec, self.bundle)
+        self._model = model
         self.saved = saved
         self._loaded = saved.loaded
         output, evaluation = saved.spec.output, saved.loaded.config.training.eval

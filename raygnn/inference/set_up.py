@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import redact
 from raygnn.data.partition.part import Outline
 from raygnn.errors import CheckpointError, ConfigError
-from raygnn.loops.model_spec import ModelSpec, ids_digest
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.several_tasks.task import weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
@@ -74,22 +72,6 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
             id="infer-no-encoder",
         )
     return model.float().eval().to(task.env.device)
-
-
-def with_rows_of(model: nn.Module, spec: ModelSpec, bundle: Bundle) -> nn.Module:
-    """The model; if the graph has other nodes than training, a copy without their learned rows."""
-    others = [
-        name
-        for name in spec.identified_types
-        if spec.node_types[name].identified != ids_digest(bundle.ids(name))
-    ]
-    if not others:
-        return model
-    model = copy.deepcopy(model)
-    encoder: Any = model.encoder
-    for name in others:
-        encoder.module.node_rows.forget(name)
-    return model
 
 
 def loader_options(env: TaskEnvironment) -> dict[str, Any]:

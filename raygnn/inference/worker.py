@@ -24,7 +24,7 @@ from raygnn.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbe
 from raygnn.inference.job import EdgeRequest, InferenceJob, NodeRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.node_tables import NodeTables, cut
-from raygnn.inference.set_up import load_module, set_up_task, with_rows_of
+from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.process import prepare_process
 from raygnn.loops.task import Task
@@ -98,7 +98,7 @@ def _set_up(job: InferenceJob, context: WorkerContext) -> tuple[Task, nn.Module]
     opened = (Bundle if job.parts is None else Outline).open(job.bundle_path)
     bundle = job.model.fitted(opened)
     task = set_up_task(job.model, bundle, context.device, job.parts)
-    model = with_rows_of(load_module(job.model, task), job.model.spec, bundle)
+    model = load_module(job.model, task)
     if job.addition is not None:
         task.env = replace(task.env, bundle=ExtendedBundle(bundle, job.addition))
     return task, model

@@ -144,14 +144,14 @@ class BlockEncoder(nn.Module, ABC):
 
     @property
     def identified_types(self) -> frozenset[str]:
-        """Node types whose nodes have learned rows in the output, see `add_node_rows`."""
+        """Node types whose nodes have learned rows that `add_node_rows` adds to the output."""
         return frozenset()
 
     def add_node_rows(self, out: Rows, n_id: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
-        """Completes the output by learned rows of nodes and of their neighbors.
+        """Adds learned rows of nodes and of their neighbors to the output.
 
         Args:
-            out: by node type, [num_dst, channels], what `readout` gives.
+            out: by node type, [num_dst, out_channels], what `readout` gives.
             n_id: int64 [num_src], dense ids of the last block's sources, of `identified_types`.
             block: the last one.
         """
@@ -240,9 +240,10 @@ class BlockEncoder(nn.Module, ABC):
             rows = self.forward_layer(i, rows, block)
             outputs.append(_first(rows, num_seeds))
         out, last = self.readout(outputs), blocks[-1]
-        assert isinstance(last, HeteroBlock)
-        of_last = {name: ids[: last.num_src.get(name, 0)] for name, ids in (n_id or {}).items()}
-        out = self.add_node_rows(out, of_last, last)
+        if n_id:
+            assert isinstance(last, HeteroBlock)
+            n_id = {name: ids[: last.num_src.get(name, 0)] for name, ids in n_id.items()}
+            out = self.add_node_rows(out, n_id, last)
         return keep_in_graph(out, self._kept_parameters())
 
     def _first_inputs(self, x: Mapping[str, Features]) -> Mapping[str, Any]:

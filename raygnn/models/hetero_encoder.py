@@ -31,6 +31,9 @@ from raygnn.models.sparse_input import Features, ProjectedRows, dropout, formed
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
 
+#: On what `add_node_rows` adds of the neighbors, in training.
+_MESSAGE_DROPOUT = 0.3
+
 
 class HeteroOptions(StackOptions):
     """Options shared by all encoders, plus:
@@ -38,17 +41,16 @@ class HeteroOptions(StackOptions):
     Attributes:
         sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad,
             RowWiseAdagrad and plain SGD take them.
-        node_embeddings: node types whose nodes have a learned row, in the second half of the
-            output; the layers give the first half. true is all. auto is the type of the targets in
-            link prediction between two node types, with one relation and at least 5 training links
-            per target. A new node has a row of zeros.
+        node_embeddings: node types whose nodes have a learned row in the output, besides what the
+            layers give; true is all. auto is the type of the targets in link prediction with one
+            relation. A new node has no row, and nothing is added.
         degree_inputs: node types for which log(1 + number of neighbors), by edge type, is added
             to the last layer; true is all. auto is both ends in link prediction.
     """
 
     jump: Literal["cat", "max", "lstm"] | None = None
     sparse_embeddings: bool = False
-    node_embeddings: Literal["auto"] | bool | list[str] = "auto"
+    node_embeddings: Literal["auto"] | bool | list[str] = False
     degree_inputs: Literal["auto"] | bool | list[str] = False
 
 
@@ -123,19 +125,13 @@ class HeteroEncoder(BlockEncoder):
         self.activations = nn.ModuleList(ACTIVATIONS[activation]() for _ in range(num_layers))
         if jump is not None:
             self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)
-        identified = self._chosen(self.options.node_embeddings)
-        #: width of the learned rows in the output
-        self.row_channels = out_channels // 2 if identified else 0
         head_channels = hidden_channels * (num_layers if jump == "cat" else 1)
         self.heads = ModuleDict(
-            {
-                name: nn.Linear(head_channels, out_channels - self.row_channels)
-                for name in self.node_types
-            }
+            {name: nn.Linear(head_channels, out_channels) for name in self.node_types}
         )
         self.node_rows = NodeRows(
-            {name: num_nodes[name] for name in identified if self.row_channels},
-            self.row_channels,
+            {name: num_nodes[name] for name in self._chosen(self.options.node_embeddings)},
+            out_channels,
             sparse=self.options.sparse_embeddings,
         )
         #: [number of edge types into the node type, hidden_channels] by node type
@@ -171,29 +167,32 @@ class HeteroEncoder(BlockEncoder):
 
     @property
     def identified_types(self) -> frozenset[str]:
-        """Node types whose nodes have learned rows in the output, see `add_node_rows`."""
+        """Node types whose nodes have learned rows that `add_node_rows` adds to the output."""
         return frozenset(self.node_rows.tables.keys())
 
     def add_node_rows(self, out: Rows, n_id: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
-        """Appends r_i plus, of each edge type, the sum of r_j / sqrt(n_i) over n_i neighbors j.
+        """Adds r_i, and of each edge type the sum of r_j / sqrt(d_i) over the neighbors j.
 
-        A target is thus scored by its own row, and an anchor asks for it by the rows of its
-        targets, as a linear auto-encoder does. n_i counts the neighbors in the block: with the
-        degree in its place, the noise of sampling would grow with the degree.
+        A node is thus scored by its own row, and asks for targets by those that it is linked to, as
+        a linear auto-encoder does. Of sampled neighbors the mean is taken, times sqrt(d_i).
         """
-        if not self.row_channels:
+        if not n_id:
             return out
         rows = {name: self.node_rows(name, ids) for name, ids in n_id.items()}
-        found = {name: functional.pad(x, (0, self.row_channels)) for name, x in out.items()}
-        for name, x in found.items():
-            parts = [rows[name][: len(x)]] if name in rows else []
-            for edge_type, edges in block.blocks.items():
-                if edge_type[2] == name and edge_type[0] in rows and edges.num_edges:
-                    total = segment_sum(rows[edge_type[0]], Adjacency.of(edges))
-                    num_neighbors = edges.dst_ptr.diff().clamp(min=1).to(total.dtype)
-                    parts.append(total * num_neighbors.rsqrt().unsqueeze(1))
-            if parts:
-                found[name] = torch.cat([out[name], sum(parts).to(x.dtype)], dim=1)
+        found = {
+            name: x + rows[name][: len(x)].to(x.dtype) if name in rows else x
+            for name, x in out.items()
+        }
+        for edge_type, edges in block.blocks.items():
+            source, _, target = edge_type
+            if source in rows and target in found and edges.num_edges:
+                total = segment_sum(rows[source], Adjacency.of(edges))
+                num_taken = edges.dst_ptr.diff().clamp(min=1)
+                scale = edges.dst_degree.sqrt() / num_taken
+                messages = functional.dropout(
+                    total * scale.to(total.dtype).unsqueeze(1), _MESSAGE_DROPOUT, self.training
+                )
+                found[target] = found[target] + messages.to(found[target].dtype)
         if not self.options.normalize_output:
             return found
         return {name: functional.normalize(x, dim=-1) for name, x in found.items()}

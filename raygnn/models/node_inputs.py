@@ -18,8 +18,8 @@ from raygnn.models.sparse_input import Features, ProjectedRows, apply_linear, fo
 RowSource = Callable[[Tensor], Tensor]
 
 _DRAWN_TOGETHER = 16
-#: Rows are this many times their parameters, and so change as much faster with Adam.
-_ROW_RATE = 1.6
+#: Share of the nodes of a training batch that have no rows in the output.
+_ROW_DROPOUT = 0.1
 
 
 class EmbeddingTable(nn.Module):
@@ -206,7 +206,10 @@ class NodeInputs(nn.Module):
 
 
 class NodeRows(nn.Module):
-    """Learned rows of nodes in the output of an encoder, of unit length on average at first.
+    """Learned rows of nodes that are added to what an encoder gives.
+
+    In training a tenth of the nodes, drawn at random, have none, so that the model can predict
+    nodes without rows.
 
     Args:
         num_nodes: nodes that have rows, by node type; nodes with larger ids have none.
@@ -221,9 +224,6 @@ class NodeRows(nn.Module):
         self.tables = ModuleDict(
             {name: EmbeddingTable(num, channels, sparse=sparse) for name, num in num_nodes.items()}
         )
-        with torch.no_grad():
-            for table in self.tables.values():
-                table.rows.weight.div_(_ROW_RATE)
         self._forgotten: set[str] = set()
 
     def forget(self, name: str) -> None:
@@ -236,7 +236,9 @@ class NodeRows(nn.Module):
         assert isinstance(table, EmbeddingTable)
         has_row = n_id < (0 if name in self._forgotten else table.num_nodes)
         rows: Tensor = table(torch.where(has_row, n_id, 0))
-        return rows * (_ROW_RATE * has_row).unsqueeze(1)
+        if self.training:
+            has_row = has_row & (torch.rand(n_id.shape, device=n_id.device) >= _ROW_DROPOUT)
+        return rows * has_row.unsqueeze(1)
 
 
 #: Rows of a block. Nodes whose ids are near often are wanted together: blocks spread them.

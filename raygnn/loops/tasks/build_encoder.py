@@ -25,7 +25,7 @@ from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.data.transforms.state import FittedFeature, Transforms
 from raygnn.errors import ConfigError, DataError
-from raygnn.loops.model_spec import ModelSpec, NodeInput, TimeInput, edge_widths
+from raygnn.loops.model_spec import ModelSpec, NodeInput, TimeInput, edge_widths, ids_digest
 from raygnn.loops.tasks.build_sampler import find_fanouts
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.encoder import MLP, Encoder
@@ -223,6 +223,13 @@ def build_encoder(
             model = _with_types_of(spec, model, model_class)
     else:
         injected["in_channels"] = next(iter(widths.values()))
+    if spec.identified_types and not bundle.fingerprint:
+        raise ConfigError(
+            "model.args.node_embeddings is invalid for raygnn.load: the model learned rows of the "
+            "nodes of its graph, and raygnn.load knows no graph. Use raygnn infer, or train with "
+            "node_embeddings: false.",
+            id="model-node-rows-load",
+        )
     encoder = build(model, "model", loaded.allow_modules, **injected)
     if isinstance(encoder, HeteroEncoder):
         if encoder.embedded_types != spec.embedded_types:
@@ -233,6 +240,9 @@ def build_encoder(
                 "it reads none.",
                 id="model-rows-unsaid",
             )
+        for name in spec.identified_types:
+            if spec.node_types[name].identified != ids_digest(bundle.ids(name)):
+                encoder.node_rows.forget(name)
         for name in spec.embedded_types:
             categories.pop(name, None)
     whole = GraphEncoder(
@@ -443,13 +453,13 @@ def _chosen_types(
     assert isinstance(model_class, type)
     if not _has_option(model_class, option):
         return frozenset()
-    default = "auto" if option == "node_embeddings" else False
-    chosen = loaded.config.model.args.get(option, default)
+    chosen = loaded.config.model.args.get(option, False)
     if chosen == "auto":
         if option == "degree_inputs":
             return frozenset(target.output.ends) if target.output.links else frozenset()
-        reads = getattr(model_class, "reads_messages", True)
-        return target.types_with_rows(bundle) if reads else frozenset()
+        # Rows would recommend the targets of other relations, which may exclude each other.
+        is_one_relation = len(target.output.links) == 1
+        return frozenset(target.output.ends[-1:]) if is_one_relation else frozenset()
     if isinstance(chosen, bool):
         return frozenset(bundle.node_types) if chosen else frozenset()
     return frozenset(chosen)

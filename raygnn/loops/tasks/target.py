@@ -128,10 +128,6 @@ class TaskTarget(ABC):
         """Rows that features are standardized by, and that transforms are fitted on."""
         return FitRows()
 
-    def types_with_rows(self, bundle: Bundle) -> frozenset[str]:
-        """Node types that have learned rows in the output with `node_embeddings: auto`."""
-        return frozenset()
-
     def reads_training_table(self) -> bool:
         """Whether seeds are rows of a training table."""
         return False

@@ -128,9 +128,9 @@ def test_equal_embeddings_go_by_id(link_model, tmp_path, monkeypatch):
     # All items have one embedding: whatever the order of the table, ids ascend.
     from raygnn.models.hetero_attention import HGT
 
-    forward = HGT.add_node_rows
+    forward = HGT.readout
     monkeypatch.setattr(
-        HGT, "add_node_rows", lambda *args: {t: x * 0 + 1 for t, x in forward(*args).items()}
+        HGT, "readout", lambda *args: {t: x * 0 + 1 for t, x in forward(*args).items()}
     )
     written = _top_k(link_model, tmp_path / "out", 4, [5, 6])
     found = read(written, "neighbors")

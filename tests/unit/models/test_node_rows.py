@@ -12,14 +12,13 @@ from raygnn.models import Hetero
 from raygnn.models.exact import ExactOptions, exact_inference
 from tests.unit.models.hetero_graph import EDGE_TYPES, IN_CHANNELS, NUM_NODES, random_hetero_graph
 
-OUT = 5
 GRAPH = random_hetero_graph()
 IDS = {name: torch.arange(num) for name, num in NUM_NODES.items()}
 
 
 def _encoder(**args: Any) -> Hetero:
     torch.manual_seed(0)
-    encoder = Hetero(IN_CHANNELS, OUT, 8, 2, edge_types=EDGE_TYPES, num_nodes=NUM_NODES, **args)
+    encoder = Hetero(IN_CHANNELS, 3, 8, 2, edge_types=EDGE_TYPES, num_nodes=NUM_NODES, **args)
     for weight in encoder.degree_weights.values():
         torch.nn.init.normal_(weight)
     return encoder.eval()
@@ -57,27 +56,33 @@ def test_blocks_and_exact_inference_give_the_rows_of_the_full_graph(
         torch.testing.assert_close(rows, expected[name])
 
 
-def test_the_second_half_of_the_output_is_a_row_and_the_scaled_sum_of_those_of_neighbors() -> None:
+def test_the_output_gains_a_row_and_the_scaled_sum_of_those_of_neighbors() -> None:
     encoder = _encoder(node_embeddings=["item"])
-    found = _encode(encoder)
-    rows = encoder.node_rows("item", IDS["item"])
-    expected = {name: torch.zeros(num, rows.shape[1]) for name, num in NUM_NODES.items()}
-    expected["item"] += rows
+    plain, found = _encode(encoder, {}), _encode(encoder)
+    rows = encoder.node_rows.tables["item"].rows.weight
+    gained = {name: torch.zeros(num, 3) for name, num in NUM_NODES.items()}
+    gained["item"] += rows
     for edge_type, edges in GRAPH.in_edges().items():
         if edge_type[0] == "item":
             for node in range(NUM_NODES[edge_type[2]]):
                 sources = edges.indices[edges.indptr[node] : edges.indptr[node + 1]]
                 if len(sources):
                     total = rows[torch.from_numpy(sources).long()].sum(0)
-                    expected[edge_type[2]][node] += total / len(sources) ** 0.5
-    for name, out in found.items():
-        torch.testing.assert_close(out[:, OUT - rows.shape[1] :], expected[name])
+                    gained[edge_type[2]][node] += total / len(sources) ** 0.5
+    for name, rows_of in found.items():
+        torch.testing.assert_close(rows_of - plain[name], gained[name])
 
 
-def test_new_nodes_and_those_of_other_graphs_have_rows_of_zeros() -> None:
+def test_new_nodes_have_no_row_and_training_drops_some() -> None:
     rows = _encoder(node_embeddings=["item"]).node_rows
     num = NUM_NODES["item"]
-    assert (rows("item", torch.tensor([0, num - 1])) != 0).all()
-    assert (rows("item", torch.tensor([num, num + 7])) == 0).all()
+    known = rows("item", torch.tensor([0, num - 1]))
+    new = rows("item", torch.tensor([num, num + 7]))
+    assert (known != 0).all()
+    assert (new == 0).all()
+    rows.train()
+    dropped = (rows("item", torch.zeros(4000, dtype=torch.int64)) == 0).all(dim=1)
+    assert 0.07 < dropped.float().mean() < 0.13
+    rows.eval()
     rows.forget("item")
     assert (rows("item", torch.tensor([0])) == 0).all()

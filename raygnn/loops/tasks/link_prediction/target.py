@@ -78,8 +78,6 @@ class LinkOutput(Output):
         return super().of_content({**content, "edge_types": edge_types})
 
 
-#: Training links per target from which on targets have learned rows by default.
-_LINKS_PER_ROW = 5
 _INNER_PRODUCT = Component(type="inner_product")
 
 
@@ -307,19 +305,6 @@ class LinkTarget(TaskTarget):
             return FitRows()
         times, unit = self.splits["train"].times, time_unit_of(bundle, self.links[0])
         return FitRows.until_last(times, unit)
-
-    def types_with_rows(self, bundle: Bundle) -> frozenset[str]:
-        """The targets, if the links are enough to learn a row of each.
-
-        With several relations, rows would recommend the targets of the other ones, which may
-        exclude each other.
-        """
-        anchor_type, target_type = self.node_types
-        if len(self.edge_types) > 1 or anchor_type == target_type:
-            return frozenset()
-        num_links = self.splits["train"].num_links
-        enough = num_links >= _LINKS_PER_ROW * bundle.num_nodes(target_type)
-        return frozenset([target_type]) if enough else frozenset()
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
         sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in self.splits.items())
