@@ -20,9 +20,14 @@ from raygnn.data.convert.label_query import TARGET, LabelQuery, table_names
 from raygnn.data.filesystem import is_remote, join, open_fs, read_text, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, manifest_folder, manifest_uri
 from raygnn.data.splits import SPLIT_NAMES
-from raygnn.data.tables.csv_tables import CsvSniff, arrow_type, read_batches, read_header, unify
-from raygnn.data.tables.csv_tables import sniff as sniff_csv
-from raygnn.data.tables.files import is_parquet, list_files, open_parquet, write_parquet
+from raygnn.data.tables.csv_tables import CsvSniff, read_header, read_together
+from raygnn.data.tables.files import (
+    is_parquet,
+    list_files,
+    open_parquet,
+    read_parquet,
+    write_parquet,
+)
 from raygnn.data.transforms.values import is_text_type, parsed_times
 from raygnn.errors import ConfigError, DataError
 
@@ -450,18 +455,10 @@ def _connect() -> duckdb.DuckDBPyConnection:
 def _read(uris: Sequence[str]) -> pa.Table:
     """All rows of a table that DuckDB does not read by itself."""
     if is_parquet(uris[0]):
-        parts = []
-        for uri in uris:
-            with open_parquet(uri) as file:
-                parts.append(file.read())
-        return pa.concat_tables(parts, promote_options="permissive")
-    shapes = [sniff_csv(CsvSniff(uri, uri, read_header(uri, uri))) for uri in uris]
-    types = {
-        column: arrow_type(unify([shape.kinds.get(column, "null") for shape in shapes]))
-        for column in shapes[0].header
-    }
-    batches = [batch for uri in uris for batch in read_batches(uri, uri, types)]
-    return pa.Table.from_batches(batches, pa.schema(list(types.items())))
+        parts = [read_parquet(uri) for uri in uris]
+    else:
+        parts = read_together([CsvSniff(uri, uri, read_header(uri, uri)) for uri in uris])
+    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _declare(graph: str, manifest: Manifest, name: str, columns: _Columns, rows: pa.Table) -> None:

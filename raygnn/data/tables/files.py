@@ -296,6 +296,17 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
         ) from error
 
 
+def read_parquet(uri: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Reads a Parquet file, or some columns of it in this order.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    with open_parquet(uri) as file:
+        table = file.read(None if columns is None else list(columns))
+    return table if columns is None else table.select(columns)
+
+
 def write_parquet(table: pa.Table, uri: str) -> None:
     """Writes a table to one file, and makes its folder if needed.
 

@@ -13,7 +13,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import redact
 from raygnn.data.id_map import IdKind
 from raygnn.data.tables import csv_tables
-from raygnn.data.tables.files import TableFile, list_files, open_parquet
+from raygnn.data.tables.files import TableFile, list_files, open_parquet, read_parquet
 from raygnn.errors import DataError
 
 _EXAMPLES = 5
@@ -60,7 +60,7 @@ def read_pairs(uri: str, kinds: Sequence[IdKind], option: str) -> pa.Table:
 
 def _names(file: TableFile) -> Sequence[str]:
     if file.format == "csv":
-        return csv_tables.read_header(file.uri, file.name)
+        return csv_tables.read_header(file.uri, file.name, file.csv)
     with open_parquet(file.uri) as parquet:
         names: list[str] = parquet.schema_arrow.names
         return names
@@ -75,24 +75,12 @@ def read_columns(files: Sequence[TableFile], names: Sequence[str], place: str) -
         DataError: a file lacks a column, or cannot be read.
     """
     wanted = tuple(dict.fromkeys(names))
-    shapes = {
-        file: csv_tables.sniff(csv_tables.CsvSniff(file.uri, file.name, wanted, file.csv))
-        for file in files
-        if file.format == "csv"
-    }
-    found = []
     for file in files:
-        if shape := shapes.get(file):
-            _check_there(wanted, shape.header, file, place)
-            kinds = {n: csv_tables.unify([s.kinds[n] for s in shapes.values()]) for n in wanted}
-            types = {name: csv_tables.arrow_type(kind) for name, kind in kinds.items()}
-            batches = list(csv_tables.read_batches(file.uri, file.name, types, file.csv))
-            schema = pa.schema(list(types.items()))
-            found.append(pa.Table.from_batches([b.select(wanted) for b in batches], schema))
-            continue
-        with open_parquet(file.uri) as parquet:
-            _check_there(wanted, parquet.schema_arrow.names, file, place)
-            found.append(parquet.read(columns=list(wanted)).select(wanted))
+        _check_there(wanted, _names(file), file, place)
+    texts = [file for file in files if file.format == "csv"]
+    sniffs = [csv_tables.CsvSniff(file.uri, file.name, wanted, file.csv) for file in texts]
+    read = dict(zip(texts, csv_tables.read_together(sniffs), strict=True)) if texts else {}
+    found = [read[file] if file in read else read_parquet(file.uri, wanted) for file in files]
     return pa.concat_tables(found, promote_options="permissive")
 
 

@@ -23,13 +23,11 @@ from raygnn.data.tables.csv_tables import (
     CsvSniff,
     arrow_type,
     kind_of_values,
-    read_batches,
     read_header,
+    read_together,
     separator_of,
-    sniff,
-    unify,
 )
-from raygnn.data.tables.files import is_parquet, open_parquet, open_stream, suffix_and_format
+from raygnn.data.tables.files import is_parquet, open_stream, read_parquet, suffix_and_format
 from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError
 
@@ -152,20 +150,17 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
         DataError: a file cannot be read.
     """
     repairs: list[str] = []
-    num_rows: list[int] = []
+    is_typed = True
     if is_parquet(pattern):
-        parts = []
-        for uri in uris:
-            with open_parquet(uri) as file:
-                parts.append(file.read())
-                num_rows.append(parts[-1].num_rows)
-        table = pa.concat_tables(parts, promote_options="permissive")
+        parts = [read_parquet(uri) for uri in uris]
     else:
-        try:
-            table = _read_strictly(uris, num_rows)
+        try:  # as ingest does
+            parts = read_together([CsvSniff(uri, uri, read_header(uri, uri)) for uri in uris])
         except DataError:
-            num_rows.clear()
-            table = _read_leniently(uris, encoding, repairs, num_rows)
+            parts, is_typed = _read_leniently(uris, encoding, repairs), False
+    table = pa.concat_tables(parts, promote_options="permissive")
+    if not is_typed:
+        table = pa.table({name: _typed(table.column(name)) for name in table.column_names})
     columns = {}
     for column in table.column_names:
         values = table.column(column)
@@ -176,28 +171,20 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
     stems = [PurePosixPath(uri).name.partition(".")[0].lower() for uri in uris]
     has_split = any(column.is_split for column in columns.values())
     if "train" in stems and {*stems} <= SPLIT_CODES.keys() and not has_split:
-        splits = pa.array(np.repeat(stems, num_rows))
+        splits = pa.array(np.repeat(stems, [part.num_rows for part in parts]))
         columns["split"] = Column("split", pa.chunked_array([splits]))
         repairs.append("split is the name of the file")
     return Table(name, pattern, columns, repairs)
 
 
-def _read_strictly(uris: Sequence[str], num_rows: list[int]) -> pa.Table:
-    """Reads text files as ingest does, and counts the rows of each."""
-    shapes = [sniff(CsvSniff(uri, uri, read_header(uri, uri))) for uri in uris]
-    num_rows += [shape.num_rows for shape in shapes]
-    types = {
-        column: arrow_type(unify([shape.kinds.get(column, "null") for shape in shapes]))
-        for column in shapes[0].header
-    }
-    batches = [batch for uri in uris for batch in read_batches(uri, uri, types)]
-    return pa.Table.from_batches(batches, pa.schema(list(types.items())))
-
-
 def _read_leniently(
-    uris: Sequence[str], encoding: str | None, repairs: list[str], num_rows: list[int]
-) -> pa.Table:
-    """Reads text files of any encoding, with line breaks in fields and without broken rows."""
+    uris: Sequence[str], encoding: str | None, repairs: list[str]
+) -> list[pa.Table]:
+    """Reads text files of any encoding, with line breaks in fields and without broken rows.
+
+    Returns:
+        The rows of each file, as texts.
+    """
     parts = []
     for uri in uris:
         with open_stream(uri) as stream:
@@ -241,9 +228,7 @@ def _read_leniently(
                 f"{len(broken):,} rows left out that have another number of fields than the "
                 f"header (as {row.actual_columns} instead of {row.expected_columns})"
             )
-    num_rows += [part.num_rows for part in parts]
-    table = pa.concat_tables(parts, promote_options="default")
-    return pa.table({name: _typed(table.column(name)) for name in table.column_names})
+    return parts
 
 
 def _decoded(data: bytes, encoding: str | None, uri: str) -> tuple[str, str]:
