@@ -9,7 +9,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from importlib.util import cache_from_source
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +26,7 @@ from raygnn.models.encoder import BlockEncoder, keep_in_graph
 from raygnn.models.feature_layers import CategoryInputs, FeatureInteraction
 from raygnn.models.relative_time import RelativeTime
 from raygnn.models.sparse_input import Features, dense
-from raygnn.sampling.batch import Batch, EdgeBatch, EdgeRecord, NodeBatch, NodeRecord
+from raygnn.sampling.batch import Batch, EdgeBatch, NodeBatch, NodeRecord
 from raygnn.sampling.blocks import hetero_blocks_of
 from raygnn.sampling.sparse_features import SparseFeatures
 
@@ -92,11 +91,8 @@ class GraphEncoder(nn.Module):
             return keep_in_graph(found, own)
         rows = {n: self.embed(n, v.columns["x"]) for n, v in batch.nodes.items() if v.columns}
         rows |= self._with_times(batch, rows)
-        if isinstance(module, TypedSubgraphModule):
-            return module(batch, rows)
-        ((node_type, nodes),), (edges,) = batch.nodes.items(), batch.edges.values()
-        columns = {**nodes.columns, "x": rows[node_type]}
-        return {node_type: module(replace(nodes, columns=columns), edges)}
+        encoded: dict[str, Any] = module(batch, rows)
+        return encoded
 
     def _with_times(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Tensor]:
         """Rows followed by their columns of time and counts, of the types that have these."""
@@ -289,22 +285,25 @@ class SubgraphModule(nn.Module):
         parameters = list(inspect.signature(module.forward).parameters.values())
         self._optional = _edge_inputs(module, parameters, self.suffix)
 
-    def forward(self, nodes: NodeRecord, edges: EdgeRecord) -> Any:
+    def forward(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Any]:
         """Encodes the seeds of a batch.
 
+        Args:
+            rows: by node type, what the module reads of the nodes.
         Returns:
-            [num_seeds, channels], or a dictionary of such.
+            By node type, [num_seeds of the type, channels], or a dictionary of such.
         Raises:
             DataError: the module needs an edge column that the graph does not have.
             ConfigError: the module does not return a row per node.
         """
+        ((node_type, nodes),), (edges,) = batch.nodes.items(), batch.edges.values()
         inputs = {name: edges.columns[name] for name in self._edge_columns(edges.columns)}
-        x = nodes.columns["x"]
+        x = rows[node_type]
         x = x.to_coo() if isinstance(x, SparseFeatures) else x
         out = self.module(x, edges.edge_index, **inputs)
         if isinstance(out, Mapping):
-            return {name: self._seeds(rows, nodes) for name, rows in out.items()}
-        return self._seeds(out, nodes)
+            return {node_type: {name: self._seeds(each, nodes) for name, each in out.items()}}
+        return {node_type: self._seeds(out, nodes)}
 
     def _edge_columns(self, present: Collection[str]) -> list[str]:
         """The columns of edges that the module gets."""
@@ -375,12 +374,7 @@ class TypedSubgraphModule(SubgraphModule):
             self.module.eval()(x, edge_index, **columns)
         self.module.train(was_training)
 
-    def forward(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Tensor]:  # type: ignore[override]
-        """Encodes the seeds of a batch, by node type: [num_seeds of the type, channels].
-
-        Raises:
-            DataError, ConfigError: as of `SubgraphModule`.
-        """
+    def forward(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Any]:
         like = next(iter(batch.nodes.values())).n_id
         x = {
             name: dense(rows[name]) if name in rows else torch.zeros(0, width, device=like.device)

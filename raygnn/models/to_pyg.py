@@ -14,7 +14,12 @@ from raygnn.errors import ConfigError
 from raygnn.models.attention_encoders import GAT, AttentionEncoder, GATv2
 from raygnn.models.convolutions import GCN, GIN, GraphSAGE
 from raygnn.models.encoder import ACTIVATIONS, MLP, Encoder
-from raygnn.models.graph_encoder import EDGE_WEIGHT, GraphEncoder, SubgraphModule
+from raygnn.models.graph_encoder import (
+    EDGE_WEIGHT,
+    GraphEncoder,
+    SubgraphModule,
+    TypedSubgraphModule,
+)
 from raygnn.models.learned_rows import LightGCN
 
 _NORMS = {"batch": "BatchNorm", "layer": "LayerNorm"}
@@ -191,6 +196,7 @@ _MAKERS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     MLP: _mlp,
     LightGCN: _lightgcn,
     SubgraphModule: _wrapped,
+    TypedSubgraphModule: _wrapped,
 }
 #: Of the encoders that PyG has.
-_NAMES = [kind.__name__ for kind in _MAKERS if kind is not SubgraphModule]
+_NAMES = [kind.__name__ for kind, make in _MAKERS.items() if make is not _wrapped]

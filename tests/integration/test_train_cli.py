@@ -412,6 +412,7 @@ def test_fit_takes_a_module_or_its_class(tmp_path):
     module = Net(data.metadata(), 2)
     loaded = raygnn.load(result.path, module=module).predict(data).to_pandas()
     assert loaded.equals(expected)
+    assert result.model.to_pyg()(data.x_dict, data.edge_index_dict).shape == (60, 2)
     with raises("component-not-importable"):
         raygnn.load(result.path)
     trained = raygnn.train.fit(config, ["--run.name", "module"], data=data, model=module)

@@ -152,5 +152,6 @@ def test_a_users_module_on_the_subgraph_gives_the_rows_of_the_full_graph(
     torch.manual_seed(0)
     x, model = torch.randn(12, 5), TwoMeans()
     batch = sample(x, edge_index, seeds)
-    (nodes,), (edges,) = batch.nodes.values(), batch.edges.values()
-    torch.testing.assert_close(SubgraphModule(model)(nodes, edges), model(x, edge_index)[seeds])
+    ((name, nodes),) = batch.nodes.items()
+    found = SubgraphModule(model)(batch, {name: nodes.columns["x"]})[name]
+    torch.testing.assert_close(found, model(x, edge_index)[seeds])

@@ -15,16 +15,15 @@ from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
 from raygnn.models.graph_encoder import SubgraphModule, TypedSubgraphModule
-from raygnn.sampling.batch import EdgeRecord, NodeRecord
 from tests.batches import batch_of
 from tests.errors import raises
 
 X, EDGE_INDEX = torch.arange(10.0).view(5, 2), torch.tensor([[2, 3, 4, 4], [0, 1, 1, 2]])
 
 
-def parts(**columns: Tensor) -> tuple[NodeRecord, EdgeRecord]:
-    batch = batch_of(X, EDGE_INDEX, 2, **columns)
-    return batch.nodes["node"], batch.edges["node", "to", "node"]
+def encoded(module: nn.Module, **columns: Tensor) -> Any:
+    """What a wrapped module gives of a batch with these columns of edges."""
+    return SubgraphModule(module)(batch_of(X, EDGE_INDEX, 2, **columns), {"node": X})["node"]
 
 
 class Recorder(nn.Module):
@@ -85,7 +84,7 @@ class FeaturesOnly(nn.Module):
 @pytest.mark.parametrize("module_type", [Plain, Weighted, Anything])
 def test_the_seeds_rows_are_returned(module_type: type[Recorder]) -> None:
     module = module_type()
-    assert torch.equal(SubgraphModule(module)(*parts(edge_weight=torch.ones(4))), X[:2])
+    assert torch.equal(encoded(module, edge_weight=torch.ones(4)), X[:2])
     assert module.called["edge_index"] is EDGE_INDEX
 
 
@@ -93,7 +92,7 @@ def test_edge_columns_go_to_parameters_of_their_name() -> None:
     weight, attr = torch.rand(4), torch.rand(4, 3)
     plain, weighted, attributed = Plain(), Weighted(), NeedsAttributes()
     for module in (plain, weighted, attributed):
-        SubgraphModule(module)(*parts(edge_weight=weight, edge_attr=attr))
+        encoded(module, edge_weight=weight, edge_attr=attr)
     assert set(plain.called) == {"edge_index"}
     assert weighted.called["edge_weight"] is weight
     assert attributed.called["edge_attr"] is attr
@@ -101,12 +100,12 @@ def test_edge_columns_go_to_parameters_of_their_name() -> None:
 
 def test_an_optional_column_may_lack() -> None:
     module = Weighted()
-    SubgraphModule(module)(*parts())
+    encoded(module)
     assert module.called["edge_weight"] is None
 
 
 def test_a_dictionary_of_outputs_is_cut_by_entry() -> None:
-    out = SubgraphModule(TwoOutputs())(*parts())
+    out = encoded(TwoOutputs())
     assert out["mean"].shape == (2, 2)
     assert out["spread"].tolist() == [0.0, 2.0]
 
@@ -114,10 +113,9 @@ def test_a_dictionary_of_outputs_is_cut_by_entry() -> None:
 def test_models_of_pyg_work() -> None:
     model, weight = pyg.GCN(2, 8, 2, 3), torch.rand(4)
     expected = model(X, EDGE_INDEX, edge_weight=weight)[:2]
-    given = parts(edge_weight=weight)
-    torch.testing.assert_close(SubgraphModule(model)(*given), expected)
+    torch.testing.assert_close(encoded(model, edge_weight=weight), expected)
     conv = pyg.GCNConv(2, 3)
-    assert SubgraphModule(conv)(*given).shape == (2, 3)
+    assert encoded(conv, edge_weight=weight).shape == (2, 3)
 
 
 def test_a_forward_that_needs_something_else_is_refused() -> None:
@@ -129,14 +127,14 @@ def test_a_forward_that_needs_something_else_is_refused() -> None:
 
 def test_a_column_that_the_graph_lacks_is_named() -> None:
     with raises("model-edge-input-missing", "edge_attr"):
-        SubgraphModule(NeedsAttributes())(*parts())
+        encoded(NeedsAttributes())
 
 
 def test_an_output_without_a_row_per_node_is_refused() -> None:
     with raises("model-result", 2, 5):
-        SubgraphModule(OneRow())(*parts())
+        encoded(OneRow())
     with raises("model-result", "tuple", 5):
-        SubgraphModule(Pair())(*parts())
+        encoded(Pair())
 
 
 class Typed(nn.Module):
