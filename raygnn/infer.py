@@ -39,7 +39,6 @@ from raygnn.outputs.saved_model import SavedModel
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle
     from raygnn.data.extended_bundle import Addition
-    from raygnn.inference.new_rows import TablesSource
     from raygnn.runtime.launch_inference import Asked
 
 _USAGE = """\
@@ -179,6 +178,8 @@ def top_k(
     The other arguments and the errors are those of `predict`.
     """
 
+    from raygnn.runtime.data_source import tables_source
+
     chosen = TopKOptions.of(options)
 
     def ask(saved: SavedModel, bundle: Bundle) -> Asked:
@@ -187,8 +188,8 @@ def top_k(
             kind = bundle.id_map(chosen.ends(saved.spec)[0]).kind
             given = read_ids(fspath(given), anchors_column, kind, "--anchors")
         times = find_seed_times(saved, bundle, as_of)
-        source = None if data is not None else _source(saved)
-        read = None if source is None else source.columns
+        known = None if data is not None else tables_source(saved.loaded, saved.spec.transforms)
+        read = None if known is None else known.columns
         return TopKRequest.of(saved.spec, bundle, k, given, chosen, times, read), None
 
     how = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
@@ -206,8 +207,10 @@ def _with_new_nodes(
         DataError: rows do not fit the graph's tables.
     """
     from raygnn.inference.new_rows import check_takes_new, row_reader
+    from raygnn.runtime.data_source import tables_source
 
-    addition = row_reader(saved, bundle, _source(saved)).read_tables(uri)
+    source = tables_source(saved.loaded, saved.spec.transforms)
+    addition = row_reader(saved, bundle, source).read_tables(uri)
     new = [name for name, num_new in addition.num_new.items() if num_new]
     check_takes_new(saved, new)
     wanted = tuple(name for name in request.node_types if name in new)
@@ -221,15 +224,6 @@ def _with_new_nodes(
     nodes = {name: first[name] + np.arange(addition.num_new[name]) for name in wanted}
     times = None if request.times is None else request.times.extended(addition)
     return replace(request, node_types=wanted, nodes=nodes, times=times), addition
-
-
-def _source(saved: SavedModel) -> TablesSource | None:
-    from raygnn.inference.new_rows import TablesSource
-    from raygnn.runtime.data_source import ingest_options
-
-    uri = saved.loaded.config.data.uri
-    options = replace(ingest_options(saved.loaded), transforms=dict(saved.spec.transforms))
-    return None if uri is None else TablesSource(uri, options)
 
 
 def _infer(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
 from typing import Any
@@ -20,7 +19,6 @@ from raygnn.inference.evaluate import evaluate_model, probe_model
 from raygnn.inference.explanations import ExplainOptions, Explanations
 from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph
-from raygnn.inference.new_rows import TablesSource
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.inference.table import Table
@@ -31,7 +29,7 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.to_pyg import to_pyg
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_checks import open_outline
-from raygnn.runtime.data_source import ingest_options, open_bundle, open_tables
+from raygnn.runtime.data_source import open_bundle, open_tables, tables_source
 
 
 def load(
@@ -117,7 +115,10 @@ class TrainedModel(nn.Module):
             DataError: the graph is wrong, or does not fit the model; lists all problems.
         """
         how: dict[str, Any] = {"exact": exact, "own_batches": own_batches, "as_of": as_of}
-        source = self._source(data)
+        source = None
+        if data is None or isinstance(data, str | PathLike):
+            uri = None if data is None else fspath(data)
+            source = tables_source(self._saved.loaded, self.spec.transforms, uri)
         return OpenGraph(self._saved, self.module, self._bundle(data), source=source, **how)
 
     def extended(
@@ -290,14 +291,6 @@ class TrainedModel(nn.Module):
         name = self._saved.loaded.config.model.type
         write = export_onnx if fspath(uri).endswith(".onnx") else export_program
         write_bytes(fspath(uri), write(self.module, self.spec, name))
-
-    def _source(self, data: Any) -> TablesSource | None:
-        """The tables of a graph; None of one that was not given as tables."""
-        loaded = self._saved.loaded
-        uri = fspath(data) if isinstance(data, str | PathLike) else None
-        uri = loaded.config.data.uri if data is None else uri
-        options = replace(ingest_options(loaded), transforms=dict(self.spec.transforms))
-        return None if uri is None else TablesSource(uri, options)
 
     def _bundle(self, data: Any) -> Bundle:
         loaded, transforms = self._saved.loaded, self.spec.transforms

@@ -114,10 +114,7 @@ class EdgeTables:
 
     def batches(self) -> Iterator[EdgeBatch]:
         """All edges, on the device."""
-        last = -(-self._edges.num_edges // self.alignment)
-        with closing(self._loader.iterate(0, 0, last)) as batches:
-            for batch in batches:
-                yield batch.to(self._device)
+        return self._batches(0, self._edges.num_edges)
 
     def end_rows(self, encoder: GraphEncoder) -> tuple[Tensor, Tensor]:
         """[num_edges, channels] of the sources and of the targets of all edges, on the CPU."""
@@ -134,15 +131,20 @@ class EdgeTables:
         """Frees the loader's threads."""
         self._loader.close()
 
+    def _batches(self, first: int, last: int) -> Iterator[EdgeBatch]:
+        size = self.alignment
+        assert first % size == 0
+        with closing(self._loader.iterate(0, first // size, -(-last // size))) as batches:
+            for batch in batches:
+                yield batch.to(self._device)
+
     @torch.no_grad()
     def _each(
         self, first: int, last: int, apply: Callable[[EdgeBatch], Sequence[Tensor]]
     ) -> list[Tensor]:
-        size, parts = self.alignment, []
-        assert first % size == 0
-        with closing(self._loader.iterate(0, first // size, -(-last // size))) as batches:
-            for batch in batches:
-                parts.append([rows.float().cpu() for rows in apply(batch.to(self._device))])
+        parts = [
+            [rows.float().cpu() for rows in apply(batch)] for batch in self._batches(first, last)
+        ]
         return [torch.cat(rows) for rows in zip(*parts, strict=True)]
 
     def _ids(self, positions: np.ndarray) -> tuple[pa.Array, pa.Array]:

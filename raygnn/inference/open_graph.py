@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -101,7 +101,7 @@ class OpenGraph:
         self._env: TaskEnvironment = self._task.env
         self._times = find_seed_times(saved, self.bundle, as_of)
         self._source = source
-        self._read_columns = None if source is None else cache(source.columns)
+        self._read_columns = None if source is None else lru_cache(8)(source.columns)
         self._model = model
         self.saved = saved
         self._loaded = saved.loaded

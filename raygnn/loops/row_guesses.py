@@ -53,9 +53,7 @@ def past_label_guesses(
     entities = rows.node_ids(asked) * len(instants)
     first = np.searchsorted(codes, entities)
     last = np.searchsorted(codes, entities + ranks[len(known) :])
-    sums = np.concatenate([np.zeros((1, past.shape[1])), past.cumsum(axis=0)])
-    count = (last - first)[:, None]
-    means = np.where(count > 0, (sums[last] - sums[first]) / np.maximum(count, 1), default)
+    means, count = _means(past, first, last, default)
     latest = np.where(count > 0, past[np.maximum(last - 1, 0)], default) if len(past) else means
     return {"entity_mean": means, "last_label": latest}
 
@@ -117,14 +115,21 @@ def _history(
         has_any = last > first
         ages = np.full((len(nodes), 1), np.nan)
         ages[has_any, 0] = until[has_any] - times[last[has_any] - 1]
-    count = (last - first)[:, None]
     features = dense_features(bundle, source_type, feature)
     if len(sources) * features.shape[1] > _MAX_VALUES:
-        return [count, ages]
-    sums = np.zeros((len(sources) + 1, features.shape[1]))
-    np.cumsum(np.nan_to_num(features[sources]), axis=0, dtype=np.float64, out=sums[1:])
-    means = np.where(count > 0, (sums[last] - sums[first]) / np.maximum(count, 1), np.nan)
+        return [(last - first)[:, None], ages]
+    means, count = _means(np.nan_to_num(features[sources]), first, last, np.nan)
     return [count, ages, means]
+
+
+def _means(
+    values: np.ndarray, first: np.ndarray, last: np.ndarray, default: np.ndarray | float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means of ranges of rows, `default` for empty ones, and the lengths, [num_ranges, 1]."""
+    sums = np.zeros((len(values) + 1, values.shape[1]))
+    np.cumsum(values, axis=0, dtype=np.float64, out=sums[1:])
+    count = (last - first)[:, None]
+    return np.where(count > 0, (sums[last] - sums[first]) / np.maximum(count, 1), default), count
 
 
 def dense_features(bundle: Bundle, node_type: str, feature: str) -> np.ndarray:

@@ -22,6 +22,7 @@ from raygnn.data.manifest import manifest_uri
 from raygnn.data.partition.record import RECORD_NAME
 from raygnn.data.transforms.state import Transforms
 from raygnn.errors import ConfigError
+from raygnn.inference.new_rows import TablesSource
 from raygnn.loops.tasks.target import target_class
 
 if TYPE_CHECKING:
@@ -193,6 +194,20 @@ def ingest_options(loaded: LoadedConfig) -> IngestOptions:
         feature_dtype=section.feature_dtype,
         allow_outside=tuple(section.allow_outside),
     )
+
+
+def tables_source(
+    loaded: LoadedConfig, transforms: Transforms, uri: str | None = None
+) -> TablesSource | None:
+    """The tables of a graph for a trained model; None of a graph that comes from no tables.
+
+    Args:
+        transforms: of the model.
+        uri: of the tables; None takes those of the config.
+    """
+    uri = uri or loaded.config.data.uri
+    options = replace(ingest_options(loaded), transforms=dict(transforms))
+    return None if uri is None else TablesSource(uri, options)
 
 
 def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:

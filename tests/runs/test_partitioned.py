@@ -20,7 +20,7 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.record import RECORD_NAME
 from raygnn.data.partition.whole import open_partitioned
-from raygnn.data.tables.graph_tables import node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, node_rows, write_tables
 from raygnn.runtime.data_source import tables_uri
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
@@ -48,10 +48,7 @@ def test_a_run_of_links_has_the_bits_of_one_in_memory(tmp_path: Path) -> None:
 
 
 def test_a_run_of_edges_has_the_bits_and_predictions_of_one_in_memory(tmp_path: Path) -> None:
-    uri = write_tables(ratings(), str(tmp_path / "tables"))
-    options = IngestOptions(reverse_edges=True)
-    partition(uri, tmp_path / "parts", Partitioning(3, "range"), options)
-    parts = tmp_path / "parts"
+    _, parts = _written_in_parts(tmp_path, ratings())
     _assert_equals_in_memory(
         tmp_path,
         parts,
@@ -69,10 +66,7 @@ def test_a_run_of_edges_has_the_bits_and_predictions_of_one_in_memory(tmp_path: 
 
 
 def test_rows_of_a_training_table_are_learned_and_predicted_as_in_memory(tmp_path: Path) -> None:
-    uri = write_tables(asked_shop(), str(tmp_path / "tables"))
-    options = IngestOptions(reverse_edges=True)
-    partition(uri, tmp_path / "parts", Partitioning(3, "range"), options)
-    parts = tmp_path / "parts"
+    uri, parts = _written_in_parts(tmp_path, asked_shop())
     _assert_equals_in_memory(
         tmp_path,
         parts,
@@ -185,6 +179,14 @@ def test_top_k_over_parts_leaves_out_the_links_of_memory(tmp_path: Path) -> None
     )
     assert len(found) == 80
     assert found.equals(expected)
+
+
+def _written_in_parts(folder: Path, tables: GraphTables) -> tuple[str, Path]:
+    """URI of the tables, and the folder of their three parts."""
+    uri = write_tables(tables, str(folder / "tables"))
+    options = IngestOptions(reverse_edges=True)
+    partition(uri, folder / "parts", Partitioning(3, "range"), options)
+    return uri, folder / "parts"
 
 
 def _inferred(
