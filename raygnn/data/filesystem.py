@@ -304,6 +304,23 @@ def reading_input(uri: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def naming_missing(where: str) -> Iterator[None]:
+    """Reports a file that a user names and that is missing.
+
+    Args:
+        where: what the message calls the file.
+    Raises:
+        DataError: a file that is opened inside does not exist.
+    """
+    try:
+        yield
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(
+            f"{where}: there is no such file. Check the path.", id="prepare-file-missing"
+        ) from error
+
+
 @retried
 def exists(uri: str | os.PathLike[str]) -> bool:
     """Whether a file or folder exists now; listings are not cached."""

@@ -149,7 +149,7 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True)
 class Seed:
-    """What is explained of a batch.
+    """The node or pair of a batch whose prediction is explained.
 
     Attributes:
         ids: columns of one row, original ids.

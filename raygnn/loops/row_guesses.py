@@ -65,10 +65,10 @@ def history_columns(
     feature: str,
     end: int | float | None = None,
 ) -> np.ndarray:
-    """What a person would write about each row's entity at the row's time.
+    """Hand-made columns of each row's entity at the row's time, as input of LightGBM.
 
-    The entity's own features; and by edge type into it, of the edges up to the row's time, their
-    number, the mean of their sources' features and the age of the latest one.
+    They are the entity's own features and, for each edge type into it, the number of edges up to
+    the row's time, the mean of their sources' features and the age of the latest edge.
 
     Args:
         asked: int64, positions of the rows.

@@ -86,7 +86,7 @@ def _block(
 
 
 def with_counts(batch: BatchT) -> BatchT:
-    """The batch with all sizes that layers need, so that nothing waits for a device to tell them.
+    """The batch with all sizes that layers need, so that no layer waits for a device to count them.
 
     A batch of a sampler that does not count its hops stays as it is.
     """

@@ -23,7 +23,7 @@ class SparseFeatures(TensorRecord):
         indices: int64 [num_entries], column of each entry; equal ones of a row add up.
         values: floats [num_entries]; None stands for ones.
         width: number of columns.
-        ends: by number of first rows, their entries, where a device would have to tell them.
+        ends: by number of first rows, their entries, if counting them would wait for a device.
     """
 
     indptr: Tensor

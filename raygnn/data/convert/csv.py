@@ -14,7 +14,7 @@ import pyarrow.csv as pacsv
 
 from raygnn.config.documents import parse_json
 from raygnn.data.convert.clean_up import normalize_rows, split_nodes, undirected_edges
-from raygnn.data.filesystem import redact
+from raygnn.data.filesystem import naming_missing, redact
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.csv_tables import NULL_MARK, QUOTED, open_csv
 from raygnn.data.tables.files import is_parquet, open_parquet, open_stream
@@ -461,10 +461,5 @@ def _read_ragged(uri: str) -> pa.Table:
 
 @contextmanager
 def _open(uri: str, where: str) -> Iterator[pa.NativeFile]:
-    try:
-        with open_stream(uri) as stream:
-            yield stream
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(
-            f"{where}: there is no such file. Check the path.", id="prepare-file-missing"
-        ) from error
+    with naming_missing(where), open_stream(uri) as stream:
+        yield stream

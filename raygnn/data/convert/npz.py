@@ -16,7 +16,7 @@ from raygnn.data.convert.clean_up import (
     split_nodes,
     undirected_edges,
 )
-from raygnn.data.filesystem import open_fs, redact
+from raygnn.data.filesystem import naming_missing, open_fs, redact
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.errors import DataError
@@ -124,7 +124,7 @@ class _Edges:
 def _read_arrays(uri: str, where: str, wanted: Sequence[str]) -> dict[str, np.ndarray]:
     fs, path = open_fs(uri)
     try:
-        with fs.open(path, "rb") as file:
+        with naming_missing(where), fs.open(path, "rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DataError(
@@ -132,10 +132,6 @@ def _read_arrays(uri: str, where: str, wanted: Sequence[str]) -> dict[str, np.nd
                     id="prepare-npz-layout",
                 )
             return {key: _read_array(archive, key, where) for key in wanted if key in archive}
-    except FileNotFoundError as error:
-        raise DataError(
-            f"{where}: there is no such file. Check the path.", id="prepare-file-missing"
-        ) from error
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise DataError(
             f"{where} is not a readable .npz file: {error}. Check that it was copied completely.",

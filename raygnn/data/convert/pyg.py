@@ -11,7 +11,7 @@ import numpy as np
 
 from raygnn.data.convert.clean_up import MASK_NAMES, normalize_rows, split_nodes
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.filesystem import open_fs, redact
+from raygnn.data.filesystem import naming_missing, open_fs, redact
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
 from raygnn.errors import DataError
@@ -60,14 +60,14 @@ def load_pyg(uri: str) -> Any:
     ]
     fs, path = open_fs(uri)
     try:
-        with fs.open(path, "rb") as file, torch.serialization.safe_globals(classes):
+        with (
+            naming_missing(where),
+            fs.open(path, "rb") as file,
+            torch.serialization.safe_globals(classes),
+        ):
             is_archive = zipfile.is_zipfile(file)
             file.seek(0)
             loaded = torch.load(file, map_location="cpu", weights_only=True) if is_archive else None
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(
-            f"{where}: there is no such file. Check the path.", id="prepare-file-missing"
-        ) from error
     except _LOAD_ERRORS as error:
         raise DataError(
             f"{where} cannot be loaded without unpickling, which could run code of the file. Build "

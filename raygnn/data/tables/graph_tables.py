@@ -83,7 +83,7 @@ class EdgeRows(_Rows):
 
 @dataclass(frozen=True)
 class TrainingRows(_Rows):
-    """Rows of (entity, time, label) to learn from; see `TrainingTable`."""
+    """A training table: rows of (entity, time, label)."""
 
     node_type: str
     node: str

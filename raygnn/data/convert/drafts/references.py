@@ -285,7 +285,7 @@ def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
 
 
 def _stem(name: str) -> tuple[str, ...]:
-    """The words before the word for an id: `user_id` is user. Empty if there is no such word."""
+    """The words before the word for an id: `user_id` is user. Empty without an id word."""
     words = words_of(name)
     if len(words) > 1 and words[-1] in _ID_WORDS:
         return words[:-1]
