@@ -160,6 +160,9 @@ def test_a_reference_within_a_table_is_an_edge(tmp_path: Path) -> None:
     write(tmp_path, "people.csv", id=["a", "b", "c"], people_boss=boss, size=[1, 2, 2])
     graph = Manifest.parse(draft(str(tmp_path)).text)
     assert [table.type for table in graph.edge_types] == [("people", "people_boss", "people")]
+    write(tmp_path, "people.csv", Id=["a", "b", "c"], ReportsTo=boss, size=[1, 2, 2])
+    graph = Manifest.parse(draft(str(tmp_path)).text)
+    assert [table.type for table in graph.edge_types] == [("people", "ReportsTo", "people")]
 
 
 @pytest.mark.parametrize(

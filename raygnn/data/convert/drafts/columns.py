@@ -173,7 +173,8 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 def word_set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+    """Words to look for in `words_of` a name, and so in the singular."""
+    return frozenset(singular(word) for word in text.split())
 
 
 def is_plural(name: str) -> bool:
