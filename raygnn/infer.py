@@ -331,7 +331,9 @@ def _write_rows(
     graph = trained.open()
     if options.new_nodes is not None:
         graph = ExtendedGraph(graph, options.new_nodes)
-    rows = options.table if options.rows is None else read_rows(options.rows)
+    rows: Any = options.table
+    if options.rows is not None:
+        rows = read_rows(options.rows, graph.bundle, graph.training_table)
     asked = {"what": options.what, "rows": rows, "split": options.split}
     if options.format == "relbench":
         if options.table is None:

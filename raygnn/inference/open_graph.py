@@ -17,7 +17,7 @@ from raygnn.data.added_rows import RowReader
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.links.labelled_edges import SeedEdges
-from raygnn.data.manifest import Manifest
+from raygnn.data.manifest import Manifest, TrainingTable
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
@@ -144,7 +144,8 @@ class OpenGraph:
             what: predictions or probabilities.
             rows: rows of (entity, time) in place of nodes, each predicted from what is known at
                 its time: the name of a training table of the graph, or a DataFrame, Arrow table or
-                mapping with the columns `id` and `time`. Rows without `time` are as of now.
+                mapping with the columns `id` and `time`, or their names in the training table.
+                Rows of ids only are as of now.
             split: train, val or test, of the training table; None takes all of its rows.
         Returns:
             Columns `id` (of edges `source_id` and `target_id`), `prediction` and of classes
@@ -329,8 +330,18 @@ class OpenGraph:
         return sources, targets
 
     def manifest(self) -> Manifest | None:
-        """Column descriptions of the graph's tables."""
-        return None if self._source is None else self._source.manifest()
+        """Column descriptions of the graph's tables; None of parts and of data in memory."""
+        if self._source is None or self.bundle.is_of_parts:
+            return None
+        return self._source.manifest()
+
+    @cached_property
+    def training_table(self) -> TrainingTable | None:
+        """The model's training table in the graph's tables, if it has one."""
+        manifest, output = self.manifest(), self._spec.output
+        if manifest is None or not isinstance(output, NodeOutput):
+            return None
+        return manifest.training_tables.get(output.table or "")
 
     def to_pyg(self) -> Any:
         """The graph as PyG's modules take it, with features as the model reads them.
@@ -379,7 +390,8 @@ class OpenGraph:
     def _row_table(self, what: str, rows: Any, split: str | None) -> Table:
         spec, config = self._spec, self._loaded.config
         moment = None if self._times is None else self._times.moment
-        plan, positions = find_rows(spec, config, self.bundle, rows, split, moment)
+        declared = self.training_table
+        plan, positions = find_rows(spec, config, self.bundle, rows, split, moment, declared)
         found = plan.rows
         with self._prepared():
             embeddings = self._sampled({found.node_type: positions}, plan)

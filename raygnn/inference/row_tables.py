@@ -40,14 +40,16 @@ def find_rows(
     rows: Any,
     split: str | None,
     moment: AsOf | None,
+    declared: TrainingTable | None,
 ) -> tuple[RowPlan, np.ndarray]:
     """The rows that a user asks for.
 
     Args:
         rows: name of a training table of the graph; or a DataFrame, Arrow table or mapping with the
-            columns `id` (original ids) and `time`.
+            columns `id` (original ids) and `time`, or their names in the model's training table.
         split: train, val or test of a training table that the model was trained on; None takes all.
-        moment: the time of rows without a column `time`.
+        moment: the time of rows that consist of ids only.
+        declared: the model's training table in graph.yaml.
     Returns:
         The rows, and int64 positions in them. Rows of a split see the graph until the time that
         `sampling.temporal.until` sets for it, as in the evaluation.
@@ -62,7 +64,7 @@ def find_rows(
             id="infer-rows-model",
         )
     if not isinstance(rows, str):
-        found = _given(bundle, output.node_type, rows, moment)
+        found = _given(bundle, output.node_type, rows, moment, declared)
         return RowPlan(found), np.arange(found.num_rows)
     table = find_table(bundle, rows)
     if table.node_type != output.node_type:
@@ -84,8 +86,8 @@ def find_rows(
     return plan, getattr(target.splits, split)
 
 
-def read_rows(uri: str) -> pd.DataFrame:
-    """Reads rows from a Parquet or CSV file.
+def read_rows(uri: str, bundle: Bundle, declared: TrainingTable | None) -> pa.Table:
+    """Reads rows from a Parquet or CSV file, ids as the graph has them.
 
     Raises:
         DataError: there is no such file, or it cannot be read.
@@ -93,7 +95,11 @@ def read_rows(uri: str) -> pd.DataFrame:
     fs, path = open_fs(uri)
     try:
         with fs.open(path, "rb") as file:
-            return pd.read_csv(file) if path.endswith(".csv") else pq.read_table(file).to_pandas()
+            if not path.endswith(".csv"):
+                return pq.read_table(file)
+            is_text = declared is not None and bundle.id_map(declared.node_type).kind != "int"
+            texts = dict.fromkeys(_id_names(declared), "str") if is_text else None
+            return pa.Table.from_pandas(pd.read_csv(file, dtype=texts), preserve_index=False)
     except (OSError, ValueError) as error:
         raise DataError(
             f"--rows={uri!r} cannot be read: {error}. Name a Parquet or CSV file with the columns "
@@ -139,26 +145,51 @@ def with_times(table: pa.Table, rows: SeedRows, positions: np.ndarray) -> pa.Tab
     return table.add_column(1, TIME, times)
 
 
-def _given(bundle: Bundle, node_type: str, rows: Any, moment: AsOf | None) -> SeedRows:
-    columns = rows if isinstance(rows, Mapping) else pa.table(rows).to_pydict()
-    if ID not in columns:
+def _id_names(declared: TrainingTable | None) -> list[str]:
+    return [ID] if declared is None else list(dict.fromkeys([ID, declared.node]))
+
+
+def _time_names(declared: TrainingTable | None) -> list[str]:
+    own = declared.time if declared is not None else None
+    return [TIME] if own is None else list(dict.fromkeys([TIME, own.column]))
+
+
+def _given(
+    bundle: Bundle,
+    node_type: str,
+    rows: Any,
+    moment: AsOf | None,
+    declared: TrainingTable | None,
+) -> SeedRows:
+    if isinstance(rows, pd.DataFrame):
+        rows = pa.Table.from_pandas(rows, preserve_index=False)
+    if not isinstance(rows, Mapping):
+        table = pa.table(rows)
+        rows = dict(zip(table.column_names, table.columns, strict=True))
+    id_names, time_names = _id_names(declared), _time_names(declared)
+    id_columns = [name for name in id_names if name in rows]
+    time_columns = [name for name in time_names if name in rows]
+    is_unclear = len(id_columns) != 1 or len(time_columns) > 1
+    if is_unclear or (moment is not None and not time_columns and len(rows) > 1):
         raise DataError(
-            f"rows are invalid: they have the columns {sorted(columns)}. Name the column of ids "
-            f"{ID}, and that of times {TIME}.",
+            f"rows are invalid: they have the columns {', '.join(rows)}. Name one column of ids "
+            f"{' or '.join(id_names)} and one of times {' or '.join(time_names)}, or give "
+            "ids only, to predict as of now.",
             id="infer-rows-columns",
         )
-    nodes = look_up_ids(bundle, node_type, columns[ID], "rows")
-    if moment is None and TIME in columns:
+    nodes = look_up_ids(bundle, node_type, rows[id_columns[0]], "rows")
+    if moment is None and time_columns:
         raise ConfigError(
             "rows are invalid: they have times, and the model was trained without "
-            f"sampling.temporal, so it takes edges of all times. Leave {TIME} out, or train with "
-            "--sampling.temporal '{}'.",
+            f"sampling.temporal, so it takes edges of all times. Leave {time_columns[0]} out, or "
+            "train with --sampling.temporal '{}'.",
             id="infer-rows-unread",
         )
     times = None
     if moment is not None:
-        given = columns.get(TIME)
-        times = np.full(len(nodes), moment.time) if given is None else _times(given, moment.unit)
+        times = np.full(len(nodes), moment.time)
+        if time_columns:
+            times = _times(rows[time_columns[0]], moment.unit)
     if times is not None and len(times) != len(nodes):
         raise DataError(
             f"rows are invalid: there are {len(nodes):,} ids and {len(times):,} times. Give each "

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from pydantic import ValidationError
@@ -241,6 +242,8 @@ def test_each_way_to_ask_gives_the_same(
     arguments = [str(result.path), "--data.uri", graph, "--table", "active", "--split", "test"]
     assert raygnn.infer.main([*arguments, "--out", str(out)]) == 0
     assert np.allclose(pd.read_csv(out).probability, table.probability, atol=1e-6)
+    named = rows.rename(columns={"id": "user", "time": "at"}).iloc[::2]
+    assert model.predict(graph, rows=named).arrow.equals(pa.Table.from_pandas(own.iloc[::2]))
     now = model.predict(graph, rows={"id": [3, 4]}).to_pandas()
     assert np.allclose(now.probability, model.predict(graph, [3, 4])["probability"], atol=1e-6)
 
@@ -396,6 +399,10 @@ def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
         raygnn.train.fit(_config(tmp_path / "window", graph, sampling=window))
     with raises("infer-rows-times", "a number", "dates"):
         result.model.predict(graph, rows={"id": [1], "time": [5]})
+    with raises("infer-rows-columns", "id, date", "id or user", "time or at"):
+        result.model.predict(graph, rows={"id": [1], "date": ["1970-05-01"]})
+    with raises("infer-rows-columns", "id, user, time"):
+        result.model.predict(graph, rows={"id": [1], "user": [1], "time": ["1970-05-01"]})
     with raises("infer-ids-unknown", NUM_USERS):
         result.model.predict(graph, rows={"id": [NUM_USERS]})
 
