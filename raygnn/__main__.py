@@ -47,7 +47,9 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a subcommand and returns its exit status."""
+    """Runs a subcommand and returns its exit status. Like each command's module, it ends its
+    process.
+    """
     given = list(sys.argv[1:] if argv is None else argv)
     command, rest = (given[0], given[1:]) if given else ("--help", [])
     if command in ("--help", "-h", "help"):
@@ -124,7 +126,6 @@ def _print_completion(argv: Sequence[str]) -> int:
 
 
 def _words(command: str) -> Iterator[str]:
-    """Options and names that may follow a command."""
     from raygnn.config.component_arguments import config_keys
 
     if command == "completion":
@@ -136,7 +137,6 @@ def _words(command: str) -> Iterator[str]:
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The options of a parser, and the names and options of its subcommands."""
     for action in parser._actions:
         if action.help != argparse.SUPPRESS:
             yield from (option for option in action.option_strings if option.startswith("--"))
@@ -147,7 +147,6 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def run() -> NoReturn:
-    """The entry point of the console script: as each module ends its own process."""
     from raygnn.command_line import exit_process
 
     exit_process(main)

@@ -19,11 +19,7 @@ from raygnn.process_start import exit_normally
 
 
 def command_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentParser:
-    """A parser whose help ends with examples; unknown arguments are keys of the config.
-
-    Args:
-        usage: arguments, an empty line, and what the command does.
-    """
+    """A parser whose help ends with examples. Unknown arguments are config keys."""
     lines = "".join(f"  {line}\n" for line in examples.strip().splitlines())
     return argparse.ArgumentParser(
         prog=prog,
@@ -35,7 +31,7 @@ def command_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentPar
 
 
 def config_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentParser:
-    """A parser of the options; unknown arguments are CONFIG and its overrides."""
+    """The parser of a command that reads CONFIG. Other unknown arguments are overrides of it."""
     parser = command_parser(prog, usage, examples)
     instead = parser.add_argument_group("instead of a run")
     instead.add_argument("--print-config", action="store_true", help="print all keys and stop")
@@ -45,7 +41,6 @@ def config_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentPars
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """Adds `--quiet` and `--log-format`."""
     group = parser.add_argument_group("output")
     group.add_argument("--quiet", action="store_true", help="print warnings and errors only")
     group.add_argument(
@@ -58,10 +53,8 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def printing_as(options: argparse.Namespace, *, live: bool = False) -> Iterator[None]:
-    """Prints for the length of a block what `--quiet` and `--log-format` ask for.
-
-    Args:
-        live: where nothing is asked for, shows a live view on a terminal.
+    """Applies `--quiet` and `--log-format` while a block runs. Without them, `live` shows a live
+    view.
     """
     if options.quiet:
         with printing(print_nothing):
@@ -79,14 +72,12 @@ def printing_as(options: argparse.Namespace, *, live: bool = False) -> Iterator[
 
 
 def shows_live_view() -> bool:
-    """Whether stdout is a terminal that can move its cursor."""
     return sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def add_allow_module(
     parser: argparse.ArgumentParser, what: str = "module whose classes the config may name"
 ) -> None:
-    """Adds `--allow-module`, whose help says what is allowed."""
     parser.add_argument(
         "--allow-module",
         action="append",
@@ -97,11 +88,6 @@ def add_allow_module(
 
 
 def check_model_argument(arguments: Sequence[str], usage: str) -> None:
-    """Checks that MODEL comes before the keys of the config.
-
-    Raises:
-        ConfigError: it does not.
-    """
     if not arguments or arguments[0].startswith("--"):
         raise ConfigError(
             f"MODEL={list(arguments[:1])} is invalid: the model comes first. {usage}",
@@ -112,11 +98,7 @@ def check_model_argument(arguments: Sequence[str], usage: str) -> None:
 def load_from_arguments(
     arguments: Sequence[str], allow_modules: Sequence[str], usage: str
 ) -> LoadedConfig:
-    """Loads CONFIG with its overrides.
-
-    Raises:
-        ConfigError: there is no CONFIG, or it is wrong.
-    """
+    """Loads CONFIG with its overrides. Raises ConfigError if CONFIG is missing or invalid."""
     if not arguments or arguments[0].startswith("--"):
         raise ConfigError(
             f"CONFIG={list(arguments[:1])} is invalid: the config comes first. {usage}",
@@ -126,10 +108,9 @@ def load_from_arguments(
 
 
 def exit_process(main: Callable[[], int]) -> NoReturn:
-    """Runs a command line and ends the process with its status.
+    """Runs a command line and ends the process with its exit status.
 
-    After a signal has stopped the command, a second Ctrl-C changes neither that status nor what is
-    still done while Python exits (Ray's processes end).
+    A second Ctrl-C changes neither the status nor the cleanup, such as the end of Ray's processes.
     """
     try:
         exit_normally()
@@ -143,12 +124,12 @@ def exit_process(main: Callable[[], int]) -> NoReturn:
 
 
 def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
-    """Runs a command, reports its error on stderr, and returns its exit status.
+    """Runs a command, prints its error on stderr, and returns its exit status.
 
     Args:
-        interrupted: what to report after a signal.
+        interrupted: the line to print after a signal.
     Returns:
-        0, 1 (failed), 2 (wrong input), or 130 and 143 (stopped by Ctrl-C or SIGTERM).
+        0, 1 (failed), 2 (invalid input), or 130 and 143 (stopped by Ctrl-C or SIGTERM).
     """
     try:
         with signals_as_interrupts():

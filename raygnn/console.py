@@ -1,4 +1,4 @@
-"""Output of raygnn: short lines, one event each, for a terminal, a log or a program."""
+"""Console output: short lines, one per event, for a terminal, a log or a program."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _last_line_s = -math.inf
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that raygnn says.
+    """One event to print.
 
     Attributes:
-        kind: `message`, or what `values` are of: docs/training.md lists the kinds.
-        text: the line of it; empty where only `values` change, which a live view shows.
-        label: what it is of, as the name of a trial.
+        kind: `message`, or the kind of `values`; docs/training.md lists the kinds.
+        text: the printed line. Empty if only `values` change, which a live view shows.
+        label: a prefix, such as the name of a trial.
     """
 
     kind: str
@@ -41,7 +41,6 @@ class Event:
 
     @property
     def line(self) -> str:
-        """The event as a line of a log."""
         start = f"{LINE_START} {self.label}" if self.label else LINE_START
         return f"{start}] {self.text}"
 
@@ -49,8 +48,8 @@ class Event:
 def print_text(event: Event) -> None:
     """Prints an event as a line.
 
-    Steps print one line every ten seconds. Trials of a sweep print warnings only: the sweep
-    prints their results, and their run folders have the rest.
+    Steps print a line every ten seconds. Trials of a sweep print only warnings: the sweep prints
+    their results.
     """
     global _last_line_s
     now_s = time.monotonic()
@@ -61,7 +60,6 @@ def print_text(event: Event) -> None:
 
 
 def print_json(event: Event) -> None:
-    """Prints an event as a JSON object on a line; numbers that are not finite become null."""
     if event.kind == "progress":
         return
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -71,13 +69,12 @@ def print_json(event: Event) -> None:
 
 
 def print_nothing(event: Event) -> None:
-    """Prints warnings only."""
     if event.kind == "warning":
         print_text(event)
 
 
 def send_to_driver(event: Event) -> None:
-    """Prints an event as `pass_on` reads it, in a worker whose driver does not print lines."""
+    """Prints an event in a worker, in the form that `pass_on` in the driver reads."""
     say_line(EVENT_START + json.dumps(_finite(asdict(event))))
 
 
@@ -87,14 +84,15 @@ _printer: Printer = print_text
 
 
 def print_with(printer: Printer) -> None:
-    """Sets how this process prints what it and its workers say; `print_text` at first."""
+    """Sets how this process prints events of its own and of its workers. The default is
+    `print_text`.
+    """
     global _printer
     _printer = printer
 
 
 @contextmanager
 def printing(printer: Printer) -> Iterator[None]:
-    """Prints in another way for the length of a block."""
     before = _printer
     print_with(printer)
     try:
@@ -104,31 +102,29 @@ def printing(printer: Printer) -> Iterator[None]:
 
 
 def prints_lines() -> bool:
-    """Whether this process prints events as lines, so that its workers may do so too."""
+    """Whether this process prints events as lines, so that its workers may print too."""
     return _printer is print_text
 
 
 def prints_json() -> bool:
-    """Whether this process prints nothing on stdout but JSON."""
     return _printer is print_json
 
 
 def say(text: str, kind: str = "message", **values: Any) -> None:
-    """Prints an event at once, also where the output is a file.
+    """Prints an event immediately, also if the output is a file.
 
-    No output is worth a run: letters that it cannot take become question marks, and lines that it
-    does not take, as of a full disk or a closed pipe, are lost.
+    Output never fails a run: characters that the output cannot encode become question marks, and
+    lines that it refuses (full disk, closed pipe) are lost.
     """
     _printer(Event(kind, text, _label, values))
 
 
 def warn(text: str) -> None:
-    """Prints what may make a result worthless, or costs much."""
     say(f"{_WARNING}{text}", "warning")
 
 
 def pass_on(line: str) -> None:
-    """Prints what a worker has said, whose line begins with `LINE_START`."""
+    """Prints an event of a worker from a line that begins with `LINE_START`."""
     if line.startswith(EVENT_START):
         _printer(Event(**json.loads(line.removeprefix(EVENT_START))))
         return
@@ -137,13 +133,12 @@ def pass_on(line: str) -> None:
 
 
 def label_lines(label: str) -> None:
-    """Makes all lines of this process carry a name, as that of a trial."""
+    """Prefixes all lines of this process, for example with the name of a trial."""
     global _label
     _label = label
 
 
 def say_line(line: str) -> None:
-    """Prints a line as it is, which `say` has made here or in a worker."""
     # Not print(): Ray Train redirects it to its log as well, and every line would come twice.
     stream = sys.stdout
     if stream is None:
@@ -162,7 +157,6 @@ def _finite(value: Any) -> Any:
 
 
 def show(text: str) -> None:
-    """Prints a text that was asked for; a reader that has seen enough, as `head`, may leave."""
     _write(sys.stdout, text)
 
 
@@ -176,7 +170,6 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def count(number: int, what: str) -> str:
-    """A number of things: 1 step, 1,200 steps."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -188,7 +181,7 @@ def show_duration(seconds: float) -> str:
 
 
 def show_performance(metrics: Mapping[str, float]) -> str:
-    """The `perf/...` of a log window in a few words."""
+    """Formats the `perf/...` values of a log window."""
     texts = {
         "perf/seeds_per_s": lambda value: f"{compact(value)} seeds/s",
         "perf/edges_per_s": lambda value: f"{compact(value)} edges/s",
@@ -208,7 +201,7 @@ def compact(value: float) -> str:
 
 
 class Pace:
-    """Prints the progress of a long piece of work, at most every few seconds."""
+    """Prints the progress of a long operation, at most every few seconds."""
 
     def __init__(self, what: str, total: int, every_s: float = 10.0) -> None:
         self._what, self._total, self._every_s = what, total, every_s
@@ -216,7 +209,6 @@ class Pace:
         self._next_s = self._begun_s + every_s
 
     def reached(self, row: int) -> None:
-        """Called after each part; ranks are about as far as each other."""
         now_s = time.monotonic()
         if now_s >= self._next_s:
             self._next_s = now_s + self._every_s

@@ -42,11 +42,11 @@ _LITTLE_SHARED_MEMORY_BYTES = 1e9  # Ray's object store; containers often have 6
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor.
+    """A line of the doctor's output.
 
     Attributes:
         level: ok, warn or fail.
-        remedy: what to set; empty where all is well.
+        remedy: what to set; empty if nothing is wrong.
     """
 
     level: str
@@ -58,12 +58,11 @@ class Finding:
 
 
 def findings(uris: Sequence[str] = ()) -> Iterator[Finding]:
-    """Checks everything, without starting Ray.
+    """Checks everything without starting Ray.
 
     Args:
-        uris: bundles, partitioned graphs, presampled sets and models, all of whose files are read
-            and compared with their checksums; and other folders or buckets, which runs are to
-            write to.
+        uris: bundles, partitioned graphs, presampled sets and models, whose files are compared with
+            their checksums, and folders or buckets that runs will write to.
     """
     yield from _software()
     yield from _machine()
@@ -258,12 +257,10 @@ _STORED: dict[str, Callable[[str], Iterator[Finding]]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints the findings; 1 where something fails."""
     return _report(findings(build_parser().parse_args(argv).uri), show)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="raygnn doctor",
         description="Checks Python, packages, cores, memory, GPU, cache and cluster, and says what "

@@ -1,7 +1,7 @@
-"""Exceptions of raygnn. Each survives pickling (Ray pickles them) and carries its exit status.
+"""Exceptions of raygnn. Each survives pickling and carries its exit status.
 
 A message ends with the stable id of its error, as in `... [edges-dangling]`; docs/errors.md lists
-all ids. Ids stand in the message alone, so they survive pickling, joining and quoting.
+all ids. The id is part of the message, so it survives pickling, joining and quoting.
 """
 
 from __future__ import annotations
@@ -62,16 +62,12 @@ _ID_OF_A_LINE = re.compile(r" \[([a-z0-9]+(?:-[a-z0-9]+)+)\]$", re.MULTILINE)
 
 
 def with_id(message: str, id: str | None) -> str:
-    """The message with its id at the end.
-
-    A message that ends with an id already, as it quotes its cause, keeps that one.
-    """
+    """Appends an id to a message, unless the message quotes a cause with an id."""
     ends = [match.end() for match in _ID_OF_A_LINE.finditer(message)]
     return message if id is None or len(message) in ends else f"{message} [{id}]"
 
 
 def ids_of(message: str) -> tuple[str, ...]:
-    """The ids at the ends of a message's lines, each once."""
     return tuple(dict.fromkeys(_ID_OF_A_LINE.findall(message)))
 
 
@@ -80,11 +76,11 @@ class Problem:
     """One broken rule of a config or file.
 
     Attributes:
-        path: the key that breaks it; empty for the whole config or file.
+        path: the invalid key; empty for the whole config or file.
         id: stable name of the rule.
-        shown: the value as text, None if it is unset or not known here.
-        line: line of the file, if the path alone does not give it.
-        needs: sections of the config that a rule between sections has read.
+        shown: the value as text; None if it is unset or unknown.
+        line: line of the file, if `path` does not determine it.
+        needs: sections of the config that the rule also read.
     """
 
     path: KeyPath
@@ -111,7 +107,6 @@ class Problem:
         return self.text(None if self.line is None else f"line {self.line}")
 
     def at(self, path: KeyPath, shown: str | None = None) -> Problem:
-        """The problem of a value that is at `path`."""
         return replace(self, path=(*path, *self.path), shown=self.shown if shown is None else shown)
 
 
@@ -129,22 +124,19 @@ class RaygnnError(Exception):
 
     @classmethod
     def invalid(cls, key: str, value: object, rule: str, remedy: str, *, id: str) -> Self:
-        """The error of one invalid value: `{key}={value!r} is invalid: {rule}. {remedy}. [id]`."""
         return cls(Problem((key,), rule, remedy, id, shown(value)).text(), id=id)
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of all problems that the message reports."""
         return ids_of(str(self))
 
     @property
     def id(self) -> str | None:
-        """The id of the first problem."""
         return next(iter(self.ids), None)
 
 
 class ConfigError(RaygnnError):
-    """The config is wrong. Carries every problem found, not the first one only.
+    """The config is invalid. Lists every problem.
 
     Attributes:
         problems: a message for each problem.
@@ -178,9 +170,9 @@ def _restored(kind: type[ConfigError], records: tuple[str | Problem, ...]) -> Co
 
 
 class RuleError(ConfigError, ValueError):
-    """One broken rule of a value or text whose key or file the caller knows.
+    """A broken rule of a value or text whose key or file the caller adds.
 
-    It is a ValueError, so that pydantic's validators may raise it.
+    A ValueError, so that pydantic's validators may raise it.
     """
 
     def __init__(
@@ -190,20 +182,17 @@ class RuleError(ConfigError, ValueError):
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> Self:
-        """Several broken rules among the keys of one value."""
         error = cls.__new__(cls)
         ConfigError.__init__(error, problems)
         return error
 
     @property
     def problem(self) -> Problem:
-        """The record of the only rule."""
         (problem,) = self.records
         assert isinstance(problem, Problem)
         return problem
 
     def text(self, name: str | None, whole: str) -> str:
-        """The message for a file of this name; `whole` is its subject."""
         where, line = name, self.problem.line
         if line is not None:
             where = f"{name}:{line}" if name else f"line {line}"
@@ -211,19 +200,19 @@ class RuleError(ConfigError, ValueError):
 
 
 class DataError(RaygnnError):
-    """The user's tables, or what was asked of them, are wrong."""
+    """The user's tables, or a request for their rows, are invalid."""
 
     exit_status = 2
 
 
 class ResourceError(RaygnnError):
-    """The cluster or the machine cannot give what the config asks for."""
+    """The cluster or the machine lacks resources that the config requests."""
 
     exit_status = 2
 
 
 class RunError(RaygnnError):
-    """The run folder cannot be used: another run's, finished, or not writable."""
+    """The run folder belongs to another run, has a finished run, or is not writable."""
 
     exit_status = 2
 
@@ -237,15 +226,15 @@ class TrainingError(RaygnnError):
 
 
 class LostRankError(TrainingError):
-    """Another rank died or went silent, as a collective noticed; a second try may go through."""
+    """Another rank died or stopped answering, as a collective noticed. A retry may succeed."""
 
 
 class PreemptedError(RaygnnError):
-    """A run was asked to stop before its end; started again, it continues.
+    """The run was stopped before its end. Started again, it resumes.
 
     Attributes:
-        cause: `SIGTERM`, `SIGINT`, or what else asked for it.
-        exit_status: as of a process that the signal ended: 130 for SIGINT, else 143.
+        cause: `SIGTERM`, `SIGINT`, or another reason.
+        exit_status: 130 for SIGINT, else 143, as for a process that the signal ended.
     """
 
     def __init__(self, message: str, cause: str, *, id: str | None = None) -> None:

@@ -34,7 +34,6 @@ _REQUIRED = {"graph": "the folder or URI of a graph", "out": "a folder to write"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status, as `raygnn.train` does."""
     options, rest = build_parser().parse_known_args(argv)
     with printing_as(options):
         return exit_status_of(lambda: _run(options, rest), interrupted="nothing was written")
@@ -82,7 +81,6 @@ def _listed(text: str, kind: str) -> list[int] | list[str]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
     parser = command_parser("python -m raygnn.explain", _USAGE, _EXAMPLES)
     add = parser.add_argument_group("what to explain").add_argument
     add("--graph", metavar="URI", help="graph of the nodes, any fsspec URI")

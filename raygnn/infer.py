@@ -72,7 +72,7 @@ class Written:
     manifest: dict[str, Any]
 
     def table_uri(self, name: str) -> str:
-        """The folder of one table, which readers of Parquet take as it is."""
+        """URI of one table's folder, which Parquet readers accept."""
         return f"{self.uri.rstrip('/')}/{name}"
 
 
@@ -94,31 +94,31 @@ def predict(
 ) -> Written:
     """Writes a row for each node: its id, and its embedding or prediction.
 
-    Of a model of edges, predictions are a row for each edge, by the ids of its ends.
+    For models of edges, predictions are one row per edge, with the ids of its ends.
 
     Args:
         model: folder of a finished run or of an exported model.
-        out: folder to write, with a table for each node type.
+        out: folder to write, with a table per node type.
         overrides: of the config, as on the command line: `["--data.uri", "graph"]`.
         data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of a graph in `overrides`.
-        task: of a model of several tasks the one whose output is written.
-        what: embeddings, predictions or probabilities; None is predictions of a node task, else
+        task: which task of a model of several tasks.
+        what: embeddings, predictions or probabilities. Default: predictions for node tasks, else
             embeddings.
-        node_types: by default the type that is predicted, or both ends of the links.
-        new_nodes: tables of nodes and edges that are added to the graph of `data.uri`: only the
-            new nodes are encoded, from their own neighborhoods.
-        as_of: for a model with `sampling.temporal`, the moment as of which all nodes or edges are
+        node_types: default: the predicted type, or both ends of the links.
+        new_nodes: tables of nodes and edges to add to the graph of `data.uri`. Only the new nodes
+            are encoded, from their own neighborhoods.
+        as_of: for a model with `sampling.temporal`, the time as of which all nodes or edges are
             encoded: a date (UTC without a zone), a number in the unit of the graph's times, or
-            `latest`. None encodes rows that have times at their own, others as of the latest time.
-        rows_per_file: rows of each Parquet file.
+            `latest`. None encodes rows with times as of their own, others as of the latest time.
+        rows_per_file: rows per Parquet file.
         chunk_size: rows on the device at a time, with `training.eval: exact`.
         overwrite: replaces the output of an earlier call.
-        allow_modules: modules of yours, or of libraries, whose classes the config may name.
+        allow_modules: modules whose classes the config may name, besides raygnn's and torch's.
     Raises:
-        ConfigError: an argument or override is wrong, or the model cannot give this output.
-        DataError: the graph is wrong, or the model cannot read it.
-        RunError: there is no trained model, or the folder cannot be written.
-        CheckpointError: the model's files are damaged or do not fit each other.
+        ConfigError: an argument or override is invalid, or the model has no such output.
+        DataError: the graph is invalid or does not fit the model.
+        RunError: there is no trained model, or the folder is not writable.
+        CheckpointError: the model's files are damaged or do not belong together.
         ResourceError: the cluster has no room for the workers.
         TrainingError: a worker failed.
     """
@@ -162,20 +162,18 @@ def top_k(
     allow_modules: Sequence[str] = (),
     **options: Any,
 ) -> Written:
-    """Writes the k nodes of highest score among all nodes, for each anchor, to table `neighbors`.
+    """Writes the k best-scored neighbors of each anchor, among all nodes, to table `neighbors`.
 
-    Columns: anchor_id, neighbor_id, score, rank (from 1). Of equal scores the smaller id comes
-    first. A node is never its own neighbor.
+    Columns: anchor_id, neighbor_id, score, rank (from 1). Equal scores are ordered by id. A node is
+    never its own neighbor. Other arguments and errors: see `predict`.
 
     Args:
         anchors: original ids, or a Parquet or CSV file of them.
-        anchors_column: of the file; None takes the only one, or `id`.
-        options: fields of `TopKOptions`: `edge_type` (`src__rel__dst`, a relation of the
-            model), `anchor_type`, `target_type`, `filter_known` (leaves out known links of the
-            anchor, which may leave fewer than k neighbors), `score` and `columns` (of the
-            neighbors' table, such as a title).
-
-    The other arguments and the errors are those of `predict`.
+        anchors_column: column of the file. Default: the only one, or `id`.
+        options: fields of `TopKOptions`: `edge_type` (`src__rel__dst`, a relation of the model),
+            `anchor_type`, `target_type`, `filter_known` (leaves out known links of the anchor, so
+            that fewer than k neighbors may remain), `score`, and `columns` of the neighbors' table,
+            such as a title.
     """
 
     from raygnn.runtime.data_source import tables_source
@@ -200,12 +198,6 @@ def top_k(
 def _with_new_nodes(
     request: NodeRequest, saved: SavedModel, bundle: Bundle, uri: str
 ) -> tuple[NodeRequest, Addition]:
-    """The request for the new nodes alone, and their rows.
-
-    Raises:
-        ConfigError: no node type of the request has new nodes, or the model takes none.
-        DataError: rows do not fit the graph's tables.
-    """
     from raygnn.inference.new_rows import check_takes_new, row_reader
     from raygnn.runtime.data_source import tables_source
 
@@ -298,7 +290,6 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
 def _write_rows(
     options: argparse.Namespace, model: str | PathLike[str], overrides: Sequence[str]
 ) -> None:
-    """Predicts rows of (entity, time) in this process, and writes them to one file."""
     from raygnn.inference.extended_graph import ExtendedGraph
     from raygnn.inference.row_tables import read_rows, relbench_table, write_table
     from raygnn.loops.tasks.node_classification.target import NodeOutput
@@ -358,7 +349,6 @@ def _write_rows(
 
 
 def _check_together(options: argparse.Namespace) -> None:
-    """Checks that the options are all of one kind of output."""
     of_nodes, of_neighbors = (
         [_flag(name) for name in names if getattr(options, name)]
         for names in (
@@ -415,7 +405,6 @@ def _flag(name: str) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
     parser = command_parser("python -m raygnn.infer", _USAGE, _EXAMPLES)
     add = parser.add_argument_group("what to write").add_argument
     add("--out", metavar="URI", help="folder to write, any fsspec URI")

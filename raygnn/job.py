@@ -1,5 +1,3 @@
-"""The job of every worker of a run. Imports nothing heavy, because the driver builds it."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -20,14 +18,15 @@ if TYPE_CHECKING:
 class TrainJob:
     """The job of every worker of a run. Crosses process boundaries.
 
+    Imports nothing heavy, because the driver builds it.
+
     Attributes:
-        spec: what the model reads and gives; None where the task finds it in the workers, as one
-            of the user's own.
-        parts: of a partitioned graph, whose outline then is the bundle.
-        samples: neighborhoods of the batches, which are read in place of sampling.
-        tried: of a dry run, the limits of the run that it tries. It restores its checkpoint and
-            compares, and estimates what the whole run takes.
-        needs: what it takes of a node.
+        spec: inputs and outputs of the model; None if a user's own task finds them in the workers.
+        parts: the parts of a partitioned graph, whose outline is the bundle.
+        samples: stored neighborhoods, read instead of sampling.
+        tried: limits of the run that a dry run tries. A dry run restores its checkpoint, compares
+            the weights, and estimates the cost of the whole run.
+        needs: resources of a worker on its node.
     """
 
     loaded: LoadedConfig

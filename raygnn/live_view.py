@@ -21,11 +21,7 @@ _MAX_BASELINES = 3
 
 @contextmanager
 def live_view(console: Console | None = None) -> Iterator[Callable[[Event], None]]:
-    """Draws the training that events report below the lines of all other events.
-
-    Yields:
-        What prints an event. Threads may call it.
-    """
+    """Draws the progress of a training below the printed lines. Threads may call the result."""
     view = LiveView(console or Console())
     try:
         yield view.print
@@ -34,9 +30,10 @@ def live_view(console: Console | None = None) -> Iterator[Callable[[Event], None
 
 
 class LiveView:
-    """Lines, and below them, while training continues, its bars and a table of metrics.
+    """Printed lines with progress bars and a metrics table below them.
 
-    Each validation leaves its line; the lines of log periods are not printed, as the view has them.
+    Each validation prints a line. Lines of log windows are not printed, because the table shows
+    them.
     """
 
     def __init__(self, console: Console) -> None:
@@ -45,7 +42,6 @@ class LiveView:
         self._state = TrainingState()
 
     def print(self, event: Event) -> None:
-        """Prints an event, and draws what it changes."""
         if event.kind == "start":
             self._state = TrainingState()
         self._state.add(event)
@@ -64,7 +60,6 @@ class LiveView:
             self.close()
 
     def close(self) -> None:
-        """Leaves the last picture, and draws no more."""
         if self._live is not None:
             live, self._live = self._live, None
             live.stop()
@@ -80,7 +75,7 @@ class LiveView:
 class TrainingState:
     """State of a training, from its events.
 
-    A thread draws it while another one adds: what is drawn is replaced, never changed.
+    One thread draws it while another adds events, so fields are replaced, never changed.
     """
 
     def __init__(self) -> None:
@@ -94,7 +89,6 @@ class TrainingState:
         self._baselines: dict[str, Mapping[str, float]] = {}
 
     def add(self, event: Event) -> None:
-        """Takes over what an event says."""
         values = event.values
         if event.kind == "start":
             self._start, self.is_running = values, True
@@ -120,7 +114,6 @@ class TrainingState:
             self._best, self._best_epoch = dict(metrics), values["epoch"]
 
     def draw(self) -> RenderableType:
-        """Bars, speed, and a table of metrics."""
         if not self._at:
             return Text("training starts")
         speed = Text(show_performance(self._last), "dim")

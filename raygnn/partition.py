@@ -23,8 +23,8 @@ a partition that was interrupted. See docs/partitions.md.
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status.
 
-    0, 1 (failed), 2 (wrong input), or 130 and 143: Ctrl-C or SIGTERM stopped it, and a second start
-    resumes it.
+    0, 1 (failed), 2 (invalid input), or 130 and 143: stopped by Ctrl-C or SIGTERM; the same command
+    resumes.
     """
     args = build_parser().parse_args(argv)
     return exit_status_of(
@@ -52,7 +52,7 @@ def _reverse_edges(text: str) -> bool | tuple[str, ...]:
 
 
 def report_lines(record: PartitionRecord) -> list[str]:
-    """Cut and balance by type; balance is the largest part over the mean of all."""
+    """Cut and balance per type. Balance is the size of the largest part over the mean size."""
     lines = [
         f"{record.num_parts} parts by {record.method}, {record.fingerprint}",
         f"  {'type':<40} {'rows':>15} {'balance':>8} {'cut':>7}",
@@ -73,7 +73,6 @@ def _balance(counts: Sequence[int]) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m raygnn.partition",
         description=_DESCRIPTION,

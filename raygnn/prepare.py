@@ -49,7 +49,6 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status."""
     args = build_parser().parse_args(argv)
     try:
         return args.run(args) or 0
@@ -62,7 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write_tables(args: argparse.Namespace) -> None:
-    """Writes what `args.convert` reads as a graph."""
     parse_split(getattr(args, "split", None) or "none")
     check_folder(args.out, args.overwrite)
     tables = args.convert(args)
@@ -74,7 +72,6 @@ def _write_tables(args: argparse.Namespace) -> None:
 
 
 def _write_draft(args: argparse.Namespace) -> int:
-    """Writes `graph.yaml` and a config into a folder of tables; 3 without references."""
     found = write_draft(
         args.folder, args.overwrite, refs=args.ref, task=args.task, encoding=args.encoding
     )
@@ -92,7 +89,6 @@ def _write_draft(args: argparse.Namespace) -> int:
 
 
 def _write_relbench(args: argparse.Namespace) -> None:
-    """Writes a database of RelBench as a graph with training tables."""
     if not args.overwrite:
         check_folder(args.out)
     lines = write_relbench(args.folder, args.out, args.task)
@@ -104,7 +100,6 @@ def _write_relbench(args: argparse.Namespace) -> None:
 
 
 def _write_labels(args: argparse.Namespace) -> None:
-    """Writes the rows that a query makes as a training table, or as label edges."""
     if (args.sql is None) == (args.predict is None):
         raise ConfigError(
             "--sql and --predict are invalid: give exactly one of them. Name a file of SQL, or "
@@ -264,7 +259,6 @@ def _print_progress(line: str) -> None:
 
 
 def _in_flags(message: str) -> str:
-    """A message about keys of the config, in the flags of this command line."""
     message = re.sub(r"\bdata\.type\b", "--dataset", message)
     message = re.sub(r"\bdata\.args\b", "--args", message)
     return re.sub(
@@ -281,7 +275,6 @@ def _next_command(out_uri: str, tables: GraphTables) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m raygnn.prepare",
         description="Describes, converts or generates graph tables, and makes training tables.",

@@ -44,22 +44,22 @@ def presample(
     data: Any = None,
     allow_modules: Sequence[str] = (),
 ) -> SampleRecord:
-    """Samples the neighborhoods of a training beforehand.
+    """Samples the neighborhoods of a training in advance.
 
     Args:
         config: path or URI of the training's YAML file, or the config as a mapping.
-        out: folder or URI to fill; `data.samples` of the training.
+        out: folder or URI to write; the training's `data.samples`.
         overrides: as on the command line.
-        num_epochs: of training; None is those of the config, at most 10 or, of small epochs, as
-            many as have 2,000 batches.
-        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
-        allow_modules: modules of yours, or of libraries, whose classes the config may name.
+        num_epochs: default: the config's, but at most 10, or for small epochs as many as give 2,000
+            batches.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's `data`.
+        allow_modules: modules whose classes the config may name, besides raygnn's and torch's.
     Returns:
-        What was written.
+        A description of the written samples.
     Raises:
-        ConfigError: the config is wrong, or trains what is not presampled.
-        DataError: the tables are wrong, or the folder has neighborhoods of another graph or config.
-        ResourceError: the neighborhoods do not fit on the disk.
+        ConfigError: the config is invalid, or its training cannot be presampled.
+        DataError: the tables are invalid, or the folder has samples of another graph or config.
+        ResourceError: the samples do not fit on the disk.
     """
     from raygnn.runtime import presample as runtime
 
@@ -68,16 +68,10 @@ def presample(
 
 
 def _mode(out: str) -> list[str]:
-    """The keys of a training that reads what is written."""
     return ["--data.mode", "presampled", "--data.samples", out]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status.
-
-    0, 1 (failed), 2 (wrong input), or 130 and 143: Ctrl-C or SIGTERM stopped it, and a second start
-    resumes it.
-    """
     options, rest = build_parser().parse_known_args(argv)
     with printing_as(options):
         return exit_status_of(
@@ -103,7 +97,6 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
     parser = config_parser("python -m raygnn.presample", _USAGE, _EXAMPLES)
     parser.add_argument("--out", metavar="URI", help="folder to fill, any fsspec URI")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Settings of a process that have to come before torch, numba and PyG are imported."""
+"""Settings of a process that must be made before torch, numba and PyG are imported."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MESSAGE = b"stopped by SIGINT: nothing was started\n"
 def exit_on_early_interrupt() -> None:
     """Lets Ctrl-C end `python -m raygnn.<command>` with status 130, until `exit_normally`.
 
-    Python would print a traceback of whichever import was under way, and imports may swallow a
-    KeyboardInterrupt. Changes nothing where raygnn is imported as a library, and nothing where
-    SIGINT has another handler, or is ignored.
+    Python would print a traceback of the current import, and imports may swallow a
+    KeyboardInterrupt. Does nothing if raygnn is imported as a library, or if SIGINT has another
+    handler or is ignored.
     """
     is_command = any(
         option == "-m" and name in _COMMANDS for option, name in pairwise(sys.orig_argv)
@@ -57,11 +57,10 @@ _VARIABLE = "NUMBA_CACHE_DIR"
 
 
 def keep_kernels() -> None:
-    """Points numba to a temporary folder of this user's, if its own places are read-only.
+    """Points numba to a temporary folder of this user if its default folders are read-only.
 
-    These are beside the modules and in the user's cache folder. In a container with a read-only
-    root and a user without a home there is neither, and numba refuses to compile at all. Acts
-    before numba is imported, and so does nothing that takes time.
+    The defaults are next to the modules and in the user's cache folder. A container with a
+    read-only root and no home has neither, and numba refuses to compile.
     """
     beside = Path(__file__).parent
     if _VARIABLE in os.environ or os.access(beside, os.W_OK) or _can_make(_user_cache()):
@@ -105,7 +104,7 @@ class _OnUse(MetaPathFinder):
 
 
 def install_lazy_imports() -> None:
-    """Lets the packages wait, where they are not imported yet."""
+    """Delays the import of slow packages until they are used."""
     sys.meta_path.insert(0, _OnUse())
 
 
@@ -113,11 +112,10 @@ _SPIN_COUNT = 1_000  # some microseconds: as long as the next operator takes to 
 
 
 def wait_briefly() -> None:
-    """Lets threads that wait for others sleep after some microseconds, not milliseconds.
+    """Lets waiting threads sleep after microseconds instead of milliseconds.
 
-    By default GNU's OpenMP turns in a loop, which takes the core from the very thread that is
-    waited for, where other processes want it too. It reads the environment once, when torch is
-    imported. What the user has set stays.
+    GNU's OpenMP spins by default, which takes the core from the thread it waits for if processes
+    share cores. It reads the environment once, when torch is imported. The user's settings stay.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(_SPIN_COUNT))

@@ -22,13 +22,13 @@ differ in, curves, cost. For a sweep, also parallel coordinates and the importan
 def write_report(
     runs: Sequence[str | PathLike[str]], out: str | PathLike[str] = "report.html"
 ) -> str:
-    """Writes a page that compares runs, and gives its path.
+    """Writes a page that compares runs, and returns its path.
 
     Args:
         runs: folders of runs, finished or not, or of one sweep; any fsspec URI.
-        out: file to write, replaced if it is there; any fsspec URI.
+        out: file to write or replace; any fsspec URI.
     Raises:
-        RunError: there is no run in one of the folders.
+        RunError: a folder has no run.
     """
     from raygnn.data.filesystem import write_text
     from raygnn.outputs.comparison import compare
@@ -39,7 +39,6 @@ def write_report(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status, as `raygnn.train` does."""
     options = build_parser().parse_args(argv)
     return exit_status_of(lambda: _run(options), interrupted="nothing was written")
 
@@ -49,7 +48,6 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m raygnn.report",
         epilog=_EXAMPLES,

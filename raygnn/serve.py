@@ -46,13 +46,13 @@ RAYGNN_SERVE_TOKEN=... raygnn serve runs/shop --graph gs://bucket/graph --host 0
 
 @dataclass(frozen=True)
 class Server:
-    """A served model; `with raygnn.serve.start(...) as server` stops it at the end.
+    """A served model. `with raygnn.serve.start(...) as server` stops it at the end.
 
     Attributes:
-        url: where it answers.
+        url: its address.
         stop: stops it; Ray continues.
-        wait_until_gone: blocks as long as the model is there; raises a ResourceError when somebody
-            has deleted it from Ray Serve.
+        wait_until_gone: blocks while the model is served. Raises a ResourceError when it is deleted
+            from Ray Serve.
     """
 
     url: str
@@ -93,26 +93,26 @@ def start(
 
     Args:
         model: folder or URI of a finished run, or of an exported model.
-        graph: folder or URI of the graph whose nodes are asked for.
+        graph: folder or URI of the graph with the nodes.
         overrides: of the config, as on the command line.
-        task: of a model of several tasks the one that answers.
-        precomputed: encodes all nodes before it answers, exactly; otherwise each from a
-            neighborhood that is sampled by the model's fanouts.
+        task: which task of a model of several tasks.
+        precomputed: encodes all nodes exactly before it answers. Otherwise, each is encoded from a
+            sampled neighborhood.
         as_of: see `raygnn.infer.predict`.
-        columns: of node tables, which clients may ask for with `top_k`.
-        allow_modules: modules of yours, or of libraries, whose classes the config may name.
-        host: address that takes requests; one beside loopback needs a token, or `no_auth`.
+        columns: columns of node tables that clients may request with `top_k`.
+        allow_modules: modules whose classes the config may name, besides raygnn's and torch's.
+        host: listening address. Addresses other than loopback need a token or `no_auth`.
         port: of that address.
-        token: clients send it as `Authorization: Bearer TOKEN`; None takes the variable
-            `RAYGNN_SERVE_TOKEN`, and without it lets all clients in.
-        no_auth: lets all clients in, also from other machines.
-        options: `num_replicas`, `num_cpus`, `num_gpus` and `max_queued`; see
+        token: clients send it as `Authorization: Bearer TOKEN`. Default: the variable
+            `RAYGNN_SERVE_TOKEN`; without it, all clients are allowed.
+        no_auth: allows all clients, also from other machines.
+        options: `num_replicas`, `num_cpus`, `num_gpus` and `max_queued` of
             `raygnn.runtime.serving.ReplicaOptions`.
     Raises:
-        ConfigError: an argument or override is wrong, or packages of the extra are missing.
-        DataError: the graph is wrong, or the model cannot read it.
+        ConfigError: an argument or override is invalid, or packages of the extra are missing.
+        DataError: the graph is invalid or does not fit the model.
         RunError: there is no trained model.
-        CheckpointError: the model's files are damaged or do not fit each other.
+        CheckpointError: the model's files are damaged or do not belong together.
         ResourceError: the cluster has no room for the replicas, or they do not start.
     """
     try:
@@ -159,10 +159,10 @@ def start(
 
 
 def check_token(token: str | None, host: str) -> str | None:
-    """Checks that clients of other machines need a token that nobody guesses.
+    """Checks that clients on other machines need a token that cannot be guessed.
 
     Raises:
-        ConfigError: there is none, or it is short, or cannot stand in a header.
+        ConfigError: the token is missing, too short, or not allowed in a header.
     """
     if token is None:
         if not _is_loopback(host):
@@ -200,7 +200,6 @@ def _answers(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status, as `raygnn.train` does."""
     options, rest = build_parser().parse_known_args(argv)
     return exit_status_of(lambda: _run(options, rest), interrupted="the server is stopped")
 
@@ -234,7 +233,6 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
     parser = command_parser("python -m raygnn.serve", _USAGE, _EXAMPLES)
     add = parser.add_argument_group("the server").add_argument
     add("--graph", metavar="URI", help="graph to answer for, any fsspec URI")

@@ -125,7 +125,6 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
     parser = config_parser("python -m raygnn.train", _USAGE, _EXAMPLES)
     parser.add_argument(
         "--dry-run",

@@ -44,34 +44,34 @@ def load(
 
     Args:
         model: folder or URI of a finished run, or of an exported model.
-        overrides: of the config, as on the command line of `raygnn.infer`: keys of `data`,
-            `sampling`, `loader` and `training`.
-        task: of a model of several tasks the one that it is used for, by its name.
-        allow_modules: modules of yours, or of libraries, whose classes the model's config may name.
-        module: the module or class that `raygnn.train.fit` got as `model`.
+        overrides: of the config, as for `raygnn.infer`: keys of `data`, `sampling`, `loader` and
+            `training`.
+        task: which task of a model of several tasks.
+        allow_modules: modules whose classes the model's config may name.
+        module: the module or class that was passed to `raygnn.train.fit` as `model`.
     Raises:
-        ConfigError: an override is wrong, the model has no such task, or it names a class that is
+        ConfigError: an override is invalid, the model has no such task, or it names a class that is
             not allowed.
         RunError: there is no trained model.
-        CheckpointError: the model's files are damaged or do not fit each other.
+        CheckpointError: the model's files are damaged or do not belong together.
     """
     given = (fspath(model), overrides, allow_modules)
     return TrainedModel(partial(SavedModel.open, *given, task=task, model=module))
 
 
 class TrainedModel(nn.Module):
-    """A trained model with its transforms; `raygnn.load` makes it.
+    """A trained model with its transforms, made by `raygnn.load`.
 
-    It reads tables as training did: its transforms, standardization and units are the model's own,
-    and nothing is fitted to a new graph. Each method takes a graph: the folder or URI of a graph,
-    `GraphTables`, a PyG `Data` or `HeteroData`, whose nodes are numbered from 0, or a `Bundle`;
-    None takes the one that the overrides of `load` name, which may be a partitioned one. `open`
-    keeps a graph for several calls.
+    It reads tables as in training: transforms, standardization and units belong to the model, and
+    nothing is fitted to a new graph. The argument `data` of each method is the folder or URI of a
+    graph, `GraphTables`, a PyG `Data` or `HeteroData` (nodes are numbered from 0), or a `Bundle`.
+    None is the graph named by the overrides of `load`, which may be partitioned. Use `open` for
+    several calls on one graph.
 
     Attributes:
-        module: encoder with head or decoder, in evaluation mode; its weights have the names of
+        module: encoder with head or decoder, in evaluation mode, with the weight names of
             `model.safetensors`.
-        spec: what it reads and gives, as `model.json` says.
+        spec: inputs and outputs of the model, as in `model.json`.
     """
 
     def __init__(self, open_saved: Callable[..., SavedModel]) -> None:
@@ -88,7 +88,6 @@ class TrainedModel(nn.Module):
         self.eval()
 
     def forward(self, batch: Any) -> Any:
-        """Output of the module for a batch of raygnn's loaders."""
         return self.module(batch)
 
     def open(
@@ -102,17 +101,16 @@ class TrainedModel(nn.Module):
         """Opens a graph for several calls of `predict`, `embed`, `score` and `top_k`.
 
         Args:
-            data: see the class.
-            exact: encodes nodes from all of their edges: all nodes layer by layer, a few from
-                their full neighborhoods. False samples neighborhoods by the model's fanouts.
-            own_batches: each node, edge or anchor is a batch of its own, so that what is given of
-                it does not depend on what is asked with it.
-            as_of: for a model with `sampling.temporal`, the moment as of which all rows are
-                encoded: a date, a number in the unit of the graph's times, or `latest`. None
-                encodes rows that have times at their own, others as of the latest time.
+            exact: encodes nodes from all their edges: all nodes layer by layer, a few from their
+                full neighborhoods. False samples neighborhoods with the model's fanouts.
+            own_batches: encodes each node, edge or anchor in its own batch, so that its result does
+                not depend on the others.
+            as_of: for a model with `sampling.temporal`, the time as of which all rows are encoded:
+                a date, a number in the unit of the graph's times, or `latest`. None encodes rows
+                with times as of their own, others as of the latest time.
         Raises:
-            ConfigError: there is no graph, or `as_of` is wrong.
-            DataError: the graph is wrong, or does not fit the model; lists all problems.
+            ConfigError: there is no graph, or `as_of` is invalid.
+            DataError: the graph is invalid or does not fit the model; lists all problems.
         """
         how: dict[str, Any] = {"exact": exact, "own_batches": own_batches, "as_of": as_of}
         source = None
@@ -130,14 +128,12 @@ class TrainedModel(nn.Module):
         exact: bool = True,
         as_of: str | Time | None = None,
     ) -> ExtendedGraph:
-        """Opens a graph as if new nodes and edges were in its tables.
+        """Opens a graph as if its tables also contained new nodes and edges.
 
         Args:
-            data: the folder or URI of graph tables.
-            nodes: rows by node type, in the columns of the graph's tables.
-            edges: rows by edge type, `src__rel__dst`; their ends are known or new nodes.
-            exact: as of `open`.
-            as_of: as of `open`.
+            data: folder or URI of graph tables.
+            nodes: rows by node type, with the columns of the graph's tables.
+            edges: rows by edge type, `src__rel__dst`, between known or new nodes.
         Raises:
             ConfigError: the graph did not come from tables, or the model takes no new nodes.
             DataError: rows do not fit the graph's tables.
@@ -156,7 +152,9 @@ class TrainedModel(nn.Module):
         exact: bool = True,
         as_of: str | Time | None = None,
     ) -> Table:
-        """Predictions of nodes, edges or rows; see `open` and `OpenGraph.predict`."""
+        """Predicts nodes, edges or rows. See `OpenGraph.predict`, and `open` for `exact` and
+        `as_of`.
+        """
         opened = self.open(data, exact=exact, as_of=as_of)
         return opened.predict(nodes, what=what, rows=rows, split=split)
 
@@ -169,7 +167,6 @@ class TrainedModel(nn.Module):
         exact: bool = True,
         as_of: str | Time | None = None,
     ) -> Table:
-        """Embeddings of nodes; see `open` and `OpenGraph.embed`."""
         return self.open(data, exact=exact, as_of=as_of).embed(nodes, node_type=node_type)
 
     def score(
@@ -181,7 +178,6 @@ class TrainedModel(nn.Module):
         as_of: str | Time | None = None,
         **options: Any,
     ) -> Table:
-        """Scores of links; see `open` and `OpenGraph.score`, which takes the options."""
         return self.open(data, exact=exact, as_of=as_of).score(pairs, **options)
 
     def top_k(
@@ -194,7 +190,6 @@ class TrainedModel(nn.Module):
         as_of: str | Time | None = None,
         **options: Any,
     ) -> Table:
-        """Best neighbors; see `open` and `OpenGraph.top_k`, which takes the options."""
         return self.open(data, exact=exact, as_of=as_of).top_k(anchors, k, **options)
 
     def explain(
@@ -208,11 +203,6 @@ class TrainedModel(nn.Module):
         as_of: str | Time | None = None,
         **options: Any,
     ) -> Explanations:
-        """Explains predictions of nodes, or of pairs, as `OpenGraph.explain`.
-
-        Args:
-            options: `method`, `num_edges` and `num_columns` of `ExplainOptions`.
-        """
         asked = ExplainOptions(**options)
         graph = self.open(data, exact=exact, as_of=as_of)
         return graph.explain(nodes, asked, pairs=pairs, edge_type=edge_type)
@@ -220,16 +210,15 @@ class TrainedModel(nn.Module):
     def evaluate(
         self, data: Any = None, *, split: str | None = None, exact: bool | None = None
     ) -> dict[str, float]:
-        """Judges the model on a labelled graph, by the metrics of its training.
+        """Evaluates the model on a labelled graph with the metrics of its training.
 
         Args:
-            data: see the class.
-            split: train, val or test: by the graph's split column, or the model's `data.splits`.
-                None takes all labelled nodes; of a model of links or edges it is test.
-            exact: as of `open`; None evaluates as the training did (`training.eval`). Seeds with
-                times are each encoded as of its own.
+            split: train, val or test, from the graph's split column or the model's `data.splits`.
+                Default: all labelled nodes; test for models of links or edges.
+            exact: as in `open`. None evaluates as in training (`training.eval`). Seeds with times
+                are encoded as of their own.
         Returns:
-            Values by name, without the loss, which the files of a model do not have.
+            Metrics by name, without the loss, which a saved model does not contain.
         Raises:
             ConfigError: there is no such split, or a metric's class is not allowed.
             DataError: the graph does not fit, has no labels or other classes, or the split is
@@ -247,13 +236,11 @@ class TrainedModel(nn.Module):
         node_type: str | None = None,
         exact: bool = True,
     ) -> dict[str, float]:
-        """Judges the embeddings by a linear probe, of models of any task; see `probe_model`.
+        """Evaluates embeddings with a linear probe, for models of any task; see `probe_model`.
 
         Args:
-            data: see the class; a graph with labels.
-            label: column of labels; None takes the only one.
-            node_type: of the nodes; None takes the only one that has labels.
-            exact: as of `open`.
+            label: column of labels. Default: the only one.
+            node_type: default: the only one with labels.
         """
         opened = self.open(data, exact=exact)
         return probe_model(opened, self._saved.loaded.config, label, node_type)
@@ -261,11 +248,11 @@ class TrainedModel(nn.Module):
     def to_pyg(self) -> nn.Module:
         """The encoder as PyG's own module, with a copy of the weights.
 
-        It gives what `embed` gives, of features as the model reads them (`OpenGraph.to_pyg`). Equal
-        on graphs without self-edges and repeated edges.
+        Its output equals `embed` on graphs without self-edges and repeated edges, given features as
+        the model reads them (`OpenGraph.to_pyg`).
 
         Raises:
-            ConfigError: PyG has no module of this kind.
+            ConfigError: PyG has no equivalent module.
         """
         encoder = self.module.encoder
         assert isinstance(encoder, GraphEncoder)
@@ -275,18 +262,17 @@ class TrainedModel(nn.Module):
     def export(self, uri: str | PathLike[str]) -> None:
         """Writes the model as a program that runs without raygnn.
 
-        It is a program of `torch.export`, which `torch.export.load` reads; as ONNX where the name
-        ends with `.onnx`. It takes `x`, float32 [num_nodes, width], features before
-        standardization, and `edge_index`, int64 [2, num_edges], of a graph of any size; of several
-        types dictionaries of such. It gives a row for each node: logits, values of a regression in
-        their unit, or embeddings of a model of links. The extra file `raygnn.json`, in ONNX an
-        entry of the metadata, names feature, widths, output and classes.
+        The file is a `torch.export` program, or ONNX if the name ends with `.onnx`. Inputs: `x`,
+        float32 [num_nodes, width], features before standardization, and `edge_index`, int64 [2,
+        num_edges], of a graph of any size; dictionaries of these for several types. Output: one row
+        per node with logits, values in the label's unit, or embeddings (link models). The extra
+        file `raygnn.json`, in ONNX a metadata entry, names feature, widths, output and classes.
 
         Raises:
-            ConfigError: the model reads learned rows or columns of edges, or several types by
-                another encoder than `Hetero`; PyG has no module of this kind; or packages of the
-                extra `onnx` are missing.
-            RunError: the program gives other values than the model.
+            ConfigError: the model reads learned rows or edge columns, or several types with another
+                encoder than `Hetero`; PyG has no equivalent module; or packages of the extra `onnx`
+                are missing.
+            RunError: the program's output differs from the model's.
         """
         name = self._saved.loaded.config.model.type
         write = export_onnx if fspath(uri).endswith(".onnx") else export_program

@@ -43,18 +43,18 @@ def sweep(
     Args:
         config: path or URI of a YAML file with a `tune` section, or the config as a mapping.
         overrides: as on the command line, e.g. `["--tune.num_samples", "8"]`.
-        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
-        allow_modules: modules of yours, or of libraries, whose classes the config may name.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's `data`.
+        allow_modules: modules whose classes the config may name, besides raygnn's and torch's.
     Returns:
-        A `Result` for each trial, with the trial's run folder as `path`, the metrics of its last
-        validation, and the `error` of a failed trial.
+        A `Result` per trial: run folder as `path`, metrics of the last validation, and `error` if
+        it failed.
     Raises:
-        ConfigError: the config is wrong; lists every problem.
-        DataError: the tables are wrong.
+        ConfigError: the config is invalid; lists every problem.
+        DataError: the tables are invalid.
         ResourceError: the cluster has no room for one trial.
-        RunError: the folder belongs to another sweep or to a finished one.
+        RunError: the folder belongs to another or a finished sweep.
         TrainingError: every trial failed.
-        PreemptedError: SIGTERM or Ctrl-C stopped the sweep; a second call resumes it.
+        PreemptedError: SIGTERM or Ctrl-C stopped the sweep. Call again to resume.
     """
     from raygnn.runtime.sweeps.plan import load_sweep
     from raygnn.runtime.sweeps.run import run_sweep
@@ -63,7 +63,6 @@ def sweep(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status, as `raygnn.train` does."""
     options, rest = build_parser().parse_known_args(argv)
     with printing_as(options):
         return exit_status_of(
@@ -81,7 +80,6 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The options of the command line."""
     return config_parser("python -m raygnn.tune", _USAGE, _EXAMPLES)
 
 

@@ -60,14 +60,12 @@ from raygnn.parallel.sharding import own_part
 def run_worker(
     job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback] = ()
 ) -> dict[str, Any]:
-    """Trains, tests with the best weights, and writes the outputs.
+    """Trains, tests with the best weights, and writes the outputs. Returns the final metrics.
 
-    Collective: all ranks must call.
+    Collective: all ranks must call. The result is equal on all ranks.
 
     Args:
-        callbacks: of whoever runs the worker, called before the configured ones.
-    Returns:
-        The final metrics, equal on all ranks.
+        callbacks: called before the configured ones.
     """
     with collectives.group_held():
         return _run(job, context, callbacks)
@@ -161,7 +159,6 @@ def _initialization(loaded: LoadedConfig) -> Callable[[nn.Module], object] | Non
 
 
 def _resume(loaded: LoadedConfig) -> str:
-    """The checkpoint to resume from: a word, or an absolute URI."""
     resume = loaded.config.checkpoint.resume
     return absolute(resume, loaded.folder) if "/" in resume else resume
 
@@ -319,13 +316,6 @@ def _is_nan(value: Any) -> bool:
 
 
 def _check_restore(engine: Engine, checkpointer: Checkpointer) -> None:
-    """Restores the checkpoint just written and compares the weights bit for bit.
-
-    Collective: all ranks must call.
-
-    Raises:
-        CheckpointError: they differ, or there is none.
-    """
     module = engine.optimization.module
     before = {name: own_part(tensor).clone() for name, tensor in module.state_dict().items()}
     if not checkpointer.restore(engine, "must"):

@@ -1,4 +1,4 @@
-"""Baselines: guesses without a graph, judged by the model's own metrics."""
+"""Baselines: predictions without a graph, evaluated with the model's own metrics."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _NUM_STANDARD_ERRORS = 2
 
 @dataclass(frozen=True)
 class Baselines:
-    """Metrics of guesses on a split, and how precisely a split of its size can tell.
+    """Metrics of baseline predictions on a split, and the precision that its size allows.
 
     Attributes:
-        metrics: by name of the guess, metrics by name.
-        num_rows: nodes or links that metrics are means over.
-        positives: rows of each class or label, or links; where rows are ordered by a score.
+        metrics: values by baseline and metric.
+        num_rows: nodes or links that metrics are averaged over.
+        positives: rows of each class or label, or links, for metrics of a ranking.
         negatives: the rows that these are compared with.
     """
 
@@ -43,7 +43,7 @@ class Baselines:
     negatives: tuple[int, ...] = ()
 
     def best(self, metric: str) -> tuple[str, float] | None:
-        """The guess that is best by a metric, and its value; None where there is none."""
+        """The best baseline by a metric, and its value; None without one."""
         values = [
             (guess, of_guess[metric])
             for guess, of_guess in self.metrics.items()
@@ -53,13 +53,10 @@ class Baselines:
         return max(values, key=lambda found: sign * found[1], default=None)
 
     def not_beaten(self, metrics: Mapping[str, float]) -> dict[str, str]:
-        """The metrics by which a model is no better than a guess, with the guess; worst first.
+        """Metrics by which a model is no better than a baseline, with that baseline; worst first.
 
-        Better is by more than two standard errors of the model's value, which noise alone seldom
-        gives. Metrics whose standard error is not known do not take part.
-
-        Args:
-            metrics: of the model on the same split.
+        Better means by more than two standard errors of the model's value, which noise alone seldom
+        gives. Metrics with an unknown standard error are left out.
         """
         found, margins = {}, {}
         for name, value in metrics.items():
@@ -75,9 +72,10 @@ class Baselines:
         return {name: found[name] for name in sorted(found, key=margins.__getitem__)}
 
     def standard_error(self, metric: str, value: float) -> float | None:
-        """About how far a metric may be from what it would be on endless rows; None if unknown.
+        """Approximate standard error of a metric for rows drawn at random; None if unknown.
 
-        A mean of numbers in [0, 1] has a variance of at most m (1 - m), which accuracy reaches.
+        A mean m of numbers in [0, 1] has a variance of at most m (1 - m), which accuracy reaches.
+
         Source: Hanley and McNeil 1982 (AUC of noise), Olkin and Finn 1995 (R2).
         """
         if math.isnan(value) or not self.num_rows:
@@ -105,7 +103,7 @@ class Baselines:
 
 @dataclass(frozen=True)
 class BaselinesOfParts:
-    """The baselines of several tasks; metrics are named after their task, as in `links/mrr`."""
+    """Baselines of several tasks. Metrics are prefixed with their task, as in `links/mrr`."""
 
     parts: Mapping[str, Baselines | BaselinesOfParts]
 
@@ -141,18 +139,18 @@ def label_baselines(
     positive_class: int = 1,
     guesses: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> Baselines:
-    """Guesses of labels that know nothing but labels.
+    """Baselines that know only labels.
 
-    `majority` always gives the most frequent class (of equal ones the first), or of each label
-    what most nodes have; `stratified` draws at random by the shares of training, and its accuracy
-    and F1 are those of the expected counts. Of numbers: `mean` and `median`.
+    `majority` predicts the most frequent class (the first of equal ones), or for each label the
+    value of most nodes. `stratified` draws by the training shares; its accuracy and F1 are those of
+    the expected counts. Numbers have `mean` and `median`.
 
     Args:
-        train: labels of training, [num_nodes] or [num_nodes, num_outputs].
-        labels: of the split.
-        metrics: those of raygnn are judged, others are left out.
-        positive_class: of two classes, the one that metrics of order are of.
-        guesses: by name, further guesses [num_rows, num_outputs], such as `past_label_guesses`.
+        train: training labels, [num_nodes] or [num_nodes, num_outputs].
+        labels: labels of the split.
+        metrics: only raygnn's own are computed.
+        positive_class: the class of ranking metrics, with two classes.
+        guesses: further predictions by name, [num_rows, num_outputs], such as `past_label_guesses`.
     """
     targets = torch.from_numpy(np.ascontiguousarray(labels))
     metrics = own_metrics(metrics)
@@ -189,12 +187,11 @@ def label_baselines(
 
 
 def _of_guess(metrics: Sequence[Any], guess: np.ndarray, targets: Tensor) -> dict[str, float]:
-    """Metrics of one guess for all rows, or of one for each."""
     return metrics_of(metrics, torch.from_numpy(guess).expand(len(targets), -1), targets)
 
 
 def own_metrics(metrics: Sequence[Any]) -> list[Metric]:
-    """Raygnn's own metrics. The treatment of ties is unknown for others."""
+    """raygnn's own metrics. Other metrics may treat ties differently."""
     return [
         metric
         for metric in metrics

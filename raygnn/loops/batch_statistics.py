@@ -1,5 +1,3 @@
-"""Running statistics of batch norms that move once a step, alike for any number of workers."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -10,13 +8,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 class BatchStatistics:
-    """Means and variances that the batch norms of a module see in a step.
+    """Running statistics of batch norms that move once per step, equal for any number of workers.
 
-    torch moves running statistics in each forward pass, so they depend on which rank has had which
-    micro-batches, and in which order. Here a forward pass in training mode leaves them alone and
-    adds its statistics, times its rows, to `sums`. Summed over ranks, these move the running ones
-    once a step: by the mean over the step's micro-batches, weighted by rows. With one micro-batch
-    that is what torch does. A norm that has seen no rows in a step stays as it is.
+    torch moves them in each forward pass, so they depend on the order of micro-batches on a rank.
+    Here, a forward pass in training mode adds its statistics, times its rows, to `sums` instead.
+    Summed over ranks, these move the running statistics once per step, by the mean over its
+    micro-batches weighted by rows. With one micro-batch this equals torch. A norm that has seen no
+    rows in a step does not change.
 
     Attributes:
         sums: [total], of all norms; to be summed over ranks before `move`.
@@ -39,16 +37,15 @@ class BatchStatistics:
         ]
 
     def clear(self) -> None:
-        """Forgets what was added up; forward passes between steps do not count."""
+        """Discards the collected sums. Forward passes between steps do not count."""
         self.sums.zero_()
 
     def move(self) -> None:
-        """Moves the running statistics by `sums`."""
         for norm in self._norms:
             norm.move()
 
     def owns(self, buffer: Tensor) -> bool:
-        """Whether a buffer is moved here, and therefore equal on all ranks."""
+        """Whether a buffer belongs to one of these norms, and is therefore equal on all ranks."""
         return any(buffer is own for norm in self._norms for own in norm.module.buffers())
 
 

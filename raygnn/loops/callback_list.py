@@ -1,5 +1,3 @@
-"""Calls the callbacks of a run; a failure on one rank waits until all ranks agree on it."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -12,26 +10,20 @@ _CLOSING = ("on_exception", "on_shutdown")
 
 
 class CallbackBase:
-    """The part of a callback that the list uses besides its hooks."""
-
     def state_dict(self) -> dict[str, Any]:
         """State for a resume: plain values and tensors."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what `state_dict` gave."""
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class CallbackList:
     """Calls every callback's hook in order of registration.
 
-    A hook may fail on one rank only, as one that writes files on rank 0 does. If it raised there,
-    the other ranks would wait for that one in their next collective. So its exception is kept,
-    and no further hook is called but those that end a run, until the engine takes it where all
-    ranks agree on failures: in the step's all-reduce, before a checkpoint, at the end.
-
-    Args:
-        engine: the first argument of each hook.
+    A hook may fail on one rank only, such as one that writes files on rank 0. Raising there would
+    leave the other ranks waiting in their next collective. So the exception is stored, and only
+    hooks that end a run are called until the engine takes it where all ranks agree on failures: in
+    the step's all-reduce, before a checkpoint, and at the end.
     """
 
     def __init__(self, engine: object, callbacks: Sequence[CallbackBase]) -> None:
@@ -40,7 +32,7 @@ class CallbackList:
         self._failure: BaseException | None = None
 
     def listen(self, *hooks: str) -> bool:
-        """Whether any callback does something in one of these hooks."""
+        """Whether any callback implements one of these hooks."""
         return any(
             getattr(getattr(callback, hook), "__qualname__", "") != f"Callback.{hook}"
             for callback in self._callbacks
@@ -58,18 +50,17 @@ class CallbackList:
                 self._failure = self._failure or error
 
     def take_failure(self) -> BaseException | None:
-        """The exception of a hook on this rank since the last call."""
+        """Returns and clears the exception of a hook on this rank."""
         failure, self._failure = self._failure, None
         return failure
 
     def raise_failure(self) -> None:
-        """Raises what a hook raised on this rank, if any did."""
         failure = self.take_failure()
         if failure is not None:
             raise failure
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """The state of each callback. A failing one has none; its failure is kept like a hook's."""
+        """The state of each callback. One that fails has no state; its exception is stored."""
         state: dict[str, dict[str, Any]] = {}
         for i, callback in enumerate(self._callbacks):
             try:

@@ -1,5 +1,3 @@
-"""Callbacks: what users hang onto the loop. Every hook runs on every rank."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -17,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Callback(CallbackBase):
-    """Base of stateful callbacks; override the hooks that are wanted.
+    """Base class of callbacks. Override the hooks you need; every hook runs on every rank.
 
-    A hook may look at everything of the engine. One that calls a collective must do so on all
-    ranks. `state_dict` travels in checkpoints.
+    A hook may read everything of the engine. A hook that calls a collective must do so on all
+    ranks. `state_dict` is saved in checkpoints.
     """
 
     def on_setup(self, engine: Engine) -> None:
@@ -30,7 +28,7 @@ class Callback(CallbackBase):
         """A checkpoint, if there was one, is restored; the first step comes next."""
 
     def on_train_end(self, engine: Engine) -> None:
-        """Training has ended; the best weights are not loaded back yet."""
+        """Training has ended; the best weights are not restored yet."""
 
     def on_epoch_start(self, engine: Engine, epoch: int) -> None:
         """An epoch starts, or continues after a resume."""
@@ -38,14 +36,11 @@ class Callback(CallbackBase):
     def on_epoch_end(self, engine: Engine, epoch: int) -> None:
         """All micro-batches of the epoch are done."""
 
-    def on_train_step_start(self, engine: Engine) -> None:
-        """Before the micro-batches of a step."""
+    def on_train_step_start(self, engine: Engine) -> None: ...
 
-    def before_zero_grad(self, engine: Engine) -> None:
-        """Before gradients are cleared."""
+    def before_zero_grad(self, engine: Engine) -> None: ...
 
-    def after_zero_grad(self, engine: Engine) -> None:
-        """After gradients are cleared."""
+    def after_zero_grad(self, engine: Engine) -> None: ...
 
     def on_train_batch_start(self, engine: Engine, batch: Batch) -> None:
         """A micro-batch of this rank is on the device."""
@@ -54,40 +49,36 @@ class Callback(CallbackBase):
         """The micro-batch went forward and backward."""
 
     def before_sync_grad(self, engine: Engine) -> None:
-        """Gradients hold this rank's sums; the all-reduce comes next."""
+        """Gradients contain this rank's sums; the all-reduce comes next."""
 
     def after_sync_grad(self, engine: Engine, totals: StepTotals) -> None:
-        """Gradients hold the sums over all ranks, divided by the global weight.
+        """Gradients contain the sums over all ranks, divided by the global weight.
 
-        `totals.loss_sum / totals.weight` is the loss of the step.
+        `totals.loss_sum / totals.weight` is the step's loss.
         """
 
     def before_clip_grad_norm(self, engine: Engine) -> None:
-        """Before the gradients' norm is computed, and clipped with training.clip_grad_norm."""
+        """Before the gradient norm is computed and clipped to training.clip_grad_norm."""
 
     def after_clip_grad_norm(self, engine: Engine, grad_norm: float) -> None:
         """`grad_norm` is the norm before clipping; it may be infinite with fp16-mixed."""
 
-    def before_optimizer_step(self, engine: Engine) -> None:
-        """Before the weights change."""
+    def before_optimizer_step(self, engine: Engine) -> None: ...
 
-    def after_optimizer_step(self, engine: Engine) -> None:
-        """After the weights changed."""
+    def after_optimizer_step(self, engine: Engine) -> None: ...
 
     def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
-        """A step is done, its position counted."""
+        """A step is done and counted."""
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
-        """Weighted means over the log window; what is added here, later callbacks get too."""
+        """Weighted means over the log window. Later callbacks see additions."""
 
-    def on_validation_start(self, engine: Engine) -> None:
-        """Before the fixed validation batches."""
+    def on_validation_start(self, engine: Engine) -> None: ...
 
     def on_validation_step_start(self, engine: Engine, index: int) -> None:
-        """Before this rank's next validation batch; `index` is its place over all ranks."""
+        """Before this rank's next validation batch; `index` counts over all ranks."""
 
-    def on_validation_step_end(self, engine: Engine, output: EvalOutput) -> None:
-        """After a validation batch of this rank."""
+    def on_validation_step_end(self, engine: Engine, output: EvalOutput) -> None: ...
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         """Reduced metrics, equal on all ranks."""
@@ -96,23 +87,23 @@ class Callback(CallbackBase):
         """Reduced metrics of the test split, with the best weights."""
 
     def on_save_checkpoint(self, engine: Engine, state: dict[str, Any]) -> None:
-        """The state that is about to be written; may be added to."""
+        """The state that will be written. A hook may add to it."""
 
     def on_checkpoint_written(self, engine: Engine, name: str) -> None:
-        """The checkpoint is whole on its storage; on rank 0, the pointers name it too."""
+        """The checkpoint is complete on its storage; on rank 0, the pointers name it."""
 
     def on_load_checkpoint(self, engine: Engine, state: dict[str, Any]) -> None:
-        """The state that was just read, before it is applied."""
+        """The state that was read, before it is applied."""
 
     def on_exception(self, engine: Engine, error: BaseException) -> None:
-        """Training ends by an error."""
+        """Training ends with an error."""
 
     def on_shutdown(self, engine: Engine) -> None:
-        """The last hook, also after an error: the place to close files and connections."""
+        """The last hook, also after an error. Close files and connections here."""
 
 
 class FunctionCallback(Callback):
-    """A callback from a map of hook names to functions."""
+    """Wraps a mapping from hook names to functions."""
 
     def __init__(self, functions: Mapping[str, Callable[..., None]]) -> None:
         for hook, function in functions.items():

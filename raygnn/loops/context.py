@@ -1,5 +1,3 @@
-"""The loop's view of the world: rank, device, and where to report."""
-
 from __future__ import annotations
 
 import gc
@@ -17,41 +15,40 @@ from raygnn.loops.signals import signals_as_notices
 
 
 class WorkerContext(Protocol):
-    """One worker of a run. Implemented for a plain process here, over Ray Train in the runtime."""
+    """Rank, device and notices of one worker: a plain process, or one of Ray Train (`runtime`)."""
 
     rank: int
     world_size: int
     device: torch.device
 
     def report(self, metrics: Mapping[str, float], checkpoint_path: str | None) -> None:
-        """Tells the launcher of a validation and, if one was written, of its checkpoint.
+        """Reports a validation and, if one was written, its checkpoint to the launcher.
 
         Collective: all ranks must call, equally often.
 
         Args:
-            metrics: the validation's row of the history, and its number; empty where a
-                checkpoint was written without validating.
-            checkpoint_path: path of the finished checkpoint inside the run folder.
+            metrics: the validation's row of the history, and its number; empty for a checkpoint
+                without a validation.
+            checkpoint_path: the complete checkpoint, relative to the run folder.
         """
 
     def interruptible(self) -> AbstractContextManager[None]:
-        """While it lasts, whoever asks this process to stop is heard by `interruption`."""
+        """While active, requests to stop this process are noted for `interruption`."""
 
     def interruption(self) -> str | None:
-        """The reason to stop that this rank knows. Cheap enough for every step."""
+        """The reason for this rank to stop, if any. Cheap enough for every step."""
 
     def host_interruption(self) -> str | None:
-        """Requests of the cluster's operator, such as to leave a machine.
-
-        Collective: all ranks must call.
+        """A request of the cluster's operator, such as to leave a machine. Collective: all ranks
+        must call.
         """
 
 
 class ProcessContext:
-    """A worker that is a plain process: alone, or one of those that torchrun started.
+    """A worker in a plain process, alone or started by torchrun.
 
-    The process group is the caller's where one exists; else it is made from torchrun's
-    environment (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`), else there is none.
+    Uses the caller's process group, or makes one from torchrun's environment (`RANK`, `WORLD_SIZE`,
+    `MASTER_ADDR`, `MASTER_PORT`) if set.
     """
 
     def __init__(self, *, use_gpu: bool | str = "auto", timeout_s: float = 600.0) -> None:
@@ -66,32 +63,29 @@ class ProcessContext:
         self._interruption: str | None = None
 
     def report(self, metrics: Mapping[str, float], checkpoint_path: str | None) -> None:
-        """Nobody listens: the run folder holds history and checkpoints."""
+        """Does nothing: the run folder has history and checkpoints."""
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """SIGTERM and SIGINT become interruptions."""
         with signals_as_notices(self._interrupt):
             yield
 
     def interruption(self) -> str | None:
-        """The name of the signal that this process was given."""
         return self._interruption
 
     def host_interruption(self) -> str | None:
-        """Nobody but signals speaks to a plain process."""
         return None
 
     def _interrupt(self, cause: str) -> None:
         self._interruption = cause
 
     def close(self) -> None:
-        """Frees what the run leaves behind, then leaves the process group if this context made it.
+        """Frees the memory of the run, and leaves the process group if this context made it.
 
-        Engine, task and callbacks refer to each other, so their tensors, which may be gigabytes,
-        would stay until Python happens to look, in a notebook beside those of the next run. And a
-        `DistributedDataParallel` of the user's that is last to hold a gloo group would end its
-        threads without letting go of the interpreter, which they may wait for.
+        Engine, task and callbacks refer to each other, so their tensors would otherwise stay until
+        Python's garbage collection, next to those of a notebook's next run. Also, a user's
+        `DistributedDataParallel` that is last to hold a gloo group would end its threads while
+        holding the GIL, which they may wait for.
         """
         gc.collect()
         if self._owns_group:
@@ -100,10 +94,10 @@ class ProcessContext:
 
 
 def local_device(use_gpu: bool | str) -> torch.device:
-    """Picks this process's device: the CUDA device of `LOCAL_RANK`, or the CPU.
+    """This process's device: the CUDA device of `LOCAL_RANK`, or the CPU.
 
     Raises:
-        ResourceError: a GPU is asked for and there is none.
+        ResourceError: a GPU is requested and there is none.
     """
     available = torch.cuda.is_available()
     if use_gpu is True and not available:

@@ -1,4 +1,4 @@
-"""Early stopping, and the weights that a run keeps: the best ones and a moving average."""
+"""Early stopping, best weights, and moving averages of weights."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from raygnn.parallel.sharding import own_part, part_of, whole_tensors, with_part
 
 @dataclass
 class BestTracker:
-    """Follows a monitored metric and says whether a value is the best so far.
+    """Tracks the best value of a monitored metric.
 
     An improvement is a change by more than `min_delta` in the direction of `mode`.
 
     Attributes:
-        key: where the config names the metric, for errors.
+        key: the config key of the metric, for errors.
     """
 
     monitor: str
@@ -38,7 +38,7 @@ class BestTracker:
         """The monitored value.
 
         Raises:
-            TrainingError: the metric is absent, or NaN, which no comparison can rank.
+            TrainingError: the metric is missing or NaN.
         """
         if self.monitor not in metrics:
             known = ", ".join(sorted(metrics))
@@ -76,7 +76,7 @@ class EarlyStopper:
     num_without_improvement: int = 0
 
     def should_stop(self, value: float) -> bool:
-        """Takes one validation's value and decides; all ranks see the same reduced value."""
+        """Counts one validation. All ranks see the same reduced value."""
         if self.tracker.improves(value):
             self.num_without_improvement = 0
         else:
@@ -85,7 +85,6 @@ class EarlyStopper:
 
     @property
     def is_out_of_patience(self) -> bool:
-        """Whether the last validations have decided to stop."""
         return self.num_without_improvement >= self.patience
 
     def state_dict(self) -> dict[str, float | int | str | None]:
@@ -108,10 +107,8 @@ VALIDATION_LOSS: Watched = ("val/loss", "min")
 def best_tracker(
     config: Config, has_validation: bool, default: Watched = VALIDATION_LOSS
 ) -> BestTracker:
-    """Follows `checkpoint.monitor`, else the metric of early stopping.
-
-    Args:
-        default: what the task watches if the config names no metric.
+    """A tracker of `checkpoint.monitor`, else of early stopping's metric, else of the task's
+    `default`.
     """
     stopping, checkpoint = config.early_stopping, config.checkpoint
     if checkpoint.monitor is None and stopping is not None:
@@ -125,7 +122,7 @@ def best_tracker(
 def early_stopper(
     config: Config, has_validation: bool, default: Watched = VALIDATION_LOSS
 ) -> EarlyStopper | None:
-    """The configured early stopping; None without. See `best_tracker` for `default`."""
+    """The configured early stopping, if any. `default`: see `best_tracker`."""
     stopping = config.early_stopping
     if stopping is None:
         return None
@@ -134,10 +131,9 @@ def early_stopper(
 
 
 def plateau_monitor(config: Config, has_validation: bool) -> str:
-    """The metric of ReduceLROnPlateau that names none: one that the config names, else the loss.
+    """The metric of a ReduceLROnPlateau without one: the config's monitor, else the loss.
 
-    A metric that only the task names may be better when it is larger, and the scheduler's `mode` is
-    min by default.
+    The task's default metric may be better when larger, but the scheduler's default `mode` is min.
     """
     if config.checkpoint.monitor is None and (
         config.early_stopping is None or config.early_stopping.monitor is None
@@ -158,7 +154,7 @@ def _observable(monitor: str, mode: str, has_validation: bool) -> tuple[str, str
 
 
 class BestWeights:
-    """A copy, in host memory, of what this rank holds of the weights at the best validation."""
+    """This rank's weights at the best validation, copied to host memory."""
 
     def __init__(self, tracker: BestTracker) -> None:
         self.tracker = tracker
@@ -167,7 +163,7 @@ class BestWeights:
         self._weights: dict[str, Tensor] | None = None
 
     def update(self, metrics: dict[str, float], position: Position, module: nn.Module) -> bool:
-        """Keeps the module's weights if this validation is the best; returns whether it is."""
+        """Copies the module's weights if this validation is the best; returns whether it is."""
         if not self.tracker.improves(self.tracker.value_of(metrics)):
             return False
         self.metrics, self.position = dict(metrics), position
@@ -175,12 +171,12 @@ class BestWeights:
         return True
 
     def restore(self, module: nn.Module) -> None:
-        """Loads the best weights into the module; leaves it alone if nothing was validated."""
+        """Loads the best weights. Does nothing if nothing was validated."""
         if self._weights is not None:
             module.load_state_dict(_as_in(module, self._weights))
 
     def state_dict(self, now: Position | None, module: nn.Module) -> dict[str, Any]:
-        """The record, and the weights unless they are those that the run has at `now`.
+        """The record, and the weights unless they equal the run's weights at `now`.
 
         Collective: all ranks must call.
         """
@@ -195,7 +191,7 @@ class BestWeights:
         }
 
     def load_state_dict(self, state: dict[str, Any], module: nn.Module) -> None:
-        """Takes back what `state_dict` gave; the module holds the present weights already."""
+        """Restores `state_dict`. The module already has its current weights."""
         self.tracker.best = state["value"]
         self.metrics = dict(state["metrics"])
         self.position = Position(**state["position"])
@@ -216,9 +212,9 @@ def _as_in(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 class WeightAverage:
-    """Exponential moving average of parameters, in float32; buffers are taken as they are.
+    """Exponential moving average of parameters, in float32. Buffers are copied.
 
-    Equal on all ranks, as the weights are, or sharded as they are.
+    Equal on all ranks like the weights, or sharded like them.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -229,14 +225,13 @@ class WeightAverage:
         }
 
     def update(self) -> None:
-        """Moves the average towards the weights; called after each optimizer step."""
         for name, parameter in _floats(self._module):
             average = own_part(self._average[name])
             average.lerp_(own_part(parameter.detach()).float(), 1 - self._decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Lends the average to the model, and takes it back."""
+        """Puts the average into the model while a block runs."""
         own = {name: parameter.detach().clone() for name, parameter in _floats(self._module)}
         self._copy_in(self._average)
         try:
@@ -245,14 +240,13 @@ class WeightAverage:
             self._copy_in(own)
 
     def state_dict(self) -> dict[str, Any]:
-        """The average; of sharded weights, None on other ranks than 0.
+        """The average. Sharded weights are complete on rank 0 and None on others.
 
         Collective: all ranks must call.
         """
         return whole_tensors(self._average)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Takes back what `state_dict` gave on rank 0."""
         for name, average in self._average.items():
             average.copy_(part_of(state[name], average))
 

@@ -223,10 +223,8 @@ class Engine:
         return failure, totals
 
     def _apply(self, totals: StepTotals, norm: float | None = None) -> float:
-        """Changes the weights by the summed gradients; returns the gradients' norm.
-
-        Args:
-            norm: None measures it after the hooks.
+        """Updates the weights with the summed gradients. Returns the gradient norm, which is
+        measured after the hooks unless given.
         """
         self.callbacks.call("after_sync_grad", totals)
         self.callbacks.call("before_clip_grad_norm")
@@ -390,12 +388,11 @@ class Engine:
         return f"The run was stopped by {self.interrupted_by} after {where}. {then}"
 
     def _out_of_time(self) -> bool:
-        """Whether the time limit is over, by the clock of rank 0."""
         limit = self.config.training.max_time_s
         return limit is not None and self.context.rank == 0 and self.training_time_s >= limit
 
     def _asks_host(self) -> bool:
-        """Whether all ranks ask Ray after this step, by the clock of rank 0."""
+        """Whether all ranks ask Ray for notices after this step, by the clock of rank 0."""
         now_s = time.monotonic()
         if self.context.rank != 0 or now_s - self._asked_host_s < _ASK_HOST_EVERY_S:
             return False
@@ -412,7 +409,6 @@ class Engine:
 
     @property
     def loader_wait_s(self) -> float:
-        """Seconds that this rank has waited for training batches."""
         return self.accumulation.wait_s
 
     @property

@@ -1,4 +1,4 @@
-"""Exact evaluation: the same numbers for any number of workers."""
+"""Exact evaluation: equal metrics for any number of workers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ Watch = Callable[[Iterator[EvalOutput], int], Iterator[EvalOutput]]
 
 
 class EvaluationTable:
-    """One row of sums per evaluation batch, plus the rows of metrics that need them all.
+    """One row of sums per evaluation batch, plus gathered rows for metrics that need them.
 
-    A batch's row is written by the one rank that has it and is 0 elsewhere, so summing over the
-    ranks only moves rows, without rounding. Columns are then summed in batch order on every
-    rank: the result does not depend on how many ranks there were.
+    The one rank that has a batch writes its row; other ranks have 0. So summing over ranks does not
+    round. Columns are then summed in batch order on every rank, and the result does not depend on
+    the number of ranks.
 
     Args:
-        with_intervals: also find `intervals`, 95 % intervals by name, from the spread of batches.
+        with_intervals: also computes `intervals`, 95 % intervals by metric, from the spread of
+            batches.
     """
 
     def __init__(
@@ -48,7 +49,6 @@ class EvaluationTable:
         self._targets: list[Tensor] = []
 
     def add(self, output: EvalOutput) -> None:
-        """Takes one batch of this rank."""
         sums = [output.loss_sum, output.weight, *map(float, output.metrics.values())]
         states = [m.update(output.prediction, output.target).cpu() for m in self._sums]
         self._layout = list(output.metrics), [state.numel() for state in states]
@@ -120,9 +120,8 @@ def _own(rows: Tensor) -> Tensor:
 
 
 def _joined(batches: list[Tensor]) -> Tensor:
-    """All rows of this rank; none, in the shape of other ranks' rows, where it had no batch.
-
-    Collective: all ranks must call.
+    """All rows of this rank; no rows, in the shape of other ranks' rows, if it had no batch.
+    Collective.
     """
     # Not a slice without rows: pickled, it takes along the storage of the whole batch.
     own = (batches[0].dtype, batches[0].shape[1:]) if batches else None
@@ -141,18 +140,19 @@ def evaluate(
 ) -> dict[str, float]:
     """Evaluates a split on its fixed batches.
 
-    Ranks take every world-size-th batch; nothing is communicated until all are done.
+    Rank r of w takes every w-th batch. Ranks communicate only after their last batch.
+
     Collective: all ranks must call.
 
     Args:
-        limit: batches over all workers; None takes all.
-        watch: is given this rank's outputs and the number of batches, and passes the outputs on.
-        moment: when in training, for errors.
-        intervals: is filled with 95 % intervals of metrics, by their names, where batches suffice.
+        limit: number of batches over all workers; None takes all.
+        watch: receives this rank's outputs and the number of batches, and yields the outputs.
+        moment: position in training, for errors.
+        intervals: filled with 95 % intervals by metric, if there are enough batches.
     Returns:
         `<split>/loss` and `<split>/<metric>`; empty if the split has no loader.
     Raises:
-        TrainingError: a rank failed; raised on all ranks, and it names the rank.
+        TrainingError: a rank failed; raised on all ranks, and names the rank.
     """
     loader = run_and_sync_errors(lambda: task.loader(split), f"loading the {split} split")
     if loader is None:
@@ -192,12 +192,12 @@ def evaluate_parts(
     moment: str = "",
     intervals: dict[str, tuple[float, float]] | None = None,
 ) -> dict[str, float]:
-    """Evaluates a task, or each of its parts with the metrics of that part; see `evaluate`.
+    """Evaluates a task, or each of its parts with its own metrics; see `evaluate`.
 
     Collective: all ranks must call.
 
     Returns:
-        Of parts, `<split>/<part>/<metric>`, and as `<split>/loss` the weighted sum of their losses.
+        For parts `<split>/<part>/<metric>`, and as `<split>/loss` the weighted sum of their losses.
     """
     if not task.parts:
         return evaluate(task, split, limit, metrics, watch, moment, intervals)
@@ -237,18 +237,19 @@ _SEED = 0
 def batch_intervals(
     table: Tensor, compute: Callable[[Tensor], Mapping[str, float]]
 ) -> dict[str, tuple[float, float]]:
-    """95 % intervals of what is computed from the column sums of a table of batches.
+    """95 % intervals of metrics that are computed from the column sums of a table of batches.
 
-    Batches are drawn with replacement, whole: rows of a batch need not be independent, as the links
-    of one anchor are not. Equal on all ranks. Source: the cluster bootstrap, Davison and Hinkley
-    1997, section 3.8; percentiles.
+    Whole batches are drawn with replacement, because rows of a batch (such as links of one anchor)
+    may be dependent. Equal on all ranks.
+
+    Source: cluster bootstrap, Davison and Hinkley 1997, section 3.8; percentiles.
 
     Args:
         table: float64 [num_batches, num_sums].
-        compute: gives metrics by name from [num_sums].
+        compute: metrics by name from [num_sums].
     Returns:
-        Lower and upper end by name; of none with fewer than `MIN_BATCHES` batches, and not of a
-        metric that is NaN in a draw.
+        Lower and upper end by name. Empty with fewer than `MIN_BATCHES` batches; without metrics
+        that are NaN in a draw.
     """
     num_batches = len(table)
     if num_batches < MIN_BATCHES:

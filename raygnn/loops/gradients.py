@@ -1,5 +1,3 @@
-"""From the losses of micro-batches to one gradient of all ranks."""
-
 from __future__ import annotations
 
 import math
@@ -25,7 +23,7 @@ from raygnn.sampling.batch import Batch
 
 
 class GradReduction:
-    """Gives each micro-batch a factor on its summed loss, and a share of the step's divisor.
+    """The factor on a micro-batch's summed loss, and its share of the step's divisor.
 
     With S_b the loss summed over a micro-batch, W_b its weight, and L_b = S_b / W_b
     (`loss_reduction: mean`) or S_b (`sum`), a step's gradient is that of
@@ -47,11 +45,7 @@ class GradReduction:
             self._weigh = resolve(self._kind, "grad_weight", loaded.allow_modules)
 
     def factor_and_divisor(self, output: StepOutput) -> tuple[float, float]:
-        """The factor on this micro-batch's summed loss, and what it adds to the divisor.
-
-        Raises:
-            ConfigError: the user's function gave no weight.
-        """
+        """Factor on this micro-batch's summed loss, and its addition to the divisor."""
         if self._kind == "sample_mean":
             return 1.0, output.weight
         own_mean = 1.0 / output.weight if self._is_mean and output.weight else 1.0
@@ -68,15 +62,14 @@ class GradReduction:
 
     @property
     def divides(self) -> bool:
-        """Whether the step's sum is divided by the added divisors."""
         return self._kind != "sum"
 
 
 class Accumulation:
-    """Takes each micro-batch by itself: forward, backward, next.
+    """Runs each micro-batch separately: forward, backward, next.
 
     Attributes:
-        wait_s: seconds in which this rank waited for batches.
+        wait_s: seconds that this rank has waited for batches.
     """
 
     def __init__(
@@ -104,10 +97,10 @@ class Accumulation:
         """Leaves summed gradients in every `.grad`.
 
         Args:
-            batches: this rank's, those of the indices next.
-            local: is added to; its `failed` flag is set where something failed.
+            batches: this rank's batches, in the order of `indices`.
+            local: incremented; its `failed` flag is set after an error.
         Returns:
-            What failed, for the engine to tell all ranks; None if nothing did.
+            The error on this rank, which the engine reports to all ranks; None without one.
         """
         try:
             for index, batch in self._batches(batches, epoch, indices):
@@ -125,10 +118,10 @@ class Accumulation:
     def _batches(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int]
     ) -> Iterator[tuple[int, Batch]]:
-        """This rank's micro-batches on the device, the generators seeded for each in its turn.
+        """This rank's micro-batches on the device, with generators seeded for each.
 
-        Where learned rows are sharded, all of them are sampled before the first, and their rows
-        are fetched at once. Collective there: all ranks must iterate, one without indices too.
+        With sharded learned rows, all batches are sampled first and their rows fetched together.
+        Collective then: all ranks must iterate, also without indices.
         """
         waiting: Iterator[Batch] = (self._next(batches) for _ in indices)
         if self._optimization.tables:
@@ -146,7 +139,6 @@ class Accumulation:
         return batch
 
     def _with_rows(self, waiting: Iterator[Batch]) -> list[Batch]:
-        """The micro-batches, when their learned rows are here. Collective: all ranks must call."""
         found: list[Batch] = []
         failure: BaseException | None = None
         try:
@@ -195,12 +187,12 @@ class _Encoded:
 
 
 class JointAccumulation(Accumulation):
-    """Encodes all of the rank's micro-batches, then takes the losses, then goes back.
+    """Encodes all of the rank's micro-batches, then computes losses, then runs backward.
 
-    Between encoders and losses the candidates of all ranks are gathered, and on the way back their
-    gradients are summed. So the graphs of all micro-batches of a step are held together: memory is
-    that of one batch as large as all of them. A rank without a micro-batch takes part with nothing,
-    and one that failed says so in the next collective: no rank waits for one that does not come.
+    Between encoder and loss, the candidates of all ranks are gathered; on the way back their
+    gradients are summed. So a step needs the memory of one batch as large as all its micro-batches.
+    A rank without a micro-batch contributes nothing, and one that failed reports it in the next
+    collective, so no rank waits for it.
 
     Source: the cut between encoder and loss is that of GradCache, arXiv:2101.06983, section 3.
     """
@@ -208,7 +200,7 @@ class JointAccumulation(Accumulation):
     def run(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int], local: LocalTotals
     ) -> BaseException | None:
-        """Collective: all ranks must call, one without indices too."""
+        """Collective: all ranks must call, also without indices."""
         failure: BaseException | None = None
         encoded: list[_Encoded] = []
         try:
@@ -270,12 +262,8 @@ class _Gathered(NamedTuple):
 
 
 def _gather(own: list[Candidates], *, failed: bool) -> _Gathered | None:
-    """The candidates of all ranks, their rows with a gradient of their own.
-
-    Collective: all ranks must call.
-
-    Returns:
-        None where a rank failed.
+    """Candidates of all ranks, with separate gradients; None if a rank failed. Collective: all
+    ranks must call.
     """
     mine = Candidates.joined(own).columns if own else {}
     layout = {name: (x.dtype, x.shape[1:]) for name, x in mine.items()}
@@ -294,9 +282,8 @@ def _gather(own: list[Candidates], *, failed: bool) -> _Gathered | None:
 
 
 def _sum_gradient(rows: Tensor, *, failed: bool) -> Tensor | None:
-    """The gradient of the gathered rows from the losses of all ranks; None where one failed.
-
-    Collective: all ranks must call.
+    """Gradient of the gathered rows from all ranks' losses; None if one failed. Collective: all
+    ranks must call.
     """
     gradient = torch.zeros_like(rows) if rows.grad is None or failed else rows.grad
     if collectives.world_size() == 1:  # nothing to wait for

@@ -1,4 +1,4 @@
-"""Inputs and outputs of a model: found once on the driver, saved with the model."""
+"""Inputs and outputs of a model: determined once on the driver, saved with the model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from raygnn.errors import ConfigError, DataError, RuleError, RunError, with_id
 
 
 def schema_bundle(spec: ModelSpec) -> Bundle:
-    """The types and columns that a model reads, without rows.
+    """A bundle with the types and columns that a model reads, and without rows.
 
     Only node types with learned rows have nodes: as many as the model has rows.
     """
@@ -79,13 +79,12 @@ class NodeInput:
     """The model's inputs of one node type.
 
     Attributes:
-        width: of the feature; None of a type that had none. Of a type with learned rows it is not
-            read.
-        ids: of a type whose nodes have learned rows: sha256 of their ids, in order. None elsewhere.
-        num_nodes: of such a type, the number of rows.
-        identified: of a type whose nodes have learned rows in the output: sha256 of their ids.
-            In a graph with other nodes these rows are not read.
-        degrees: whether the numbers of a node's neighbors are an input.
+        width: width of the feature, if the type has one. Not read if the type has learned rows.
+        ids: sha256 of the ordered node ids, if the type has learned rows as input.
+        num_nodes: number of these rows.
+        identified: sha256 of the ordered node ids, if the type has learned rows in the output. They
+            are ignored in a graph with other nodes.
+        degrees: whether neighbor counts are an input.
     """
 
     width: int | None
@@ -105,11 +104,8 @@ class NodeInput:
         identified: bool = False,
         degrees: bool = False,
     ) -> NodeInput:
-        """Inputs from one node type of a graph.
-
-        Args:
-            embedded: nodes have learned rows, and features are not read.
-            identified: nodes have learned rows in the output.
+        """The inputs from one node type of a graph. `embedded`, `identified`: learned rows as
+        input, in the output.
         """
         if not (embedded or identified):
             return cls(width, degrees=degrees)
@@ -120,12 +116,12 @@ class NodeInput:
 
 @dataclass(frozen=True)
 class TimeInput:
-    """Times that a model reads relative to the time of the seed.
+    """Times that a model reads relative to the seed's time.
 
     Attributes:
-        column: the time column of nodes and edges.
+        column: time column of nodes and edges.
         span: time between the first rows of the graph and the end of training.
-        edge_types: names of those that have the column.
+        edge_types: names of the edge types with the column.
     """
 
     column: str
@@ -136,10 +132,10 @@ class TimeInput:
 
 @dataclass(frozen=True)
 class Output(ABC):
-    """The output of a model. Each task has its own record or shares another task's.
+    """The output of a model. Each task has its own class or shares another task's.
 
     Attributes:
-        predictions: tables of nodes beside `embeddings` that the model gives, the default first.
+        predictions: node tables besides `embeddings`, the default first.
     """
 
     key: ClassVar[str]
@@ -148,38 +144,37 @@ class Output(ABC):
     @property
     @abstractmethod
     def ends(self) -> tuple[str, ...]:
-        """Node types of anchors and targets of links; twice the type that is predicted."""
+        """Node types of a link's anchor and target; twice the predicted type for node tasks."""
 
     @property
     def links(self) -> tuple[EdgeType, ...]:
-        """The relations that the model's decoder scores, in its order; empty without a decoder."""
+        """Relations scored by the decoder, in its order; empty without a decoder."""
         return ()
 
     @property
     def predicted_edges(self) -> EdgeType | None:
-        """The edge type whose edges `predictions` are of; None where they are of nodes."""
+        """The edge type of `predictions`; None if they belong to nodes."""
         return None
 
     @property
     def own_columns(self) -> tuple[str, ...]:
-        """Feature columns of predicted edges that the head reads beside the embeddings."""
+        """Feature columns of predicted edges that the head reads besides the embeddings."""
         return ()
 
     @property
     def splits_edges(self) -> bool:
-        """Whether `data.splits` is of edges, of which those held out carry no messages."""
+        """Whether `data.splits` splits edges, so that held-out edges carry no messages."""
         return bool(self.links or self.predicted_edges)
 
     @property
     def judged_on_test(self) -> bool:
-        """Whether a labelled graph without splits is not a test set as a whole."""
         return self.splits_edges
 
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
-        """Checks that a table other than `embeddings` may be made for these node types.
+        """Checks that these node types may have the table `what`, other than `embeddings`.
 
         Raises:
-            ConfigError: it may not.
+            ConfigError: they may not.
         """
         tables = ("embeddings", *self.predictions)
         if what not in tables:
@@ -197,7 +192,7 @@ class Output(ABC):
             )
 
     def check_labels(self, bundle: Bundle) -> None:
-        """Checks that the labels of a graph mean what the model's outputs do.
+        """Checks that a graph's labels have the meaning of the model's outputs.
 
         Raises:
             DataError: they do not.
@@ -205,20 +200,18 @@ class Output(ABC):
         return
 
     def manifest(self) -> Mapping[str, Any]:
-        """The description of predictions in the output's manifest, as JSON."""
+        """Description of predictions in the output's manifest, as JSON."""
         return {}
 
     def to_content(self) -> Mapping[str, Any]:
-        """The record as JSON; `of_content` reads it back."""
         return asdict(self)
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> Self:
-        """Reads the record of `model.json`.
+        """Reads the record from `model.json`.
 
         Raises:
-            ValidationError: a value is of another type. Or LookupError, ValueError, TypeError,
-                DataError: it is not such a record.
+            ValidationError, LookupError, ValueError, TypeError, DataError: the content is invalid.
         """
         record: Self = type_adapter(cls).validate_python(dict(content))
         return record
@@ -228,20 +221,18 @@ class Output(ABC):
 class ModelSpec:
     """Inputs and outputs of a model: enough to build it for a graph without labels or splits.
 
-    The driver makes it of config and bundle. It crosses process boundaries.
+    Built by the driver from config and bundle. Crosses process boundaries.
 
     Attributes:
-        node_types: what is read of each; their order, and that of the edge types, is the model's.
-        edge_columns: by column that is read of edges, its width by name of edge type that has it.
-        standardization: how dense features are standardized; on any graph they are by the same
-            numbers. Empty of a model that is trained on features as they are.
-        transforms: how columns of its features became numbers, by name of the type and by feature;
-            on any graph they do so in the same way.
-        edge_inputs: by column of `edge_columns`, what the model calls it: `edge_attr` or
-            `edge_weight`.
-        fanouts: by name of edge type, of the neighborhoods that the model is trained on. Files of
-            older versions have neither these nor `edge_inputs`.
-        relative_time: which times the model reads; None of a model that reads none.
+        node_types: inputs by node type. Their order, and that of the edge types, is the model's.
+        edge_columns: width by edge column and name of edge type.
+        standardization: means and scales of dense features, the same on any graph. Empty if the
+            model was trained without.
+        transforms: transforms by type and feature, the same on any graph.
+        edge_inputs: the model's name of each of `edge_columns`: `edge_attr` or `edge_weight`.
+        fanouts: training fanouts by name of edge type. Older versions saved neither these nor
+            `edge_inputs`.
+        relative_time: times that the model reads, if any.
     """
 
     feature: str
@@ -257,31 +248,30 @@ class ModelSpec:
 
     @property
     def widths(self) -> dict[str, int]:
-        """The width of the feature, by node type that has it."""
+        """Feature width by node type."""
         return {
             name: read.width for name, read in self.node_types.items() if read.width is not None
         }
 
     @property
     def embedded_types(self) -> frozenset[str]:
-        """Node types with a learned row per node, which read no features."""
+        """Node types with a learned row per node as input, which read no features."""
         return frozenset(name for name, read in self.node_types.items() if read.ids is not None)
 
     @property
     def identified_types(self) -> frozenset[str]:
-        """Node types with a learned row per node in the output."""
         return frozenset(n for n, read in self.node_types.items() if read.identified is not None)
 
     @property
     def node_columns(self) -> dict[str, str]:
-        """The columns that a batch has of nodes, by what it calls them."""
+        """Node columns of a batch, by their name in the batch."""
         columns = {self.feature: "x"} if self.widths else {}
         times = self.relative_time
         return columns if times is None or not times.node_types else {**columns, times.column: TIME}
 
     @property
     def batch_edge_columns(self) -> dict[str, str]:
-        """The columns that a batch has of edges, by what it calls them."""
+        """Edge columns of a batch, by their name in the batch."""
         times = self.relative_time
         columns = dict(self.edge_inputs)
         return columns if times is None or not times.edge_types else {**columns, times.column: TIME}
@@ -290,8 +280,8 @@ class ModelSpec:
         """The part of a graph that the model reads, in the model's order.
 
         Raises:
-            DataError: the graph lacks a node type or an edge type of the model, a feature has
-                another width, or learned rows are of other nodes. Lists all problems.
+            DataError: the graph lacks a node or edge type, a feature has another width, or learned
+                rows belong to other nodes. Lists all problems.
         """
         problems = [*self._broken_nodes(bundle), *self._broken_edges(bundle)]
         if problems:
@@ -299,13 +289,12 @@ class ModelSpec:
         return bundle.of_types(list(self.node_types), self.edge_types)
 
     def unread_types(self, bundle: Bundle) -> list[str]:
-        """Names of the node and edge types of a graph that the model does not know."""
+        """Names of a graph's node and edge types that the model does not read."""
         nodes = [name for name in bundle.node_types if name not in self.node_types]
         edges = [edge_type_name(t) for t in bundle.edge_types if t not in self.edge_types]
         return nodes + edges
 
     def to_json(self) -> str:
-        """The text of the file beside the weights."""
         content: dict[str, Any] = {
             "format": FORMAT,
             "raygnn": __version__,
@@ -330,13 +319,13 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, text: str, name: str, outputs: Sequence[type[Output]]) -> ModelSpec:
-        """Reads the file back.
+        """Reads the record from JSON.
 
         Args:
-            name: of the file, for messages.
-            outputs: the records that its output may be.
+            name: file name, for messages.
+            outputs: the possible classes of its output.
         Raises:
-            RunError: it is not such a record, or of a format that is not known.
+            RunError: the content is invalid, or of an unknown format.
         """
         try:
             content = parse_json(text)
@@ -466,17 +455,13 @@ class ModelSpec:
 
 
 def edge_widths(bundle: Bundle, column: str, edge_types: Sequence[EdgeType]) -> dict[str, int]:
-    """The width of a column of edges, by name of the edge types that have it."""
+    """Width of an edge column, by name of the edge types that have it."""
     widths = bundle.edge_widths(column)
     return {edge_type_name(t): width for t, width in widths.items() if t in edge_types}
 
 
 def read_output(content: Mapping[str, Any], outputs: Sequence[type[Output]]) -> Output:
-    """The record of what a model gives, under the key of its class.
-
-    Raises:
-        LookupError: there is none of these.
-    """
+    """Reads an output under the key of its class. Raises LookupError if no class matches."""
     for kind in outputs:
         if content.get(kind.key) is not None:
             return kind.of_content(content[kind.key])
@@ -484,7 +469,6 @@ def read_output(content: Mapping[str, Any], outputs: Sequence[type[Output]]) -> 
 
 
 def ids_digest(ids: pa.Array) -> str:
-    """sha256 of original ids in their order."""
     digest = hashlib.sha256(str(len(ids)).encode())
     if pa.types.is_integer(ids.type):
         numbers = np.ascontiguousarray(ids.to_numpy(zero_copy_only=False), np.int64)

@@ -1,4 +1,4 @@
-"""From summed gradients to changed weights: compilation, precision, clipping, schedules."""
+"""From summed gradients to new weights: compilation, precision, clipping, schedules."""
 
 from __future__ import annotations
 
@@ -59,13 +59,12 @@ class Precision:
         self.scales_loss = self._autocast == torch.float16
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The context in which forward passes run."""
         if self._autocast is None:
             return nullcontext()
         return torch.autocast(self._device.type, dtype=self._autocast)
 
     def apply(self, module: nn.Module) -> None:
-        """Casts weights and buffers, once, and the float columns of each batch that it is given."""
+        """Casts weights and buffers once, and float columns of each later batch."""
         for parameter in module.parameters():
             parameter.data = _cast(parameter.data, _DTYPES[self._map.param])
         for owner in module.modules():
@@ -90,21 +89,21 @@ class Precision:
 
 
 def matmul_precision(config: Config, device: torch.device) -> str | None:
-    """Precision of float32 products on a device; None is torch's setting."""
+    """Precision of float32 products on a device; None leaves torch's setting."""
     return config.training.matmul_precision or ("high" if device.type == "cuda" else None)
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Float64 is somebody's choice, and stays unless less than float32 is wanted."""
+    """Keeps float64, which the user chose, unless a precision below float32 is configured."""
     is_wide = tensor.dtype == torch.float64 and dtype == torch.float32
     return tensor if is_wide or not tensor.is_floating_point() else tensor.to(dtype)
 
 
 def compile_module(module: nn.Module, device: torch.device) -> None:
-    """Lets torch compile the module's forward pass at its first call; its weights keep their names.
+    """Lets torch compile the forward pass at its first call. Weights keep their names.
 
     Raises:
-        ResourceError: there is no compiler for it.
+        ResourceError: there is no compiler.
     """
     _check_compiler(device)
     break_graphs()
@@ -136,16 +135,15 @@ Configure = Callable[[nn.Module], torch.optim.Optimizer | None]
 
 
 class Optimization:
-    """Model, optimizer, scheduler and scaler of one rank, and the order in which they act.
+    """Model, optimizer, scheduler and scaler of one rank, and their order in a step.
 
     Collective: all ranks must make one.
 
     Attributes:
-        module: the model; with `scaling.shard: full` its weights are whole where they are
-            `gathered` only.
-        statistics: of batch norms, in the step under way.
-        tables: of learned rows that are sharded, with `scaling.shard: embeddings`.
-        optimizer: what steps; with `scaling.shard: optimizer` it is around `own_optimizer`.
+        module: the model. With `scaling.shard: full`, weights are complete only inside `gathered`.
+        statistics: of batch norms, in the current step.
+        tables: sharded learned rows, with `scaling.shard: embeddings`.
+        optimizer: the stepped optimizer; with `scaling.shard: optimizer` it wraps `own_optimizer`.
     """
 
     def __init__(
@@ -232,51 +230,49 @@ class Optimization:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the first group of weights."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     def learning_rates(self) -> dict[str, float]:
-        """`lr`, and where there are several groups, `lr/<name or number>` of each."""
+        """`lr`; with several parameter groups, `lr/<name or number>` of each."""
         groups = self.optimizer.param_groups
         several = {f"lr/{g.get('name', i)}": float(g["lr"]) for i, g in enumerate(groups)}
         return {"lr": self.lr, **(several if len(groups) > 1 else {})}
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The context in which forward passes run."""
         return self._precision.autocast()
 
     def gathered(self) -> AbstractContextManager[None]:
-        """The context in which every rank has all of the weights; not to be nested.
+        """Context in which every rank has the complete weights. Do not nest it.
 
-        Collective: all ranks must enter it, and a step's or an evaluation's work goes inside.
+        Collective: all ranks must enter it, around the work of a step or an evaluation.
         """
         return nullcontext() if self._sharded is None else self._sharded.gathered()
 
     @contextmanager
     def readable(self, scratch: Path) -> Iterator[None]:
-        """The context of an evaluation: `gathered`, and every rank reads all learned rows.
+        """Context of an evaluation: `gathered`, and every rank reads all learned rows.
 
         Collective: all ranks must enter it.
 
         Args:
-            scratch: folder on a local disk, for rows that are sharded.
+            scratch: folder on a local disk, for sharded rows.
         """
         with self.gathered(), self.tables.whole(scratch):
             yield
 
     def whole_weights(self, scratch: Path) -> dict[str, Any]:
-        """The model's state; of sharded weights, None on other ranks than 0.
+        """The model's state. Sharded weights are complete on rank 0 and None on others.
 
-        Learned rows that are sharded lie in files in `scratch`. Collective: all ranks must call.
+        Sharded learned rows are files in `scratch`. Collective: all ranks must call.
         """
         with self.tables.whole(scratch) as rows:
             own = self.module.state_dict()
             return whole_tensors(own) | {n: whole.to(own[n].dtype) for n, whole in rows.items()}
 
     def grad_norm(self) -> Tensor:
-        """Norm of the reduced gradients, on their device, where a scaled loss no longer shows.
+        """Norm of the reduced and unscaled gradients, on their device.
 
-        Collective: all ranks must call, once a step.
+        Collective: all ranks must call, once per step.
         """
         self.scaler.unscale_(self.optimizer)
         gradients, self._row_norms = self._gradients()
@@ -286,16 +282,16 @@ class Optimization:
         return torch.tensor(math.hypot(float(norm), *self._row_norms.values()))
 
     def clip(self, norm: float, step: int) -> float:
-        """Clips the gradients if that is configured, and returns their norm before.
+        """Clips the gradients if configured, and returns their norm before clipping.
 
         Collective: all ranks must call.
 
         Args:
-            norm: of `grad_norm`.
-            step: of the update that comes, for errors.
+            norm: result of `grad_norm`.
+            step: number of the coming update, for errors.
         Raises:
-            TrainingError: a gradient is not finite; on all ranks, since all have the same. Where
-                the loss is scaled (fp16) `step` skips such a step instead.
+            TrainingError: a gradient is not finite; raised on all ranks. With a scaled loss (fp16),
+                `step` skips the update instead.
         """
         if not math.isfinite(norm) and not self.scaler.is_enabled():
             norm = _finite_norm(self._gradients()[0], self._row_norms, step)
@@ -307,7 +303,6 @@ class Optimization:
         return norm
 
     def _gradients(self) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """Gradients by parameter, and the norms of those of sharded rows."""
         gradients = {
             name: gradient_values(parameter)
             for name, parameter in self.module.named_parameters()
@@ -317,7 +312,7 @@ class Optimization:
         return gradients, _norms_over_ranks(of_rows)
 
     def step(self) -> None:
-        """Changes the weights, unless scaled gradients overflowed: then the scale is lowered.
+        """Updates the weights, unless scaled gradients overflowed: then it lowers the scale.
 
         Running statistics of batch norms move in any case.
         """
@@ -330,9 +325,9 @@ class Optimization:
             self.scaler.update()
 
     def step_schedulers(self, *, step: int, epoch: int, epoch_ended: bool) -> None:
-        """Steps a scheduler whose interval has passed; plateau schedulers wait for a metric.
+        """Steps a scheduler at the end of its interval. Plateau schedulers wait for a metric.
 
-        A step that changed no weights, as its gradients overflowed, does not count.
+        Steps that changed no weights because gradients overflowed do not count.
         """
         if isinstance(self.scheduler, ReduceLROnPlateau):
             return
@@ -356,10 +351,10 @@ class Optimization:
             ) from error
 
     def step_plateau(self, metrics: dict[str, float], monitor: str) -> None:
-        """Gives a plateau scheduler its metric after a validation.
+        """Passes a validation's metric to a plateau scheduler.
 
         Raises:
-            TrainingError: no such metric is logged.
+            TrainingError: the metric is not logged.
         """
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             return
@@ -373,11 +368,11 @@ class Optimization:
         self.scheduler.step(metrics[name])
 
     def sync_buffers(self) -> None:
-        """Averages a user's own buffers over ranks, so that all evaluate alike.
+        """Averages the user's own buffers over ranks, so that all evaluate alike.
 
-        Batch norms have no part in it: `BatchStatistics` keeps theirs equal. Collective: all ranks
-        must call. Before the next step, a second call changes nothing: the mean of equal numbers
-        may be another one in its last bit.
+        `BatchStatistics` already keeps batch norms equal. Collective: all ranks must call. Until
+        the next step, further calls change nothing, because the mean of equal numbers may differ in
+        the last bit.
         """
         size = collectives.world_size()
         if size == 1 or not self._buffers_differ:
@@ -388,12 +383,10 @@ class Optimization:
                 buffer.copy_(collectives.all_reduce_sum(buffer.detach().clone()) / size)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of all ranks, whatever `scaling.shard` is; of what is sharded, on rank 0.
+        """The complete state on rank 0, for any `scaling.shard`, after averaging buffers.
 
-        Of learned rows that are sharded, and what the optimizer keeps for them, this rank's.
-
-        Buffers are averaged first, as a resumed run has those of rank 0 on every rank. Collective:
-        all ranks must call.
+        Each rank has its own share of sharded learned rows and of their optimizer state.
+        Collective: all ranks must call.
         """
         self.sync_buffers()
         return {
@@ -404,7 +397,7 @@ class Optimization:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what `state_dict` gave on rank 0, also with another `scaling.shard`."""
+        """Restores the `state_dict` of rank 0, also with another `scaling.shard`."""
         own = self.module.state_dict()
         self.module.load_state_dict({n: part_of(t, own[n]) for n, t in state["model"].items()})
         load_whole_state(self.optimizer, state["optimizer"])
@@ -420,7 +413,7 @@ class Optimization:
 
 
 def _norms_over_ranks(parts: dict[str, Tensor]) -> dict[str, float]:
-    """The norms of gradients of which each rank has a part. Collective: all ranks must call."""
+    """Norms of gradients that are sharded over ranks. Collective: all ranks must call."""
     if not parts:
         return {}
     names = sorted(parts)
@@ -430,15 +423,10 @@ def _norms_over_ranks(parts: dict[str, Tensor]) -> dict[str, float]:
 
 
 def _finite_norm(gradients: dict[str, Tensor], known: dict[str, float], step: int) -> float:
-    """The norm of gradients whose squares overflow float32.
+    """Norm of gradients whose squares overflow float32, including the `known` norms.
 
-    Args:
-        known: norms of further ones.
-
-    Collective: all ranks must call.
-
-    Raises:
-        TrainingError: a gradient is not finite; names its parameter.
+    Collective: all ranks must call. Raises TrainingError with the parameter if a gradient is not
+    finite.
     """
     norms = {
         name: float(full(torch.linalg.vector_norm(values, dtype=torch.float64)))

@@ -1,4 +1,4 @@
-"""The position of a run, the periods that are due there, and means since the last report."""
+"""Position of a run, periods that are due, and means since the last report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Position:
     """Progress of training. All counts are global, over all workers.
 
     Attributes:
-        batch_in_epoch: micro-batches done of the running epoch.
+        batch_in_epoch: finished micro-batches of the current epoch.
     """
 
     step: int = 0
@@ -25,7 +25,6 @@ class Position:
     batch_in_epoch: int = 0
 
     def advance(self, *, num_batches: int, num_samples: int, epoch_batches: int) -> Position:
-        """The position after one more optimizer step of `num_batches` micro-batches."""
         in_epoch = self.batch_in_epoch + num_batches
         finished = in_epoch >= epoch_batches
         return replace(
@@ -47,7 +46,7 @@ class Position:
 
 
 def is_due(period: Period | None, before: Position, after: Position) -> bool:
-    """Whether a period's mark lies in the step from `before` to `after` (any of several)."""
+    """Whether the step from `before` to `after` crosses a mark of a period."""
     if period is None:
         return False
     marks = (
@@ -60,7 +59,7 @@ def is_due(period: Period | None, before: Position, after: Position) -> bool:
 
 
 def limit_reached(limits: Training, now: Position, *, out_of_time: bool) -> str | None:
-    """The first limit of `training` that a run has reached, as `training.max_steps=100`."""
+    """The first reached limit of `training`, as `training.max_steps=100`."""
     for key, done in (("steps", now.step), ("epochs", now.epoch), ("samples", now.samples)):
         most = getattr(limits, f"max_{key}")
         if most is not None and done >= most:
@@ -69,17 +68,15 @@ def limit_reached(limits: Training, now: Position, *, out_of_time: bool) -> str 
 
 
 class RunningMean:
-    """Sums loss, metrics and weights of steps, and gives their weighted means once."""
+    """Sums loss, metrics and weights of steps into weighted means."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
         self._weight = 0.0
 
     def add(self, totals: StepTotals, **means: float) -> None:
-        """Takes one step.
-
-        Args:
-            means: further values of the step, as means; one that is not finite counts as 0.
+        """Adds one step. `means`: further values of the step; values that are not finite count as
+        0.
         """
         weighted = {k: v * totals.weight for k, v in means.items() if math.isfinite(v)}
         for name, value in {"loss": totals.loss_sum, **totals.metrics, **weighted}.items():
@@ -87,7 +84,7 @@ class RunningMean:
         self._weight += totals.weight
 
     def take(self) -> dict[str, float]:
-        """`train/<name>` means of the window, which starts anew."""
+        """Returns the window's means as `train/<name>`, and starts a new window."""
         if not self._weight:
             return {}
         means = {f"train/{name}": value / self._weight for name, value in self._sums.items()}

@@ -19,9 +19,9 @@ _MASK = (1 << 64) - 1
 
 
 def seed_micro_batch(seed: int, epoch: int, index: int) -> None:
-    """Seeds the device generators from what the micro-batch is, not from who runs it.
+    """Seeds the device generators from the micro-batch, not from its rank.
 
-    So dropout masks are the same for any number of workers, and after a resume.
+    So dropout masks are equal for any number of workers, and after a resume.
     """
     key = mix(mix(mix(seed & _MASK) ^ epoch) ^ index)
     torch.default_generator.manual_seed(key)
@@ -30,7 +30,6 @@ def seed_micro_batch(seed: int, epoch: int, index: int) -> None:
 
 
 def seed_process(seed: int) -> None:
-    """Seeds Python, NumPy and torch alike on every rank, so that all build the same model."""
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
     # Not torch.manual_seed: for each kind of device that is not there it formats a stack, in all
@@ -41,7 +40,7 @@ def seed_process(seed: int) -> None:
 
 
 def random_state() -> dict[str, Any]:
-    """The states of all generators of this process, loadable with `weights_only=True`."""
+    """States of all generators of this process, loadable with `weights_only=True`."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     assert isinstance(keys, np.ndarray)
     return {
@@ -53,7 +52,6 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Puts back what `random_state` returned."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]
@@ -70,14 +68,14 @@ _LARGEST_FROM_HEAP_BYTES = 32 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Tells malloc not to give freed memory back to the system while this process lives.
+    """Keeps freed memory in the process instead of returning it to the system.
 
-    Steps allocate and free the same tens of megabytes again and again. By default they go back to
-    the system each time, and come again page by page, as zeros: a quarter of a training step on a
-    CPU. What a process holds does not grow beyond its peak.
+    Each step allocates and frees the same tens of megabytes. By default they return to the system
+    and come back page by page, zeroed: a quarter of a training step on a CPU. The process does not
+    grow beyond its peak.
 
     Returns:
-        Whether the C library has such settings; it is left as it is where not.
+        False if the C library has no such setting.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -88,10 +86,10 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def process_prepared(loaded: LoadedConfig) -> Iterator[None]:
-    """While it lasts, this process is as the config wants it; see `prepare_process`.
+    """Configures this process while a block runs; see `prepare_process`.
 
-    For what is called in the middle of a user's program: random states, determinism, precision and
-    the number of threads are put back.
+    For calls inside a user's program: random states, determinism, precision and the number of
+    threads are restored.
     """
     state, num_threads = random_state(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
@@ -108,7 +106,7 @@ def process_prepared(loaded: LoadedConfig) -> Iterator[None]:
 
 
 def prepare_process(loaded: LoadedConfig) -> None:
-    """Makes this process as the config wants it: environment, determinism, random seeds."""
+    """Sets environment, determinism and random seeds of this process."""
     config = loaded.config
     keep_freed_memory()
     if config.init_env is not None:

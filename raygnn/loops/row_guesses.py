@@ -1,5 +1,3 @@
-"""Guesses of rows of a training table from what was known of their entities before."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -25,20 +23,20 @@ def past_label_guesses(
     default: np.ndarray,
     end: int | float | None = None,
 ) -> Mapping[str, np.ndarray]:
-    """The mean and the last of the labels of each row's entity before the row's time.
+    """Baselines of training rows: the mean and the last of each entity's earlier labels.
 
-    A label counts from the row after it. Where a label's window is longer than the step between
-    rows, the guesses know more than a model could, and are harder to beat.
+    A label counts from the row after it. If its window is longer than the step between rows, the
+    baselines know more than a model could, and are harder to beat.
 
     Args:
         rows: rows with times.
         scores: float [num_rows, num_outputs], labels as predictions: one-hot for classes.
         known: int64, positions of rows with a label.
-        asked: int64, positions of the rows to guess.
-        default: float [num_outputs], the guess for entities without an earlier label.
-        end: the time from which on no label is known; None for no such time.
+        asked: int64, positions of the rows to predict.
+        default: float [num_outputs], prediction for entities without an earlier label.
+        end: the time from which on no label is known; None without one.
     Returns:
-        By name of the guess, float64 [num_asked, num_outputs]; empty without times.
+        float64 [num_asked, num_outputs] by name; empty without times.
     """
     if rows.time is None or max(len(known), len(asked)) * scores.shape[1] > _MAX_VALUES:
         return {}
@@ -67,15 +65,15 @@ def history_columns(
 ) -> np.ndarray:
     """Hand-made columns of each row's entity at the row's time, as input of LightGBM.
 
-    They are the entity's own features and, for each edge type into it, the number of edges up to
-    the row's time, the mean of their sources' features and the age of the latest edge.
+    They are the entity's own features and, for each edge type into it, the number of edges until
+    the row's time, the mean of their sources' features, and the age of the latest edge.
 
     Args:
         asked: int64, positions of the rows.
         feature: name of the features.
-        end: the time from which on nothing is known; None for no such time.
+        end: the time from which on nothing is known; None without one.
     Returns:
-        float64 [num_asked, num_columns]. NaN for what is not known.
+        float64 [num_asked, num_columns]. NaN for unknown values.
     """
     nodes = rows.node_ids(asked)
     until = None if rows.time is None else np.asarray(rows.time)[asked]
@@ -125,7 +123,6 @@ def _history(
 def _means(
     values: np.ndarray, first: np.ndarray, last: np.ndarray, default: np.ndarray | float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Means of ranges of rows, `default` for empty ones, and the lengths, [num_ranges, 1]."""
     sums = np.zeros((len(values) + 1, values.shape[1]))
     np.cumsum(values, axis=0, dtype=np.float64, out=sums[1:])
     count = (last - first)[:, None]
@@ -133,7 +130,7 @@ def _means(
 
 
 def dense_features(bundle: Bundle, node_type: str, feature: str) -> np.ndarray:
-    """A feature of all nodes, [num_nodes, width]; no columns if it is missing or sparse."""
+    """A feature of all nodes, [num_nodes, width]; no columns if missing or sparse."""
     info = bundle.columns(node_type).get(feature)
     if info is None or info.sparse:
         return np.empty((bundle.num_nodes(node_type), 0))
@@ -169,12 +166,12 @@ class BoostedTrees:
         self._model = lightgbm.train(settings, data, _NUM_TREES)
 
     def guess(self, columns: np.ndarray) -> np.ndarray:
-        """float64 [num_rows, num_outputs]: numbers or probabilities of classes."""
+        """float64 [num_rows, num_outputs]: numbers or class probabilities."""
         return np.asarray(self._model.predict(columns)).reshape(len(columns), -1)
 
 
 def columns_of_label(columns: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """int64, the columns that are a linear function of the labels, as a copy of them is.
+    """Columns that are a linear function of the labels, such as a copy of them. int64.
 
     Args:
         columns: [num_rows, num_columns].

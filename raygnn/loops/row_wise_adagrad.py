@@ -1,5 +1,3 @@
-"""Adagrad with one number for each learned row of a node."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -13,19 +11,20 @@ from raygnn.errors import ConfigError
 
 
 class RowWiseAdagrad(Optimizer):
-    """Adagrad that keeps one number for each row of a weight whose gradients are sparse.
+    """Adagrad with one number per row, for weights with sparse gradients.
 
-    That number is the sum, over steps, of the mean square of the row's gradient, so the optimizer's
-    state of an embedding table is one column instead of another table. Rows without a gradient are
-    left alone. Weights with dense gradients are trained by Adagrad, number by number.
+    The number is the sum over steps of the mean square of the row's gradient, so the optimizer
+    state of an embedding table is one column instead of another table. Rows without a gradient do
+    not change. Weights with dense gradients are trained by plain Adagrad.
 
     Args:
-        params: weights, or groups of them, as of torch's optimizers.
+        params: weights or parameter groups, as in torch.
         lr: learning rate.
-        initial_accumulator_value: what sums of squares begin with.
-        eps: is added to their roots.
+        initial_accumulator_value: initial value of the sums.
+        eps: added to their roots.
     Raises:
         ConfigError: an argument is negative.
+
     Source: Adagrad with a moment per row, arXiv:2104.05158.
     """
 
@@ -55,11 +54,6 @@ class RowWiseAdagrad(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Changes the weights by their gradients.
-
-        Args:
-            closure: computes the loss anew, as of torch's optimizers.
-        """
         loss = None
         if closure is not None:
             with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""Signals that ask a process to stop, taken as notices: the loop stops where it can go on from."""
+"""Signals that stop a process: as interrupts, or as notices that the training loop reads."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SEND_AGAIN_AFTER_S = 0.05
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM where nobody takes notices: what is under way is left as by Ctrl-C."""
+    """SIGTERM, raised as an interrupt so that it cleans up like Ctrl-C."""
 
 
 @contextmanager
 def signal_handlers_kept() -> Iterator[None]:
-    """Puts the handlers of SIGTERM and SIGINT back that were there before; in any thread."""
+    """Restores the handlers of SIGTERM and SIGINT at the end of a block, in any thread."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         yield
@@ -39,11 +39,11 @@ def signal_handlers_kept() -> Iterator[None]:
 
 @contextmanager
 def signals_as_interrupts() -> Iterator[None]:
-    """Lets SIGTERM raise `Terminated`, so that it cleans up what Ctrl-C does.
+    """Lets SIGTERM raise `Terminated`, so that it cleans up like Ctrl-C.
 
-    Python drops what a handler raises within a finalizer or a callback from C, which compilers
-    run; such a signal is sent once more. Outside of the main thread, which is the only one that
-    Python gives signals to, nothing changes.
+    Python drops exceptions that a handler raises within a finalizer or a C callback, which
+    compilers run; such a signal is sent once more. Does nothing outside of the main thread, because
+    only that thread receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -68,7 +68,7 @@ def signals_as_interrupts() -> Iterator[None]:
 
 
 def _interrupt_main_thread(number: int) -> None:
-    """Ends a wait of the main thread too, as a signal that another thread gets does not."""
+    """Interrupts a wait of the main thread when another thread receives the signal."""
     identifier = threading.main_thread().ident
     assert identifier is not None
     signal.pthread_kill(identifier, number)
@@ -80,10 +80,10 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def signals_as_notices(notify: Callable[[str], None]) -> Iterator[None]:
-    """Calls `notify` with the name of the first SIGTERM or SIGINT (Ctrl-C), instead of ending.
+    """Calls `notify` with the name of the first SIGTERM or SIGINT (Ctrl-C) instead of ending.
 
-    A later one ends the process at once, by KeyboardInterrupt or `Terminated`. Outside of the main
-    thread, which is the only one that Python gives signals to, nothing changes.
+    A later signal ends the process immediately with KeyboardInterrupt or `Terminated`. Does nothing
+    outside of the main thread, because only that thread receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""The task: what is learned. The engine owns how."""
+"""A task defines what is learned. The engine trains it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from raygnn.sampling.presampled.stored_samples import StoredSamples
 
 @dataclass(frozen=True)
 class StepOutput:
-    """Result of a task for one training micro-batch.
+    """Result of one training micro-batch.
 
     Attributes:
-        loss_sum: scalar with gradient: the loss summed over what it is on.
-        weight: what the sum is divided by once it is summed over the global batch.
+        loss_sum: scalar with gradient, the summed loss.
+        weight: divisor of the loss, summed over the global batch.
         metrics: further sums over the same weight, logged as weighted means.
     """
 
@@ -40,13 +40,13 @@ class StepOutput:
 
 @dataclass(frozen=True)
 class EvalOutput:
-    """Result of a task for one evaluation batch.
+    """Result of one evaluation batch.
 
     Attributes:
-        index: the batch's place in the fixed global sequence of evaluation batches.
-        ids: int64 [num_seeds], dense ids: rows gathered from all ranks are ordered by them.
-        prediction: [num_seeds, ...], what the metrics are given, with `target` beside it.
-        metrics: further sums over the same weight; every batch gives the same names.
+        index: position in the fixed global sequence of evaluation batches.
+        ids: int64 [num_seeds], dense ids that order rows gathered from all ranks.
+        prediction: [num_seeds, ...], the metrics' input next to `target`.
+        metrics: further sums over the same weight; every batch has the same names.
     """
 
     index: int
@@ -60,15 +60,13 @@ class EvalOutput:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """The environment of a task on one rank.
+    """What a task knows on one rank.
 
     Attributes:
-        spec: what the model reads and gives, as the driver has found it, or as `model.json` says;
-            None where a task finds it by itself, as one of the user's own, which the driver does
-            not import.
-        parts: who has the edges and features of a partitioned graph; then the bundle is its
-            outline.
-        samples: neighborhoods that loaders read in place of sampling.
+        spec: inputs and outputs of the model, from the driver or `model.json`. None for a user's
+            own task, which the driver does not import.
+        parts: edges and features of a partitioned graph, whose outline is the bundle.
+        samples: stored neighborhoods, read instead of sampling.
     """
 
     loaded: LoadedConfig
@@ -82,7 +80,7 @@ class TaskEnvironment:
 
     @property
     def scratch(self) -> Path:
-        """A folder of the local disk for what is not kept."""
+        """Folder on the local disk for temporary files."""
         return self.bundle.path.parent.parent / "scratch"
 
 
@@ -90,20 +88,20 @@ class JointLoss(Protocol):
     """A task's result for a micro-batch if the loss spans all micro-batches of the step."""
 
     def encode(self, batch: Any) -> dict[str, Tensor]:
-        """Embeddings that the loss is of, with gradient."""
+        """Embeddings that enter the loss, with gradient."""
 
     def offer(self, batch: Any, rows: dict[str, Tensor]) -> Candidates:
-        """The batch's share of a joint loss: candidates, or a row of sums."""
+        """The batch's contribution to the joint loss: candidates, or a row of sums."""
 
     def loss_among(self, batch: Any, rows: dict[str, Tensor], offered: Candidates) -> StepOutput:
-        """Loss of a batch among what all batches of the step offer, in any order."""
+        """Loss of a batch among the contributions of all batches of the step, in any order."""
 
 
 class Task(ABC, Generic[BatchT]):
     """Base class of tasks: loaders, model, and the loss of a batch.
 
-    The engine sets `model` before any step runs, with equal weights on all ranks. Everything
-    around the step, from gradient reduction to checkpoints, is the engine's and the same for all
+    The engine sets `model` before any step, with equal weights on all ranks. Everything around the
+    step, from gradient reduction to checkpoints, belongs to the engine and is the same for all
     tasks.
     """
 
@@ -121,9 +119,8 @@ class Task(ABC, Generic[BatchT]):
 
     @property
     def watched(self) -> tuple[str, str]:
-        """The metric that early stopping and the best checkpoint follow if the config names none.
-
-        With it, whether less ("min") or more ("max") is better.
+        """The default metric of early stopping and best checkpoint, and whether "min" or "max" is
+        better.
         """
         return ("val/loss", "min")
 
@@ -137,24 +134,24 @@ class Task(ABC, Generic[BatchT]):
     spec: ModelSpec | None = None
 
     def setup(self, env: TaskEnvironment) -> None:
-        """Takes the environment; called once, before anything else.
+        """Receives the environment. Called once, before anything else, in training and inference.
 
-        Training and inference both do so. The graph of an inference may lack labels and splits:
-        `loader` and what comes after it may read these, `setup` and `build_model` may not.
+        The graph of an inference may lack labels and splits: `loader` and later methods may read
+        them, `setup` and `build_model` may not.
         """
         self.env = env
         self.spec = env.spec or self.find_spec(env.loaded, env.bundle)
 
     def find_spec(self, loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
-        """The model's inputs and outputs, found in the training graph."""
+        """The model's inputs and outputs, determined from the training graph."""
         return None
 
     def output_columns(self, what: str, outputs: Tensor) -> Mapping[str, Any]:
-        """A table of predictions, by column: [num_nodes] or [num_nodes, width], or Arrow arrays.
+        """A table of predictions by column: [num_nodes] or [num_nodes, width], or Arrow arrays.
 
         Args:
             what: one of `spec.output.predictions`.
-            outputs: [num_nodes, num_outputs] on the CPU, what the model's `readout` gives.
+            outputs: [num_nodes, num_outputs] on the CPU, the model's `readout`.
         """
         raise NotImplementedError(f"{type(self).__name__}.output_columns")
 
@@ -164,10 +161,10 @@ class Task(ABC, Generic[BatchT]):
 
     @abstractmethod
     def loader(self, split: str) -> BatchSequence[BatchT] | None:
-        """The loader of `train`, `val` or `test`; None where the split was not declared.
+        """The loader of `train`, `val` or `test`; None if the split is not declared.
 
         Raises:
-            DataError: the split is declared and empty.
+            DataError: the split is declared but empty.
         """
 
     @abstractmethod
@@ -179,10 +176,11 @@ class Task(ABC, Generic[BatchT]):
         return False
 
     def prepare_epoch(self, epoch: int) -> None:
-        """Computes what an epoch of training needs of the weights that it begins with.
+        """Computes what an epoch needs from its initial weights.
 
-        Runs without gradient and in evaluation mode, before the first batch of the epoch. It does
-        not run where training resumes within an epoch: `state_dict` has what it has made.
+        Runs without gradient, in evaluation mode, before the epoch's first batch. It does not run
+        if training resumes within an epoch, so `state_dict` must contain its result.
+
         Collective: all ranks must call.
         """
 
@@ -190,21 +188,19 @@ class Task(ABC, Generic[BatchT]):
         """The task's state for a resume, besides the weights. Equal on all ranks."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what `state_dict` gave."""
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
     def prepare_evaluation(self, split: str) -> None:
-        """Computes what an evaluation needs before its batches, ranks together.
+        """Computes what an evaluation needs before its batches, on all ranks together.
 
-        Runs without gradient and in evaluation mode, before each `evaluate`. Collective: all ranks
-        must call.
+        Runs without gradient, in evaluation mode. Collective: all ranks must call.
         """
 
     @abstractmethod
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         """This rank's share of the first `num_batches` evaluation batches of a split.
 
-        Runs without gradient and in evaluation mode. Makes no collective call.
+        Runs without gradient, in evaluation mode, and makes no collective call.
         """
 
     def num_samples(self, batch: BatchT) -> int:
@@ -216,31 +212,28 @@ class Task(ABC, Generic[BatchT]):
         return ()
 
     def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
-        """Further figures of the last evaluation, for `metrics.json` and the report."""
+        """Further results of the last evaluation, for `metrics.json` and the report."""
         return ()
 
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
     ) -> Baselines | BaselinesOfParts | None:
-        """Guesses that any model must beat, on the evaluation batches of a split.
+        """Baselines on the evaluation batches of a split, if the task has any.
 
         Collective: all ranks must call.
 
         Args:
             num_batches: over all workers; None takes all.
-            metrics: those that the model is judged by.
-        Returns:
-            None, where there is no such split, or the task knows no guesses.
+            metrics: the model's metrics.
         """
         return None
 
     def warnings(self) -> list[str]:
-        """Warnings about data that may make a model look better than it is, one sentence each."""
+        """Sentences about data that may make a model look better than it is."""
         return []
 
     def configure_optimizers(self, model: nn.Module) -> torch.optim.Optimizer | None:
-        """An optimizer of the task's own; None takes the one of the config."""
+        """The task's own optimizer; None takes the config's."""
         return None
 
-    def close(self) -> None:
-        """Frees loaders and threads."""
+    def close(self) -> None: ...
