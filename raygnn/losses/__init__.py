@@ -1,4 +1,4 @@
-"""Losses that add: a sum over seeds or links, and the weight that the sum is divided by."""
+"""Losses as a sum over seeds or links, and the weight that divides the sum."""
 
 from raygnn.losses.class_losses import BinaryCrossEntropy, BinaryFocal, CrossEntropy, Focal
 from raygnn.losses.link_losses import (

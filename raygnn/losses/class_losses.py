@@ -25,18 +25,17 @@ def class_weights(
     counts: LabelCounts | None,
     class_names: Sequence[str] | None,
 ) -> Tensor | None:
-    """The weight of each class.
+    """The weight of each class, float32 [num_classes].
 
     Args:
-        name: of the argument, for messages.
-        given: classes that a mapping leaves out weigh 1.
-        counts: of the training nodes; None where the graph is not read yet.
-        class_names: None where classes are numbers.
+        name: argument name, for messages.
+        given: classes missing in a mapping have weight 1.
+        counts: label counts of training nodes; None before the graph is read.
+        class_names: None if classes are numbers.
     Returns:
-        float32 [num_classes]; None where it follows from counts, and there are none.
+        None if the weights follow from counts, and there are none.
     Raises:
-        ConfigError: there is no such class or word, a weight is out of range, or their number is
-            not that of the classes.
+        ConfigError: an unknown class or word, a weight out of range, or a wrong number of weights.
     """
     if isinstance(given, str):
         check_word(name, given)
@@ -58,23 +57,16 @@ def class_weights(
 
 
 def balanced_labels(name: str, word: str, counts: LabelCounts | None) -> Tensor | None:
-    """The weights of seeds without and with each label that balance it.
+    """Weights [num_labels, 2] of seeds without and with each label that balance it, float32.
 
-    Returns:
-        float32 [num_labels, 2]; None without counts.
-    Raises:
-        ConfigError: the word is another one than `balanced`.
+    None without counts. Raises a ConfigError for other words than `balanced`.
     """
     check_word(name, word)
     return None if counts is None else torch.from_numpy(counts.binary_weights()).float()
 
 
 def numbers(name: str, given: Sequence[float]) -> Tensor:
-    """Weights as float32.
-
-    Raises:
-        ConfigError: one is not a number of at least 0, or all are 0.
-    """
+    """Weights as float32. Raises a ConfigError unless they are at least 0 and not all 0."""
     is_numbers = isinstance(given, Sequence) and all(
         isinstance(weight, int | float) and not isinstance(weight, bool) for weight in given
     )
@@ -91,11 +83,6 @@ def numbers(name: str, given: Sequence[float]) -> Tensor:
 
 
 def check_count(name: str, weights: Tensor, expected: int) -> None:
-    """Checks the number of weights.
-
-    Raises:
-        ConfigError: it is not that of the model's outputs.
-    """
     if len(weights) != expected:
         raise ConfigError.invalid(
             f"losses.args.{name}",
@@ -107,11 +94,6 @@ def check_count(name: str, weights: Tensor, expected: int) -> None:
 
 
 def check_word(name: str, given: str) -> None:
-    """Checks weights that are a word.
-
-    Raises:
-        ConfigError: it is another one than `balanced`.
-    """
     if given != BALANCED:
         raise ConfigError.invalid(
             f"losses.args.{name}",
@@ -123,7 +105,6 @@ def check_word(name: str, given: str) -> None:
 
 
 def unknown_counts(name: str) -> ConfigError:
-    """The error of weights that follow from labels which a task does not count."""
     return ConfigError(
         f"losses.args.{name} is invalid: this task does not count its training labels, so the "
         "weights of classes do not follow. Give a list of weights.",
@@ -144,11 +125,11 @@ _LEAST_REST = 1e-12  # of a probability, see `_focal`
 
 
 class _ClassLoss(Loss):
-    """A loss over classes that exclude each other, which may have weights.
+    """A loss over exclusive classes, optionally weighted.
 
     Args:
         argument: name of the weights in the config.
-        weights: None where all weigh the same; see `class_weights`.
+        weights: None for equal weights; see `class_weights`.
     """
 
     class_weights: Tensor | None
@@ -169,10 +150,8 @@ class _ClassLoss(Loss):
         self.register_buffer("class_weights", found)
 
     def _checked(self, prediction: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor]:
-        """Gives logits in full precision and classes, int64 [num_seeds].
-
-        Raises:
-            DataError: the target is not a class for each seed.
+        """Logits in full precision and classes, int64 [num_seeds]. Raises a DataError unless each
+        seed has a class.
         """
         num_seeds = len(prediction)
         if target.dim() == 2 and target.shape[1] == 1:
@@ -193,14 +172,15 @@ class _ClassLoss(Loss):
 
 
 class CrossEntropy(_ClassLoss):
-    """Cross-entropy over classes that exclude each other.
+    """Cross-entropy over exclusive classes.
 
     Args:
         label_smoothing: share of each target that is spread evenly over all classes, in [0, 1].
-        class_weights: `balanced`, a weight per class, or weights by class. The loss is divided by
-            the sum of the seeds' weights over the whole step, as `torch.nn.CrossEntropyLoss` does.
+        class_weights: `balanced`, a weight per class, or weights by class. As in
+            `torch.nn.CrossEntropyLoss`, the loss is divided by the sum of the seeds' weights, here
+            over the whole step.
         label_counts: of the training nodes; raygnn sets them.
-        class_names: of a label that was given as texts; raygnn sets them.
+        class_names: of a text label; raygnn sets them.
     Raises:
         ConfigError: an argument is out of range.
     """
@@ -224,7 +204,7 @@ class CrossEntropy(_ClassLoss):
         self.label_smoothing = label_smoothing
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
-        """Takes classes as target, integers [num_seeds] or [num_seeds, 1]; see `Loss`."""
+        """Target: classes, integers [num_seeds] or [num_seeds, 1]."""
         logits, classes = self._checked(prediction, target, "cross_entropy")
         weights = self._weights(prediction)
         loss_sum = functional.cross_entropy(
@@ -238,18 +218,19 @@ class CrossEntropy(_ClassLoss):
 
 
 class Focal(_ClassLoss):
-    """Focal loss over classes that exclude each other: -alpha (1 - p)^gamma log p of the class.
+    """Focal loss over exclusive classes: -alpha (1 - p)^gamma log p of the class.
 
-    It is divided by the number of seeds, whatever alpha is.
+    It is divided by the number of seeds, for any alpha.
 
     Args:
-        gamma: how little well classified seeds count; 0 is cross-entropy.
-        alpha: of two classes, the weight of the second one in [0, 1], of which the first has the
-            rest; or `balanced`, a weight per class, or weights by class.
+        gamma: reduces the loss of well classified seeds; 0 is cross-entropy.
+        alpha: with two classes, the weight of the second in [0, 1], and the first has 1 - alpha; or
+            `balanced`, a weight per class, or weights by class.
         label_counts: of the training nodes; raygnn sets them.
-        class_names: of a label that was given as texts; raygnn sets them.
+        class_names: of a text label; raygnn sets them.
     Raises:
         ConfigError: an argument is out of range.
+
     Source: Lin et al., Focal Loss for Dense Object Detection, arXiv:1708.02002, equation 5.
     """
 
@@ -266,7 +247,7 @@ class Focal(_ClassLoss):
         self.gamma = _exponent(gamma)
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
-        """Takes classes as target, integers [num_seeds] or [num_seeds, 1]; see `Loss`."""
+        """Target: classes, integers [num_seeds] or [num_seeds, 1]."""
         logits, classes = self._checked(prediction, target, "focal")
         log_p = logits.log_softmax(dim=1).gather(1, classes.unsqueeze(1)).squeeze(1)
         losses = _focal(log_p, -log_p.expm1(), self.gamma)
@@ -280,9 +261,9 @@ class BinaryCrossEntropy(Loss):
     """Binary cross-entropy per label on logits, averaged over the labels of a seed.
 
     Args:
-        pos_weight: a factor on the positive term of each label, against imbalance: one number, one
-            for each label, or `balanced`: of each label, training nodes without it over those with
-            it (1 of a label that all or none have).
+        pos_weight: factor on the positive term of each label, against imbalance: one number, one
+            per label, or `balanced`: training nodes without the label over those with it (1 if all
+            or none have it).
         label_counts: of the training nodes; raygnn sets them.
     Raises:
         ConfigError: a weight is out of range.
@@ -308,7 +289,7 @@ class BinaryCrossEntropy(Loss):
         self.register_buffer("pos_weight", found)
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
-        """Takes zeros and ones as target, [num_seeds, num_labels]; see `Loss`."""
+        """Target: zeros and ones, [num_seeds, num_labels]."""
         if self._is_unknown:
             raise unknown_counts("pos_weight")
         prediction = in_full_precision(prediction)
@@ -328,12 +309,13 @@ class BinaryFocal(Loss):
     """Focal loss per label on logits, averaged over the labels of a seed.
 
     Args:
-        gamma: how little well classified labels count; 0 is binary cross-entropy.
-        alpha: weight of a label where a seed has it, in [0, 1]; where it has not, the rest. Or
-            `balanced`: of each label by itself, as of two classes.
+        gamma: reduces the loss of well classified labels; 0 is binary cross-entropy.
+        alpha: weight of seeds with a label, in [0, 1]; seeds without it have 1 - alpha. Or
+            `balanced`, for each label separately.
         label_counts: of the training nodes; raygnn sets them.
     Raises:
         ConfigError: an argument is out of range.
+
     Source: arXiv:1708.02002, equation 5.
     """
 
@@ -356,7 +338,7 @@ class BinaryFocal(Loss):
         self.register_buffer("alpha", found)  # [num_labels or 1, 2], of seeds without and with it
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
-        """Takes zeros and ones as target, [num_seeds, num_labels]; see `Loss`."""
+        """Target: zeros and ones, [num_seeds, num_labels]."""
         if self._is_unknown:
             raise unknown_counts("alpha")
         prediction = in_full_precision(prediction)
@@ -394,7 +376,6 @@ def _exponent(gamma: float) -> float:
 
 
 def _shares(name: str, value: float) -> list[float]:
-    """The weights of the first and the second class, or of seeds without and with a label."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
         raise ConfigError.invalid(
             f"losses.args.{name}",

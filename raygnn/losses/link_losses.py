@@ -1,4 +1,4 @@
-"""Losses on links: a positive against its candidates."""
+"""Losses on links: positives against their candidates."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _LEAST_EXPONENT = -80.0
 
 
 class LinkBinaryCrossEntropy(LinkLoss):
-    """Binary cross-entropy on scores as logits, positives and candidates weighing the same.
+    """Binary cross-entropy on scores as logits, with equal weight of positives and candidates.
 
-    Half the loss of the positive plus half the mean loss of its candidates. With one candidate per
-    positive it is the mean over all pairs, as of a script with PyG's `negative_sampling`.
+    Half the positive's loss plus half its candidates' mean loss. With one candidate per positive,
+    this is the mean over all pairs, as in scripts with PyG's `negative_sampling`.
     """
 
     by_query = True
@@ -52,7 +52,7 @@ class Margin(LinkLoss):
     """max(0, margin - positive + candidate), averaged over each positive's candidates.
 
     Args:
-        margin: by how much a positive shall score higher.
+        margin: required difference between positive and candidate.
     Raises:
         ConfigError: it is out of range.
     """
@@ -92,13 +92,14 @@ class BPR(LinkLoss):
 class DirectAU(nn.Module):
     """Alignment and uniformity of embeddings of unit length, without negatives.
 
-    The squared distance of the two ends of a link, and the logarithm of the mean of exp(-2 distance
-    squared) over all pairs of anchors and of targets of a micro-batch, the mean of both.
+    Alignment is the squared distance of a link's ends. Uniformity is the logarithm of the mean of
+    exp(-2 distance squared) over all pairs of anchors and of targets of a micro-batch, averaged
+    over both.
 
     Source: arXiv:2206.12811, equations 7 to 9.
 
     Args:
-        uniformity: weight of the second part.
+        uniformity: weight of the uniformity.
     Raises:
         ConfigError: it is out of range.
     """
@@ -116,11 +117,7 @@ class DirectAU(nn.Module):
         self.uniformity = float(uniformity)
 
     def forward(self, anchor_embeddings: Tensor, target_embeddings: Tensor) -> Tensor:
-        """A scalar, the mean over the links.
-
-        Args:
-            anchor_embeddings, target_embeddings: [num_links, channels].
-        """
+        """Mean over links, a scalar, from anchor and target embeddings, [num_links, channels]."""
         anchors, targets = (
             functional.normalize(in_full_precision(rows))
             for rows in (anchor_embeddings, target_embeddings)
@@ -139,10 +136,9 @@ def _uniformity(rows: Tensor) -> Tensor:
 class _SampledSoftmax(LinkLoss):
     """Cross-entropy of each positive in the softmax over itself and its candidates.
 
-    With log_q, exp(score) of a candidate is divided by the number of times that it is expected
-    among the candidates. Their sum is then an unbiased estimate of the sum over all nodes. The
-    positive is always present and is not corrected ("Correcting the LogQ Correction",
-    arXiv:2507.09331).
+    With log_q, exp(score) of a candidate is divided by its expected number among the candidates, so
+    their sum is an unbiased estimate of the sum over all nodes. The positive is always present and
+    not corrected ("Correcting the LogQ Correction", arXiv:2507.09331).
     """
 
     reads_log_q = True
@@ -185,9 +181,9 @@ class _SampledSoftmax(LinkLoss):
 
 
 class _MaskedLogSumExp(torch.autograd.Function):
-    """[num_rows], logsumexp of what is not masked; half the time of torch's, in half the memory.
+    """logsumexp of unmasked entries, [num_rows], in half of torch's time and memory.
 
-    A row that is all masked gives a number so small that nothing is added by it.
+    A row with all entries masked gives a number small enough to add nothing.
     """
 
     @staticmethod
@@ -207,13 +203,13 @@ class _MaskedLogSumExp(torch.autograd.Function):
 class Retrieval(_SampledSoftmax):
     """Softmax of each positive against everything in the batch.
 
-    Candidates are the positives of the other anchors, the random negatives and the hard negatives.
+    Candidates are the positives of other anchors, random negatives and hard negatives.
 
     Args:
         temperature: divides the scores.
         candidates: `rank`: of the micro-batch; `global`: of all micro-batches of the optimizer step
-            together, whichever rank has them and however many it accumulates. The loss and its
-            gradient then do not depend on how the global batch is cut.
+            on all ranks, so that loss and gradient do not depend on how the global batch is
+            divided.
     Raises:
         ConfigError: an argument is out of range.
     """
@@ -246,9 +242,9 @@ class SoftmaxOwnNegatives(_SampledSoftmax):
 class _SoftmaxCrossEntropy(torch.autograd.Function):
     """-log of each positive's share in the softmax over itself and its candidates, [num_positives].
 
-    On a CPU a few rows at a time, so that what is between scores and losses stays in a cache; the
-    backward pass makes it again. Takes positive, candidate, mask and log_q of `LinkScores`, and the
-    temperature.
+    On a CPU, a few rows are computed at a time so that intermediate results stay in a cache; the
+    backward pass recomputes them. Inputs are positive, candidate, mask and log_q of `LinkScores`,
+    and the temperature.
     """
 
     @staticmethod
@@ -300,15 +296,15 @@ def _logits(candidate: Tensor, log_q: Tensor | None, temperature: float) -> Tens
 
 
 def _exp(logits: Tensor) -> Tensor:
-    """exp in place; torch's takes ten times as long where its result is too small for a float32."""
+    """exp in place. torch's is ten times slower if results underflow float32."""
     return logits.clamp_(min=_LEAST_EXPONENT).exp_()
 
 
 class N3(nn.Module):
     """Nuclear 3-norm, arXiv:1806.07297, section 4: sum of |x|^3 over anchor, relation and target.
 
-    |x| is the modulus of a number, complex where the decoder reads complex rows. The mean over
-    links is taken, so a node counts as often as it has links.
+    |x| is the modulus, also of complex numbers if the decoder has them. It is averaged over links,
+    so a node counts as often as it has links.
     """
 
     def forward(
@@ -321,10 +317,9 @@ class N3(nn.Module):
         """A scalar.
 
         Args:
-            anchor_embeddings: [num_links, channels].
-            target_embeddings: [num_links, channels].
-            model: gives the rows of the links' relations.
-            batch: of the links.
+            anchor_embeddings, target_embeddings: [num_links, channels].
+            model: has the rows of the links' relations.
+            batch: batch of the links.
         """
         relation = 0 if batch.links.relation is None else batch.links.relation
         of_relation = model.decoder.relation_rows(relation)

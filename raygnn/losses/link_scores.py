@@ -18,20 +18,20 @@ CandidateScope = Literal["rank", "global"]
 
 @dataclass(frozen=True, kw_only=True)
 class LinkScores:
-    """Scores of positive links, each beside the candidates that its anchor might link to instead.
+    """Scores of positive links, and of the candidates that each anchor might link to instead.
 
     Attributes:
-        positive: [num_positives], the scores of the positive links.
-        candidate: [num_positives, num_candidates], scores of the same anchors with the candidates.
-        mask: bool [num_positives, num_candidates], True where a candidate does not take part: the
-            positive itself, another known positive of its anchor, another anchor's hard negative.
-        in_batch: bool [num_candidates], the targets of other links; None if none is.
-        log_q: float [num_candidates] or None: logarithm of the number of times that the candidate
-            is expected among the candidates of a batch, against the bias of drawing.
-        query: int64 [num_positives] or None: rows of `candidate` and `mask` are those of queries,
-            once each, and this is the row of each positive. All positives of a query are masked.
+        positive: [num_positives].
+        candidate: [num_positives, num_candidates], of the same anchors.
+        mask: bool [num_positives, num_candidates], True for excluded candidates: the positive
+            itself, other known positives of its anchor, hard negatives of other anchors.
+        in_batch: bool [num_candidates], True for targets of other links; None for none.
+        log_q: float [num_candidates] or None: logarithm of a candidate's expected number among the
+            candidates of a batch, to correct the sampling bias.
+        query: int64 [num_positives] or None: the row of each positive, if `candidate` and `mask`
+            have one row per query. All positives of a query are masked.
     Raises:
-        DataError: the shapes do not fit each other.
+        DataError: shapes do not match.
     """
 
     positive: Tensor
@@ -67,13 +67,13 @@ class LinkScores:
             )
 
     def without_in_batch(self) -> LinkScores:
-        """These scores with random and hard negatives only."""
+        """These scores with only random and hard negatives."""
         if self.in_batch is None:
             return self
         return replace(self, mask=self.mask | self.in_batch, in_batch=None)
 
     def of_positives(self, rows: Tensor) -> Tensor:
-        """Rows of `candidate`, or what was made of each, by positive; [num_positives, ...]."""
+        """Expands rows by query to rows by positive, [num_positives, ...]."""
         return rows if self.query is None else rows[self.query]
 
     def by_positive(self) -> LinkScores:
@@ -85,16 +85,16 @@ class LinkScores:
 class LinkLoss(nn.Module, ABC):
     """A loss on links.
 
-    As of a `Loss`, its sums over micro-batches and ranks are added and divided once by the added
-    weights. Each positive weighs 1 in all link losses, so weighted sums of them are exact too.
+    As in `Loss`, sums over micro-batches and ranks are added, then divided once by the added
+    weights. Each positive has weight 1 in all link losses, so weighted sums of losses are exact
+    too.
 
     Attributes:
-        in_batch: the candidates of a positive are the other anchors' positives too, beside random
-            and hard negatives.
-        candidates: `rank` takes the candidates of the micro-batch; `global` those of all the
-            micro-batches of the optimizer step, on all ranks.
-        reads_log_q: whether `LinkScores.log_q` changes anything.
-        by_query: it takes scores with `LinkScores.query`.
+        in_batch: other anchors' positives are candidates, besides random and hard negatives.
+        candidates: `rank`: candidates of the micro-batch; `global`: of all micro-batches of the
+            optimizer step, on all ranks.
+        reads_log_q: whether `LinkScores.log_q` matters.
+        by_query: accepts scores with `LinkScores.query`.
     """
 
     in_batch: bool = False
@@ -104,15 +104,13 @@ class LinkLoss(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
-        """Computes the loss of one micro-batch.
-
-        Returns:
-            The loss summed over the positives (a scalar with gradient), and what it is divided by.
+        """The loss of a micro-batch: its sum over positives (a scalar with gradient), and the
+        divisor.
         """
 
 
 def mean_over_candidates(pair_losses: Tensor, mask: Tensor) -> Tensor:
-    """Averages over each positive's candidates; 0 for one without any; [num_positives].
+    """Averages over each positive's candidates, [num_positives]; 0 without candidates.
 
     Args:
         pair_losses: [num_positives, num_candidates], finite also where masked.
@@ -122,7 +120,7 @@ def mean_over_candidates(pair_losses: Tensor, mask: Tensor) -> Tensor:
 
 
 def precise_scores(scores: LinkScores) -> tuple[Tensor, Tensor]:
-    """Positive and candidate scores in float32 at least, masked ones replaced by 0."""
+    """Positive and candidate scores at least in float32, with 0 for masked ones."""
     candidate = scores.candidate.masked_fill(scores.mask, 0)
     return in_full_precision(scores.positive), in_full_precision(candidate)
 
@@ -133,13 +131,13 @@ class Candidates:
 
     Attributes:
         rows: [num_candidates, channels], embeddings.
-        ids: int64 [num_candidates], dense ids; a node may be there several times.
-        owner: int64 [num_candidates], the only query that the candidate is for (a hard negative),
-            -1 where it is for all; None if all are for all.
-        in_batch: bool [num_candidates], the target of another link; None if none is.
-        group: int64 [num_candidates], the only group of links that it is for; None if there is one.
-        draw_probability, link_share: float [num_candidates], of one random draw being the
-            candidate, and the share of all links that lead to it; None if nothing reads them.
+        ids: int64 [num_candidates], dense ids. May repeat.
+        owner: int64 [num_candidates], the only query of a hard negative, -1 for candidates of all;
+            None if all belong to all.
+        in_batch: bool [num_candidates], True for targets of other links; None for none.
+        group: int64 [num_candidates], the only group of links of a candidate; None with one group.
+        draw_probability, link_share: float [num_candidates], probability of a random draw, and
+            share of all links with this target; None if unused.
     """
 
     rows: Tensor
@@ -152,22 +150,21 @@ class Candidates:
 
     @property
     def columns(self) -> dict[str, Tensor]:
-        """The fields that there are, by name."""
         found = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
     def joined(cls, parts: Sequence[Candidates]) -> Candidates:
-        """The candidates of all parts, which have the same fields."""
+        """Concatenates candidates with the same fields."""
         names = parts[0].columns
         return cls(**{n: torch.cat([part.columns[n] for part in parts]) for n in names})
 
     def log_q(self) -> Tensor | None:
-        """The logarithm of how often each candidate is expected among these; [num_candidates].
+        """Logarithm of each candidate's expected number among these, [num_candidates].
 
-        With n random draws by the probabilities p, and the targets of m links as candidates, node v
-        is expected n p(v) + m q(v) times, q(v) being the share of links that lead to v. A hard
-        negative is not a draw: it is expected once.
+        With n random draws with probabilities p, and the targets of m links as candidates, node v
+        is expected n p(v) + m q(v) times, where q(v) is the share of links with target v. A hard
+        negative is not drawn and counts once.
 
         Source: Sampling-Bias-Corrected Neural Modeling, Yi et al., RecSys 2019, section 3.
         """
@@ -191,20 +188,20 @@ def score_links(
     known: Tensor | None = None,
     group: Tensor | None = None,
 ) -> LinkScores:
-    """Puts the scores of a batch beside a mask of what may not compete.
+    """Combines the scores of a batch with a mask of excluded candidates.
 
-    Masked are, for each positive: its own target wherever it is among the candidates, hard
-    negatives of other queries, candidates of other groups, and what `known` says.
+    Masked are, for each positive: its own target, hard negatives of other queries, candidates of
+    other groups, and `known` positives.
 
     Args:
-        positive: [num_positives], the scores of the positive links.
-        every: [num_positives, num_candidates], the scores of their anchors with every candidate.
-        query: int64 [num_positives], what `candidates.owner` calls the anchors.
-        target_ids: int64 [num_positives], dense ids of the positives' targets.
+        positive: [num_positives], scores of the positive links.
+        every: [num_positives, num_candidates], scores of their anchors with every candidate.
+        query: int64 [num_positives], anchors as in `candidates.owner`.
+        target_ids: int64 [num_positives], dense ids of the targets.
         candidates: in the order of `every`.
-        known: bool [num_positives, num_candidates], True where the candidate is a known positive of
-            the anchor; None masks no accidental hit.
-        group: int64 [num_positives], what `candidates.group` calls their groups.
+        known: bool [num_positives, num_candidates], True for known positives of the anchor; None
+            masks no accidental hits.
+        group: int64 [num_positives], groups as in `candidates.group`.
     """
     mask = target_ids.unsqueeze(1) == candidates.ids
     if known is not None:

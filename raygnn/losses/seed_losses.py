@@ -1,4 +1,4 @@
-"""Losses on seeds, and the penalties that stand beside them: each a sum and its weight."""
+"""Losses on seeds, and penalties: each a sum and its weight."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from raygnn.errors import ConfigError, DataError
 class Loss(nn.Module, ABC):
     """A loss on seeds.
 
-    It gives a sum and not a mean: the sums of micro-batches and ranks are added, then divided once
-    by the added weights, so a global batch has the same loss however it was cut.
+    Returns a sum instead of a mean: sums over micro-batches and ranks are added, then divided once
+    by the added weights. So the loss of a global batch does not depend on how it is divided.
     """
 
     @abstractmethod
@@ -24,22 +24,22 @@ class Loss(nn.Module, ABC):
         """Computes the loss of one micro-batch.
 
         Args:
-            prediction: [num_seeds, num_outputs], what the model gave for the seeds.
-            target: the seeds' labels; all seeds are labelled.
+            prediction: [num_seeds, num_outputs], output of the model.
+            target: labels of the seeds; all are labelled.
         Returns:
-            The loss summed over the seeds (a scalar with gradient), and what it is divided by.
+            The loss summed over the seeds (a scalar with gradient), and its divisor.
         Raises:
-            DataError: the target's shape or type does not fit.
+            DataError: the target has a wrong shape or type.
         """
 
 
 def in_full_precision(prediction: Tensor) -> Tensor:
-    """The prediction in float32 at least: a sum over many seeds needs it, autocast or not."""
+    """The prediction at least in float32, which sums over many seeds need, also under autocast."""
     return prediction if prediction.dtype == torch.float64 else prediction.float()
 
 
 def with_outputs_of(prediction: Tensor, target: Tensor) -> Tensor:
-    """Gives labels [num_seeds] the second dimension of a prediction of one output.
+    """Adds a second dimension to labels [num_seeds] if the prediction has one output.
 
     [num_seeds, 1] and [num_seeds] would broadcast to [num_seeds, num_seeds].
     """
@@ -48,11 +48,7 @@ def with_outputs_of(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def entries(loss: str, prediction: Tensor, target: Tensor) -> Tensor:
-    """Gives the target in the prediction's shape, [num_seeds, num_outputs], and its type.
-
-    Raises:
-        DataError: the shapes do not fit.
-    """
+    """The target in the prediction's shape and dtype. Raises a DataError if shapes do not match."""
     target = with_outputs_of(prediction, target)
     if target.shape != prediction.shape:
         raise DataError(
@@ -68,11 +64,9 @@ class _Distance(Loss):
     name: ClassVar[str]
 
     @abstractmethod
-    def of_errors(self, error: Tensor) -> Tensor:
-        """The distance of each element of prediction - target."""
+    def of_errors(self, error: Tensor) -> Tensor: ...
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
-        """Takes numbers as target, [num_seeds, num_outputs]; see `Loss`."""
         prediction = in_full_precision(prediction)
         error = prediction - entries(self.name, prediction, target)
         return self.of_errors(error).sum() / prediction.shape[1], float(prediction.shape[0])
@@ -100,8 +94,8 @@ class Huber(_Distance):
     """Half the squared error up to `delta`, linear beyond, averaged over the outputs of a seed.
 
     Args:
-        delta: error at which the loss becomes linear; in standard deviations of a target that is
-            standardized, as it is by default.
+        delta: error at which the loss becomes linear, in standard deviations of a standardized
+            target (the default).
     Raises:
         ConfigError: it is not greater than 0.
     """
@@ -130,10 +124,8 @@ DISTANCES = (_Distance, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 
 
 def standardized(target: Tensor, scale: ColumnScale) -> Tensor:
-    """Targets as standard deviations from their mean, float32; 0 where there is no deviation.
-
-    Args:
-        target: [num_seeds] or [num_seeds, num_outputs].
+    """Targets [num_seeds] or [num_seeds, num_outputs] in standard deviations from their mean,
+    float32; 0 without deviation.
     """
     mean, std = _columns(scale, target)
     rows = (target.reshape(len(target), -1).double() - mean) / std.where(std > 0, torch.inf)
@@ -141,11 +133,7 @@ def standardized(target: Tensor, scale: ColumnScale) -> Tensor:
 
 
 def in_units(prediction: Tensor, scale: ColumnScale) -> Tensor:
-    """Predictions of standardized targets in the targets' own unit, float64.
-
-    Args:
-        prediction: [num_rows, num_outputs].
-    """
+    """Predictions [num_rows, num_outputs] of standardized targets in the targets' unit, float64."""
     mean, std = _columns(scale, prediction)
     return prediction.double() * std + mean
 
@@ -162,18 +150,12 @@ class EmbeddingL2(nn.Module):
     """
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """A scalar.
-
-        Args:
-            embeddings: [num_rows, channels], of the seeds, or of both ends of each link.
-        """
         return in_full_precision(embeddings).square().sum() / (2 * embeddings.shape[0])
 
 
 class WeightL1(nn.Module):
-    """Sum of the absolute values of all trainable weights; weight decay is the optimizer's."""
+    """Sum of the absolute values of all trainable weights. For weight decay, see the optimizer."""
 
     def forward(self, model: nn.Module) -> Tensor:
-        """A scalar that does not depend on the batch."""
         sums = [in_full_precision(p).abs().sum() for p in model.parameters() if p.requires_grad]
         return torch.stack(sums).sum()

@@ -21,11 +21,11 @@ Problem = Literal["multi_class", "multi_label", "regression", "link_prediction"]
 
 
 class Metric(ABC):
-    """A number that describes predictions on a whole split, whichever rank made which of them.
+    """A metric of a whole split, for predictions from any ranks.
 
     Args:
-        num_outputs: classes, labels or regressed values: the width of a prediction.
-        problem: what the outputs mean.
+        num_outputs: width of a prediction: classes, labels or regressed values.
+        problem: meaning of the outputs.
     Raises:
         ConfigError: the metric is not defined for the problem.
     """
@@ -49,43 +49,41 @@ class Metric(ABC):
 
 
 class SumMetric(Metric):
-    """A metric of sums over rows: each batch gives a state, and states are added.
+    """A metric of sums over rows: each batch has a state, and states are added.
 
-    The states of counting metrics are whole numbers in float64, exact up to 2^53 rows: any cut into
-    batches and ranks, in any order, gives the same bits.
+    States of counting metrics are integers in float64, exact up to 2^53 rows, so the result has the
+    same bits for any batches and ranks.
     """
 
     @abstractmethod
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Counts one batch.
+        """The state of one batch, float64 [state size], to be added to others.
 
         Args:
             prediction: [num_rows, num_outputs], logits or regressed values.
-            target: [num_rows] (or [num_rows, 1]) classes, else [num_rows, num_outputs] values; the
-                second dimension may be left out where it is 1.
-        Returns:
-            float64 [state size], to be added to other batches'.
+            target: [num_rows] (or [num_rows, 1]) classes, otherwise [num_rows, num_outputs] values;
+                a second dimension of 1 may be missing.
         """
 
     @abstractmethod
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives the metric by name from the sum of all batches' states; NaN without any row."""
+        """The metric by name from the sum of all states; NaN without rows."""
 
 
 class GatheredMetric(Metric):
-    """A metric that needs all rows together, since it compares them with each other."""
+    """A metric that compares rows with each other, and needs them all together."""
 
     @abstractmethod
     def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
-        """Gives the metric by name.
+        """The metric by name.
 
         Args:
             prediction: [num_rows, num_outputs] of all ranks, in one fixed order.
-            target: [num_rows] or [num_rows, num_outputs], beside it.
+            target: [num_rows] or [num_rows, num_outputs], in the same order.
         """
 
     def compute_rows(self, ids: Tensor, prediction: Tensor, target: Tensor) -> dict[str, float]:
-        """`compute`, for rows with these ids, int64 [num_rows], ascending."""
+        """`compute` for rows with ids, int64 [num_rows], ascending."""
         return self.compute(prediction, target)
 
 
@@ -93,10 +91,10 @@ class GatheredMetric(Metric):
 class ScoreCounts:
     """One column of scores, by distinct score of a positive, ascending.
 
-    Counts are whole numbers in float64, which does not wrap around beyond 2^53.
+    Counts are integers in float64, which does not wrap around beyond 2^53.
 
     Attributes:
-        positive: [num_levels], positives of this score.
+        positive: [num_levels], positives with this score.
         below, not_above: [num_levels], negatives below this score, and not above it.
     """
 
@@ -109,11 +107,10 @@ class ScoreCounts:
 
     @property
     def has_both(self) -> bool:
-        """Whether there are positives and negatives."""
         return len(self.positive) > 0 and self.num_negatives > 0
 
     def auc(self) -> float:
-        """Share of (positive, negative) pairs that are ordered rightly, ties by half."""
+        """Share of correctly ordered (positive, negative) pairs; ties count half."""
         twice_right = (self.positive * (self.below + self.not_above)).sum()
         return float(twice_right / 2 / (self.positive.sum() * self.num_negatives))
 
@@ -126,27 +123,25 @@ class ScoreCounts:
 
 
 class ComparedMetric(Metric):
-    """A metric of how positive scores lie among all negative ones, of whichever row and rank.
+    """A metric of positive scores among all negative scores of all ranks.
 
-    Rows become columns of scores, of which some are positive. Only positives and counts travel; see
-    `raygnn.metrics.compared_scores.ComparedScores`.
+    Rows become columns of scores, some of them positive. Ranks exchange only positives and counts;
+    see `raygnn.metrics.compared_scores.ComparedScores`.
     """
 
     @property
     @abstractmethod
-    def num_columns(self) -> int:
-        """Number of columns."""
+    def num_columns(self) -> int: ...
 
     @abstractmethod
-    def columns(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores and whether they are positive, of one batch; [num_rows, num_columns]."""
+    def columns(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]: ...
 
     @abstractmethod
     def of_column(self, counts: ScoreCounts) -> float | None:
-        """The metric of one column; None where positives or negatives are missing."""
+        """The metric of one column; None without positives or negatives."""
 
     def compute(self, values: Sequence[float | None]) -> dict[str, float]:
-        """Gives the mean over the columns that have one by name, else NaN."""
+        """The mean over columns with a value, by name; NaN without any."""
         found = [value for value in values if value is not None]
         return {self.name: math.fsum(found) / len(found) if found else math.nan}
 
@@ -155,13 +150,13 @@ _PROBLEMS: tuple[Problem, ...] = ("multi_class", "multi_label", "regression")
 
 
 class TorchMetric(GatheredMetric):
-    """Gives all rows at once to a fresh copy of a torchmetrics metric.
+    """Computes a torchmetrics metric on all rows together, with a fresh copy.
 
-    The copy takes part in no collective of its own, so one rank may compute it alone.
+    The copy makes no collective calls, so one rank may compute it alone.
 
     Args:
-        metric: what `torchmetrics` calls preds are the model's raw outputs, logits for classes.
-        name: under which it is logged; None makes one of the class name, as multiclass_f1_score.
+        metric: its preds are the model's raw outputs, logits for classes.
+        name: logged name. Default: the class name, as multiclass_f1_score.
     """
 
     problems = _PROBLEMS
@@ -178,10 +173,10 @@ class TorchMetric(GatheredMetric):
         self.metric = metric
 
     def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
-        """Gives the value under the metric's name; of several values, each under name/key.
+        """The value under the metric's name; several values under name/key.
 
         Raises:
-            ConfigError: the metric does not give numbers.
+            ConfigError: the metric does not return numbers.
         """
         metric = self.metric.clone().to(prediction.device)
         metric.reset()
@@ -214,7 +209,6 @@ class TorchMetric(GatheredMetric):
 
 
 def as_metric(metric: Metric | torchmetrics.Metric, num_outputs: int, problem: Problem) -> Metric:
-    """Wraps a metric of torchmetrics; gives one of raygnn's as it is."""
     if isinstance(metric, Metric):
         return metric
     return TorchMetric(metric, num_outputs, problem)

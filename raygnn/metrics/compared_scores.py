@@ -18,11 +18,10 @@ _NUM_FIXED = 3  # scores, those that are NaN, and negative ones
 
 
 class ComparedScores:
-    """Columns of scores, some positive: the positives, and counts of negatives below them.
+    """Columns of scores: the positives, and counts of negatives below them.
 
-    Scores are taken as they come. Where there are more than `num_held`, positives are kept, and
-    negatives are sorted and written to a temporary file, block by block. Counts are exact however
-    many there are.
+    Beyond `num_held` scores, positives are kept, and negatives are sorted and written to a
+    temporary file in blocks. Counts are exact for any number.
     """
 
     def __init__(self, num_columns: int, num_held: int = _NUM_HELD) -> None:
@@ -36,7 +35,7 @@ class ComparedScores:
         self._blocks: list[list[tuple[int, int]]] = [[] for _ in range(num_columns)]
 
     def add(self, scores: Tensor, is_positive: Tensor) -> None:
-        """Takes one batch of this rank; [num_rows, num_columns], floating and bool."""
+        """Adds one batch of this rank; [num_rows, num_columns], floating and bool."""
         if self._num_now + scores.numel() > self._num_held:
             self._write()
         # Copies: a slice would keep the storage of a whole batch.
@@ -48,11 +47,11 @@ class ComparedScores:
         gather: Callable[[Tensor], Tensor] = lambda rows: rows,
         add: Callable[[Tensor], Tensor] = lambda counts: counts,
     ) -> Iterator[ScoreCounts]:
-        """The counts of each column; once.
+        """Yields the counts of each column. Call it once.
 
         Args:
-            gather: rows of all ranks from those of this one.
-            add: the sum of all ranks' counts.
+            gather: gathers rows of all ranks.
+            add: sums counts over all ranks.
         """
         self._last = self._cut()
         for column, parts in enumerate(self._positives):
@@ -68,7 +67,7 @@ class ComparedScores:
             self._file.close()
 
     def _count(self, column: int, levels: np.ndarray) -> Tensor:
-        """int64: the fixed ones, then negatives of this rank below each level and not above it."""
+        """int64: stored counts, then negatives of this rank below each level and not above it."""
         below, not_above = np.zeros((2, len(levels)), np.int64)
         for block in self._sorted_blocks(column):
             below += np.searchsorted(block, levels, side="left")
@@ -104,7 +103,6 @@ class ComparedScores:
 
 
 def compare(metrics: Sequence[ComparedMetric], columns: Iterator[ScoreCounts]) -> dict[str, float]:
-    """The metrics by name, from the columns that all of them read."""
     values = [[metric.of_column(counts) for metric in metrics] for counts in columns]
     results: dict[str, float] = {}
     for index, metric in enumerate(metrics):

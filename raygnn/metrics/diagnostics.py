@@ -19,31 +19,26 @@ MAX_CONFUSED = 40  # classes whose pairs are counted: each batch holds a matrix
 
 
 class Diagnostic(SumMetric):
-    """Describes an evaluation by more than numbers, in `metrics.json` under its name."""
+    """A description of an evaluation, saved in `metrics.json` under its name."""
 
     _state: Tensor | None = None
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Keeps the sum for `describe`; gives no numbers."""
         self._state = state
         return {}
 
     def describe(self) -> Any:
-        """A JSON value of the evaluation; None where none took place."""
+        """A JSON value; None without an evaluation."""
         return None if self._state is None else self._of_state(self._state)
 
     @abstractmethod
-    def _of_state(self, state: Tensor) -> Any:
-        """Describes the sum of all batches' states."""
+    def _of_state(self, state: Tensor) -> Any: ...
 
 
 class ClassFigures(ClassCounts, Diagnostic):
     """Precision, recall, F1 and support of each class or label.
 
-    Equal to scikit-learn's `precision_recall_fscore_support(zero_division=nan)`.
-
-    Args:
-        names: of the classes or labels.
+    Equals scikit-learn's `precision_recall_fscore_support(zero_division=nan)`.
     """
 
     name = "per_class"
@@ -68,11 +63,7 @@ class ClassFigures(ClassCounts, Diagnostic):
 
 
 class Confusion(Diagnostic):
-    """Confusion matrix, as `sklearn.metrics.confusion_matrix`.
-
-    Args:
-        names: of the classes.
-    """
+    """Confusion matrix, as in `sklearn.metrics.confusion_matrix`."""
 
     name = "confusion"
     problems = ("multi_class",)
@@ -82,7 +73,6 @@ class Confusion(Diagnostic):
         self._names = names
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Counts the pairs of classes."""
         pairs = target.flatten() * self.num_outputs + prediction.argmax(dim=-1)
         return torch.bincount(pairs, minlength=self.num_outputs**2).double()
 
@@ -92,18 +82,16 @@ class Confusion(Diagnostic):
 
 
 class Calibration(Diagnostic):
-    """Whether predictions of a probability of 0.8 are right in 80 % of the cases.
+    """Accuracy by predicted probability, in ten bins of equal width.
 
-    Rows are put into ten bins of equal width by the probability of the predicted class. `error` is
-    the expected calibration error: the mean over rows of the distance between the accuracy of a
-    bin and its mean probability. Source: Guo et al. 2017, eq. 3.
+    `error` is the expected calibration error: the mean over rows of the distance between the
+    accuracy of a bin and its mean probability. Source: Guo et al. 2017, eq. 3.
     """
 
     name = "calibration"
     problems = ("multi_class",)
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Sums, by bin: rows, rows that are right, probabilities."""
         probability, predicted = prediction.double().softmax(dim=-1).max(dim=-1)
         is_right = (predicted == target.flatten()).double()
         bins = (probability * _NUM_BINS).long().clamp(0, _NUM_BINS - 1)
@@ -122,11 +110,10 @@ class Calibration(Diagnostic):
 
 
 class ErrorsByValue(Diagnostic):
-    """Errors of a regression by how large the actual value is.
+    """Errors of a regression by the size of the actual value.
 
     Args:
-        bounds: float64 [num_bins - 1], ascending: a row is in the bin of as many bounds as are at
-            most its value.
+        bounds: float64 [num_bins - 1], ascending lower bounds of the bins after the first.
     """
 
     name = "errors_by_value"
@@ -137,7 +124,6 @@ class ErrorsByValue(Diagnostic):
         self._bounds = bounds
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Sums, by bin: rows, actual and predicted values, absolute errors."""
         predicted, actual = prediction.flatten().double(), target.flatten().double()
         bins = torch.bucketize(actual, self._bounds.to(actual.device), right=True)
         errors = (predicted - actual).abs()
@@ -156,11 +142,11 @@ class ErrorsByValue(Diagnostic):
 
 
 class MetricsOverTime(GatheredMetric):
-    """Metrics by month, quarter or year of the rows: the finest of which there are at most 40.
+    """Metrics by month, quarter or year of the rows: the finest with at most 40 periods.
 
     Args:
-        metrics: those to compute.
-        times: int64 [num_rows], microseconds since 1970, by id of a row.
+        metrics: metrics to compute.
+        times: int64 [num_rows], microseconds since 1970, by row id.
     """
 
     name = "over_time"
@@ -177,7 +163,6 @@ class MetricsOverTime(GatheredMetric):
         raise AssertionError
 
     def compute_rows(self, ids: Tensor, prediction: Tensor, target: Tensor) -> dict[str, float]:
-        """Keeps the metrics of each period for `describe`; gives no numbers."""
         months = self._times[ids.numpy()].astype("M8[us]").astype("M8[M]")
         spans = {name: months.astype(np.int64) // num for name, num in _PERIODS.items()}
         counts = {name: len(np.unique(span)) for name, span in spans.items()}
@@ -194,7 +179,7 @@ class MetricsOverTime(GatheredMetric):
         return {}
 
     def describe(self) -> Any:
-        """By period its first month or name, `rows` and the metrics; None without two periods."""
+        """First month or name, `rows` and metrics of each period; None with fewer than two."""
         return self._found if len(self._found.get("rows", ())) > 1 else None
 
 
@@ -210,7 +195,7 @@ def _period_name(name: str, period: int) -> str:
 
 
 def metrics_of(metrics: Sequence[Any], prediction: Tensor, target: Tensor) -> dict[str, float]:
-    """Metrics of sums and of compared scores, of rows in one process."""
+    """Metrics of sums and of compared scores, for rows in one process."""
     found: dict[str, float] = {}
     for metric in metrics:
         if isinstance(metric, SumMetric):
@@ -224,7 +209,7 @@ def metrics_of(metrics: Sequence[Any], prediction: Tensor, target: Tensor) -> di
 
 
 def sums_by_bin(bins: Tensor, num_bins: int, *columns: Tensor) -> Tensor:
-    """float64 [(1 + num_columns) * num_bins], by bin the number of rows and the columns' sums.
+    """Number of rows and sums of columns by bin, float64 [(1 + num_columns) * num_bins].
 
     Args:
         bins: int64 [num_rows].

@@ -1,4 +1,4 @@
-"""Ranking of every node of a type for each query, other known links left out."""
+"""Ranking of every node of a type for each query, without other known links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NUM_COMPARED = 1 << 18
 
 
 class Links(NamedTuple):
-    """Links of queries to candidates: rows of a CSR matrix.
+    """Links from queries to candidates, as a CSR matrix.
 
     Attributes:
         indptr: int64 [num_queries + 1].
@@ -30,7 +30,7 @@ class Links(NamedTuple):
     targets: Tensor
 
     def keys(self, num_candidates: int) -> Tensor:
-        """int64, each link as query * num_candidates + target; ascending, each once."""
+        """Distinct links as query * num_candidates + target, int64, ascending."""
         queries = torch.arange(len(self.indptr) - 1, device=self.indptr.device)
         query_of = queries.repeat_interleave(self.indptr.diff())
         return (query_of * num_candidates + self.targets).unique()
@@ -39,22 +39,23 @@ class Links(NamedTuple):
 class FullRanking:
     """Ranks all candidates of each query, exactly, in bounded memory.
 
-    By positive link, among the candidates that are no other known link of its query:
+    By positive link, among candidates without other known links of its query:
+
         full_mrr: mean of 1 / rank.
         full_hits@k: share with a rank of at most k. Ties count half: 1 + #greater + #equal / 2.
-    By query with positives, among the candidates that are no known link but a positive:
-        full_recall@k: share of its positives among the first k.
-        full_ndcg@k: sum of 1 / log2(1 + place) of its positives among the first k, divided by the
-            largest sum possible. Of tied candidates each order is equally likely: the mean over
-            all orders is taken, here and in recall.
 
-    States are sums without rounding. So, given the same batches of queries, 1, 2 or 3 workers get
-    the same bits.
+    By query with positives, among candidates without its other known links:
+
+        full_recall@k: share of its positives among the first k.
+        full_ndcg@k: sum of 1 / log2(1 + position) of its positives among the first k, divided by
+            the largest possible sum. Ties: the mean over all orders, also for recall.
+
+    States are sums without rounding, so 1, 2 or 3 workers get the same bits from the same batches.
 
     Args:
         num_candidates: nodes of the target type.
-        ks: None takes those of 1, 5, 10, 50, 100, 500 that are at most `num_candidates`.
-        chunk_size: scores held at a time, but one query's at least.
+        ks: default: those of 1, 5, 10, 50, 100, 500 that are at most `num_candidates`.
+        chunk_size: scores in memory at a time, at least one query's.
     Raises:
         ConfigError: a k is out of range.
     """
@@ -75,19 +76,18 @@ class FullRanking:
         known: Links,
         score_all: ScoreAll,
     ) -> Tensor:
-        """Ranks the positives of one batch of queries.
+        """Ranks the positives of one batch of queries. Returns a float64 state to be added to
+        others.
 
         Args:
             query_rows: [num_queries, C], embeddings.
             candidate_rows: [num_candidates, C], embeddings of all nodes of the target type.
-            positives: of the split that is evaluated.
-            known: of all splits, left out of the candidates (the positives themselves need not be
-                among them). To leave out the query itself, make it a known link of its own.
-            score_all: as `Decoder.score_all`; a score may not depend on the other rows.
-        Returns:
-            float64 state, to be added to other batches'.
+            positives: links of the evaluated split.
+            known: links of all splits, excluded as candidates; need not contain the positives. To
+                exclude the query itself, add it as its own known link.
+            score_all: as `Decoder.score_all`; a score may not depend on other rows.
         Raises:
-            DataError: there are more or fewer candidates than announced, or an id is out of range.
+            DataError: the number of candidates is wrong, or an id is out of range.
             TrainingError: a score is NaN.
         """
         self._check(query_rows, candidate_rows, positives, known)
@@ -103,7 +103,7 @@ class FullRanking:
         return torch.cat([exact_state(self._by_link(*counts[1:])), exact_state(by_query)])
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives the metrics by name from the sum of all batches' states; NaN without any link."""
+        """The metrics by name from the sum of all states; NaN without links."""
         num_ks = len(self.ks)
         by_link, by_query = state.split(self._state_sizes)
         mrr, *hits = exact_means(by_link)
@@ -151,11 +151,11 @@ class FullRanking:
         filtered: Tensor,
         score_all: ScoreAll,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Compares each positive link with the candidates of its query that are not filtered.
+        """Compares each positive link with the unfiltered candidates of its query.
 
         Returns:
-            By link: query, how many candidates score higher and how many the same (itself
-            included), and how many of these are positives of the same query.
+            By link: query, number of candidates with a higher and with the same score (including
+            itself), and how many of these are positives of the same query.
         """
         num = self.num_candidates
         query, target = keys // num, keys % num
@@ -203,14 +203,13 @@ class FullRanking:
         greater_positives: Tensor,
         equal_positives: Tensor,
     ) -> Tensor:
-        """[num_links, 1 + number of ks]: reciprocal rank and hits, other positives left out."""
+        """Reciprocal rank and hits without other positives, [num_links, 1 + number of ks]."""
         num_ties = equal - 1 - equal_positives
         rank = 1 + (greater - greater_positives).double() + 0.5 * num_ties.double()
         hits = rank.unsqueeze(1) <= rank.new_tensor(self.ks)
         return torch.cat([1 / rank.unsqueeze(1), hits.double()], dim=1)
 
     def _by_query(self, query: Tensor, greater: Tensor, equal: Tensor) -> Tensor:
-        """[num_queries with positives, 2 * number of ks]: recall and NDCG."""
         num_positives = query.unique_consecutive(return_counts=True)[1]
         columns = []
         for discounted in (False, True):

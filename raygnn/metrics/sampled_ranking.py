@@ -1,4 +1,4 @@
-"""Ranking and classification metrics among sampled candidates. Means do not depend on batches."""
+"""Ranking and classification metrics among sampled candidates, independent of batches."""
 
 from __future__ import annotations
 
@@ -16,16 +16,11 @@ STANDARD_KS = (1, 5, 10, 50, 100, 500)
 
 
 def check_scores(scores: Tensor, what: str) -> None:
-    """Checks that no score is NaN: compared with anything it would look like the best or worst.
-
-    Raises:
-        TrainingError: one is.
-    """
+    """Raises a TrainingError for NaN scores, which would look like the best or worst."""
     raise_if_nan(int(scores.isnan().sum()), scores.numel(), what)
 
 
 def raise_if_nan(num_bad: int, num_scores: int, what: str) -> None:
-    """Raises a TrainingError if any of so many scores is NaN."""
     if num_bad:
         raise TrainingError(
             f"{num_bad} of {num_scores} {what} are NaN, so no link can be ranked. Lower the "
@@ -35,12 +30,12 @@ def raise_if_nan(num_bad: int, num_scores: int, what: str) -> None:
 
 
 def check_ks(ks: Sequence[int] | None, num_candidates: int | None) -> tuple[int, ...]:
-    """The k of Hits@k and the like; None takes those of `STANDARD_KS` that there are links for.
+    """The k of Hits@k; by default those of `STANDARD_KS` that are at most the number of candidates.
 
     Args:
-        num_candidates: links that each positive is ranked among, itself included; None checks less.
+        num_candidates: candidates of each positive, itself included; None skips this check.
     Raises:
-        ConfigError: one is no positive integer, or larger than the number of candidates.
+        ConfigError: a k is not a positive integer, or exceeds the number of candidates.
     """
     limit = num_candidates
     if ks is None:
@@ -71,13 +66,12 @@ def check_ks(ks: Sequence[int] | None, num_candidates: int | None) -> tuple[int,
 
 
 def sampled_ranks(scores: Tensor) -> Tensor:
-    """Ranks of positives among their candidates, from 1; a tie counts half.
+    """Ranks of positives among their candidates, from 1, float64 [num_positives]; a tie counts
+    half.
 
     Args:
-        scores: [num_positives, 1 + num_candidates]; column 0 is the positive, a candidate of -inf
-            does not take part.
-    Returns:
-        float64 [num_positives], multiples of 0.5.
+        scores: [num_positives, 1 + num_candidates]. Column 0 is the positive; -inf excludes a
+            candidate.
     Raises:
         TrainingError: a score is NaN.
     """
@@ -92,7 +86,7 @@ class _SampledRanking(SumMetric):
     """A mean over positives of a function of their rank.
 
     Args:
-        num_outputs: candidates that each positive is ranked among, itself included.
+        num_outputs: candidates of each positive, itself included.
     """
 
     problems = ("link_prediction",)
@@ -104,24 +98,16 @@ class _SampledRanking(SumMetric):
 class MeanReciprocalRank(_SampledRanking):
     """Mean of 1 / rank of each positive among its sampled candidates; ties count half.
 
-    The result has the same bits for any cut into batches and ranks.
+    The result has the same bits for any batches and ranks.
     """
 
     name = "mrr"
 
     def update(self, prediction: Tensor, target: Tensor | None = None) -> Tensor:
-        """Ranks the positives of one batch.
-
-        Args:
-            prediction: scores as `sampled_ranks` takes them.
-            target: not read.
-        Raises:
-            TrainingError: a score is NaN.
-        """
+        """The state of one batch of scores, as in `sampled_ranks`. `target` is not read."""
         return exact_state(1 / sampled_ranks(prediction).unsqueeze(1))
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives `mrr`."""
         return {self.name: exact_means(state)[0]}
 
 
@@ -130,7 +116,7 @@ class Hits(_SampledRanking):
 
     Args:
         num_outputs: candidates that each positive competes with.
-        ks: None takes those of 1, 5, 10, 50, 100, 500 that are at most `num_outputs`.
+        ks: default: those of 1, 5, 10, 50, 100, 500 that are at most `num_outputs`.
     Raises:
         ConfigError: a k is larger than the number of candidates.
     """
@@ -147,13 +133,11 @@ class Hits(_SampledRanking):
         self.ks = check_ks(ks, num_outputs)
 
     def update(self, prediction: Tensor, target: Tensor | None = None) -> Tensor:
-        """Counts the hits of one batch; see `MeanReciprocalRank.update`."""
         ranks = sampled_ranks(prediction).unsqueeze(1)
         hits = (ranks <= ranks.new_tensor(self.ks)).sum(dim=0)
         return torch.cat([hits.new_tensor([len(ranks)]), hits]).double()
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives `hits@k` of each k."""
         total, *hits = state.tolist()
         return {
             f"{self.name}@{k}": hit / total if total else float("nan")
@@ -167,12 +151,12 @@ _BITS, _HALF_BITS = 52, 26
 
 
 def exact_state(values: Tensor) -> Tensor:
-    """Sums rows without rounding, so that the states of batches add up in any order.
+    """Sums rows without rounding, so that states of batches can be added in any order.
 
     Args:
         values: [num_rows, num_means], in [0, 1].
     Returns:
-        float64 [1 + 2 * num_means], whole numbers: rows, then upper and lower halves.
+        float64 [1 + 2 * num_means], integers: rows, then upper and lower halves.
     """
     fixed = (values.double() * 2.0**_BITS).round().long()
     halves = [fixed >> _HALF_BITS, fixed & ((1 << _HALF_BITS) - 1)]
@@ -181,7 +165,7 @@ def exact_state(values: Tensor) -> Tensor:
 
 
 def exact_means(state: Tensor) -> list[float]:
-    """The means from the sum of all batches' states; NaN without any row."""
+    """The means from the sum of all states; NaN without rows."""
     num_rows, *halves = (int(entry) for entry in state.tolist())
     upper, lower = halves[: len(halves) // 2], halves[len(halves) // 2 :]
     if not num_rows:
@@ -198,12 +182,6 @@ class _LinkClassification(ComparedMetric):
     num_columns = 1
 
     def columns(self, prediction: Tensor, target: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """See `ComparedMetric`.
-
-        Args:
-            prediction: scores as `sampled_ranks` takes them.
-            target: not read.
-        """
         is_positive = torch.zeros_like(prediction, dtype=torch.bool)
         is_positive[:, 0] = True
         takes_part = is_positive | (prediction != -torch.inf)
@@ -214,12 +192,11 @@ class _LinkClassification(ComparedMetric):
         return self._of_counts(counts) if counts.has_both else None
 
     @abstractmethod
-    def _of_counts(self, counts: ScoreCounts) -> float:
-        """The metric of scores, some of which are positive and some negative."""
+    def _of_counts(self, counts: ScoreCounts) -> float: ...
 
 
 class LinkAUC(_LinkClassification):
-    """Area under the ROC curve of positive against negative links; `roc_auc_score`."""
+    """Area under the ROC curve of positive against negative links, as in `roc_auc_score`."""
 
     name = "auc"
 
@@ -228,7 +205,7 @@ class LinkAUC(_LinkClassification):
 
 
 class LinkAveragePrecision(_LinkClassification):
-    """Average precision of positive among negative links; `average_precision_score`."""
+    """Average precision of positive among negative links, as in `average_precision_score`."""
 
     name = "ap"
 

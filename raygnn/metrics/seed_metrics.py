@@ -1,4 +1,4 @@
-"""Metrics on seeds: counts of right predictions, errors of regression, order of scores."""
+"""Metrics on seeds: correct predictions, errors of regression, order of scores."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from raygnn.metrics.base import ComparedMetric, Problem, ScoreCounts, SumMetric
 
 
 class Accuracy(SumMetric):
-    """Share of rows predicted right; of a multi-label row, all labels have to be.
+    """Share of correctly predicted rows. In a multi-label row, all labels must be correct.
 
-    Equal to scikit-learn's `accuracy_score`. A class is predicted by the largest logit, a label by
-    a positive one.
+    Equals scikit-learn's `accuracy_score`. The largest logit predicts a class, a positive logit a
+    label.
     """
 
     name = "accuracy"
     problems = ("multi_class", "multi_label")
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Counts the rows that are right, and all rows."""
         if self.problem == "multi_class":
             right = prediction.argmax(dim=-1) == target.flatten()
         else:
@@ -40,7 +39,6 @@ class ClassCounts(SumMetric):
     problems: tuple[Problem, ...] = ("multi_class", "multi_label")
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Counts true positives, predicted and actual rows of each class or label."""
         if self.problem == "multi_class":
             predicted, target = prediction.argmax(dim=-1), target.flatten()
             counts = [
@@ -60,14 +58,14 @@ class _F1(ClassCounts):
 
     @abstractmethod
     def _score(self, true_positive: Tensor, predicted_or_actual: Tensor) -> float:
-        """F1 = 2 TP / ((TP + FP) + (TP + FN)), averaged over the outputs in some way."""
+        """F1 = 2 TP / ((TP + FP) + (TP + FN)), averaged over the outputs."""
 
 
 class F1Macro(_F1):
-    """Mean of the classes' F1 scores. Equal to scikit-learn's `f1_score(average="macro")`.
+    """Mean of the classes' F1 scores. Equals scikit-learn's `f1_score(average="macro")`.
 
-    As there: a class that is neither predicted nor present does not take part; of a multi-label
-    problem each label does, with F1 = 0.
+    Classes that are neither predicted nor present are left out; such labels of a multi-label
+    problem count with F1 = 0.
     """
 
     name = "f1_macro"
@@ -80,7 +78,7 @@ class F1Macro(_F1):
 
 
 class F1Micro(_F1):
-    """F1 of the counts of all classes together. Equal to scikit-learn's `average="micro"`."""
+    """F1 of the counts of all classes together. Equals scikit-learn's `average="micro"`."""
 
     name = "f1_micro"
 
@@ -90,7 +88,7 @@ class F1Micro(_F1):
 
 
 class BalancedAccuracy(ClassCounts):
-    """Mean of the recalls of the classes that occur; scikit-learn's `balanced_accuracy_score`."""
+    """Mean recall of the classes that occur, as scikit-learn's `balanced_accuracy_score`."""
 
     name = "balanced_accuracy"
     problems = ("multi_class",)
@@ -107,19 +105,17 @@ def _labels(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 class MeanAbsoluteError(SumMetric):
-    """Mean absolute error over rows and outputs; scikit-learn's `mean_absolute_error`."""
+    """Mean absolute error over rows and outputs, as scikit-learn's `mean_absolute_error`."""
 
     name = "mae"
     problems = ("regression",)
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Sums the errors, and counts them."""
         predicted, actual = _float64(prediction, target)
         total = (predicted - actual).abs().sum()
         return torch.stack([total, total.new_tensor(float(actual.numel()))])
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives `mae`."""
         total, count = state.tolist()
         return {self.name: total / count if count else math.nan}
 
@@ -128,14 +124,13 @@ class NormalizedMeanAbsoluteError(MeanAbsoluteError):
     """Mean absolute error in standard deviations of the training targets, of one output.
 
     Attributes:
-        scale: the standard deviation, which the task sets.
+        scale: the standard deviation; the task sets it.
     """
 
     name = "nmae"
     scale = 1.0
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives `nmae`."""
         error = super().compute(state)[self.name]
         return {self.name: error / self.scale if self.scale else math.nan}
 
@@ -147,24 +142,22 @@ class RootMeanSquaredError(SumMetric):
     problems = ("regression",)
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Sums the squared errors, and counts them."""
         predicted, actual = _float64(prediction, target)
         total = (predicted - actual).square().sum()
         return torch.stack([total, total.new_tensor(float(actual.numel()))])
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        """Gives `rmse`."""
         total, count = state.tolist()
         return {self.name: math.sqrt(total / count) if count else math.nan}
 
 
 class R2(SumMetric):
-    """Share of the variance explained, averaged over outputs; scikit-learn's `r2_score`.
+    """Share of explained variance, averaged over outputs, as scikit-learn's `r2_score`.
 
-    The sums are of squares in float64. Targets whose mean is a million times their deviation leave
-    4 digits; with a billion times it nothing is left. Centre such targets first.
+    Computed from float64 sums of squares. Targets whose mean is a million times their deviation
+    leave 4 digits, a billion times none; center such targets first.
 
-    As in scikit-learn an output of constant targets scores 1 where predicted exactly, else 0; fewer
+    As in scikit-learn, an output with constant targets scores 1 if predicted exactly, else 0; fewer
     than two rows score NaN.
     """
 
@@ -172,7 +165,6 @@ class R2(SumMetric):
     problems = ("regression",)
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Sums, by output: rows, targets, their squares, squared errors."""
         predicted, actual = _float64(prediction, target)
         rows = actual.new_full((actual.shape[1],), float(len(actual)))
         sums = [actual.sum(dim=0), actual.square().sum(dim=0), (predicted - actual).square().sum(0)]
@@ -197,10 +189,10 @@ def _float64(prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 class SeedRankingMetric(ComparedMetric):
     """A metric of binary scores, averaged over classes or labels.
 
-    Two classes that exclude each other are one binary problem, class `positive` against the other.
-    More classes are each judged against all others by their probability; labels, each by its logit.
-    Averaged is over the classes or labels that have rows of both kinds: where all rows are of one
-    kind nothing can be ordered. If that leaves none, or a score is NaN, the metric is NaN.
+    Two exclusive classes are one binary problem, class `positive` against the other. More classes
+    are each compared with all others by probability; labels, each by logit. The average is over
+    classes or labels that have rows of both kinds. Without any, or if a score is NaN, the metric is
+    NaN.
     """
 
     problems: tuple[Problem, ...] = ("multi_class", "multi_label")
@@ -208,7 +200,6 @@ class SeedRankingMetric(ComparedMetric):
 
     @property
     def num_columns(self) -> int:
-        """One for two classes, else one for each class or label."""
         is_binary = self.problem == "multi_class" and self.num_outputs == 2
         return 1 if is_binary else self.num_outputs
 
@@ -225,21 +216,19 @@ class SeedRankingMetric(ComparedMetric):
         return scores.log_softmax(dim=1), one_hot
 
     def of_column(self, counts: ScoreCounts) -> float | None:
-        """The metric of one class or label."""
         if counts.num_nan:
             return math.nan
         return self._of_counts(counts) if counts.has_both else None
 
     @abstractmethod
-    def _of_counts(self, counts: ScoreCounts) -> float:
-        """The metric of scores, some of which are positive and some negative."""
+    def _of_counts(self, counts: ScoreCounts) -> float: ...
 
 
 class AUROC(SeedRankingMetric):
-    """Area under the ROC curve, macro-averaged; scikit-learn's `roc_auc_score`.
+    """Area under the ROC curve, macro-averaged, as scikit-learn's `roc_auc_score`.
 
-    The share of (positive, negative) pairs of rows that the scores order rightly, ties by half:
-    counted exactly, in whole numbers up to 2^53 pairs.
+    The share of correctly ordered (positive, negative) pairs, where ties count half: exact integer
+    counts up to 2^53 pairs.
     """
 
     name = "auroc"
@@ -249,11 +238,10 @@ class AUROC(SeedRankingMetric):
 
 
 class AveragePrecision(SeedRankingMetric):
-    """Average precision, macro-averaged; scikit-learn's `average_precision_score`.
+    """Average precision, macro-averaged, as scikit-learn's `average_precision_score`.
 
-    Of two classes with names it is that of the class with fewer training labels, of two numbers
-    that of class 1. The sum over thresholds of precision times the step in recall, without
-    interpolation.
+    The sum over thresholds of precision times the step in recall, without interpolation. The
+    positive one of two classes is the rarer in training if they have names, else class 1.
     """
 
     name = "average_precision"

@@ -1,4 +1,4 @@
-"""The edges of a block as a sparse matrix: what the reductions of message passing run over."""
+"""The edges of a block as a sparse matrix, for the reductions of message passing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from raygnn.sampling.sparse_features import Groups, group_by_key
 
 
 class Adjacency:
-    """Destination-ordered edges, and their transpose once a backward pass asks for it.
+    """Edges sorted by destination, and their transpose once a backward pass needs it.
 
     Attributes:
         src: int64 [num_edges].
         dst: int64 [num_edges], ascending.
-        ptr: int64 [num_dst + 1], where each destination's edges begin.
-        num_self_edges: from source i to destination i; None counts them when they are asked for.
+        ptr: int64 [num_dst + 1], start of each destination's edges.
+        num_self_edges: edges from source i to destination i; None counts them on demand.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Adjacency:
 
     @classmethod
     def of(cls, block: Block) -> Adjacency:
-        """The adjacency of a block; shares its tensors, and is kept as long as the block is."""
+        """The adjacency of a block. Shares its tensors and lives as long as the block."""
         if "adjacency" not in block.derived:
             src, dst = block.edge_index
             num_loops = None if block.counts is None else block.counts.num_self_edges
@@ -63,18 +63,18 @@ class Adjacency:
 
     @cached_property
     def by_source(self) -> Groups:
-        """The transpose: the edges by source, with their destinations."""
+        """The transpose: edges by source, with their destinations."""
         return group_by_key(self.src, self.dst, self.num_src)
 
     def by_head(self, heads: int, *, own_rows: bool) -> HeadEdges:
-        """The edges by destination and head; `own_rows` where sources have a row per head."""
+        """Edges by destination and head. `own_rows`: sources have a row per head."""
         key = (heads, own_rows)
         if key not in self._by_head:
             self._by_head[key] = edges_by_head(self.src, self.ptr, heads, own_rows=own_rows)
         return self._by_head[key]
 
     def by_source_and_head(self, heads: int) -> HeadEdges:
-        """The transpose by source and head, of destinations that have a row per head."""
+        """The transpose by source and head, for destinations with a row per head."""
         if heads not in self._by_source_and_head:
             _, dst, ptr = self.by_source
             self._by_source_and_head[heads] = edges_by_head(dst, ptr, heads, own_rows=True)
@@ -82,7 +82,7 @@ class Adjacency:
 
     @cached_property
     def with_self_loops(self) -> Adjacency:
-        """The edges with exactly one from each destination to itself, its last.
+        """The edges with exactly one from each destination to itself, placed last.
 
         Destination i is source i. Self-edges of the graph are dropped, so none is counted twice.
         """
@@ -100,7 +100,7 @@ class Adjacency:
     def without_self_edges(self) -> tuple[Adjacency, Tensor | None]:
         """Drops edges from source i to destination i.
 
-        Also gives positions of the edges that stay, int64 [num_kept]; None where all do.
+        Also returns positions of the remaining edges, int64 [num_kept]; None if all remain.
         """
         if self.num_self_edges == 0:
             return self, None
@@ -116,17 +116,17 @@ class Adjacency:
 
 
 def positions(mask: Tensor, number: int) -> Tensor:
-    """Positions of the true elements of a mask, whose number is known: nothing waits for it."""
+    """Positions of true elements. Their `number` is known, so the device is not waited for."""
     return torch.nonzero_static(mask, size=number).squeeze(1)
 
 
 class MergedEdges(NamedTuple):
-    """The edges of several blocks with the same destinations, by destination.
+    """Edges of several blocks with the same destinations, sorted by destination.
 
     Attributes:
         dst: int64 [num_edges], ascending.
-        ptr: int64 [num_dst + 1], where each destination's edges begin.
-        position: int64 [num_edges]: of the blocks' edges one after the other, where each is here.
+        ptr: int64 [num_dst + 1], start of each destination's edges.
+        position: int64 [num_edges], position here of each edge of the concatenated blocks.
         order: int64 [num_edges], the inverse of `position`.
     """
 
@@ -137,12 +137,10 @@ class MergedEdges(NamedTuple):
 
 
 def merge_edges(blocks: Sequence[Block]) -> MergedEdges:
-    """Merges by destination, without a sort: each block's edges are by destination already.
+    """Merges blocks without a sort, because each block's edges are sorted by destination.
 
-    Of each destination, the edges of the first block come first.
-
-    Args:
-        blocks: at least one, all with the same destinations.
+    For each destination, edges of the first block come first. All blocks have the same
+    destinations.
     """
     ptr = torch.stack([block.dst_ptr for block in blocks])
     counts = ptr.diff(dim=1)
@@ -160,13 +158,13 @@ def merge_edges(blocks: Sequence[Block]) -> MergedEdges:
 class HeadEdges(NamedTuple):
     """Edges of segments once per head: by segment, then head, then edge.
 
-    A segment's heads stand next to each other: what they read of a node is read while it is in the
-    cache, and each result is written where it belongs in [num_segments, heads, channels].
+    Heads of a segment are adjacent, so a node's rows are read while they are in the cache, and
+    results are written at their position in [num_segments, heads, channels].
 
     Attributes:
-        ptr: int64 [num_segments * heads + 1], where each head of each segment begins.
-        rows: int64 [num_edges * heads], the row that each edge reads.
-        order: int64 [num_edges * heads], positions in [num_edges, heads] laid flat.
+        ptr: int64 [num_segments * heads + 1], start of each segment's heads.
+        rows: int64 [num_edges * heads], row read by each edge.
+        order: int64 [num_edges * heads], positions in a flat [num_edges, heads].
         place: int64 [num_edges * heads], the inverse of `order`.
     """
 
@@ -181,9 +179,8 @@ def edges_by_head(index: Tensor, ptr: Tensor, heads: int, *, own_rows: bool) -> 
 
     Args:
         index: int64 [num_edges], the node that each edge reads.
-        ptr: int64 [num_segments + 1], where each segment's edges begin.
-        own_rows: whether a node has a row per head, in [num_nodes, heads, channels]; all heads
-            read one where not.
+        ptr: int64 [num_segments + 1], start of each segment's edges.
+        own_rows: nodes have a row per head, [num_nodes, heads, channels], instead of a shared one.
     """
     head = torch.arange(heads, device=index.device)
     starts = heads * ptr[:-1].unsqueeze(1) + ptr.diff().unsqueeze(1) * head

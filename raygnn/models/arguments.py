@@ -1,4 +1,4 @@
-"""The arguments that a user gives under `model.args`: their checks, and what a class takes."""
+"""Checks and signatures of `model.args`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 def check_positive(**values: int) -> None:
-    """Checks that each value is an integer of at least 1.
-
-    Raises:
-        ConfigError: one is not.
-    """
     for name, value in values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError.invalid(
@@ -32,7 +27,7 @@ def check_positive(**values: int) -> None:
 
 
 def broken_heads(options: Any) -> Iterator[Problem]:
-    """The rule that `hidden_channels` can be cut into `num_heads` equal parts."""
+    """The rule that `num_heads` divides `hidden_channels`."""
     width, num_heads = options.hidden_channels, options.num_heads
     if width % num_heads:
         lower, upper = width // num_heads * num_heads, -(-width // num_heads) * num_heads
@@ -46,11 +41,11 @@ def broken_heads(options: Any) -> Iterator[Problem]:
 
 
 def signature_with_options(cls: Any, takes_options: Callable[..., None]) -> inspect.Signature:
-    """The signature of an encoder's class, the fields of its `Options` among the parameters.
+    """The signature of an encoder's class, with the fields of its `Options` as parameters.
 
     Args:
-        takes_options: the constructor whose `**options` are these fields; a class with another
-            constructor has that one's signature.
+        takes_options: the constructor whose `**options` are these fields. A class with another
+            constructor keeps that signature.
     """
     own = inspect.signature(cls.__init__)
     parameters = list(own.parameters.values())[1:]

@@ -1,7 +1,8 @@
-"""The steps of graph attention over destination-sorted edges, each differentiable.
+"""Differentiable steps of graph attention over destination-sorted edges.
 
-As in `raygnn.models.segment` no step keeps a tensor of all messages, [num_edges, heads, channels],
-and every sum has one order. Only scores, [num_edges, heads], are kept for the backward pass.
+As in `raygnn.models.segment`, no step stores a tensor of all messages, [num_edges, heads,
+channels], and every sum has one order. Only scores, [num_edges, heads], are stored for the backward
+pass.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ leaky_relu_backward = torch.ops.aten.leaky_relu_backward
 
 
 def gather_src(values: Tensor, adjacency: Adjacency) -> Tensor:
-    """Gives each edge its source's row; [num_src, heads] -> [num_edges, heads]."""
+    """Reads each edge's source row: [num_src, heads] to [num_edges, heads]."""
     return apply_eagerly(_GatherSrc, values, adjacency)
 
 
 def gather_dst(values: Tensor, adjacency: Adjacency) -> Tensor:
-    """Gives each edge its destination's row; [num_dst, heads] -> [num_edges, heads]."""
+    """Reads each edge's destination row: [num_dst, heads] to [num_edges, heads]."""
     return apply_eagerly(_GatherDst, values, adjacency)
 
 
 def segment_softmax(scores: Tensor, adjacency: Adjacency | MergedEdges) -> Tensor:
-    """Normalises scores over the in-edges of each destination, per head, in float32 at least.
+    """Normalizes scores over each destination's in-edges, per head, at least in float32.
 
     Args:
-        scores: [num_edges, heads]; -inf takes an edge out.
+        scores: [num_edges, heads]; -inf excludes an edge.
     """
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()
@@ -47,13 +48,11 @@ def segment_softmax(scores: Tensor, adjacency: Adjacency | MergedEdges) -> Tenso
 
 
 def softmax_over_blocks(scores: Sequence[Tensor], blocks: Sequence[Block]) -> Sequence[Tensor]:
-    """`segment_softmax` over the in-edges that a destination has in all blocks together.
+    """`segment_softmax` over a destination's in-edges in all blocks together.
 
     Args:
-        scores: by block, [num_edges, heads].
+        scores: by block, [num_edges, heads], as the result.
         blocks: at least one, all with the same destinations.
-    Returns:
-        By block, [num_edges, heads].
     """
     merged = merge_edges(blocks)
     weights = segment_softmax(torch.cat(list(scores)).index_select(0, merged.order), merged)
@@ -61,25 +60,21 @@ def softmax_over_blocks(scores: Sequence[Tensor], blocks: Sequence[Block]) -> Se
 
 
 def weighted_segment_sum(x: Tensor, weight: Tensor, adjacency: Adjacency) -> Tensor:
-    """Sums the sources' rows into their destinations, weighted by edge and head.
+    """Sums sources into destinations, weighted by edge and head: [num_dst, heads, channels].
 
     Args:
-        x: [num_src, heads, channels], or [num_src, 1, channels], rows that all heads share.
+        x: [num_src, heads, channels], or [num_src, 1, channels] shared by all heads.
         weight: [num_edges, heads].
-    Returns:
-        [num_dst, heads, channels].
     """
     return apply_eagerly(_WeightedSegmentSum, x, weight.to(x.dtype), adjacency)
 
 
 def dot_scores(query: Tensor, key: Tensor, adjacency: Adjacency) -> Tensor:
-    """Scores each edge by the scalar product of its ends, per head.
+    """Scores each edge by the scalar product of its ends, per head: [num_edges, heads].
 
     Args:
         query: [num_dst, heads, channels].
-        key: [num_src, heads, channels], or [num_src, 1, channels], rows that all heads share.
-    Returns:
-        [num_edges, heads].
+        key: [num_src, heads, channels], or [num_src, 1, channels] shared by all heads.
     """
     return apply_eagerly(_DotScores, query, key, adjacency)
 
@@ -99,7 +94,7 @@ def additive_scores(
         x_src: [num_src, heads, channels].
         x_dst: [num_dst, heads, channels].
         att: [heads, channels].
-        edge_attr: e, [num_edges, edge_dim] or None; data, it gets no gradient.
+        edge_attr: e, [num_edges, edge_dim] or None. Gets no gradient.
         edge_weight: W, [heads * channels, edge_dim], given with `edge_attr`.
     Returns:
         [num_edges, heads].

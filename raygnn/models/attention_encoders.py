@@ -31,17 +31,17 @@ from raygnn.sampling.blocks import Block
 
 
 class BlockGATConv(OverBlocks, GATConv):
-    """PyG's `GATConv`, parameters and result, over a destination-sorted block.
+    """PyG's `GATConv`, with its parameters and result, over a destination-sorted block.
 
-    As there each node attends to itself too (`add_self_loops`): the block's destinations are its
-    first sources, so destination i gets an edge from source i, and self-edges of the graph are
-    dropped. Edge features of a self-loop are the mean of the destination's other edges.
+    Each node also attends to itself (`add_self_loops`): destination i gets an edge from source i,
+    and self-edges of the graph are dropped. A self-loop's features are the mean of the
+    destination's other edges.
     """
 
     def forward(self, x_src: Features, block: Block, x_dst: Features | None = None) -> Tensor:
         """Returns [num_dst, heads * out_channels], or [num_dst, out_channels] of averaged heads.
 
-        x_dst are the destinations' rows, if not the sources'.
+        `x_dst`: rows of the destinations, if they differ from the sources'.
         """
         lin_src, lin_dst = (self.lin, self.lin) if x_dst is None else (self.lin_src, self.lin_dst)
         queries = x_src[: block.num_dst] if x_dst is None else x_dst
@@ -60,11 +60,11 @@ class BlockGATConv(OverBlocks, GATConv):
         return out if self.bias is None else out + self.bias
 
     def _scores(self, lin: nn.Module, att: Tensor, x: Features) -> Tensor:
-        """att . W x by head, [num_rows, heads], without the rows W x."""
+        """att . W x per head, [num_rows, heads], without computing W x."""
         return linear(x, torch.einsum("hci,hc->hi", self._by_head(lin), att[0]))
 
     def _sums(self, lin: nn.Module, x: Features, weights: Tensor, adjacency: Adjacency) -> Tensor:
-        """Weighted sums over in-edges of W x, [num_dst, heads, out_channels]."""
+        """Weighted sums of W x over in-edges, [num_dst, heads, out_channels]."""
         width = self.heads * self.out_channels
         if not isinstance(x, Tensor) or transform_first(adjacency, x.shape[1], width, self.heads):
             values = apply_linear(lin, x).view(-1, self.heads, self.out_channels)
@@ -78,16 +78,9 @@ class BlockGATConv(OverBlocks, GATConv):
 
 
 class BlockGATv2Conv(OverBlocks, GATv2Conv):
-    """PyG's `GATv2Conv`, parameters and result, over a destination-sorted block.
-
-    Self-loops are added as in `BlockGATConv`.
-    """
+    """PyG's `GATv2Conv`, with its parameters and result. Self-loops as in `BlockGATConv`."""
 
     def forward(self, x_src: Features, block: Block, x_dst: Features | None = None) -> Tensor:
-        """Returns [num_dst, heads * out_channels], or [num_dst, out_channels] of averaged heads.
-
-        x_dst are the destinations' rows, if not the sources'.
-        """
         x_dst = x_src[: block.num_dst] if x_dst is None else x_dst
         values = apply_linear(self.lin_l, x_src).view(-1, self.heads, self.out_channels)
         queries = apply_linear(self.lin_r, x_dst).view(-1, self.heads, self.out_channels)
@@ -106,10 +99,8 @@ class BlockGATv2Conv(OverBlocks, GATv2Conv):
 def attended_edges(
     conv: GATConv | GATv2Conv, block: Block, like: Tensor
 ) -> tuple[Adjacency, Tensor | None]:
-    """The edges that destinations attend to, and the features of these where the layer reads them.
-
-    Args:
-        like: edge features are given in its type.
+    """The edges that destinations attend to, and their features in the dtype of `like` if the layer
+    reads them.
     """
     adjacency = Adjacency.of(block)
     if conv.edge_dim is None:
@@ -128,11 +119,11 @@ class AttentionOptions(EncoderOptions):
 
     Attributes:
         num_heads: attention heads; `hidden_channels` is the width of all together.
-        num_output_heads: heads of a last layer without `jump`; None takes `num_heads`.
+        num_output_heads: heads of a last layer without `jump`. Default: `num_heads`.
         attn_dropout: on the attention weights.
         edge_dim: number of edge features that take part in attention; None leaves them out.
     Raises:
-        ConfigError: one is out of range, or the width is not a multiple of the heads.
+        ConfigError: a value is out of range, or `num_heads` does not divide the width.
     """
 
     num_heads: PositiveInt = 8
@@ -147,11 +138,11 @@ class AttentionOptions(EncoderOptions):
 class AttentionEncoder(Encoder):
     """An encoder whose layers have attention heads.
 
-    The heads' outputs are concatenated, and averaged in a last layer without `jump`. Takes the
+    Outputs of heads are concatenated, and averaged in a last layer without `jump`. Takes the
     arguments of `AttentionOptions`.
 
     Attributes:
-        conv: class of the layers, with the arguments of PyG's `GATConv`.
+        conv: layer class, with the arguments of PyG's `GATConv`.
     """
 
     Options = AttentionOptions
@@ -171,7 +162,9 @@ class AttentionEncoder(Encoder):
     def build_attention(
         self, in_channels: int, head_channels: int, heads: int, *, concat: bool
     ) -> nn.Module:
-        """One layer; its output is `heads * head_channels` wide, else `head_channels`."""
+        """Builds a layer of output width `heads * head_channels`, or `head_channels` without
+        `concat`.
+        """
         return self.conv(
             in_channels,
             head_channels,
@@ -201,16 +194,12 @@ class GATv2(AttentionEncoder):
 
 
 class BlockTransformerConv(OverBlocks, TransformerConv):
-    """PyG's `TransformerConv`, parameters and result, over a destination-sorted block.
+    """PyG's `TransformerConv`, with its parameters and result, over a destination-sorted block.
 
-    A node does not attend to itself; its own row comes in through a linear skip connection.
+    A node does not attend to itself; its own row enters through a linear skip connection.
     """
 
     def forward(self, x_src: Features, block: Block, x_dst: Features | None = None) -> Tensor:
-        """Returns [num_dst, heads * out_channels], or [num_dst, out_channels] of averaged heads.
-
-        x_dst are the destinations' rows, if not the sources'.
-        """
         adjacency = Adjacency.of(block)
         x_dst = x_src[: block.num_dst] if x_dst is None else x_dst
         query = apply_linear(self.lin_query, x_dst).view(-1, self.heads, self.out_channels)

@@ -37,8 +37,7 @@ from raygnn.sampling.sparse_features import SparseFeatures
 class GCNLayer(nn.Module):
     """The graph convolution of arXiv:1609.02907, with self-loops, for bipartite blocks.
 
-    With d = in-degree + 1 taken from the whole graph, and k_i sampled in-edges of the d_i - 1 that
-    destination i has:
+    With d = in-degree + 1 in the whole graph, and k_i sampled of d_i - 1 in-edges of destination i:
 
         out_i = W (x_i / d_i + (d_i - 1) / k_i * sum_j x_j / sqrt(d_i d_j)) + b
 
@@ -58,7 +57,6 @@ class GCNLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_channels))
 
     def forward(self, x_src: Features, block: Block) -> Tensor:
-        """Returns [num_dst, out_channels]."""
         if not isinstance(x_src, Tensor) or transform_first(
             block, self.in_channels, self.out_channels
         ):
@@ -96,10 +94,12 @@ AGGREGATIONS = ("mean", "max", "sum")
 
 
 class BlockSAGEConv(OverBlocks, SAGEConv):
-    """PyG's `SAGEConv`, parameters and result, over a destination-sorted block."""
+    """PyG's `SAGEConv`, with its parameters and result, over a destination-sorted block."""
 
     def forward(self, x_src: Features, block: Block, x_dst: Tensor | None = None) -> Tensor:
-        """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
+        """Returns [num_dst, out_channels]. `x_dst`: rows of the destinations, if they differ from
+        the sources'.
+        """
         adjacency = Adjacency.of(block)
         rows = x_src[: block.num_dst] if x_dst is None else x_dst
         out: Tensor
@@ -126,7 +126,6 @@ class BlockSAGEConv(OverBlocks, SAGEConv):
         return out
 
     def _reduced(self, sums: Tensor, block: Block) -> Tensor:
-        """The aggregation over in-edges: means, or sums over all in-edges."""
         is_mean = self.aggr == "mean"
         return mean_of(sums, Adjacency.of(block)) if is_mean else scale_sampled(sums, block)
 
@@ -136,7 +135,7 @@ class SAGEOptions(EncoderOptions):
 
     Attributes:
         aggr: "mean", "max" or "sum". A sum over sampled neighbors is scaled by (in-degree / number
-            sampled), so that it estimates the sum over all of them without bias.
+            sampled), an unbiased estimate of the sum over all.
     """
 
     aggr: Literal["mean", "max", "sum"] = "mean"
@@ -161,14 +160,12 @@ class GraphSAGE(Encoder):
 
 
 class BlockGINConv(OverBlocks, GINConv):
-    """PyG's `GINConv`, parameters and result, over a destination-sorted block.
+    """PyG's `GINConv`, with its parameters and result, over a destination-sorted block.
 
     Sparse rows are summed after the first layer of an `_MLP`.
     """
 
     def forward(self, x_src: Features, block: Block, x_dst: Tensor | None = None) -> Tensor:
-        """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
-
         def summed(rows: Tensor) -> Tensor:
             own = rows[: block.num_dst] if x_dst is None else x_dst
             neighbors = scale_sampled(segment_sum(rows, Adjacency.of(block)), block)
@@ -193,7 +190,7 @@ class _LinearThenSum(nn.Module):
 
 class _MLP(nn.Sequential):
     def forward(self, x: Features, summed: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Applies all to x, or to summed(x) of sparse rows."""
+        """Applies all layers to x, or to summed(x) for sparse rows."""
         first, norm, *others = self
         assert isinstance(first, nn.Linear)
         layer = first if summed is None else _LinearThenSum(first, summed)
@@ -207,7 +204,7 @@ class GINOptions(EncoderOptions):
     """Options shared by all encoders, plus:
 
     Attributes:
-        train_eps: learns eps, from 0, instead of keeping it 0.
+        train_eps: learns eps, starting at 0. Otherwise it stays 0.
     """
 
     train_eps: bool = False
@@ -217,9 +214,9 @@ class GIN(Encoder):
     """How Powerful are Graph Neural Networks?, arXiv:1810.00826.
 
     Each layer is MLP((1 + eps) x_i + sum_j x_j) over the in-neighbors j of i. A sum over sampled
-    neighbors is scaled by (in-degree / number sampled), so that it estimates the sum over all of
-    them without bias. The MLP has one hidden layer, with the encoder's norm and activation. Takes
-    the arguments of `GINOptions`.
+    neighbors is scaled by (in-degree / number sampled), an unbiased estimate of the sum over all.
+    The MLP has one hidden layer, with the encoder's norm and activation. Takes the arguments of
+    `GINOptions`.
     """
 
     Options: ClassVar[type[GINOptions]] = GINOptions
@@ -241,10 +238,9 @@ class GIN(Encoder):
 
 
 class BlockGINEConv(OverBlocks, GINEConv):
-    """PyG's `GINEConv`, parameters and result, over a destination-sorted block."""
+    """PyG's `GINEConv`, with its parameters and result, over a destination-sorted block."""
 
     def forward(self, x_src: Tensor, block: Block, x_dst: Tensor | None = None) -> Tensor:
-        """Returns [num_dst, out_channels]; x_dst: the destinations' rows, if not the sources'."""
         x_dst = x_src[: block.num_dst] if x_dst is None else x_dst
         edge_attr = edge_attr_of(block, self.lin.in_channels, x_src)
         weight, bias = self.lin.weight.to(x_src.dtype), self.lin.bias.to(x_src.dtype)
@@ -257,7 +253,7 @@ class GINEOptions(GINOptions):
     """Options of GIN, plus:
 
     Attributes:
-        edge_dim: number of features of an edge.
+        edge_dim: number of edge features.
     """
 
     edge_dim: PositiveInt

@@ -1,4 +1,4 @@
-"""Decoders: from the embeddings of two nodes to the score of a link, and the best candidates."""
+"""Decoders: scores of links from embeddings, and the best candidates."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CHUNK_NUMBERS = 1 << 24
 
 
 class Decoder(nn.Module, ABC):
-    """Scores links; a larger score is a likelier link.
+    """Scores links. A higher score is a likelier link.
 
     Args:
         in_channels: width of an embedding.
-        num_relations: kinds of link that it distinguishes, where it does.
+        num_relations: number of relations, for decoders that distinguish them.
     Raises:
         ConfigError: an argument is out of range.
     """
@@ -38,48 +38,38 @@ class Decoder(nn.Module, ABC):
     def score_pairs(
         self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
-        """Scores each anchor with the target beside it.
+        """Scores each anchor with the target in the same row: [num_pairs].
 
         Args:
-            anchor_rows: [num_pairs, in_channels].
-            target_rows: [num_pairs, in_channels].
-            relation: of all pairs, or int64 [num_pairs]; only read by decoders that tell apart
-                relations.
-        Returns:
-            [num_pairs].
+            anchor_rows, target_rows: [num_pairs, in_channels].
+            relation: of all pairs, or int64 [num_pairs]. Ignored by decoders without relations.
         """
 
     @abstractmethod
     def score_all(
         self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
-        """Scores each anchor with every candidate.
+        """Scores each anchor with every candidate: [num_anchors, num_candidates].
 
         Args:
             anchor_rows: [num_anchors, in_channels].
             candidate_rows: [num_candidates, in_channels].
             relation: of all anchors, or int64 [num_anchors].
-        Returns:
-            [num_anchors, num_candidates].
         """
 
     def squared_moduli(self, rows: Tensor) -> Tensor:
-        """Squares of the numbers in rows [num_rows, in_channels], or of complex numbers' moduli."""
+        """Squares of rows, [num_rows, in_channels], or squared moduli of complex numbers."""
         return rows.square()
 
     def relation_rows(self, relation: Tensor | int) -> Tensor | None:
-        """[num_pairs, in_channels] or [in_channels], the learned rows of relations.
+        """Learned rows of relations, [num_pairs, in_channels] or [in_channels].
 
-        None where there are none, or none whose length a penalty could change.
+        None if there are none, or if a penalty cannot change their length.
         """
         return None
 
     def check_relation(self, relation: Tensor | int) -> None:
-        """Checks that there are parameters for a relation.
-
-        Raises:
-            ConfigError: there are not.
-        """
+        """Raises a ConfigError if the decoder has no parameters for a relation."""
         if isinstance(relation, int) and not 0 <= relation < self.num_relations:
             raise ConfigError(
                 f"task.args.decoder.args.num_relations={self.num_relations!r} is invalid: relation "
@@ -89,10 +79,10 @@ class Decoder(nn.Module, ABC):
 
 
 class RelationRows(Decoder):
-    """A decoder with a learned row for each relation.
+    """A decoder with a learned row per relation.
 
     Attributes:
-        relation: [num_relations, in_channels]; subclasses create it.
+        relation: [num_relations, in_channels], created by subclasses.
     """
 
     relation: nn.Parameter
@@ -104,7 +94,7 @@ class RelationRows(Decoder):
 
 class _Product(Decoder):
     def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
-        """The anchors as the relation changes them, [num_anchors, in_channels]."""
+        """Anchors transformed by the relation, [num_anchors, in_channels]."""
         return anchor_rows
 
     def score_pairs(
@@ -139,7 +129,7 @@ class Cosine(_Product):
 class DistMult(RelationRows, _Product):
     """Embedding Entities and Relations, arXiv:1412.6575: sum_c anchor_c relation_c target_c.
 
-    A diagonal matrix per relation, which starts as the identity: then it is the inner product.
+    A diagonal matrix per relation. It starts as the identity, which gives the inner product.
     """
 
     def __init__(self, in_channels: int, num_relations: int = 1) -> None:
@@ -155,7 +145,7 @@ class HadamardMLP(Decoder):
 
     Args:
         in_channels: width of an embedding.
-        hidden_channels: width of the hidden layer; None takes `in_channels`.
+        hidden_channels: width of the hidden layer. Default: `in_channels`.
     """
 
     def __init__(
@@ -235,10 +225,10 @@ class ComplEx(_ComplexRows, RelationRows, _Product):
 
 
 class _Distance(Decoder):
-    """Scores by the distance of the target from the point that the relation moves the anchor to.
+    """Scores by the Euclidean distance between target and transformed anchor.
 
-    The distance is Euclidean: those of all pairs take one product of matrices, where the sum of
-    moduli would take num_anchors * num_candidates * in_channels numbers.
+    All distances need one matrix product, while a sum of moduli would need num_anchors *
+    num_candidates * in_channels numbers.
 
     Args:
         margin: score of a distance of 0. A softmax does not read it, a binary cross-entropy does.
@@ -250,7 +240,7 @@ class _Distance(Decoder):
 
     @abstractmethod
     def moved(self, anchor_rows: Tensor, relation: Tensor | int) -> Tensor:
-        """The anchors, translated by the relation; [num_anchors, in_channels]."""
+        """Anchors translated by the relation, [num_anchors, in_channels]."""
 
     def score_pairs(
         self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
@@ -290,7 +280,7 @@ class RotatE(_ComplexRows, _Distance):
     """RotatE, arXiv:1902.10197: margin - |anchor * relation - target|, relations of modulus 1.
 
     The first half of a row is the real parts, the second half the imaginary parts. The distance is
-    Euclidean, where the paper sums moduli.
+    Euclidean; the paper sums moduli.
 
     Args:
         margin: score of a distance of 0. A softmax does not read it, a binary cross-entropy does.
@@ -311,7 +301,6 @@ class RotatE(_ComplexRows, _Distance):
 
 
 def _product(rows: Tensor, relation_rows: Tensor) -> Tensor:
-    """Products of complex numbers; [num_rows, in_channels]."""
     real, imaginary = rows.chunk(2, dim=-1)
     of_real, of_imaginary = relation_rows.chunk(2, dim=-1)
     return torch.cat(
@@ -352,21 +341,21 @@ def top_k(
     scores: Scores,
     left_out: LeftOut | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Finds the k candidates of highest score for each anchor; of equal scores the first ones.
+    """Finds the k best-scored candidates of each anchor. Equal scores are ordered by position.
 
-    Scores are computed in float64 and compared in float32: so they do not depend on how the matrix
-    product is cut, and equal embeddings have equal scores.
+    Scores are computed in float64 and compared in float32, so they do not depend on the blocks of
+    the matrix product, and equal embeddings have equal scores.
 
     Args:
         anchors: [num_anchors, channels].
-        candidates: gives [last - first, channels] of a range, on the device of the anchors.
+        candidates: returns rows [first, last) as [last - first, channels] on the anchors' device.
         k: at most `num_candidates`.
-        scores: of float64 rows.
+        scores: computes scores from float64 rows.
     Returns:
-        float32 and int64 [num_anchors, k], scores and positions of candidates, best first; -inf
-        where fewer are not left out.
+        float32 scores and int64 positions, [num_anchors, k], best first. -inf marks missing
+        candidates if too many are left out.
     Raises:
-        DataError: a score is not a number.
+        DataError: a score is NaN.
     """
     rows = anchors.double()
     best = rows.new_empty(len(rows), 0, dtype=torch.float32)

@@ -1,7 +1,7 @@
 """Differentiable operations on edge features.
 
-As in `raygnn.models.segment` no step keeps a tensor of all messages. Edge features are data: they
-get no gradient.
+As in `raygnn.models.segment`, no step stores a tensor of all messages. Edge features get no
+gradient.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def edge_attr_of(block: Block, edge_dim: int, like: Tensor) -> Tensor:
-    """The edge features of a block, [num_edges, edge_dim], in the type of `like`.
+    """Edge features of a block, [num_edges, edge_dim], in the dtype of `like`.
 
     Raises:
-        ConfigError: there are none, or they have another width.
+        ConfigError: they are missing, or have another width.
     """
     edge_attr = block.edge_attr
     if edge_attr is None and block.num_edges == 0:
@@ -42,12 +42,9 @@ def edge_attr_of(block: Block, edge_dim: int, like: Tensor) -> Tensor:
 
 
 def with_self_loops(adjacency: Adjacency, edge_attr: Tensor) -> tuple[Adjacency, Tensor]:
-    """Adds self-loops, whose features are the mean of their destination's other edges.
+    """Adds self-loops, whose features are the mean of the destination's other edges.
 
-    Args:
-        edge_attr: [num_edges, edge_dim].
-    Returns:
-        As `Adjacency.with_self_loops`, and [num_edges, edge_dim] of its edges.
+    Takes and returns [num_edges, edge_dim], next to `Adjacency.with_self_loops`.
     """
     kept, places = adjacency.without_self_edges
     looped, edge_attr = kept.with_self_loops, edge_attr if places is None else edge_attr[places]
@@ -59,25 +56,22 @@ def with_self_loops(adjacency: Adjacency, edge_attr: Tensor) -> tuple[Adjacency,
 
 
 def edge_dot(query: Tensor, edge_attr: Tensor, adjacency: Adjacency) -> Tensor:
-    """Scores each edge by the scalar product of its features with its destination's row, per head.
+    """Scores each edge by the product of its features with its destination's row: [num_edges,
+    heads].
 
     Args:
         query: [num_dst, heads, edge_dim].
         edge_attr: [num_edges, edge_dim].
-    Returns:
-        [num_edges, heads].
     """
     return apply_eagerly(_EdgeDot, query, edge_attr, adjacency)
 
 
 def weighted_edge_sum(weight: Tensor, edge_attr: Tensor, adjacency: Adjacency) -> Tensor:
-    """Sums edge features into their destinations, weighted by edge and head.
+    """Sums edge features into destinations by edge and head: [num_dst, heads, edge_dim].
 
     Args:
         weight: [num_edges, heads].
         edge_attr: [num_edges, edge_dim].
-    Returns:
-        [num_dst, heads, edge_dim].
     """
     return apply_eagerly(_WeightedEdgeSum, weight.to(edge_attr.dtype), edge_attr, adjacency)
 
@@ -85,15 +79,13 @@ def weighted_edge_sum(weight: Tensor, edge_attr: Tensor, adjacency: Adjacency) -
 def relu_edge_sum(
     x: Tensor, edge_attr: Tensor, weight: Tensor, bias: Tensor, adjacency: Adjacency
 ) -> Tensor:
-    """Sums relu(x_j + W e_ij + b) into the destinations (GINE).
+    """Sums relu(x_j + W e_ij + b) into the destinations (GINE): [num_dst, channels].
 
     Args:
         x: [num_src, channels].
         edge_attr: e, [num_edges, edge_dim].
         weight: W, [channels, edge_dim].
         bias: b, [channels].
-    Returns:
-        [num_dst, channels].
     """
     return apply_eagerly(_ReluEdgeSum, x, edge_attr, weight, bias, adjacency)
 

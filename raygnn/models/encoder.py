@@ -1,4 +1,4 @@
-"""The base of all encoders: what happens before, between and after the message passing layers."""
+"""The base of all encoders: everything before, between and after the message passing layers."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ Activation = Literal["relu", "elu", "gelu", "leaky_relu", "prelu", "silu", "tanh
 
 
 class StackOptions(Arguments):
-    """The arguments that all encoders take, also those of several node types.
+    """Arguments of all encoders, also those of several node types.
 
-    An encoder with more of them derives its own record.
+    Encoders with more arguments derive their own class.
 
     Attributes:
         hidden_channels: width between the layers, all heads together.
         num_layers: message passing layers, one for each of `sampling.fanouts`.
-        dropout: on the input of each layer after the first; of a `HeteroEncoder`, of each layer.
+        dropout: on the input of each layer after the first; in a `HeteroEncoder`, of each layer.
         input_dropout: on the input features.
         norm: after each layer but the last: "batch", "layer" or None.
         activation: relu, elu, gelu, leaky_relu, prelu, silu or tanh.
-        jump: what a last linear layer reads of all layers: "cat", "max" or "lstm" (Jumping
-            Knowledge), of an encoder of one node type also "last"; None leaves it out.
+        jump: how a last linear layer combines all layers: "cat", "max" or "lstm" (Jumping
+            Knowledge). Encoders of one node type also have "last". None omits the layer.
         normalize_output: scales each output row to unit L2 norm.
     """
 
@@ -69,7 +69,7 @@ class EncoderOptions(StackOptions):
 
     Attributes:
         residual: adds a linear map of a layer's input to its output, before the norm.
-        input_projection: a linear layer to `hidden_channels` comes before the first layer.
+        input_projection: a linear layer to `hidden_channels` before the first layer.
     """
 
     residual: bool = False
@@ -82,25 +82,25 @@ _ONLY_TYPES = "node", ("node", "to", "node")
 
 
 class BlockEncoder(nn.Module, ABC):
-    """Stacked message passing layers over the blocks of a batch: the base of all encoders.
+    """Base of all encoders: stacked message passing layers over the blocks of a batch.
 
-    Layer i reads the rows of its block's sources and writes the rows of its destinations, which are
-    the first of the sources of their type. So a batch computes nothing that nobody reads, and a
-    whole graph can be encoded layer by layer (`raygnn.models.exact`). Rows are by node type. An
-    `Encoder` has one type, a `HeteroEncoder` any number.
+    Layer i reads its block's sources and writes its destinations, which are the first sources of
+    their type. So a batch computes only rows that are read, and a whole graph can be encoded layer
+    by layer (`raygnn.models.exact`). Rows are by node type. An `Encoder` has one type, a
+    `HeteroEncoder` any number.
 
-    A subclass builds its layers and gives `forward_layer` and `readout_of`. `Options` are the
-    arguments that it takes beside those of all encoders; `self.options` has their values.
+    A subclass builds its layers and implements `forward_layer` and `readout_of`. `Options` are its
+    arguments besides those of all encoders; `self.options` has their values.
 
     Attributes:
         reads_edge_features, reads_edge_weight, reads_src_degree, learns_node_rows,
             reads_node_features, reads_messages, keeps_links, takes_sparse_input: see
             `raygnn.models.graph_inputs`.
-        row_biases: pattern of the parameters of a layer, by name, that are added to every row of
-            its output; see `call_before_norm`.
-        computes_inputs: the rows that the first layer reads are computed beforehand, from features
-            or ids, and are the first of the outputs that `readout` gets.
-        node_types, edge_types: those that it is built for; None for the only ones of any graph.
+        row_biases: pattern of a layer's parameters, by name, that are added to every output row;
+            see `call_before_norm`.
+        computes_inputs: the first layer's input is computed from features or ids, and is the first
+            of the outputs passed to `readout`.
+        node_types, edge_types: the types it is built for; None for the only ones of any graph.
     """
 
     Options: ClassVar[type[StackOptions]] = StackOptions
@@ -134,7 +134,7 @@ class BlockEncoder(nn.Module, ABC):
 
     @classmethod
     def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
-        """Whether an encoder built with these arguments cannot do without edge features."""
+        """Whether an encoder with these arguments requires edge features."""
         return cls.reads_edge_features and bool(args.get("edge_dim") or args.get("edge_dims"))
 
     @property
@@ -144,14 +144,14 @@ class BlockEncoder(nn.Module, ABC):
 
     @property
     def identified_types(self) -> frozenset[str]:
-        """Node types whose nodes have learned rows that `add_node_rows` adds to the output."""
+        """Node types with learned rows that `add_node_rows` adds to the output."""
         return frozenset()
 
     def add_node_rows(self, out: Rows, n_id: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
         """Adds learned rows of nodes and of their neighbors to the output.
 
         Args:
-            out: by node type, [num_dst, out_channels], what `readout` gives.
+            out: by node type, [num_dst, out_channels], from `readout`.
             n_id: int64 [num_src], dense ids of the last block's sources, of `identified_types`.
             block: the last one.
         """
@@ -163,8 +163,7 @@ class BlockEncoder(nn.Module, ABC):
         return self.jump is not None
 
     @abstractmethod
-    def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
-        """The arguments of `forward` for a batch."""
+    def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]: ...
 
     @abstractmethod
     def encode_inputs(self, x: Mapping[str, Features]) -> Mapping[str, Features]:
@@ -172,13 +171,10 @@ class BlockEncoder(nn.Module, ABC):
 
     @abstractmethod
     def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> Rows:
-        """Applies layer i, counted from the input.
+        """Applies layer i, counted from the input. Returns [num_dst, channels] by node type.
 
         Args:
-            x_src: by node type, [num_src, channels], rows of the block's sources, the destinations'
-                first.
-        Returns:
-            By node type, [num_dst, channels of the layer].
+            x_src: by node type, [num_src, channels], sources of the block, the destinations first.
         """
 
     @abstractmethod
@@ -186,14 +182,11 @@ class BlockEncoder(nn.Module, ABC):
         """`readout` of one node type, before rows are scaled to unit norm."""
 
     def readout(self, layer_outputs: Sequence[Mapping[str, Tensor]]) -> Rows:
-        """Gives the encoder's output from what each layer gave for the same nodes.
+        """Computes the output, [num_nodes, out_channels] by node type, from the layers' outputs.
 
         Args:
-            layer_outputs: by node type, [num_nodes, channels] of each layer, first to last, after
-                the input of the first layer if `computes_inputs`. Without `reads_all_layers` only
-                the last is read.
-        Returns:
-            By node type, [num_nodes, out_channels].
+            layer_outputs: [num_nodes, channels] by node type for each layer, after the input of the
+                first layer if `computes_inputs`. Without `reads_all_layers`, only the last is read.
         """
         out = {
             name: self.readout_of(name, [rows[name] for rows in layer_outputs])
@@ -212,15 +205,15 @@ class BlockEncoder(nn.Module, ABC):
         """Encodes the seeds of a batch.
 
         Args:
-            x: by node type, [num_nodes, in_channels] features of the batch's nodes, the seeds'
-                first (sparse ones where `takes_sparse_input`), or dense ids of `embedded_types`.
-                Rows alone, with a `Block` per layer, in a graph of one node and edge type.
+            x: by node type, [num_nodes, in_channels] features of the batch's nodes, the seeds first
+                (sparse if `takes_sparse_input`), or dense ids of `embedded_types`. A tensor, with a
+                `Block` per layer, for a graph of one node and edge type.
             blocks: one per layer; blocks[0] is the deepest, read by the first layer.
-            n_id: int64 [num_nodes], dense ids of `identified_types`; None adds no rows of theirs.
+            n_id: int64 [num_nodes], dense ids of `identified_types`; None adds no learned rows.
         Returns:
-            By node type, [num_seeds, out_channels]; a tensor where x is rows alone.
+            By node type, [num_seeds, out_channels]; a tensor if x is one.
         Raises:
-            ConfigError: there is not one block per layer, or x is rows alone and there are several
+            ConfigError: the number of blocks is wrong, or x is a tensor and there are several
                 types.
         """
         if isinstance(x, Features):
@@ -278,18 +271,17 @@ class BlockEncoder(nn.Module, ABC):
 class Encoder(BlockEncoder):
     """Stacked message passing layers over a graph of one node type and one edge type.
 
-    A layer's input passes dropout; its output passes norm and activation, except the last layer's
-    without `jump`. With `jump` all layers are `hidden_channels` wide, and a linear layer gives
-    `out_channels` from the last layer's output, or from all of them, combined as in Jumping
-    Knowledge Networks (arXiv:1806.03536). `residual`, `input_projection` and `jump: last` are what
-    "Classic GNNs are Strong Baselines" (arXiv:2406.08993) tunes.
+    A layer's input passes dropout; its output passes norm and activation, except in the last layer
+    without `jump`. With `jump`, all layers are `hidden_channels` wide, and a linear layer maps the
+    last layer's output, or all combined as in Jumping Knowledge Networks (arXiv:1806.03536), to
+    `out_channels`. `residual`, `input_projection` and `jump: last` are tuned in "Classic GNNs are
+    Strong Baselines" (arXiv:2406.08993).
 
     A subclass builds one layer in `build_layer`; see `BlockEncoder`.
 
     Attributes:
-        overwrites_layer_outputs: whether ReLU may write over what a layer returns, which saves
-            memory and time. A subclass sets it if no layer's backward pass reads its output.
-
+        overwrites_layer_outputs: ReLU may overwrite a layer's output, which saves memory and time.
+            Set it if no layer's backward pass reads its output.
     Args:
         in_channels: width of the input features.
         out_channels: width of the output.
@@ -354,7 +346,7 @@ class Encoder(BlockEncoder):
 
     @abstractmethod
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
-        """One layer: a module called with (x_src, block) that returns [num_dst, out_channels].
+        """Builds a layer: a module called with (x_src, block) that returns [num_dst, out_channels].
 
         Args:
             is_output: the layer's output is the encoder's.
@@ -364,10 +356,7 @@ class Encoder(BlockEncoder):
         return {name: nodes.columns[feature] for name, nodes in batch.nodes.items()}
 
     def encode_inputs(self, x: Mapping[str, Features]) -> dict[str, Features]:
-        """Gives features, which may be stored in another type, in that of the parameters.
-
-        A product with sparse ones is in that type anyway.
-        """
+        """Casts features to the parameters' dtype. Products with sparse ones already have it."""
         dtype = next(self.parameters()).dtype
         return {
             name: rows if isinstance(rows, SparseFeatures) else rows.to(dtype)
@@ -403,10 +392,10 @@ def _first(rows: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, Any]
 
 
 class OverBlocks:
-    """Base of PyG's convolutions that are computed over blocks, before PyG's class.
+    """Base of PyG's convolutions over blocks, listed before PyG's class.
 
-    These have a `forward` of their own, so PyG need not generate a module for `propagate`, which it
-    would write to the temporary folder for each class and process.
+    They have their own `forward`, so PyG need not generate a module for `propagate`, which it would
+    write to the temporary folder for each class and process.
     """
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
@@ -423,7 +412,7 @@ class _NodeLinear(nn.Module):
 
 
 class MLP(Encoder):
-    """A perceptron on the features alone: the baseline that a GNN has to beat."""
+    """A perceptron on the features alone: the baseline for a GNN."""
 
     takes_sparse_input = True
     row_biases = r"lin\.bias"
@@ -432,7 +421,6 @@ class MLP(Encoder):
         return _NodeLinear(in_channels, out_channels)
 
     def forward(self, x: Any, blocks: Any, n_id: Mapping[str, Tensor] | None = None) -> Any:
-        """Encodes the seeds; reads no other row."""
         if isinstance(x, Mapping):
             x = _first(x, blocks[-1].num_dst)
         return super().forward(x, blocks)
@@ -441,13 +429,13 @@ class MLP(Encoder):
 def call_before_norm(
     layer: nn.Module, norm: nn.Module | None, row_biases: str, *inputs: Any
 ) -> Any:
-    """Calls a layer; what a batch norm then subtracts in training gets no gradient.
+    """Calls a layer. Biases that a batch norm subtracts in training get no gradient.
 
-    The gradient of such a bias is 0 up to rounding. Adam makes whole steps of it, which differ with
-    the number of workers, and which show in evaluation, since the running mean follows them late.
+    The gradient of such a bias is 0 up to rounding, but Adam makes full steps of it. These differ
+    with the number of workers, and show in evaluation because the running mean lags.
 
     Args:
-        norm: what the layer's output passes next.
+        norm: the norm that follows.
         row_biases: pattern of the layer's parameters, by name, that are added to every row.
     """
     if not (isinstance(norm, BatchNorm) and norm.training):
@@ -461,7 +449,6 @@ def call_before_norm(
 
 
 def build_norm(norm: str | None, channels: int) -> nn.Module:
-    """The norm of that name; None gives the identity."""
     if norm == "batch":
         # The last micro-batch of an epoch may hold one seed, of which no variance can be taken:
         # it is normalised by the running statistics.
@@ -474,10 +461,10 @@ def build_norm(norm: str | None, channels: int) -> nn.Module:
 def keep_in_graph(
     outputs: dict[str, Tensor], parameters: Iterable[nn.Parameter]
 ) -> dict[str, Tensor]:
-    """Gives the outputs as they are; each parameter has a part in each of them, times 0.
+    """Returns the outputs unchanged, with each parameter added to each of them times 0.
 
-    So a batch without some node or edge type has the same parameters with gradients as any other,
-    whichever output the loss is taken of.
+    So a batch without some node or edge type has gradients for all parameters, whichever output the
+    loss reads.
     """
     parameters = [parameter for parameter in parameters if parameter.requires_grad]
     if not torch.is_grad_enabled() or not parameters:

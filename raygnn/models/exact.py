@@ -28,7 +28,7 @@ _Rows = Callable[[str, np.ndarray], Mapping[str, Features]]
 
 
 class RowComputation(Protocol):
-    """Computes the rows of all nodes chunk by chunk, and holds them."""
+    """Computes the rows of all nodes chunk by chunk, and stores them."""
 
     def __call__(
         self,
@@ -37,14 +37,12 @@ class RowComputation(Protocol):
         width: int,
         what: str,
     ) -> Tensor:
-        """Gives the rows of all chunks together.
+        """Computes all rows, [num_rows, width] on the CPU.
 
         Args:
             chunks: (first, last + 1) row, in order and without gaps.
             rows_of: computes [last - first, width] on the CPU.
-            what: they are, for who waits: "layer 1 of 2".
-        Returns:
-            [num_rows, width] on the CPU.
+            what: shown as progress, such as "layer 1 of 2".
         """
 
 
@@ -54,7 +52,7 @@ def compute_here(
     width: int,
     what: str = "",
 ) -> Tensor:
-    """Computes all chunks in this process, and holds the rows in its memory."""
+    """Computes all chunks in this process, in its memory."""
     out = torch.zeros(0, width)
     for first, last in chunks:
         rows = rows_of(first, last)
@@ -66,14 +64,14 @@ def compute_here(
 
 @dataclass(frozen=True, kw_only=True)
 class InEdges:
-    """All in-edges of one edge type: rows of a CSC matrix, by destination.
+    """All in-edges of one edge type, as a CSC matrix by destination.
 
     Attributes:
         indptr: int64 [num_dst_nodes + 1].
         indices: int32 or int64 [num_edges], sources.
-        src_degree: [num_src_nodes], edges out of each source; None counts `indices`. Only read for
-            encoders with `reads_src_degree`.
-        dst_degree: [num_dst_nodes], edges into each destination; None counts `indptr`.
+        src_degree: [num_src_nodes], out-degrees for encoders with `reads_src_degree`; None counts
+            `indices`.
+        dst_degree: [num_dst_nodes], in-degrees; None counts `indptr`.
         edge_weight: [num_edges] or None, for encoders that read it.
         edge_attr: [num_edges, edge_dim] or None, for encoders that read it.
     """
@@ -86,10 +84,8 @@ class InEdges:
     edge_attr: EdgeValues | None = None
 
     def edge_index(self, first: int, last: int, local: LocalIds) -> np.ndarray:
-        """int64 [2, num_edges], of the edges into some destinations.
-
-        Args:
-            local: numbers the sources; new ones get their numbers here. Destinations count from 0.
+        """Edges into a range of destinations, int64 [2, num_edges]. `local` numbers new sources;
+        destinations count from 0.
         """
         start, stop = int(self.indptr[first]), int(self.indptr[last])
         edge_index = np.empty((2, stop - start), np.int64)
@@ -98,7 +94,7 @@ class InEdges:
         return edge_index
 
     def columns(self, first: int, last: int, device: torch.device) -> dict[str, Any]:
-        """Edges into a range of destinations, on the device."""
+        """Edge columns of a range of destinations, on the device."""
         edges = slice(int(self.indptr[first]), int(self.indptr[last]))
         columns = {"edge_weight": self.edge_weight, "edge_attr": self.edge_attr}
         return {
@@ -113,10 +109,10 @@ class ExactOptions:
     """Device and chunk sizes for encoding a complete graph.
 
     Attributes:
-        device: where the layers are computed; the encoder is there already.
+        device: the device of the encoder and of its layers.
         chunk_size: rows on the device at a time, destinations and in-edges together. A node with
-            more in-edges is a chunk of its own.
-        compute: cuts the work among ranks, where there are several.
+            more in-edges has its own chunk.
+        compute: divides the work among ranks, if there are several.
     Raises:
         ConfigError: `chunk_size` is less than 1.
     """
@@ -149,16 +145,15 @@ def exact_inference(
 ) -> dict[str, Tensor]:
     """Encodes every node of some types from all of its in-edges.
 
-    A layer is applied to all nodes before the next one, so a node is computed once per layer
-    however many others read it. Only the outputs of the layer before, and of all layers if the
-    encoder's readout takes them, are held for all nodes, in CPU memory. The encoder runs in
-    evaluation mode.
+    Each layer is applied to all nodes before the next, so a node is computed once per layer,
+    however many others read it. CPU memory has the previous layer's output for all nodes, and that
+    of all layers if the readout needs them. The encoder runs in evaluation mode.
 
     Args:
-        x_source: called for a chunk at a time, so the features may be larger than memory.
-        in_edges: of the edge types of the graph.
-        num_nodes: of each node type.
-        node_types: whose outputs are wanted; None takes all.
+        x_source: called per chunk, so features may be larger than memory.
+        in_edges: by edge type of the graph.
+        num_nodes: by node type.
+        node_types: types to return; None returns all.
     Returns:
         By node type, [num_nodes, out_channels] on the CPU.
     """
@@ -257,15 +252,13 @@ class _LayerByLayer:
 
 
 def rows_on(device: torch.device, rows: np.ndarray | Features) -> Features:
-    """Rows of a source, on the device."""
     return (rows if isinstance(rows, SparseFeatures) else torch.as_tensor(rows)).to(device)
 
 
 def destination_chunks(indptr: np.ndarray, chunk_size: int) -> Iterator[tuple[int, int]]:
-    """Cuts the nodes into ranges of at most `chunk_size` nodes and in-edges together.
+    """Yields ranges (first, last + 1) of at most `chunk_size` nodes and in-edges together.
 
-    Yields:
-        (first, last + 1) node, in order; a single node may exceed the size.
+    A single node may exceed the size.
     """
     # Nodes and in-edges before each node: ascending by at least 1 a node.
     rows_before = indptr + np.arange(len(indptr))
@@ -280,12 +273,6 @@ def destination_chunks(indptr: np.ndarray, chunk_size: int) -> Iterator[tuple[in
 
 
 class _BlockBuilder:
-    """Builds the blocks of all in-edges, of all edge types, of a range of nodes of one type.
-
-    Args:
-        src_degrees: whether blocks have them, also those of edge types that lead elsewhere.
-    """
-
     def __init__(
         self,
         in_edges: Mapping[EdgeType, InEdges],
@@ -311,7 +298,6 @@ class _BlockBuilder:
         }
 
     def rows_before(self, node_type: str) -> np.ndarray:
-        """int64 [num_nodes + 1], in-edges of all edge types before each node."""
         total = np.zeros(self.num_nodes[node_type] + 1, dtype=np.int64)
         for (*_, target), edges in self._in_edges.items():
             if target == node_type:
@@ -321,7 +307,7 @@ class _BlockBuilder:
     def block(
         self, node_type: str, first: int, last: int
     ) -> tuple[dict[str, np.ndarray], HeteroBlock]:
-        """Gives the sources' ids by node type, the destinations' first, and the blocks."""
+        """Source ids by node type, the destinations first, and the blocks."""
         edges_of = {t: e for t, e in self._in_edges.items() if t[2] == node_type}
         sources = dict.fromkeys([node_type, *(t[0] for t in edges_of)])
         for source in sources:

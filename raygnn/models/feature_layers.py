@@ -1,4 +1,4 @@
-"""Layers between stored features and an encoder: embeddings of categories, crossed features."""
+"""Layers between stored features and an encoder: category embeddings and crossed features."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from raygnn.models.arguments import check_positive
 
 
 class CrossNetwork(nn.Module):
-    """Layers x_{l+1} = x_0 * (W x_l + b) + x_l, each of which raises the degree by one.
+    """Layers x_{l+1} = x_0 * (W x_l + b) + x_l. Each raises the polynomial degree by one.
 
     Args:
-        channels: width of a row, before and after.
-        rank: of W, as the product of two narrow matrices; None is a full matrix.
+        channels: width of input and output.
+        rank: writes W as the product of two narrow matrices; None is a full matrix.
     Raises:
         ConfigError: a number is less than 1.
+
     Source: DCN V2, arXiv:2008.13535, equations 1 and 2.
     """
 
@@ -28,7 +29,6 @@ class CrossNetwork(nn.Module):
         self.layers = nn.ModuleList(_product(channels, rank) for _ in range(num_layers))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[num_rows, channels] to [num_rows, channels]."""
         crossed = x
         for layer in self.layers:
             crossed = x * layer(crossed) + crossed
@@ -36,16 +36,17 @@ class CrossNetwork(nn.Module):
 
 
 class FeatureInteraction(nn.Module):
-    """A cross network, alone or with a perceptron behind it or beside it.
+    """A cross network, alone, followed by a perceptron, or parallel to one.
 
     Args:
-        in_channels: width of the rows that are read.
+        in_channels: width of the input.
         num_layers, rank: see `CrossNetwork`.
-        deep: widths of the perceptron's layers, each a linear map and ReLU; none leaves it out.
-        is_parallel: the perceptron reads the features, and a row is what both give, one after the
-            other; else it reads what the cross network gives.
+        deep: widths of the perceptron's layers, each a linear map and ReLU; empty for none.
+        is_parallel: the perceptron reads the features, and both outputs are concatenated. Otherwise
+            it reads the cross network's output.
     Raises:
         ConfigError: a number is less than 1.
+
     Source: DCN V2, arXiv:2008.13535, figure 1.
     """
 
@@ -70,7 +71,6 @@ class FeatureInteraction(nn.Module):
         self.out_channels = in_channels + widths[-1] if is_parallel else widths[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[num_rows, in_channels] to [num_rows, out_channels]."""
         x = x.to(next(self.parameters()).dtype)
         crossed = self.cross(x)
         if self._is_parallel:
@@ -90,26 +90,26 @@ _MAX_CHANNELS = 50
 
 
 def embedding_channels(num_codes: int) -> int:
-    """Width of the embedding of a category, by the number of its values.
+    """Width of a category's embedding, by the number of its values.
 
-    Source: `emb_sz_rule` of fastai's tabular models; 50 is the bound of its first version.
+    Source: `emb_sz_rule` of fastai's tabular models, with the bound of 50 of its first version.
     """
     return min(_MAX_CHANNELS, round(1.6 * num_codes**0.56))
 
 
 class CategoryInputs(nn.Module):
-    """Replaces elements that hold the number of a category by embeddings.
+    """Replaces elements that contain category codes by embeddings.
 
-    A row becomes its other elements, in their order, then the embeddings, which are learned rows
-    divided by the root of their width. They start with unit length on average; that of 0, rare and
-    unknown values, starts as zeros: what training has never met adds nothing.
+    A row becomes its other elements in order, then the embeddings: learned rows divided by the root
+    of their width. They start with unit length on average. The embedding of 0 (rare and unknown
+    values) starts as zeros, so that values unseen in training add nothing.
 
-    Adam changes each element by about the learning rate in a step, so undivided rows would turn
-    faster the wider they are, and learn the training rows of rare values by heart.
+    Adam changes each element by about the learning rate per step. Undivided rows would turn faster
+    the wider they are, and overfit to rare training values.
 
     Args:
-        in_channels: width of the rows that are read.
-        num_codes: by position in a row that holds the number of a category, how many there are.
+        in_channels: width of the input.
+        num_codes: number of codes, by position of a coded element.
     """
 
     numbers: Tensor
@@ -130,11 +130,9 @@ class CategoryInputs(nn.Module):
 
     @property
     def out_channels(self) -> int:
-        """Width of the rows that it gives."""
         return len(self.numbers) + sum(each.embedding_dim for each in self._embeddings())
 
     def forward(self, x: Tensor) -> Tensor:
-        """[num_rows, in_channels] to [num_rows, out_channels]."""
         codes = x[:, self.codes].to(torch.int64)
         parts = [
             embedding(codes[:, i]) / embedding.embedding_dim**0.5
@@ -147,7 +145,7 @@ class CategoryInputs(nn.Module):
 
 
 def category_inputs(bundle: Bundle, feature: str) -> dict[str, CategoryInputs]:
-    """The input layers of a graph, by node type whose feature holds numbers of categories."""
+    """Input layers by node type, for features with category codes."""
     found = {}
     for node_type in bundle.node_types:
         info = bundle.columns(node_type).get(feature)

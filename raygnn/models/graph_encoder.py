@@ -1,4 +1,4 @@
-"""Any encoder on any batch, and what tasks make of its embeddings: predictions, scores of links."""
+"""Any encoder on any batch, and heads for predictions and link scores."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ class GraphEncoder(nn.Module):
 
     Args:
         encoder: one of raygnn's, computed over per-layer blocks; or any module with PyG's
-            `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`, computed over the whole
+            `forward(x, edge_index)` or `forward(x_dict, edge_index_dict)`, computed over the
             sampled subgraph.
-        widths: of the rows of each node type, and
-        edge_types: the types along which messages go: what `forward(x_dict, edge_index_dict)` gets.
-        categories: input layers of node types whose features hold numbers of categories; the
-            encoder reads what they give.
-        interactions: cross layers of node types, on their features or on what `categories` give.
-        relative_time: columns of time and counts that the encoder reads behind the features.
+        widths: input width of each node type, for `forward(x_dict, edge_index_dict)`.
+        edge_types: message types, for the same.
+        categories: input layers of node types whose features contain category codes.
+        interactions: cross layers by node type, on features or on the output of `categories`.
+        relative_time: columns of time and counts appended to the features.
     """
 
     def __init__(
@@ -71,8 +70,8 @@ class GraphEncoder(nn.Module):
         """Embeds the distinct seeds of a batch.
 
         Returns:
-            By node type, [num_seeds of the type, channels], in the order of the batch's nodes.
-            Where a user's model gives several named outputs, a dictionary of such.
+            By node type, [num_seeds of the type, channels], in the order of the batch's nodes. A
+            dictionary of these if a user's model returns several named outputs.
         """
         found = self._encode(batch)
         return {name: _of_seeds(rows, batch.nodes[name].seed_index) for name, rows in found.items()}
@@ -95,7 +94,7 @@ class GraphEncoder(nn.Module):
         return encoded
 
     def _with_times(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Tensor]:
-        """Rows followed by their columns of time and counts, of the types that have these."""
+        """Rows followed by their columns of time and counts, for types that have them."""
         times = self.relative_time
         found: dict[str, Tensor] = {}
         if times is None:
@@ -108,19 +107,18 @@ class GraphEncoder(nn.Module):
         return found
 
     def embed(self, node_type: str, x: Features) -> Features:
-        """The rows that the encoder reads, of a feature's rows."""
+        """The encoder's input from feature rows."""
         for inputs in (self.categories, self.interactions):
             if node_type in inputs:
                 x = inputs[node_type](dense(x))
         return x
 
     def reads_rows_as_they_are(self, node_type: str) -> bool:
-        """Whether `embed` gives the rows of a type back."""
+        """Whether `embed` returns the rows of a type unchanged."""
         return node_type not in self.categories and node_type not in self.interactions
 
 
 def _of_seeds(rows: Any, seed_index: Tensor | None) -> Any:
-    """The rows of the seeds, where these are not the first nodes, each once."""
     if seed_index is None:
         return rows
     if isinstance(rows, Mapping):
@@ -129,11 +127,11 @@ def _of_seeds(rows: Any, seed_index: Tensor | None) -> Any:
 
 
 class NodePredictor(nn.Module):
-    """An encoder, and a linear head where the encoder's width is not the number of outputs.
+    """An encoder, with a linear head if its width differs from the number of outputs.
 
     Args:
         target: node type of the seeds.
-        head_channels: (width of the encoder's output, number of outputs), None without a head.
+        head_channels: (width of the encoder's output, number of outputs); None without a head.
     """
 
     def __init__(
@@ -148,8 +146,8 @@ class NodePredictor(nn.Module):
         """Predicts the seeds of a batch, which may repeat.
 
         Returns:
-            [num_seeds, num_outputs], or a dictionary of such where a user's model gives one; with
-            the embeddings that it was read from, as a pair, where they are wanted.
+            [num_seeds, num_outputs], or a dictionary of these from a user's model. With
+            `with_embeddings`, a pair with the embeddings.
         """
         nodes = batch.nodes[self._target]
         repeats = nodes.seed_index is None and nodes.num_seeds < len(batch.seed_index)
@@ -172,17 +170,16 @@ class LinkPredictor(nn.Module):
         self.decoder = decoder
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Gives [num_seeds, channels] by node type, in the order of the batch's nodes."""
         rows: dict[str, Tensor] = self.encoder(batch)
         return rows
 
 
 class EdgeHead(nn.Module):
-    """A perceptron with one hidden layer on source, target, their product, and own features.
+    """A perceptron with one hidden layer on source, target, their product, and edge features.
 
     Args:
         in_channels: width of an embedding, and of the hidden layer.
-        num_inputs: width of the edges' own features.
+        num_inputs: width of the edge features.
     """
 
     def __init__(self, in_channels: int, num_inputs: int, out_channels: int) -> None:
@@ -191,7 +188,7 @@ class EdgeHead(nn.Module):
         self.out = nn.Linear(in_channels, out_channels)
 
     def forward(self, source: Tensor, target: Tensor, inputs: Tensor | None) -> Tensor:
-        """[num_edges, out_channels] of [num_edges, in_channels] of both ends."""
+        """[num_edges, out_channels] from [num_edges, in_channels] of both ends."""
         own = [] if inputs is None else [inputs.to(source.dtype)]
         rows = torch.cat([source, target, source * target, *own], dim=1)
         out: Tensor = self.out(self.hidden(rows).relu())
@@ -199,11 +196,7 @@ class EdgeHead(nn.Module):
 
 
 class EdgePredictor(nn.Module):
-    """Embeds both ends of the edges of a batch, and predicts the edges.
-
-    Args:
-        ends: node types of sources and targets.
-    """
+    """Embeds the `ends` (source and target types) of a batch's edges, and predicts the edges."""
 
     def __init__(self, encoder: GraphEncoder, head: EdgeHead, ends: tuple[str, str]) -> None:
         super().__init__()
@@ -212,7 +205,7 @@ class EdgePredictor(nn.Module):
         self._source_type, self._target_type = ends
 
     def forward(self, batch: EdgeBatch) -> tuple[Tensor, Tensor]:
-        """Gives [num_edges, num_outputs], and [num_edges, 2 * channels] of both ends."""
+        """Returns [num_edges, num_outputs], and both ends' rows, [num_edges, 2 * channels]."""
         rows: dict[str, Tensor] = self.encoder(batch)
         source, target = batch.end_index
         ends = rows[self._source_type][source], rows[self._target_type][target]
@@ -239,10 +232,10 @@ _PROCESS = os.getpid()
 
 
 def remove_generated_modules() -> None:
-    """Removes the files of modules that PyG has generated for message passing of this process.
+    """Removes the files of modules that PyG generated for message passing in this process.
 
-    PyG writes one for each class to the temporary folder and leaves it there. `inspect` still finds
-    their source, which TorchScript reads. A forked process leaves the files of its parent alone.
+    PyG writes one per class to the temporary folder and leaves it there. `inspect` still finds
+    their source, which TorchScript reads. A forked process keeps its parent's files.
     """
     if os.getpid() != _PROCESS:
         return
@@ -261,18 +254,18 @@ atexit.register(remove_generated_modules)
 
 
 class SubgraphModule(nn.Module):
-    """Applies a module to the union of the sampled neighborhoods and keeps the seeds' rows.
+    """Applies a module to the union of the sampled neighborhoods, and returns the seeds' rows.
 
-    The module sees one graph for all of its layers. It is called with x and edge_index by position,
-    and with `edge_weight` and `edge_attr` by name where its `forward` has such a parameter and the
-    batch has the column. x is a sparse tensor of torch where the features are sparse and the
-    module's class sets `takes_sparse_input`.
+    All layers of the module see one graph. It is called with x and edge_index by position, and with
+    `edge_weight` and `edge_attr` by name if its `forward` has these parameters and the batch has
+    the columns. x is a sparse torch tensor if the features are sparse and the module's class sets
+    `takes_sparse_input`.
 
     Args:
         module: its `forward` takes (x, edge_index, ...) and returns a row per node of the subgraph,
             or a dictionary of such tensors.
     Raises:
-        ConfigError: its `forward` needs something else.
+        ConfigError: its `forward` requires other arguments.
     """
 
     #: What the names of `forward`'s parameters end with.
@@ -286,14 +279,13 @@ class SubgraphModule(nn.Module):
         self._optional = _edge_inputs(module, parameters, self.suffix)
 
     def forward(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Any]:
-        """Encodes the seeds of a batch.
+        """Encodes the seeds of a batch: by node type [num_seeds of the type, channels], or a
+        dictionary of these.
 
         Args:
-            rows: by node type, what the module reads of the nodes.
-        Returns:
-            By node type, [num_seeds of the type, channels], or a dictionary of such.
+            rows: by node type, inputs of the module.
         Raises:
-            DataError: the module needs an edge column that the graph does not have.
+            DataError: the module needs an edge column that the graph lacks.
             ConfigError: the module does not return a row per node.
         """
         ((node_type, nodes),), (edges,) = batch.nodes.items(), batch.edges.values()
@@ -306,7 +298,6 @@ class SubgraphModule(nn.Module):
         return {node_type: self._seeds(out, nodes)}
 
     def _edge_columns(self, present: Collection[str]) -> list[str]:
-        """The columns of edges that the module gets."""
         for name, is_needed in self._optional.items():
             if is_needed and name not in present:
                 raise DataError(
@@ -333,14 +324,14 @@ class SubgraphModule(nn.Module):
 class TypedSubgraphModule(SubgraphModule):
     """Applies a module with PyG's `forward(x_dict, edge_index_dict)` to the sampled neighborhoods.
 
-    As from PyG's loaders, it gets an entry for each node type and edge type, empty where the batch
-    has none, and `edge_attr_dict` and `edge_weight_dict` where its `forward` has such a parameter.
-    It returns a dictionary of rows by node type, or the rows of the seeds' type alone. Parameters
-    without a size (`Linear(-1, 16)`) get it here.
+    As from PyG's loaders, it gets an entry for each node type and edge type, empty if the batch has
+    none, and `edge_attr_dict` and `edge_weight_dict` if its `forward` has these parameters. It
+    returns rows by node type, or the rows of the seeds' type. Lazy parameters (`Linear(-1, 16)`)
+    are initialized here.
 
     Args:
-        widths: of the rows, by node type.
-        edge_types: all along which messages go.
+        widths: input width by node type.
+        edge_types: all message types.
     """
 
     suffix = "_dict"
@@ -352,10 +343,10 @@ class TypedSubgraphModule(SubgraphModule):
         self._widths, self._edge_types = dict(widths), tuple(edge_types)
 
     def initialize(self, edge_widths: Mapping[str, Mapping[EdgeType, int]]) -> None:
-        """Gives parameters without a size theirs, by a forward pass over one node of each type.
+        """Initializes lazy parameters in a forward pass over one node of each type.
 
         Args:
-            edge_widths: by `edge_attr` and `edge_weight`, of the edge types that have it.
+            edge_widths: by `edge_attr` and `edge_weight`, width by edge type that has it.
         """
         if not any(isinstance(p, UninitializedParameter) for p in self.module.parameters()):
             return
@@ -401,7 +392,7 @@ class TypedSubgraphModule(SubgraphModule):
 
 
 def takes_dictionaries(module_class: type) -> bool:
-    """Whether the first parameter of a module's `forward` is called as in `x_dict`."""
+    """Whether the first parameter of a module's `forward` is named like `x_dict`."""
     if issubclass(module_class, BlockEncoder):
         return False
     parameters = list(inspect.signature(module_class.forward).parameters)  # type: ignore[attr-defined]
@@ -419,7 +410,6 @@ def needed_edge_inputs(module_class: type[nn.Module]) -> list[str]:
 def _edge_inputs(
     module: nn.Module, parameters: list[inspect.Parameter], suffix: str
 ) -> dict[str, bool]:
-    """The edge inputs that `forward` takes, and whether it needs them."""
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     further = [p for p in parameters if p not in positional[:2]]

@@ -1,20 +1,20 @@
 """Inputs of a model, declared by its class and checked against the bundle.
 
-A class says so in attributes, which `BlockEncoder` declares and subclasses set:
+`BlockEncoder` declares these class attributes and subclasses set them:
 
     reads_edge_features: edge features, as `edge_attr`.
     reads_edge_weight: a factor on each message, as `edge_weight`.
-    reads_src_degree: `src_degree` of blocks, the edges out of each source in the whole graph.
-    learns_node_rows: a learned row per node stands for features that a node type does not have.
-    reads_node_features: of encoders that learn rows; False where they do so for all node types.
-    reads_messages: of encoders that learn rows; False where these are the output.
-    keeps_links: the links of a training batch stay among its messages, unless sampling is temporal.
-    takes_sparse_input: features that are stored sparse come as `SparseFeatures`, of which the first
-        linear map is `raygnn.models.sparse_input.linear`; else as dense rows. An encoder that
-        overrides how a layer is built or applied does not inherit it.
+    reads_src_degree: `src_degree` of blocks, each source's out-degree in the whole graph.
+    learns_node_rows: a learned row per node replaces features that a node type lacks.
+    reads_node_features: False if learned rows replace the features of all node types.
+    reads_messages: False if learned rows are the output.
+    keeps_links: links of a training batch stay among its messages, unless sampling is temporal.
+    takes_sparse_input: sparse features come as `SparseFeatures`, for a first linear map by
+        `raygnn.models.sparse_input.linear`; otherwise as dense rows. An encoder that overrides
+        how a layer is built or applied does not inherit it.
 
-A module without these attributes reads the edge columns that its `forward` has parameters for. With
-`takes_sparse_input = True` it is given sparse features as a sparse tensor of torch.
+A module without these attributes reads the edge columns that its `forward` has parameters for.
+With `takes_sparse_input = True` it gets sparse features as a sparse torch tensor.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def find_edge_columns(
     edge_weight: str | None,
     allow_modules: Sequence[str] = (),
 ) -> dict[str, str]:
-    """The edge columns that a batch needs, by column: `edge_attr` or `edge_weight`.
+    """Edge columns that a batch needs, mapped to `edge_attr` or `edge_weight`.
 
     Args:
-        edge_feature: column of the edges' features; None takes `edge_attr` where the model needs
-            features (GINE, or one with edge_dim or edge_dims), and none elsewhere.
-        edge_weight: column of a factor on each edge's message. None takes the column `weight` where
-            the `forward` of a module needs weights, and none elsewhere.
-        allow_modules: user modules that `model.type` may lead into.
+        edge_feature: feature column of edges. Default: `edge_attr` if the model requires features
+            (GINE, or edge_dim or edge_dims is set).
+        edge_weight: column of a factor on each message. Default: `weight` if a module's `forward`
+            requires weights.
+        allow_modules: user modules that `model.type` may name.
     Raises:
         ConfigError: the model does not read such a column, or has another width.
         DataError: no edge type has the column.
@@ -101,11 +101,7 @@ def find_edge_columns(
 def check_node_features(
     bundle: Bundle, node_type: str, feature: str, model_class: type[BlockEncoder]
 ) -> None:
-    """Checks that a node type has features, or that an encoder learns rows in their place.
-
-    Raises:
-        DataError: neither is so.
-    """
+    """Raises a DataError unless a node type has features or the encoder learns rows instead."""
     if any(column.role == "feature" for column in bundle.columns(node_type).values()):
         return
     if model_class.learns_node_rows:
@@ -119,12 +115,8 @@ def check_node_features(
 
 
 def check_types(name: str, model_class: type, num_node_types: int, num_edge_types: int) -> None:
-    """Checks that a model takes as many types as a graph has.
-
-    Args:
-        name: of the model, as the config has it.
-    Raises:
-        ConfigError: the model is for one node type and one edge type, and the graph has several.
+    """Raises a ConfigError if a model for one node type and one edge type gets a graph with
+    several.
     """
     is_one_type = num_node_types <= 1 and num_edge_types <= 1
     if is_one_type or issubclass(model_class, HeteroEncoder) or takes_dictionaries(model_class):
@@ -141,7 +133,7 @@ def check_types(name: str, model_class: type, num_node_types: int, num_edge_type
 def keeps_links(config: Config, allow_modules: Sequence[str] = ()) -> bool:
     """Whether the links of a training batch stay among its messages.
 
-    Never with temporal sampling: a batch is encoded as of its earliest links, which it would see.
+    Never with temporal sampling: the encoding as of the earliest links would include them.
     """
     if config.sampling.temporal is not None:
         return False
@@ -149,19 +141,18 @@ def keeps_links(config: Config, allow_modules: Sequence[str] = ()) -> bool:
 
 
 def reads_src_degree(config: Config, allow_modules: Sequence[str] = ()) -> bool:
-    """Whether the model reads the out-degrees of sources."""
+    """Whether the model reads out-degrees of sources."""
     return bool(getattr(resolve(config.model, "model", allow_modules), "reads_src_degree", False))
 
 
 def reads_messages(config: Config) -> bool:
-    """Whether the model is any but one of raygnn's own that reads no messages."""
+    """False for raygnn's models that read no messages, otherwise True."""
     if config.model.type not in SLOTS["model"].names:
         return True
     return bool(getattr(resolve(config.model, "model"), "reads_messages", True))
 
 
 def is_encoder(model_class: type[nn.Module]) -> TypeGuard[type[BlockEncoder]]:
-    """Whether a model is one of raygnn's encoders, or derives from one."""
     return issubclass(model_class, BlockEncoder)
 
 

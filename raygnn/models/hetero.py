@@ -26,15 +26,16 @@ class PerTypeOptions(HeteroOptions):
     """Options shared by all encoders, plus:
 
     Attributes:
-        conv: whose layer: GraphSAGE, GAT, GATv2, GIN, GINE or Transformer; or MLP, which reads no
-            neighbors: the baseline that a GNN has to beat.
+        conv: layer type: GraphSAGE, GAT, GATv2, GIN, GINE or Transformer; or MLP, which reads no
+            neighbors and is the baseline for a GNN.
         aggr: "sum" or "mean" over the edge types into a node type.
-        num_heads: of GAT, GATv2 and Transformer; `hidden_channels` is the width of all together.
-        attn_dropout: on the attention weights, of the same.
-        edge_dims: number of edge features that take part, by edge type (a triple, or
-            src__rel__dst); others' are not read. For GAT, GATv2, GINE and Transformer.
+        num_heads: heads of GAT, GATv2 and Transformer; `hidden_channels` is the width of all
+            together.
+        attn_dropout: on the attention weights of these.
+        edge_dims: number of edge features by edge type (a triple, or src__rel__dst), for GAT,
+            GATv2, GINE and Transformer. Other edge types' features are not read.
     Raises:
-        ConfigError: one is out of range or unknown.
+        ConfigError: a value is out of range or unknown.
     """
 
     conv: Literal["GraphSAGE", "GAT", "GATv2", "GIN", "GINE", "Transformer", "MLP"] = "GraphSAGE"
@@ -109,12 +110,12 @@ WITH_EDGE_FEATURES = ("GAT", "GATv2", "GINE", "Transformer")
 class HeteroLayer(nn.Module):
     """W_t x_i + b_t + the sum or mean over edge types r into t of conv_r(neighbors of i, x_i).
 
-    As PyG's `HeteroConv`, but that the own row is transformed once per node type t and not once per
-    edge type, so a node type that no edge type leads to has a row too. Convolutions are between
-    two node types: no self-loops.
+    Unlike PyG's `HeteroConv`, the own row is transformed once per node type t instead of once per
+    edge type, so node types without incoming edge types also have rows. Convolutions connect two
+    node types and have no self-loops.
 
     Args:
-        edge_dims: number of edge features by edge type, where a convolution reads them.
+        edge_dims: number of edge features by edge type, for convolutions that read them.
     """
 
     def __init__(
@@ -140,7 +141,6 @@ class HeteroLayer(nn.Module):
         )
 
     def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
-        """Returns [num_dst, channels] by node type."""
         x_dst = {name: x[: block.num_dst.get(name, 0)] for name, x in x_src.items()}
         out = {name: self.lin_self[name](x) for name, x in x_dst.items()}
         for edge_type in self.edge_types:
@@ -166,7 +166,7 @@ class Hetero(HeteroEncoder):
 
     @classmethod
     def needs_edge_features(cls, args: Mapping[str, Any]) -> bool:
-        """GINE's convolution does, others where they are built for edge features."""
+        """True for GINE, and for other convolutions built with edge features."""
         return args.get("conv") == "GINE" or super().needs_edge_features(args)
 
     def build_layer(self, channels: int) -> nn.Module:

@@ -36,14 +36,14 @@ class HGTLayer(nn.Module):
     """PyG's `HGTConv` for equal widths, over destination-sorted blocks.
 
     Keys, queries and values are linear by node type; keys and values are then multiplied by a
-    matrix per edge type and head. A destination attends over all of its in-edges, of all types
-    together. gelu, a linear layer and a learned skip connection follow, by node type; a node
-    without in-edges passes them with zeros.
+    matrix per edge type and head. A destination attends to its in-edges of all types together.
+    gelu, a linear layer and a learned skip connection by node type follow, also for zeros of nodes
+    without in-edges.
 
     Attributes:
         key_relation, value_relation: [num_edge_types, num_heads, D, D] with D = channels / heads.
         prior: [num_edge_types, num_heads], a factor on the scores.
-        skip: [num_node_types]: its sigmoid is the share of the new row.
+        skip: [num_node_types]; its sigmoid is the share of the new row.
     """
 
     def __init__(
@@ -73,7 +73,6 @@ class HGTLayer(nn.Module):
         nn.init.uniform_(self.value_relation, -bound, bound)
 
     def forward(self, x_src: Mapping[str, Tensor | ProjectedRows], block: HeteroBlock) -> Rows:
-        """Returns [num_dst, channels] by node type."""
         sources = {name: _Source(self, name, rows) for name, rows in x_src.items()}
         out: Rows = {}
         for i, name in enumerate(self.node_types):
@@ -94,7 +93,6 @@ class HGTLayer(nn.Module):
         sources: Mapping[str, _Source],
         block: HeteroBlock,
     ) -> Tensor:
-        """[num_dst, channels], the weighted sum over all in-edges; zeros without any."""
         into = [
             (i, sources[edge_type[0]], of_type)
             for i, edge_type in enumerate(self.edge_types)
@@ -117,12 +115,12 @@ class HGTLayer(nn.Module):
 
 
 class _Source:
-    """Nodes of a type as sources of a layer.
+    """Source nodes of one type in a layer.
 
-    q . (k R) is (q R^T) . k, and the sum of values v R that of v, times R: an edge type's matrices
-    multiply rows of destinations, which are fewer than the sources. With k = W x + b, q R^T W is
-    multiplied by the rows x themselves, and the sum of a_j v_j is W times that of a_j x_j. The
-    cheaper of the two is taken by the sizes of a block. A column of ones in x stands for b.
+    q . (k R) is (q R^T) . k, and the sum of v R is the sum of v, times R. So an edge type's
+    matrices multiply destination rows, which are fewer than source rows. With k = W x + b, q R^T W
+    multiplies the rows x directly, and the sum of a_j v_j is W times that of a_j x_j. The sizes of
+    a block decide which is cheaper. A column of ones in x stands for b.
     """
 
     def __init__(self, layer: HGTLayer, name: str, rows: Tensor | ProjectedRows) -> None:
@@ -143,7 +141,6 @@ class _Source:
         return dot_scores(of_query, x.to(of_query.dtype), adjacency)
 
     def sums(self, weight: Tensor, relation: Tensor, adjacency: Adjacency) -> Tensor:
-        """Weighted sums of values over in-edges, [num_dst, heads, D]."""
         if self._multiplied_first(adjacency):
             sums = weighted_segment_sum(self._keys_values[1], weight, adjacency)
             return torch.einsum("nhd,hde->nhe", sums, relation.to(sums.dtype))
@@ -163,12 +160,11 @@ class _Source:
 
     @cached_property
     def _keys_values(self) -> list[Tensor]:
-        """Each [num_src, heads, D]."""
         return [functional.linear(*of).unflatten(1, (self._heads, -1)) for of in self._maps]
 
     @cached_property
     def _with_ones(self) -> tuple[Tensor, Tensor, Tensor]:
-        """x with a column of ones, [num_src, 1, c + 1]; its maps by head, [heads, D, c + 1]."""
+        """x with a column of ones, [num_src, 1, c + 1], and its maps by head, [heads, D, c + 1]."""
         x = functional.pad(self._maps[0][0], (0, 1), value=1.0).unsqueeze(1)
         to_key, to_value = (
             torch.cat([weight, bias.unsqueeze(1)], dim=1).unflatten(0, (self._heads, -1))
@@ -184,7 +180,7 @@ class HGTOptions(HeteroOptions):
         num_heads: attention heads; `hidden_channels` is the width of all together.
         attn_dropout: on the attention weights.
     Raises:
-        ConfigError: one is out of range, or the width is not a multiple of the heads.
+        ConfigError: a value is out of range, or `num_heads` does not divide the width.
     """
 
     num_heads: PositiveInt = 8
@@ -221,7 +217,7 @@ class SimpleHGNLayer(nn.Module):
         score_ij = leaky_relu(a_src . W x_j + a_dst . W x_i + a_edge . W_edge r_ij)
         out_i = sum_j softmax_j(score_ij) W x_j + W_res x_i + b
 
-    with r_ij the vector of the edge's type; W is shared by all node types.
+    r_ij is the vector of the edge's type. W is shared by all node types.
     """
 
     def __init__(
@@ -254,7 +250,6 @@ class SimpleHGNLayer(nn.Module):
         nn.init.normal_(self.edge_type_rows)
 
     def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
-        """Returns [num_dst, channels] by node type."""
         values = {
             name: self.lin(x_src[name]).unflatten(1, (self.num_heads, -1))
             for name in self.node_types
@@ -276,7 +271,6 @@ class SimpleHGNLayer(nn.Module):
         of_edge_type: Tensor,
         block: HeteroBlock,
     ) -> Tensor:
-        """[num_dst, channels], the weighted sum over all in-edges; zeros without any."""
         num_dst = block.num_dst[name]
         blocks, scores = [], []
         for i, edge_type in enumerate(self.edge_types):
@@ -321,9 +315,9 @@ class SimpleHGN(HeteroEncoder):
     """Are We Really Making Much Progress?, arXiv:2112.14936: its SimpleHGN.
 
     With learned edge types, residual connections of nodes, and (`normalize_output`) unit outputs.
-    The paper's residual connection of attention weights between layers is left out: it would need
-    the weights of all edges of the layer before, which layer-by-layer encoding does not keep.
-    Takes the arguments of `SimpleHGNOptions`.
+    Omits the paper's residual connection of attention weights between layers, which would need the
+    previous layer's weights of all edges and so prevent encoding layer by layer. Takes the
+    arguments of `SimpleHGNOptions`.
     """
 
     Options = SimpleHGNOptions

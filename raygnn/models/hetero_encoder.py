@@ -1,4 +1,4 @@
-"""The base of encoders over several node and edge types."""
+"""The base of encoders for several node and edge types."""
 
 from __future__ import annotations
 
@@ -39,13 +39,12 @@ class HeteroOptions(StackOptions):
     """Options shared by all encoders, plus:
 
     Attributes:
-        sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad,
-            RowWiseAdagrad and plain SGD take them.
-        node_embeddings: node types whose nodes have a learned row in the output, besides what the
-            layers give; true is all. auto is the type of the targets in link prediction with one
-            relation. A new node has no row, and nothing is added.
-        degree_inputs: node types for which log(1 + number of neighbors), by edge type, is added
-            to the last layer; true is all. auto is both ends in link prediction.
+        sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
+            RowWiseAdagrad or plain SGD.
+        node_embeddings: node types with a learned row per node, added to the output; true is all.
+            auto is the target type in link prediction with one relation. New nodes have no row.
+        degree_inputs: node types for which log(1 + number of neighbors), by edge type, is added to
+            the last layer; true is all. auto is both ends in link prediction.
     """
 
     jump: Literal["cat", "max", "lstm"] | None = None
@@ -58,23 +57,22 @@ class HeteroEncoder(BlockEncoder):
     """Stacked message passing layers over the blocks of a heterogeneous graph.
 
     Features of each node type are projected to `hidden_channels`; types without features have a
-    learned row per node (`EmbeddingTable`). Each layer's input passes dropout, its output norm and
-    activation, by node type. Then a linear layer per node type gives `out_channels`, from the last
-    layer's output or, with `jump`, from all layers'.
+    learned row per node (`EmbeddingTable`). By node type, each layer's input passes dropout, and
+    its output norm and activation. Then a linear layer per node type maps the last layer's output
+    or, with `jump`, all layers' outputs, to `out_channels`.
 
-    A node without incoming edges, of some type or of all, keeps what its own row gives. A batch may
-    lack node types and edge types; parameters without a part in it get a gradient of 0.
+    A node without in-edges of some or all types keeps the contribution of its own row. A batch may
+    lack node types and edge types; unused parameters get a gradient of 0.
 
     A subclass builds one layer in `build_layer`; see `BlockEncoder`.
 
     Attributes:
-        composes_inputs: whether a layer takes `ProjectedRows` too, in place of rows of sources.
-
+        composes_inputs: layers also take `ProjectedRows` as sources.
     Args:
-        in_channels: width of the input features, by node type; types without are left out.
+        in_channels: width of the input features, by node type that has features.
         out_channels: width of the output.
-        edge_types: those that messages pass along.
-        num_nodes: nodes in the whole graph by node type; needed of types without features.
+        edge_types: message types.
+        num_nodes: nodes in the whole graph by node type; required for types without features.
         hidden_channels, num_layers, ...: fields of the class's `Options`.
     Raises:
         ConfigError: an argument is out of range or unknown, or a type has neither features nor a
@@ -144,7 +142,6 @@ class HeteroEncoder(BlockEncoder):
         )
 
     def _chosen(self, option: Literal["auto"] | bool | list[str]) -> list[str]:
-        """Node types that an option names; auto is for raygnn to resolve, and none here."""
         if isinstance(option, list):
             return [name for name in self.node_types if name in option]
         return list(self.node_types) if option is True else []
@@ -154,27 +151,25 @@ class HeteroEncoder(BlockEncoder):
 
     @abstractmethod
     def build_layer(self, channels: int) -> nn.Module:
-        """One layer: called with (x_src, block), both of all node types, it returns Rows.
+        """Builds a layer, called with (x_src, block) of all node types, that returns Rows.
 
-        x_src has [num_src, channels] rows of every node type, none where the batch lacks it; the
-        result has [num_dst, channels] rows of every node type.
+        x_src has [num_src, channels] rows of every node type, possibly empty. The result has
+        [num_dst, channels] rows of every node type.
         """
 
     @property
     def embedded_types(self) -> frozenset[str]:
-        """Node types that are looked up by id."""
         return frozenset(self.inputs.tables.keys())
 
     @property
     def identified_types(self) -> frozenset[str]:
-        """Node types whose nodes have learned rows that `add_node_rows` adds to the output."""
         return frozenset(self.node_rows.tables.keys())
 
     def add_node_rows(self, out: Rows, n_id: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
-        """Adds r_i, and of each edge type the sum of r_j / sqrt(d_i) over the neighbors j.
+        """Adds r_i, and for each edge type the sum of r_j / sqrt(d_i) over the neighbors j.
 
-        A node is thus scored by its own row, and asks for targets by those that it is linked to, as
-        a linear auto-encoder does. Of sampled neighbors the mean is taken, times sqrt(d_i).
+        As in a linear auto-encoder, a target is scored by its own row, and an anchor by the rows of
+        its linked targets. For sampled neighbors, the mean times sqrt(d_i) is used.
         """
         if not n_id:
             return out
@@ -198,7 +193,7 @@ class HeteroEncoder(BlockEncoder):
         return {name: functional.normalize(x, dim=-1) for name, x in found.items()}
 
     def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
-        """The arguments of `forward` for a batch: features, or n_id of embedded types."""
+        """Arguments of `forward` for a batch: features, or n_id of embedded types."""
         embedded = self.embedded_types
         return {
             name: batch.nodes[name].n_id if name in embedded else batch.nodes[name].columns[feature]
@@ -207,7 +202,6 @@ class HeteroEncoder(BlockEncoder):
         }
 
     def encode_inputs(self, x: Mapping[str, Features]) -> Rows:
-        """Projects features and looks up ids; see `NodeInputs.forward`."""
         return self.inputs(self._drop_features(x))
 
     def _first_inputs(self, x: Mapping[str, Features]) -> Mapping[str, Tensor | ProjectedRows]:
@@ -224,10 +218,7 @@ class HeteroEncoder(BlockEncoder):
         }
 
     def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> Rows:
-        """Applies layer i; see `BlockEncoder`.
-
-        Types without rows may be left out. Rows are `ProjectedRows` only where `composes_inputs`.
-        """
+        """Types without rows may be missing. `ProjectedRows` need `composes_inputs`."""
         none = next(self.parameters()).new_zeros(0, self.hidden_channels)
         x = {name: self._drop(x_src.get(name, none)) for name in self.node_types}
         norms = self.norms[i]
@@ -241,7 +232,7 @@ class HeteroEncoder(BlockEncoder):
         return found if i < self.num_layers - 1 else self._with_degrees(found, block)
 
     def _with_degrees(self, rows: Rows, block: HeteroBlock) -> Rows:
-        """Adds log(1 + number of neighbors); 0 if the batch leaves out all of a node's edges."""
+        """Adds log(1 + number of neighbors); 0 if the batch excludes all of a node's edges."""
         found = dict(rows)
         for name, weight in self.degree_weights.items():
             x = found.get(name)
@@ -280,11 +271,7 @@ class HeteroEncoder(BlockEncoder):
 
 
 def check_types(edge_types: Sequence[EdgeType], node_types: set[str]) -> None:
-    """Checks that there are edge types and that their node types are known.
-
-    Raises:
-        ConfigError: they are not.
-    """
+    """Raises a ConfigError unless there are edge types and their node types are known."""
     if not edge_types:
         raise ConfigError(
             "model.args.edge_types=[] is invalid: there is nothing to pass messages along. Give "
@@ -304,11 +291,7 @@ def check_types(edge_types: Sequence[EdgeType], node_types: set[str]) -> None:
 
 
 def block_of(block: HeteroBlock, edge_type: EdgeType, like: Tensor) -> Block:
-    """The block of an edge type, one without edges where the batch lacks it.
-
-    Args:
-        like: on the device where an empty block is made.
-    """
+    """The block of an edge type, or an empty one on the device of `like` if the batch lacks it."""
     if edge_type in block.blocks:
         return block.blocks[edge_type]
     num_src, num_dst = block.num_src.get(edge_type[0], 0), block.num_dst.get(edge_type[2], 0)

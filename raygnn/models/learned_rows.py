@@ -1,4 +1,4 @@
-"""Encoders of learned rows: LightGCN, which smooths them over the graph, and Embedding, a table."""
+"""Encoders of learned rows: LightGCN, which smooths them over the graph, and Embedding."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from raygnn.sampling.blocks import HeteroBlock
 class LightGCNLayer(nn.Module):
     """sum_j x_j / sqrt(d_i d_j) over the in-neighbors j of i of all types together; no parameters.
 
-    d is a node's degree in the whole graph, over all edge types: of in-edges where it receives, of
-    out-edges where it sends. The graph should have each edge in both directions (reverse edge
-    types), so that the two are the same. A sum over sampled neighbors is scaled by (in-degree /
-    number sampled), so that it estimates the sum over all of them without bias. An edge weight,
-    where the block has one, is a factor on the neighbor's row; degrees stay counts.
+    d is the degree in the whole graph, over all edge types: in-degree of the receiver, out-degree
+    of the sender. Add reverse edge types so that these are equal. A sum over sampled neighbors is
+    scaled by (in-degree / number sampled), an unbiased estimate of the sum over all. An edge
+    weight, if present, multiplies the neighbor's row; degrees stay counts.
     """
 
     def __init__(self, edge_types: Sequence[EdgeType]) -> None:
@@ -32,7 +31,6 @@ class LightGCNLayer(nn.Module):
         self.edge_types = list(edge_types)
 
     def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
-        """Returns [num_dst, channels] by node type."""
         any_rows = next(iter(x_src.values()))
         blocks = {t: block_of(block, t, any_rows) for t in self.edge_types}
         of_source = {name: any_rows.new_zeros(len(x)).float() for name, x in x_src.items()}
@@ -60,18 +58,18 @@ class LightGCN(HeteroEncoder):
     """LightGCN, arXiv:2002.02126.
 
     Every node has a learned row of width `out_channels`; features are not read. The output is the
-    mean of these rows and of what each layer makes of them. With all edges in the blocks of a step
-    this is full-graph propagation. As in the paper, the links of a training batch are among them.
+    mean of these rows and of all layers' outputs. With all edges in the blocks of a step, this is
+    full-graph propagation. As in the paper, messages include the links of a training batch.
 
     Args:
-        in_channels: not read; there so that all models are built alike.
+        in_channels: not read; for a uniform constructor.
         out_channels: width of the rows and of the output.
-        num_layers: how far rows travel.
-        edge_types: those that rows travel along.
+        num_layers: number of propagation steps.
+        edge_types: message types.
         num_nodes: nodes in the whole graph, of every node type.
         normalize_output: scales each output row to unit L2 norm.
-        sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad,
-            RowWiseAdagrad and plain SGD take them.
+        sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
+            RowWiseAdagrad or plain SGD.
     Raises:
         ConfigError: an argument is out of range, or a type has no number of nodes.
     """
@@ -111,7 +109,6 @@ class LightGCN(HeteroEncoder):
 
     @property
     def reads_all_layers(self) -> bool:
-        """The mean takes them all."""
         return True
 
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
@@ -121,19 +118,19 @@ class LightGCN(HeteroEncoder):
 class Embedding(HeteroEncoder):
     """A learned row per node of every type, and nothing else: knowledge graph embeddings.
 
-    Neither features nor messages are read, and batches sample no neighbors, whatever
-    `sampling.fanouts` says. A node without links of training keeps the row that it started with.
+    Features and messages are not read, and batches sample no neighbors, whatever `sampling.fanouts`
+    is. A node without training links keeps its initial row.
 
     Args:
-        in_channels: not read; there so that all models are built alike.
+        in_channels: not read; for a uniform constructor.
         out_channels: width of the rows.
         num_layers: not read.
         edge_types: not read.
         num_nodes: nodes in the whole graph, of every node type.
         dropout: on the rows.
         normalize_output: scales each row to unit L2 norm.
-        sparse_embeddings: gradients of learned rows are sparse; SparseAdam, Adagrad,
-            RowWiseAdagrad and plain SGD take them.
+        sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
+            RowWiseAdagrad or plain SGD.
     Raises:
         ConfigError: an argument is out of range.
     """

@@ -1,4 +1,4 @@
-"""Recommenders without gradients: rows of anchors and targets whose products are the scores."""
+"""Recommenders without gradients. Scores are products of anchor and target rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ def ease(
 ) -> tuple[Tensor, Tensor]:
     """Regression of each target on all others, in closed form.
 
-    Memory for num_targets^2 and num_anchors * num_targets numbers; time for one inverse.
+    Needs memory for num_targets^2 and num_anchors * num_targets numbers, and time for one inverse.
 
     Args:
         anchors, targets: int64 [num_links], dense ids.
-        num_nodes: of anchors and of targets.
+        num_nodes: numbers of anchors and of targets.
         l2: penalty of the weights.
     Returns:
         float32 [num_anchors, num_targets] and [num_targets, num_targets].
+
     Source: Steck, Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019, equation 8.
     """
     links = torch.zeros(num_nodes)
@@ -43,17 +44,18 @@ def ials(
     weight: float = 1.0,
     num_iterations: int = 15,
 ) -> tuple[Tensor, Tensor]:
-    """Factors of the matrix of links by alternating least squares.
+    """Factorizes the matrix of links by alternating least squares.
 
     Args:
         anchors, targets: int64 [num_links], dense ids.
-        num_nodes: of anchors and of targets.
-        weight: of a link, beyond the 1 of every pair.
+        num_nodes: numbers of anchors and of targets.
+        weight: added for a link to the weight 1 of every pair.
         l2: penalty of the factors.
     Returns:
         float32 [num_anchors, channels] and [num_targets, channels].
+
     Source: Hu, Koren and Volinsky, Collaborative Filtering for Implicit Feedback Datasets, ICDM
-        2008, equation 4.
+    2008, equation 4.
     """
     generator = torch.Generator().manual_seed(0)
     of_targets = 0.1 * torch.randn(num_nodes[1], channels, generator=generator)
@@ -70,7 +72,7 @@ _LINKS_AT_A_TIME = 1 << 15
 def _solved(
     own: np.ndarray, others: np.ndarray, num_own: int, rows: Tensor, l2: float, weight: float
 ) -> Tensor:
-    """The factors of one side, given those of the other; [num_own, channels]."""
+    """Factors of one side given those of the other; [num_own, channels]."""
     channels = rows.shape[1]
     shared = rows.T @ rows + l2 * torch.eye(channels)
     left = shared.repeat(num_own, 1, 1)

@@ -1,4 +1,4 @@
-"""A model on one batch as PyG's `Explainer` takes it: rows and edges that masks multiply."""
+"""A model on one batch, for PyG's `Explainer`: rows and edges that masks multiply."""
 
 from __future__ import annotations
 
@@ -21,25 +21,23 @@ from raygnn.sampling.batch import Batch, Block, HeteroBlock
 
 
 class MaskedModel(nn.Module):
-    """Called as `model(x, edge_index)`; all types of a batch are one graph of PyG's to it.
+    """Called as `model(x, edge_index)`: all types of a batch become one PyG graph.
 
-    PyG's algorithms multiply x by a mask, and set a mask of the edges on each `MessagePassing` of
-    the model. Encoders of raygnn go over blocks, so they read the mask from one such module here:
-    before each layer, every edge of its block gets a row of its own, the source's times the mask.
-    An edge has one mask, whichever layers it is in. Self-edges of the graph have none, as
-    attention replaces them by its own.
+    PyG's algorithms multiply x by a mask, and set an edge mask on each `MessagePassing` of the
+    model. raygnn's encoders read blocks, so they take the mask from one such module here: before
+    each layer, every edge of its block gets its own row, the source's times the mask. An edge has
+    one mask in all layers. Self-edges of the graph have none, because attention replaces them.
 
     Attributes:
-        x: [num_nodes, num_elements] of all node types one after the other, block by block: the
-            elements of a type are 0 in the rows of others. Of categories, their embeddings.
-        edge_index: int64 [2, num_edges] of all edge types one after the other, rows of x.
-        rows, elements: by node type, its rows of x and its columns.
-        edges: by edge type, its columns of `edge_index`.
-
+        x: [num_nodes, num_elements], block-diagonal over node types: a type's elements are 0 in the
+            rows of others. Categories are embedded.
+        edge_index: int64 [2, num_edges], concatenated over edge types, with rows of x.
+        rows, elements: rows and columns of x, by node type.
+        edges: columns of `edge_index`, by edge type.
     Args:
         model: with an `encoder`, in evaluation mode.
-        batch: of one seed.
-        head: makes of what the encoder gives, by node type, [1, num_outputs] to explain.
+        batch: a batch of one seed.
+        head: computes the explained [1, num_outputs] from the encoder's output by node type.
     Raises:
         ConfigError: the model reads neither features nor edges.
     """
@@ -77,7 +75,6 @@ class MaskedModel(nn.Module):
         self.eval()  # `Explainer` brings back the mode that it finds
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Output of the head for the seed."""
         encoder: GraphEncoder = self.model.encoder
         rows = {
             name: x[_slice(self.rows[name]), _slice(elements)]
@@ -88,7 +85,7 @@ class MaskedModel(nn.Module):
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """While it lasts, parameters have no gradients; nothing of the masks stays."""
+        """Context without gradients of parameters, which removes the masks at its end."""
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         for parameter in parameters:
             parameter.requires_grad_(False)
@@ -135,7 +132,7 @@ class MaskedModel(nn.Module):
                 handle.remove()
 
     def _with_masked_edges(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A row for each edge behind the rows of a layer's sources, for all blocks of the layer."""
+        """Adds a row per edge after a layer's source rows, for all blocks of the layer."""
         ones = self.x.new_ones(self.edge_index.shape[1], 1)
         mask = self._mask.explain_message(ones, None)
         x, block, *others = inputs
@@ -155,16 +152,14 @@ class MaskedModel(nn.Module):
 
 
 class _EdgeMask(OverBlocks, MessagePassing):
-    """Holds the mask of all edges that PyG sets."""
+    pass
 
 
 def _expanded(
     x: Mapping[str, Tensor], block: HeteroBlock, masks: Mapping[EdgeType, Tensor]
 ) -> tuple[dict[str, Tensor], HeteroBlock]:
-    """The rows that a layer reads with one more for each edge, and its blocks with these sources.
-
-    Args:
-        masks: [num_edges of the batch, 1]; a block has the first of the edges.
+    """A layer's rows with one more per edge, and its blocks with these as sources. `masks`:
+    [num_edges of the batch, 1]; a block has the first edges.
     """
     origins = {name: [torch.arange(len(rows), device=rows.device)] for name, rows in x.items()}
     factors = {name: [rows.new_ones(len(rows), 1)] for name, rows in x.items()}

@@ -25,17 +25,16 @@ _ROW_DROPOUT = 0.1
 class EmbeddingTable(nn.Module):
     """A learned row per node of a type.
 
-    Rows start with unit length on average. A table that is built within `rows_shared` holds the
-    rows of a share, which start as those of the whole table do, and is read where rows are lent.
+    Rows start with unit length on average. A table built within `rows_shared` has the rows of one
+    share, which start like those of the complete table. Other rows are read through `lent`.
 
     Args:
         num_nodes: nodes of the type in the whole graph.
         channels: width of a row.
-        sparse: gives sparse gradients, of the rows that were read only. They need an optimizer that
-            takes them, as SparseAdam or SGD without momentum.
+        sparse: gradients are sparse and contain only the rows read. The optimizer must support
+            them, such as SparseAdam or SGD without momentum.
     Attributes:
-        num_nodes: nodes of the type in the whole graph.
-        share: which rows it holds; None holds all.
+        share: the stored rows; None stores all.
     Raises:
         ConfigError: a number is less than 1.
     """
@@ -57,16 +56,11 @@ class EmbeddingTable(nn.Module):
 
     @property
     def sparse(self) -> bool:
-        """Whether gradients are sparse."""
         return self.rows.sparse
 
     @contextmanager
     def lent(self, rows_of: RowSource) -> Iterator[None]:
-        """While it lasts, rows are read from elsewhere.
-
-        Args:
-            rows_of: gives the rows of int64 [num_nodes] dense ids.
-        """
+        """Context in which rows come from `rows_of`, a function of int64 [num_nodes] dense ids."""
         self._lent = rows_of
         try:
             yield
@@ -74,14 +68,10 @@ class EmbeddingTable(nn.Module):
             self._lent = None
 
     def forward(self, n_id: Tensor) -> Tensor:
-        """Looks up rows.
+        """Looks up rows, [num_nodes, channels], of int64 [num_nodes] dense ids.
 
-        Args:
-            n_id: int64 [num_nodes], dense ids in the whole graph.
-        Returns:
-            [num_nodes, channels].
         Raises:
-            ConfigError: it holds a share of the rows, and none are lent.
+            ConfigError: the table has a share of the rows, and no others are lent.
         """
         if self._lent is not None:
             return self._lent(n_id)
@@ -98,9 +88,10 @@ class EmbeddingTable(nn.Module):
 
 @torch.no_grad()
 def _draw_share(held: Tensor, num_rows: int, share: RowShare, std: float) -> None:
-    """Fills a share of a table with the normal numbers that the whole of it would begin with.
+    """Fills a share with the normal numbers that the complete table would start with.
 
-    torch draws 16 numbers at a time, and fewer in another way: only a last piece may be ragged.
+    torch draws 16 numbers at a time and the rest differently, so only the last piece may have a
+    remainder.
     """
     channels, place = held.shape[1], 0
     blocks = share.blocks(num_rows)
@@ -115,11 +106,11 @@ def _draw_share(held: Tensor, num_rows: int, share: RowShare, std: float) -> Non
 
 
 class NodeInputs(nn.Module):
-    """Gives the nodes of every type rows of one width.
+    """Maps the nodes of every type to rows of one width.
 
     Args:
         in_channels: width of the features, by node type.
-        num_nodes: nodes in the whole graph, by node type; types without features get an
+        num_nodes: nodes in the whole graph, by node type. Types without features get an
             `EmbeddingTable` of that size.
         channels: width of the rows.
         sparse: see `EmbeddingTable`.
@@ -150,15 +141,13 @@ class NodeInputs(nn.Module):
         )
 
     def forward(self, x: Mapping[str, Features]) -> dict[str, Tensor]:
-        """Projects features and looks up ids.
+        """Projects features and looks up ids: [num_nodes, channels] for every node type.
 
         Args:
-            x: by node type, [num_nodes, in_channels] features, also sparse ones, or int64
-                [num_nodes] dense ids of a type with a table. A type may be left out.
-        Returns:
-            By node type, [num_nodes, channels], of all types.
+            x: by node type, [num_nodes, in_channels] features, also sparse, or int64 [num_nodes]
+                dense ids of a type with a table. Types may be missing.
         Raises:
-            DataError: a type has what does not fit.
+            DataError: the input does not fit its type.
         """
         return {name: formed(rows) for name, rows in self.unformed(x).items()}
 
@@ -206,13 +195,13 @@ class NodeInputs(nn.Module):
 
 
 class NodeRows(nn.Module):
-    """Learned rows of nodes that are added to what an encoder gives.
+    """Learned rows of nodes that are added to an encoder's output.
 
-    In training a tenth of the nodes, drawn at random, have none, so that the model can predict
-    nodes without rows.
+    In training, a random tenth of the nodes has none, so that the model can predict nodes without
+    rows.
 
     Args:
-        num_nodes: nodes that have rows, by node type; nodes with larger ids have none.
+        num_nodes: nodes with rows, by node type; nodes with larger ids have none.
         channels: width of a row.
         sparse: gradients of rows are sparse.
     """
@@ -227,11 +216,10 @@ class NodeRows(nn.Module):
         self._forgotten: set[str] = set()
 
     def forget(self, name: str) -> None:
-        """Reads no row of a type from now on: the graph has other nodes."""
+        """Ignores the rows of a type from now on, because the graph has other nodes."""
         self._forgotten.add(name)
 
     def forward(self, name: str, n_id: Tensor) -> Tensor:
-        """[num_nodes, channels] of int64 [num_nodes] dense ids."""
         table = self.tables[name]
         assert isinstance(table, EmbeddingTable)
         has_row = n_id < (0 if name in self._forgotten else table.num_nodes)
@@ -247,10 +235,9 @@ BLOCK_ROWS = 1024
 
 @dataclass(frozen=True)
 class RowShare:
-    """The rows of one rank: of w ranks, rank r holds the blocks r, r + w, r + 2 w, ...
+    """The rows of one rank: of w ranks, rank r stores the blocks r, r + w, r + 2 w, ...
 
-    The blocks of a rank lie one after the other, so a row has a place among those that its owner
-    holds.
+    A rank's blocks are concatenated, so a row has a position among its owner's rows.
     """
 
     rank: int
@@ -265,20 +252,18 @@ class RowShare:
         ]
 
     def own_blocks(self, num_rows: int) -> list[tuple[int, int]]:
-        """(first, last + 1) row of each block of this rank."""
         return self.blocks(num_rows)[self.rank :: self.world_size]
 
     def num_held(self, num_rows: int) -> int:
-        """Rows that this rank holds of a table of `num_rows`."""
         return sum(last - first for first, last in self.own_blocks(num_rows))
 
     def ids(self, num_rows: int) -> Tensor:
-        """int64 [num_held], the rows that this rank holds, by their places."""
+        """int64 [num_held], ids of this rank's rows, by position."""
         none = torch.empty(0, dtype=torch.int64)
         return torch.cat([none, *(torch.arange(*block) for block in self.own_blocks(num_rows))])
 
     def owner(self, ids: Tensor) -> Tensor:
-        """Rank that holds each row; int64 like `ids`."""
+        """Rank that stores each row; int64 like `ids`."""
         return ids.div(self.block_rows, rounding_mode="floor") % self.world_size
 
     def place(self, ids: Tensor) -> Tensor:
@@ -293,7 +278,7 @@ _built: RowShare | None = None
 
 @contextmanager
 def rows_shared(share: RowShare | None) -> Iterator[None]:
-    """While it lasts, tables that are built hold the rows of a share; None builds them whole."""
+    """Context in which new tables store the rows of a share; None stores all."""
     global _built
     before, _built = _built, share
     try:
@@ -303,5 +288,4 @@ def rows_shared(share: RowShare | None) -> Iterator[None]:
 
 
 def share_of_built() -> RowShare | None:
-    """The share of rows that new tables hold, set by `rows_shared`."""
     return _built

@@ -1,4 +1,4 @@
-"""Relative times and counts as inputs: how old a row is, how many edges it has, and how recent."""
+"""Relative times and counts as inputs: age of a row, number of edges, and their age."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ AGE_CHANNELS = 1 + 2 * _NUM_WAVES
 
 
 def encode_age(age: Tensor, span: float) -> Tensor:
-    """Encodes ages so that days and years can both be told apart.
+    """Encodes ages so that both days and years can be distinguished.
 
     With u = log(1 + age / scale) / log(1 + span / scale) and scale = span / 1000, the columns are
-    2u - 1 and the sine and cosine of u at geometrically spaced frequencies.
+    2u - 1, and the sine and cosine of u at geometrically spaced frequencies.
 
     Args:
         age: [num_rows], seed time minus row time. Negative ages count as 0.
         span: time between the first row of a type and the end of training.
     Returns:
         float32 [num_rows, AGE_CHANNELS].
+
     Source: the temporal encoder of RelBench, arXiv:2407.20060.
     """
     u = torch.log1p(age.float().clamp(min=0) / (span * _FINEST)) / math.log1p(1 / _FINEST)
@@ -40,16 +41,16 @@ def encode_age(age: Tensor, span: float) -> Tensor:
 class RelativeTime:
     """Columns of time and counts that are appended to the features of each node.
 
-    A node has the encoding of its own age, if its type has times. For each edge type into it, it
-    has the logarithm of the number of edges up to the seed's time and, if the edge type has times,
-    the age of the latest sampled edge and the mean encoding of the sampled edges' ages. A node of
-    the last hop takes no edges, so these are 0 there.
+    They encode the node's own age, if its type has times, and for each edge type into it the
+    logarithm of the number of edges until the seed's time. If the edge type has times, also the age
+    of the latest sampled edge and the mean encoding of the sampled edges' ages. Nodes of the last
+    hop sample no edges, so these are 0 there.
 
     Args:
         span: see `encode_age`.
-        node_types: those that get columns.
+        node_types: types that get columns.
         timed_nodes: node types with times.
-        edge_types: those that messages pass along.
+        edge_types: message types.
         timed_edges: edge types with times.
     """
 
@@ -60,7 +61,6 @@ class RelativeTime:
     timed_edges: frozenset[EdgeType]
 
     def channels(self, node_type: str) -> int:
-        """Number of columns of a node type."""
         width = AGE_CHANNELS if node_type in self.timed_nodes else 0
         into = [t for t in self.edge_types if t[2] == node_type]
         return width + sum(self._width(edge_type) for edge_type in into)
@@ -69,7 +69,6 @@ class RelativeTime:
         return 2 + AGE_CHANNELS if edge_type in self.timed_edges else 1
 
     def columns(self, batch: Batch, node_type: str) -> Tensor:
-        """float32 [num_nodes, channels] for the nodes of a batch."""
         nodes = batch.nodes[node_type]
         assert nodes.seed_time is not None
         num_nodes = len(nodes.n_id)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class RGCNLayer(nn.Module):
     """PyG's `RGCNConv` over destination-sorted blocks: W_0 x_i + b + sum_r mean_j W_r x_j.
 
-    W_0 and b are shared by all node types. With `num_bases` each W_r is a combination of that many
+    All node types share W_0 and b. With `num_bases`, each W_r is a combination of that many
     matrices.
 
     Attributes:
@@ -50,7 +50,6 @@ class RGCNLayer(nn.Module):
             nn.init.xavier_uniform_(matrix)
 
     def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
-        """Returns [num_dst, channels] by node type."""
         weight: Tensor = self.weight
         if self.comp is not None:
             weight = torch.einsum("rb,bio->rio", self.comp, weight)
@@ -83,10 +82,10 @@ def _messages(
 ) -> tuple[Tensor, Tensor]:
     """W_r times the mean of the neighbors along r, for each pair of r and a node with neighbors.
 
-    With hundreds of edge types most pairs have none, so nothing is held or multiplied for them.
+    With hundreds of edge types most pairs have no neighbors, and are neither stored nor multiplied.
 
     Args:
-        blocks: edge type's number, what its sources are offset by in x, and its edges.
+        blocks: number of the edge type, offset of its sources in x, and its edges.
     Returns:
         [num_pairs, channels], and int64 [num_pairs], the node of each.
     """
@@ -116,7 +115,7 @@ class RGCNOptions(HeteroOptions):
     """Options shared by all encoders, plus:
 
     Attributes:
-        num_bases: shares that many matrices between the edge types; None gives each its own.
+        num_bases: number of matrices shared by the edge types; None gives each its own.
     """
 
     num_bases: PositiveInt | None = None

@@ -1,9 +1,9 @@
 """Reductions over the in-edges of each destination, without a tensor of messages.
 
 PyG gathers a message per edge, [num_edges, channels], and scatters the messages into the
-destinations. Here a destination's rows are reduced where they lie (a sum through `embedding_bag`),
-and the backward pass of a sum is the same sum over the transposed edges. Every sum has one order,
-so results are bit-identical from run to run with any number of threads.
+destinations. Here sources are reduced directly (a sum with `embedding_bag`), and the backward pass
+of a sum is the same sum over the transposed edges. Every sum has one order, so results are
+bit-identical from run to run with any number of threads.
 """
 
 from __future__ import annotations
@@ -31,40 +31,37 @@ _EDGE_COST = 15
 
 
 def segment_sum(x: Tensor, adjacency: Adjacency, edge_weight: Tensor | None = None) -> Tensor:
-    """Sums the sources' rows into their destinations.
+    """Sums source rows into their destinations: [num_dst, channels]; 0 without edges.
 
     Args:
         x: [num_src, channels].
-        edge_weight: [num_edges], a factor on each edge's row; data, it gets no gradient.
-    Returns:
-        [num_dst, channels]; zeros where a destination has no edge.
+        edge_weight: [num_edges], a factor on each edge's row. Gets no gradient.
     """
     return apply_eagerly(_SegmentSum, x, adjacency, edge_weight)
 
 
 def segment_sum_and_rows(x: Tensor, adjacency: Adjacency) -> tuple[Tensor, Tensor]:
-    """Sums the sources' rows, and gives the destinations their own, the first of the sources'.
+    """Sums source rows, and returns the destinations' own rows, which are the first sources.
 
-    The same as `segment_sum(x, adjacency), x[:num_dst]`, but for the backward pass: that of a slice
-    makes a second gradient of all sources, mostly zeros, and adds the two.
+    Equals `segment_sum(x, adjacency), x[:num_dst]`, without a slice's backward pass, which
+    allocates and adds a second gradient of all sources, mostly zeros.
     """
     sums, rows = apply_eagerly(_SegmentSumAndRows, x, adjacency)
     return sums, rows
 
 
 def segment_mean(x: Tensor, adjacency: Adjacency) -> Tensor:
-    """Averages the sources' rows per destination; zeros where a destination has no edge."""
+    """Averages source rows per destination; 0 without edges."""
     return mean_of(segment_sum(x, adjacency), adjacency)
 
 
 def mean_of(sums: Tensor, adjacency: Adjacency) -> Tensor:
-    """Divides sums over in-edges by their number; [num_dst, channels]."""
     count = adjacency.num_in_edges.clamp(min=1).to(sums.dtype)
     return sums / count.unsqueeze(-1)
 
 
 def segment_max(x: Tensor, adjacency: Adjacency) -> Tensor:
-    """Takes the largest entry per destination and channel; zeros where it has no edge.
+    """Largest entry per destination and channel; 0 without edges.
 
     Equal largest entries share the gradient equally, as in PyG.
     """
@@ -72,14 +69,11 @@ def segment_max(x: Tensor, adjacency: Adjacency) -> Tensor:
 
 
 def scale_sampled(neighbor_sum: Tensor, block: Block) -> Tensor:
-    """Scales each destination's sum over its sampled in-edges by (in-degree / in-edges sampled).
+    """Scales each destination's sum, [num_dst, channels], by (in-degree / in-edges sampled).
 
-    Uniform sampling, with or without replacement, takes each in-edge equally often, so the expected
-    value of the scaled sum is the sum over all in-edges. Where all were taken the factor is 1.
-    Draws by weight take some more often, and the others make up for links that a batch leaves out.
-
-    Args:
-        neighbor_sum: [num_dst, channels].
+    Uniform sampling takes each in-edge equally often, so the expected value is the sum over all
+    in-edges. The factor is 1 if all were taken. Weighted draws take some edges more often, and the
+    others stand in for links excluded from a batch.
     """
     num_sampled = (block.dst_ptr[1:] - block.dst_ptr[:-1]).clamp(min=1)
     dtype = torch.promote_types(neighbor_sum.dtype, torch.float32)
@@ -90,14 +84,14 @@ def scale_sampled(neighbor_sum: Tensor, block: Block) -> Tensor:
 def transform_first(
     block: Block | Adjacency, in_channels: int, out_channels: int, heads: int = 1
 ) -> bool:
-    """Whether A (x W) takes less time than (A x) W, the same up to rounding.
+    """Whether A (x W) is faster than (A x) W, which are equal up to rounding.
 
-    The first sums narrower rows where W narrows them, the second multiplies fewer: those of
-    the destinations, not those of all sources.
+    The first sums narrower rows if W narrows them. The second multiplies fewer rows: destinations
+    instead of sources.
 
     Args:
         out_channels: of all heads together.
-        heads: of attention; each has an A of its own, which the second applies to whole rows.
+        heads: attention heads. Each has its own A, which the second form applies to complete rows.
     """
     weights = in_channels * out_channels
     first = block.num_src * weights + _EDGE_COST * block.num_edges * out_channels
@@ -106,11 +100,7 @@ def transform_first(
 
 
 def bag_sum(rows: Tensor, index: Tensor, ptr: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Sums `rows[index[ptr[i]:ptr[i + 1]]]` for each i, times `weight` by edge; no gradient.
-
-    Returns:
-        [len(ptr) - 1, channels].
-    """
+    """Sums `rows[index[ptr[i]:ptr[i + 1]]]`, times `weight` by edge, for each i. No gradient."""
     if weight is not None:
         weight = weight.detach().to(rows.dtype).contiguous()
     out: Tensor = torch.embedding_bag(
@@ -120,18 +110,19 @@ def bag_sum(rows: Tensor, index: Tensor, ptr: Tensor, weight: Tensor | None = No
 
 
 def row_sum(rows: Tensor, ptr: Tensor) -> Tensor:
-    """Sums `rows[ptr[i]:ptr[i + 1]]` for each i; no gradient."""
+    """Sums `rows[ptr[i]:ptr[i + 1]]` for each i. No gradient."""
     return bag_sum(rows, torch.arange(rows.shape[0], device=rows.device), ptr)
 
 
 def segment_chunks(ptr: Tensor, num_edges: int) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Cuts segments of edges into consecutive chunks that fit a CPU cache; one on other devices.
+    """Divides segments of edges into consecutive chunks that fit a CPU cache; one chunk on other
+    devices.
 
     Args:
-        ptr: int64 [num_segments + 1], where each segment's edges begin: from 0 to num_edges.
+        ptr: int64 [num_segments + 1], start of each segment's edges, from 0 to num_edges.
     Yields:
-        The segments, their edges, and `ptr` of these segments counted from their first edge. Every
-        segment is in one chunk, those without edges too.
+        The segments, their edges, and `ptr` of the segments counted from their first edge. Every
+        segment is in one chunk, also without edges.
     """
     if ptr.device.type != "cpu":
         yield slice(0, ptr.numel() - 1), slice(0, num_edges), ptr
@@ -145,17 +136,17 @@ def segment_chunks(ptr: Tensor, num_edges: int) -> Iterator[tuple[slice, slice, 
 
 
 def apply_eagerly(function: type[Function], *args: Any) -> Tensor:
-    """Applies an autograd function over edges, in compiled models too as it is."""
+    """Applies an autograd function over edges, uncompiled also in compiled models."""
     out: Tensor = _apply(function, args)
     return out
 
 
 def break_graphs() -> None:
-    """Lets torch.compile break its graphs at `apply_eagerly`; called before it compiles.
+    """Lets torch.compile break its graphs at `apply_eagerly`. Call it before compiling.
 
-    The functions are single kernels, and the size of the transpose in their backward passes depends
-    on data: torch traced into them only to give up at points that differed from batch to
-    batch and from one Python to the next, and sometimes by an error.
+    The functions are single kernels, and the transpose in their backward passes has a size that
+    depends on data. torch would trace into them and give up at points that vary between batches and
+    Python versions, sometimes with an error.
     """
     global _apply
     _apply = torch.compiler.disable(_applied)

@@ -1,8 +1,7 @@
-"""Linear maps of the rows that an encoder reads: dense, sparse, or mapped by the layer itself.
+"""Linear maps of encoder inputs: dense, sparse, or mapped by the layer itself.
 
-A linear map of a sparse row is the sum of the weights of its columns, times its values: a sum over
-neighbors, with columns in their place. So it runs through `bag_sum`, and so does its gradient, in
-an order that does not depend on the number of threads.
+A linear map of a sparse row is a weighted sum of weight columns, like a sum over neighbors. So it
+and its gradient use `bag_sum`, in an order that does not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Features = Tensor | SparseFeatures
 
 
 def apply_linear(module: nn.Module, x: Features) -> Tensor:
-    """Applies a linear layer, torch's or PyG's: [num_rows, in_channels] to [.., out_channels]."""
+    """Applies torch's or PyG's linear layer: [num_rows, in_channels] to [.., out_channels]."""
     if isinstance(x, Tensor):
         out: Tensor = module(x)
         return out
@@ -33,15 +32,12 @@ def apply_linear(module: nn.Module, x: Features) -> Tensor:
 
 
 def linear(x: Features, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear`, also of sparse rows, without making them dense.
-
-    Autocast holds for these too.
+    """`torch.nn.functional.linear`, also for sparse rows without densifying them, and under
+    autocast.
 
     Args:
         weight: [out_channels, in_channels].
         bias: [out_channels].
-    Returns:
-        [num_rows, out_channels].
     """
     if isinstance(x, Tensor):
         return functional.linear(x, weight, bias)
@@ -53,7 +49,7 @@ def linear(x: Features, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def dropout(x: Features, rate: float, training: bool) -> Features:
-    """Dropout of elements; those that a sparse row does not hold are 0 with it and without."""
+    """Dropout of elements. Elements that a sparse row does not store stay 0."""
     if isinstance(x, Tensor):
         return functional.dropout(x, rate, training)
     if not training or rate == 0:
@@ -62,7 +58,7 @@ def dropout(x: Features, rate: float, training: bool) -> Features:
 
 
 def dense(x: Features, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The rows with all of their zeros; those of sparse rows are of the type."""
+    """Dense rows; sparse rows become `dtype`."""
     return x if isinstance(x, Tensor) else x.to_dense().to(dtype)
 
 
@@ -82,13 +78,13 @@ class _SparseLinear(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class ProjectedRows:
-    """The rows W x + b of features x, where x is no wider than they are.
+    """Rows W x + b that are not computed yet, with features x no wider than the rows.
 
     A layer that multiplies its input can multiply W by its own weights instead of all rows by W,
-    and forms only the rows that it reads as they are.
+    and compute only the rows that it reads unchanged.
 
     Attributes:
-        features: [num_rows, in_channels], in the type of the weights.
+        features: [num_rows, in_channels], in the dtype of the weights.
         lin: W and b.
     """
 
@@ -103,7 +99,6 @@ class ProjectedRows:
 
 
 def formed(rows: Tensor | ProjectedRows) -> Tensor:
-    """The rows as a tensor, [num_rows, channels]."""
     if isinstance(rows, Tensor):
         return rows
     return functional.linear(rows.features, rows.lin.weight, rows.lin.bias)
@@ -112,7 +107,7 @@ def formed(rows: Tensor | ProjectedRows) -> Tensor:
 def mapped_from(
     rows: Tensor | ProjectedRows, weight: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gives x, A, a for which `linear(x, A, a)` is `linear(rows, weight, bias)`.
+    """Returns x, A, a such that `linear(x, A, a)` is `linear(rows, weight, bias)`.
 
     Args:
         weight: [out_channels, channels].

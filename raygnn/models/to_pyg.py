@@ -1,4 +1,4 @@
-"""An encoder as PyG's own model of the same kind, with a copy of the weights."""
+"""Converts an encoder to PyG's own model, with a copy of the weights."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def to_pyg(
     *,
     after_interactions: bool = False,
 ) -> nn.Module:
-    """PyG's `GCN`, `GraphSAGE`, `GAT`, `GIN`, `MLP` or `LightGCN`, or the module that is wrapped.
+    """PyG's `GCN`, `GraphSAGE`, `GAT`, `GIN`, `MLP` or `LightGCN`, or the wrapped module.
 
-    The outputs are equal in evaluation mode on graphs without self-edges. `MLP` takes features
-    alone; `LightGCN` numbers the nodes of all types in the order of `node_types`, and its
-    `get_embedding` gives them all.
+    Outputs are equal in evaluation mode on graphs without self-edges. `MLP` takes only features.
+    `LightGCN` numbers the nodes of all types in the order of `node_types`, and its `get_embedding`
+    returns them all.
 
     Args:
-        name: of the model in the config.
-        edge_inputs: what it reads of edges: `edge_attr`, `edge_weight`.
-        after_interactions: the module takes what `encoder.interactions` give; else an encoder that
-            has such is refused.
+        name: the model's name in the config.
+        edge_inputs: edge inputs it reads: `edge_attr`, `edge_weight`.
+        after_interactions: the module takes the output of `encoder.interactions`. Otherwise, an
+            encoder with interactions is refused.
     Raises:
-        ConfigError: PyG has no model that computes the same.
+        ConfigError: PyG has no equivalent model.
     """
     module = encoder.module
     make = _MAKERS.get(type(module))

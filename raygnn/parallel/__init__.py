@@ -1,1 +1,1 @@
-"""`scaling.shard`: optimizer state, or all state, of which each rank holds a part."""
+"""`scaling.shard`: each rank stores a part of the optimizer state, or of all state."""

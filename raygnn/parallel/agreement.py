@@ -17,17 +17,17 @@ Result = TypeVar("Result")
 
 
 def run_and_sync_errors(step: Callable[[], Result], where: str = "setting up") -> Result:
-    """Does what each rank does by itself before they work together, and which may fail on some.
+    """Runs a step that each rank does alone and that may fail on some of them.
 
-    So a mistake of the user's keeps its kind, and with it the exit status, on every rank.
+    A user's mistake keeps its exception type, and with it the exit status, on every rank.
 
     Collective: all ranks must call. The step itself must not.
 
     Args:
         where: completes "Rank 0 failed in ...".
     Raises:
-        RaygnnError: what the step has raised on the first rank where it failed so.
-        TrainingError: it failed otherwise on another rank, as by a mistake in the user's code.
+        RaygnnError: raised by the step on the first rank that failed with one.
+        TrainingError: the step failed otherwise, such as by an error in the user's code.
     """
     result: Result
     problem: BaseException | None = None
@@ -51,10 +51,10 @@ def run_and_sync_errors(step: Callable[[], Result], where: str = "setting up") -
 
 @contextmanager
 def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[None]:
-    """A block that may fail on some ranks: at its end all of them raise, or none.
+    """A block that may fail on some ranks. At its end either all ranks raise, or none.
 
-    Collective: all ranks must call. The block itself must not, or a rank that failed before
-    would be waited for.
+    Collective: all ranks must call. The block itself must not, because others would wait for a
+    failed rank.
 
     Args:
         where: completes "Rank 0 failed in ...".
@@ -73,7 +73,7 @@ def raise_if_any_failed(
     """Raises on every rank if one failed. Collective: all ranks must call.
 
     Raises:
-        TrainingError: or `error`; names the first failed rank and its cause, whose id it keeps.
+        TrainingError: or `error`; names the first failed rank and its cause, with its id.
     """
     texts = collectives.gather_objects(None if failure is None else describe(failure))
     for rank, text in enumerate(texts):
@@ -83,7 +83,7 @@ def raise_if_any_failed(
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line, notes included, secrets not."""
+    """An exception in one line, with notes and without secrets."""
     notes = " ".join(getattr(error, "__notes__", ()))
     text = f"{type(error).__name__}: {error}"
     if notes:
@@ -94,15 +94,12 @@ def describe(error: BaseException) -> str:
 
 @torch.no_grad()
 def broadcast_initial_weights(module: nn.Module, but: Collection[str] = ()) -> None:
-    """Gives every rank the parameters and buffers of rank 0.
-
-    Collective: all ranks must call.
+    """Copies rank 0's parameters and buffers to every rank. Collective: all ranks must call.
 
     Args:
-        but: names of those that differ between ranks.
-
+        but: names of tensors that differ between ranks.
     Raises:
-        TrainingError: a rank has built a model of other names, shapes or dtypes; on all ranks.
+        TrainingError: a rank's model has other names, shapes or dtypes; raised on all ranks.
     """
     if collectives.world_size() == 1:
         return

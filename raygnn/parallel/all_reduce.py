@@ -1,4 +1,4 @@
-"""One flat all-reduce per step, and sparse gradients of embedding tables beside it."""
+"""One flat all-reduce per step, and sparse gradients of embedding tables next to it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class StepTotals:
     """Sums of a step over all ranks and micro-batches.
 
     Attributes:
-        stop: rank 0's clock says so.
+        stop: rank 0's time limit is over.
         interrupted: a rank was asked to stop.
-        ask_host: it is time to ask the host about it.
+        ask_host: it is time to ask the host for notices.
     """
 
     weight: float
@@ -38,11 +38,11 @@ class StepTotals:
 
 @dataclass(frozen=True)
 class UnreadTotals:
-    """The totals of a step where they were summed: reading them waits for the device.
+    """The totals of a step on their device. Reading them waits for it.
 
     Attributes:
         row: [num_totals], in the order of `GradientReducer`.
-        divisor: what the step's gradients are divided by.
+        divisor: divisor of the step's gradients.
     """
 
     row: Tensor
@@ -51,14 +51,14 @@ class UnreadTotals:
 
     @property
     def factor(self) -> Tensor | float:
-        """1 / divisor; 1 where no rank had a share of one."""
+        """1 / divisor; 1 if no rank added to it."""
         if isinstance(self.divisor, Tensor):
             divisor = self.divisor.double()
             return divisor.masked_fill(divisor == 0, 1).reciprocal()
         return 1.0 / self.divisor if self.divisor else 1.0
 
     def read(self, *also: Tensor) -> tuple[StepTotals, list[float]]:
-        """Waits once, for the totals and further numbers beside them."""
+        """Reads the totals and further numbers with one wait."""
         row = torch.cat([self.row.double(), *(x.double().reshape(1) for x in also)]).tolist()
         num_totals = len(row) - len(also)
         return self._describe(row[:num_totals]), row[num_totals:]
@@ -84,10 +84,7 @@ class UnreadTotals:
 
 @dataclass
 class LocalTotals:
-    """This rank's sums of a step.
-
-    Losses and metrics stay on their device until the step is over: reading them waits for it.
-    """
+    """This rank's sums of a step. They stay on the device until its end: reading waits."""
 
     weight: float = 0.0
     divisor: float = 0.0
@@ -126,16 +123,16 @@ class LocalTotals:
 class GradientReducer:
     """Sums gradients and step totals over all ranks in one collective of fixed layout.
 
-    Sparse gradients of embedding tables travel beside it, by row.
+    Sparse gradients of embedding tables travel separately, by row.
 
-    Gradients of a parameter that had no part in a rank's batches count as 0 there, so ranks may
-    hold different numbers of seeds, or none. The buffer's layout never changes, hence neither
-    does the order of summation: a resumed run repeats a straight one bit for bit. The totals
-    travel in the gradients' precision, float32 at least: counts are exact up to 2^24 a step.
+    Parameters without a gradient on a rank count as 0 there, so ranks may have different numbers of
+    seeds, or none. The layout never changes, hence neither does the order of summation: a resumed
+    run repeats an uninterrupted one bit for bit. Totals have the gradients' precision, at least
+    float32: counts are exact up to 2^24 per step.
 
     Args:
-        beside: sums of this rank that travel along; `reduce` leaves those of all ranks in it.
-        tables: those of the module whose rows are sharded; gradients go to the owners of rows.
+        beside: further sums of this rank; `reduce` replaces them by those of all ranks.
+        tables: sharded tables of the module, whose gradients go to the owners of rows.
     """
 
     def __init__(
@@ -163,10 +160,10 @@ class GradientReducer:
         self._sizes = [*(p.numel() for p in self._parameters), self._beside.numel(), num_totals]
 
     def begin_last_backward(self) -> None:
-        """Says that this rank's last backward pass before `reduce` comes next."""
+        """Announces this rank's last backward pass before `reduce`."""
 
     def reduce(self, local: LocalTotals) -> UnreadTotals:
-        """Leaves in every `.grad` the sum over all ranks, and returns the summed totals.
+        """Leaves the sum over all ranks in every `.grad`, and returns the summed totals.
 
         Collective: all ranks must call, once per step.
         """
@@ -182,7 +179,6 @@ class GradientReducer:
         return UnreadTotals(row, local.divisor, self._metric_names)
 
     def scale(self, factor: Tensor | float) -> None:
-        """Multiplies every gradient by one factor."""
         self._sparse.scale(factor)
         weights = [*self._tables.weights.values(), *self._parameters]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
@@ -205,7 +201,6 @@ class GradientReducer:
         return buffer
 
     def _row_of(self, local: LocalTotals, dtype: torch.dtype) -> Tensor:
-        """The totals of this rank, on its device."""
         failed = [0.0] * collectives.world_size()
         failed[collectives.rank()] = float(local.failed)
         sums: list[Tensor | float] = [0.0] * 3
@@ -224,15 +219,13 @@ class GradientReducer:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the host on a device, without a wait for the copy."""
+    """Copies a host tensor to a device without waiting."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def take_gradients(parameters: Sequence[nn.Parameter], buffer: Tensor, *, failed: bool) -> None:
-    """Fills a buffer with gradients one after the other, each freed as it is copied.
-
-    Args:
-        failed: they do not count.
+    """Fills a buffer with gradients, freeing each as it is copied. Those of a `failed` rank count
+    as 0.
     """
     parts = buffer.split([p.numel() for p in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
@@ -244,18 +237,14 @@ def take_gradients(parameters: Sequence[nn.Parameter], buffer: Tensor, *, failed
 
 
 def give_gradients(parameters: Sequence[nn.Parameter], buffer: Tensor) -> None:
-    """Makes a buffer that `take_gradients` has filled the gradients again."""
+    """Makes the buffer of `take_gradients` the gradients again."""
     parts = buffer.split([p.numel() for p in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
         parameter.grad = part.view(parameter.shape).to(parameter.dtype)
 
 
 class SparseGradients:
-    """The parameters of a module whose gradients are sparse, and their sum over ranks.
-
-    Args:
-        but: parameters that are summed otherwise.
-    """
+    """The sparse gradients of a module, except `but`, and their sum over ranks."""
 
     def __init__(self, module: nn.Module, but: Sequence[nn.Parameter] = ()) -> None:
         others = {id(parameter) for parameter in but}
@@ -264,12 +253,9 @@ class SparseGradients:
         self.parameters = [weight for weight in found if id(weight) not in others]
 
     def reduce(self, *, zero: bool) -> None:
-        """Leaves in each `.grad` the coalesced sum over all ranks; none counts as no rows.
+        """Leaves the coalesced sum over all ranks in each `.grad`. No gradient counts as no rows.
 
-        Collective: all ranks must call.
-
-        Args:
-            zero: this rank adds nothing.
+        Collective: all ranks must call. `zero`: this rank adds nothing.
         """
         for parameter in self.parameters:
             if collectives.world_size() == 1 and parameter.grad is not None and not zero:
@@ -281,7 +267,6 @@ class SparseGradients:
             parameter.grad = grad.coalesce()
 
     def scale(self, factor: Tensor | float) -> None:
-        """Multiplies every gradient by one factor."""
         for parameter in self.parameters:
             if parameter.grad is not None:
                 parameter.grad._values().mul_(factor)

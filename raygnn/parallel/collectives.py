@@ -1,7 +1,7 @@
-"""The few collectives that the loops use; each is the identity in a world of one.
+"""The collectives of the loops; each is the identity for one rank.
 
-Each raises LostRankError where another rank died, or did not come within `scaling.timeout_s`, or
-where somebody has ended the process group.
+Each raises LostRankError if another rank died or did not answer within `scaling.timeout_s`, or if
+the process group was destroyed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _held: tuple[int, int] | None = None
 
 @contextmanager
 def group_held() -> Iterator[None]:
-    """While it lasts, rank and number of ranks are those at its start.
+    """Context in which rank and world size keep their initial values.
 
-    Ray destroys the process group of workers that it is about to end, in another thread than theirs
-    and seconds before. A rank that asked torch would find itself alone in the world, rank 0, and go
-    on by itself with its share of the data.
+    Ray destroys the process group of workers from another thread, seconds before it ends them. A
+    rank that asked torch would then find itself rank 0 of 1, and continue with its share of the
+    data.
     """
     global _held
     before, _held = _held, (rank(), world_size())
@@ -49,10 +49,10 @@ def rank() -> int:
 
 
 def communication_device() -> torch.device:
-    """The device whose tensors the process group can carry.
+    """A device whose tensors the process group can send.
 
     Raises:
-        LostRankError: somebody has ended the group.
+        LostRankError: the group was destroyed.
     """
     with _exchange():
         is_nccl = world_size() > 1 and dist.get_backend() == "nccl"
@@ -62,7 +62,7 @@ def communication_device() -> torch.device:
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
-    """Sums a tensor over all ranks, in place where it can.
+    """Sums a tensor over all ranks, in place if possible.
 
     Collective: all ranks must call with equal shapes and dtypes.
     """
@@ -75,9 +75,9 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
 
 
 def start_all_reduce_sum(tensor: Tensor) -> Callable[[], Tensor]:
-    """Begins to sum a tensor over all ranks; what it returns waits for the sum and gives it.
+    """Starts a sum over all ranks, and returns a function that waits for it.
 
-    Collective: all ranks must call with equal shapes and dtypes, and in the same order.
+    Collective: all ranks must call with equal shapes and dtypes, in the same order.
     """
     carried = tensor.to(communication_device())
     with _exchange():
@@ -92,7 +92,7 @@ def start_all_reduce_sum(tensor: Tensor) -> Callable[[], Tensor]:
 
 
 def broadcast(tensor: Tensor) -> Tensor:
-    """Rank 0's values, on every rank, in place where it can.
+    """Copies rank 0's values to every rank, in place if possible.
 
     Collective: all ranks must call with equal shapes and dtypes.
     """
@@ -125,14 +125,9 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def gather_rows(rows: Tensor) -> Tensor:
-    """Concatenates rows that differ in number between ranks, in rank order, on every rank.
+    """Concatenates rows of all ranks, in rank order; their numbers may differ.
 
     Collective: all ranks must call with equal dtypes and trailing shapes.
-
-    Args:
-        rows: [num_rows, ...].
-    Returns:
-        [sum of num_rows, ...] on the device of `rows`.
     """
     if world_size() == 1:
         return rows
@@ -152,15 +147,15 @@ def gather_rows(rows: Tensor) -> Tensor:
 
 
 def exchange_rows(rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[int]]:
-    """Sends each rank some of this rank's rows, and gives what the others sent to it.
+    """Sends rows to each rank, and returns the rows received.
 
     Collective: all ranks must call with equal dtypes and trailing shapes.
 
     Args:
         rows: [sum of counts, ...], those for rank 0 first.
-        counts: of rows for each rank.
+        counts: number of rows for each rank.
     Returns:
-        [num_received, ...] on the device of `rows`, in rank order, and how many came from each.
+        [num_received, ...] on the device of `rows`, in rank order, and the number from each rank.
     """
     if world_size() == 1:
         return rows, list(counts)
@@ -174,7 +169,7 @@ def exchange_rows(rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[int
 
 
 def send_rows(rows: Tensor, counts: Sequence[int], received: Sequence[int]) -> Tensor:
-    """Like `exchange_rows`, if each rank knows how many rows the others send."""
+    """Like `exchange_rows`, if each rank already knows the numbers of rows."""
     if world_size() == 1:
         return rows
     device = communication_device()

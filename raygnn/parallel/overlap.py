@@ -1,4 +1,4 @@
-"""All-reduce of gradients by buckets, while the backward pass computes the others."""
+"""All-reduce of gradients by buckets during the backward pass."""
 
 from __future__ import annotations
 
@@ -25,27 +25,20 @@ _BUCKET_BYTES = 25 << 20
 
 @dataclass
 class _Bucket:
-    """Parameters whose gradients travel together.
-
-    Attributes:
-        waits_for: ids of those that have no gradient of this step yet.
-        arrive: waits for the sum over all ranks; null until the bucket has left.
-    """
-
     parameters: list[nn.Parameter] = field(default_factory=list)
     waits_for: set[int] = field(default_factory=set)
     arrive: Callable[[], Tensor] | None = None
 
 
 class OverlappingReducer(GradientReducer):
-    """Sums gradients bucket by bucket, the first while a backward pass computes the others.
+    """Sums gradients bucket by bucket, while a backward pass computes the others.
 
-    Buckets are cut once, from the last parameter to the first, about as a backward pass finishes
-    their gradients, and leave in this order on every rank. So no rank waits for a collective that
-    another has not begun, whatever parameters its batches have a part in, and sums are made in the
-    same order in each step and after a resume. Only the last backward pass of a rank's step is
-    overlapped; gradients of those before add up in place. What has not left when it is over leaves
-    in `reduce`, on a rank that has failed or has no batch too.
+    Buckets go once from the last parameter to the first, about the order in which a backward pass
+    finishes gradients, and leave in this order on every rank. So no rank waits for a collective
+    that another has not started, whatever parameters its batches use, and sums have the same order
+    in each step and after a resume. Only a rank's last backward pass of a step overlaps; earlier
+    gradients are added in place. Remaining buckets leave in `reduce`, also on a rank that failed or
+    has no batch.
 
     Source: PyTorch Distributed, arXiv:2006.15704, section 3.2.
     """

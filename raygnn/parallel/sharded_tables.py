@@ -1,4 +1,4 @@
-"""Learned rows that are sharded over ranks: fetched for a step, changed by their owners."""
+"""Learned rows that are sharded over ranks: fetched for a step, updated by their owners."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NodeIds = dict[str, Tensor]
 
 
 class ShardedTables:
-    """The tables of a module whose rows are sharded; a module may have none.
+    """The sharded tables of a module, possibly none.
 
-    A step reads rows of many owners, of few nodes. So before the first forward pass of a step each
-    rank asks for the rows of all of its micro-batches at once, after the last backward pass their
-    gradients go back the same way, and the owner, which alone has what the optimizer keeps for a
-    row, changes it. An evaluation may read any row: for it the rows of all ranks lie in a file.
+    A step reads rows of few nodes from many owners. Before its first forward pass, each rank
+    requests the rows of all its micro-batches together. After the last backward pass, gradients
+    return the same way, and the owner, which alone has the optimizer state of a row, updates it. An
+    evaluation may read any row, so all rows are written to a file.
 
     Attributes:
-        names: of their parameters in the module's state.
+        names: names of their parameters in the module's state.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -52,37 +52,34 @@ class ShardedTables:
 
     @property
     def weights(self) -> dict[str, nn.Parameter]:
-        """The rows of each table on this rank, by name."""
         return {name: table.weight for name, table in self._tables.items()}
 
     @property
     def num_rows(self) -> dict[str, int]:
-        """All rows of each table, by name."""
         return {name: table.num_rows for name, table in self._tables.items()}
 
     def share_of(self, name: str) -> RowShare:
-        """Rows of a table that this rank holds."""
         return self._tables[name].share
 
     @property
     def num_elsewhere(self) -> int:
-        """Number of learned parameters that other ranks hold."""
+        """Number of learned parameters on other ranks."""
         return sum(
             (table.num_rows - len(table.weight)) * table.weight.shape[1]
             for table in self._tables.values()
         )
 
     def fetch(self, batches: Sequence[NodeIds]) -> None:
-        """Lends the rows of this rank's micro-batches, until `reduce`.
+        """Lends the rows of this rank's micro-batches until `reduce`.
 
-        Collective: all ranks must call, once per step, one without micro-batches too.
+        Collective: all ranks must call, once per step, also without micro-batches.
         """
         for table in self._tables.values():
             found = [ids[table.node_type] for ids in batches if table.node_type in ids]
             self._lent.enter_context(table.fetched(found))
 
     def reduce(self, *, zero: bool) -> None:
-        """Leaves in `.grad` of this rank's rows the sum over all ranks; takes back what was lent.
+        """Leaves the sum over all ranks in `.grad` of this rank's rows, and takes back lent rows.
 
         Collective: all ranks must call.
         """
@@ -92,14 +89,14 @@ class ShardedTables:
 
     @contextmanager
     def whole(self, scratch: Path) -> Iterator[dict[str, Tensor]]:
-        """While it lasts, every rank reads all rows, which lie in files that the host maps.
+        """Context in which every rank reads all rows, from files that the host maps.
 
         Collective: all ranks must enter it.
 
         Args:
-            scratch: folder on a local disk with room for them.
+            scratch: folder on a local disk with room for the files.
         Yields:
-            The rows by the names of their parameters, float32 [num_nodes, channels].
+            Rows by parameter name, float32 [num_nodes, channels].
         """
         if not self._tables:
             yield {}
@@ -114,12 +111,12 @@ class ShardedTables:
 
 @dataclass(frozen=True)
 class _Fetched:
-    """Rows of a step, and from which rank they are.
+    """Rows of a step and their owners.
 
     Attributes:
-        rows: [num_fetched, channels], by owner; they take the gradients.
-        asked: how many this rank asked each for.
-        places: of the rows that others asked this rank for, by asking rank.
+        rows: [num_fetched, channels], by owner; they receive the gradients.
+        asked: number of rows that this rank requested from each rank.
+        places: positions of rows that others requested from this rank, by rank.
     """
 
     rows: Tensor
@@ -211,7 +208,7 @@ class _ShardedTable:
 
 
 def node_ids(batch: Any) -> NodeIds:
-    """The nodes that a micro-batch reads, by type; of a joint one, those of all of its parts."""
+    """Nodes that a micro-batch reads, by type; in a joint batch, of all its parts."""
     parts = getattr(batch, "batches", {"": batch}).values()
     found: dict[str, list[Tensor]] = {}
     for part in parts:

@@ -1,7 +1,8 @@
-"""`scaling.shard`: tensors of which each rank holds a part, and how checkpoints hold them whole.
+"""`scaling.shard`: tensors of which each rank stores a part, and their complete form in
+checkpoints.
 
-Such a tensor is torch's `DTensor`. Its import takes half a second, so that code which every run
-goes through knows one by its attributes.
+They are torch `DTensor`s. Importing that class takes half a second, so code of every run recognizes
+one by its attributes.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from raygnn.parallel.all_reduce import SparseGradients
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this rank may hold a part only."""
+    """Whether this rank may store only a part."""
     return hasattr(tensor, "full_tensor")
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, or all of it, in the same memory."""
+    """This rank's part of a tensor, or all of it, without a copy."""
     if not is_sharded(tensor):
         return tensor
     part: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
@@ -38,7 +39,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 
 def full(tensor: Tensor) -> Tensor:
-    """The parts of all ranks put together, on every rank. Collective: all ranks must call."""
+    """The complete tensor, on every rank. Collective: all ranks must call."""
     if not is_sharded(tensor):
         return tensor
     together: Tensor = tensor.detach().full_tensor()  # type: ignore[attr-defined]
@@ -46,10 +47,9 @@ def full(tensor: Tensor) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor | None:
-    """The parts of all ranks put together: in host memory on rank 0, None on the others.
+    """The complete tensor in host memory on rank 0, and None on other ranks.
 
-    A tensor that is not sharded is given back as it is, on every rank. Collective: all ranks
-    must call.
+    A tensor that is not sharded is returned unchanged. Collective: all ranks must call.
     """
     if not is_sharded(tensor):
         return tensor
@@ -58,12 +58,11 @@ def whole(tensor: Tensor) -> Tensor | None:
 
 
 def whole_tensors(tensors: dict[str, Tensor]) -> dict[str, Any]:
-    """`whole` of each. Collective: all ranks must call."""
     return {name: whole(tensor) for name, tensor in tensors.items()}
 
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor that is on all ranks, sharded as another one of its shape is; it is copied."""
+    """A sharded copy of a complete tensor that is on all ranks, laid out like another one."""
     if not is_sharded(like):
         return tensor
     from torch.distributed.tensor import distribute_tensor
@@ -74,7 +73,7 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def with_part(like: Tensor, part: Tensor) -> Tensor:
-    """A tensor sharded as another one is, of which this rank holds `part`."""
+    """A tensor sharded like another one, with this rank's `part`."""
     if not is_sharded(like):
         return part
     from torch.distributed.tensor import DTensor
@@ -86,7 +85,7 @@ def with_part(like: Tensor, part: Tensor) -> Tensor:
 
 
 def whole_state(optimizer: Optimizer) -> dict[str, Any]:
-    """The state dict with the parts of all ranks; of what is sharded, None on ranks but 0.
+    """The complete state dict; sharded tensors are None on ranks other than 0.
 
     Collective: all ranks must call.
     """
@@ -99,7 +98,7 @@ def whole_state(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_whole_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Takes back a state dict of all ranks; of weights that are sharded, this rank's part."""
+    """Restores a complete state dict; of sharded weights, this rank's part."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     own = {
         index: {k: _part(v, weights[index]) for k, v in values.items()}
@@ -115,10 +114,7 @@ def _part(value: Any, weight: Tensor) -> Any:
 
 
 def check_shardable(module: nn.Module, shard: str) -> None:
-    """Checks what a config does not tell of a model.
-    Raises:
-        ConfigError: the weights cannot be sharded so.
-    """
+    """Raises a ConfigError if the module's weights cannot be sharded this way."""
     if shard in ("none", "embeddings"):
         return
     named = dict(module.named_parameters())
@@ -141,13 +137,14 @@ def check_shardable(module: nn.Module, shard: str) -> None:
 
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
-    """Changes the weights that are this rank's by an optimizer, and sends them to the others.
+    """An optimizer that updates this rank's weights and sends them to the others.
 
-    Weights are dealt out whole, the largest first. Each is changed as the optimizer alone would, by
-    gradients that all ranks have: results are the same bits.
+    Weights are distributed whole, the largest first. Each is updated as without sharding, from
+    gradients that all ranks have, so results have the same bits.
 
     Args:
-        optimizer: of all weights; it keeps those of this rank.
+        optimizer: an optimizer of all weights; it keeps those of this rank.
+
     Source: ZeRO, stage 1, arXiv:1910.02054, section 5.1.
     """
 
@@ -164,7 +161,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         super().__init__(groups, make, **optimizer.defaults)
 
     def whole_state_dict(self) -> dict[str, Any] | None:
-        """The state of all ranks, as the optimizer alone has it: on rank 0, None on the others.
+        """The complete state, as without sharding, on rank 0; None on others.
 
         Collective: all ranks must call.
         """
@@ -174,7 +171,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes this rank's share of the state of all ranks."""
+        """Restores this rank's share of the complete state."""
         # The base class empties what it is given, and keeps a second copy of what it takes.
         super().load_state_dict({**state_dict, "state": dict(state_dict["state"])})
         self.state.clear()
@@ -187,11 +184,11 @@ class _Holder(nn.Module):
 
 
 class ShardedWeights:
-    """Shares out the weights of a module by FSDP2, and gathers them for a step or an evaluation.
+    """Shards a module's weights with FSDP2, and gathers them for a step or an evaluation.
 
-    FSDP gathers in the hooks of the modules that it is given, where all ranks must meet. Ranks here
-    run different numbers of forward passes, or none, and one that fails must not leave the others
-    in a collective. So FSDP wraps a holder, whose hooks never run, and gathers when it is called.
+    FSDP gathers in hooks of its modules, where all ranks must meet. Here ranks run different
+    numbers of forward passes, or none, and a failed rank must not leave others in a collective. So
+    FSDP wraps a holder whose hooks never run, and gathers when called.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -203,7 +200,7 @@ class ShardedWeights:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """While it lasts, weights and gradients are whole; then both are sharded again.
+        """Context with complete weights and gradients; both are sharded again at its end.
 
         Collective: all ranks must call.
         """

@@ -1,4 +1,4 @@
-"""Rows of all nodes, computed by all ranks, and held once on each host."""
+"""Rows of all nodes, computed by all ranks, and stored once on each host."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from raygnn.parallel.agreement import agreement, raise_if_any_failed
 
 
 class SharedRows:
-    """Cuts the computation of rows among the ranks; a `RowComputation` of `raygnn.models.exact`.
+    """Divides the computation of rows among the ranks; a `RowComputation` of `raygnn.models.exact`.
 
-    Rank r of w computes chunks r, r + w, ... The rows lie in a memory-mapped file that the ranks of
-    a host share, so that what is held for all nodes is in the page cache, once, and may be larger
-    than memory. Between hosts, rows travel as they are computed, a chunk of each rank at a time. No
-    file is left behind: it has no name any more as soon as all have mapped it.
+    Rank r of w computes chunks r, r + w, ... Rows are in a memory-mapped file shared by the ranks
+    of a host, so they are in the page cache once and may exceed memory. Hosts exchange rows as they
+    are computed, a chunk of each rank at a time. The file is deleted as soon as all have mapped it.
 
     Args:
-        folder: on a local disk, where the files are made.
-        host: what tells this rank's host from others.
+        folder: on a local disk, for the files.
+        host: identifies this rank's host.
     """
 
     def __init__(self, folder: Path, host: str | None = None) -> None:
@@ -55,7 +54,7 @@ class SharedRows:
         Args:
             chunks: (first, last + 1) row, in order and without gaps.
             rows_of: computes float32 [last - first, width] on the CPU.
-            what: they are, as progress lines have it: "layer 1 of 2".
+            what: shown as progress, such as "layer 1 of 2".
         Returns:
             float32 [num_rows, width] on the CPU, mapped.
         Raises:
@@ -148,10 +147,10 @@ class SharedRows:
 
 
 def computed_by_all(scratch: Path, is_fp32: bool) -> RowComputation:
-    """Shares the computation of rows among the ranks of a run, where there are several.
+    """Divides the computation of rows among the ranks of a run, if there are several.
 
-    In another precision than fp32 every rank computes all of them for itself: rows are not of one
-    type then. Collective: all ranks must call.
+    With another precision than fp32, every rank computes all rows, because their dtypes vary.
+    Collective: all ranks must call.
     """
     if collectives.world_size() == 1 or not is_fp32:
         return compute_here
