@@ -1,5 +1,3 @@
-"""Neighbor sampling and loading."""
-
 from __future__ import annotations
 
 from raygnn.sampling.batch import Batch, LinkBatch, NodeBatch

@@ -1,4 +1,4 @@
-"""Batches: the sampled nodes and edges by type, and the seeds or links that the loss is on."""
+"""Batches: sampled nodes and edges by type, and the seeds or links of the loss."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class NodeRecord(TensorRecord):
 
     Attributes:
         n_id: int64 [num_nodes], dense ids.
-        num_seeds: distinct seeds of this type; all nodes, where the batch is the whole graph.
-        num_sampled: seeds, then nodes found in each hop; None where the sampler does not count.
-        columns: by name, [num_nodes, ...] features; a type without features is known by its n_id
-            alone. Sparse features stay sparse where the model takes them so.
-        seed: int64 [num_nodes], with disjoint sampling only: the number of the seed whose
-            neighborhood a node is in.
-        seed_time: [num_nodes], with temporal sampling only: the time of the seed whose neighborhood
-            a node is in. A node is there once for each.
-        seed_index: int64 [num_seeds], where the batch is the whole graph, in which nodes keep their
-            order: local ids of the distinct seeds of this type.
+        num_seeds: distinct seeds of this type; all nodes if the batch is the whole graph.
+        num_sampled: number of seeds, then of new nodes per hop; None if the sampler does not count.
+        columns: by name, [num_nodes, ...] features, sparse if the model accepts sparse ones. Types
+            without features have only n_id.
+        seed: int64 [num_nodes], number of the seed whose neighborhood has the node, with disjoint
+            sampling.
+        seed_time: [num_nodes], time of that seed, with temporal sampling. A node appears once per
+            time.
+        seed_index: int64 [num_seeds], local ids of the seeds, if the batch is the whole graph in
+            its own order.
     """
 
     n_id: Tensor
@@ -41,7 +41,7 @@ class NodeRecord(TensorRecord):
 
 
 class EdgeCounts(NamedTuple):
-    """Sizes that follow from the edges of a layer: a device would make the host wait for them.
+    """Edge counts of a layer that a device would make the host wait for.
 
     Attributes:
         num_self_edges: edges from source i to destination i.
@@ -58,16 +58,16 @@ class EdgeRecord(TensorRecord):
 
     Attributes:
         edge_index: int64 [2, num_edges], local ids (source, destination), by ascending destination.
-        dst_ptr: int64 [num_dst + 1], where the edges of each destination begin.
-        e_id: int64 [num_edges], CSC positions; None where the sampler does not say them.
-        num_sampled: edges found in each hop; None where the sampler does not count.
-        dst_degree: float32, edges of the type into each of the first nodes of the destination
-            type: those that took edges, or all if sources are of that type too. Counted in the
-            whole graph along messages; with temporal sampling, without later edges.
-        src_degree: float32 [num_src], likewise, edges out of each node of the source type; None
-            unless the model reads them.
+        dst_ptr: int64 [num_dst + 1], start of each destination's edges.
+        e_id: int64 [num_edges], CSC positions; None if unknown to the sampler.
+        num_sampled: new edges per hop; None if the sampler does not count.
+        dst_degree: float32, in-degrees of the first nodes of the destination type: those that
+            sampled edges, or all if sources have the same type. Counted in the whole graph along
+            messages; with temporal sampling, without later edges.
+        src_degree: float32 [num_src], out-degrees of sources, likewise; None unless the model reads
+            them.
         columns: by name, [num_edges, ...].
-        counts: of the edges up to each hop, in batches for a device; else None.
+        counts: edge counts up to each hop, in batches for a device; else None.
     """
 
     edge_index: Tensor
@@ -82,24 +82,21 @@ class EdgeRecord(TensorRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Block(TensorRecord):
-    """The edges of one layer. Its destinations are the first of its sources.
-
-    Not so in a `HeteroBlock` where the two are of different node types.
+    """The edges of one layer. Destinations are the first sources, unless node types differ.
 
     Attributes:
         edge_index: int64 [2, num_edges], (source, destination), by ascending destination.
         num_src: rows that the layer reads.
         num_dst: rows that the layer writes, at most `num_src`.
-        dst_ptr: int64 [num_dst + 1]: the edges into destination i are `dst_ptr[i]` to
-            `dst_ptr[i + 1]`.
-        dst_degree: float32 [num_dst], edges of the type into each destination, in the whole graph.
-        src_in_degree: float32 [num_src], the same of the sources, if they are of the type of the
-            destinations; else None.
-        src_degree: float32 [num_src], edges of the type out of each source, in the whole graph;
-            None unless the model sets `reads_src_degree`.
+        dst_ptr: int64 [num_dst + 1]: destination i has edges `dst_ptr[i]` to `dst_ptr[i + 1]`.
+        dst_degree: float32 [num_dst], in-degrees of this type in the whole graph.
+        src_in_degree: float32 [num_src], in-degrees of sources, if they have the destinations'
+            type.
+        src_degree: float32 [num_src], out-degrees of this type in the whole graph, if the model
+            sets `reads_src_degree`.
         edge_attr: [num_edges, ...] or None.
         edge_weight: [num_edges] or None.
-        counts: see `EdgeCounts`; None where they are counted when they are asked for.
+        counts: see `EdgeCounts`; None counts on demand.
     """
 
     edge_index: Tensor
@@ -119,7 +116,7 @@ class Block(TensorRecord):
 
     @cached_property
     def derived(self) -> dict[str, Any]:
-        """Results of layers that depend on edges alone, by name; kept with the block."""
+        """Results of layers that depend only on edges, by name, stored with the block."""
         return {}
 
 
@@ -128,8 +125,8 @@ class HeteroBlock(TensorRecord):
     """The edges of one layer, of every edge type. Destinations of a type are its first sources.
 
     Attributes:
-        blocks: by edge type (source type, relation, destination type), those without an edge too.
-            Local ids are positions among the rows of the source and of the destination type.
+        blocks: by edge type (source type, relation, destination type), also without edges. Local
+            ids are positions among the rows of the source and destination types.
         num_src: rows that the layer reads, by node type.
         num_dst: rows that the layer writes, by node type.
     """
@@ -141,17 +138,16 @@ class HeteroBlock(TensorRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Batch(TensorRecord):
-    """A micro-batch: what a model reads of it, whatever the loss is on.
+    """A micro-batch: the inputs of a model, for any loss.
 
     Attributes:
-        index: its number in the epoch, over all ranks.
+        index: number in the epoch, over all ranks.
         input_id: int64 [num_seeds], the seeds as given.
         nodes: by node type.
-        edges: by edge type as messages go: against the edges (`out`), those of (src, rel, dst) are
-            under (dst, rev_rel, src).
-        blocks: of a batch that is computed on again and again; else `blocks_of` makes them.
-        key: what draws for this batch follow from, after those of its sampler; another one in
-            each epoch.
+        edges: by edge type in the direction of messages: against the edges (`out`), edges of (src,
+            rel, dst) are under (dst, rev_rel, src).
+        blocks: stored blocks of a reused batch; otherwise `blocks_of` makes them.
+        key: key of further draws for this batch; differs between epochs.
     """
 
     index: int
@@ -163,7 +159,6 @@ class Batch(TensorRecord):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges of all types."""
         return sum(edges.edge_index.shape[1] for edges in self.edges.values())
 
 
@@ -172,11 +167,11 @@ class NodeBatch(Batch):
     """Seeds of one node type.
 
     Attributes:
-        node_type: of the seeds; `input_id` are dense ids, which may repeat.
+        node_type: type of the seeds; `input_id` are dense ids, which may repeat.
         seed_index: int64 [num_seeds], local ids of the seeds.
-        labels: by name, [num_seeds, ...]; of no other node are labels read.
-        views: the batch without some of its edges, for self-supervised learning; its nodes.
-        drawn: by name, int64, local ids of nodes that were drawn for it.
+        labels: by name, [num_seeds, ...]. Labels of other nodes are not read.
+        views: copies without some edges or nodes, for self-supervised learning.
+        drawn: by name, int64, local ids of further drawn nodes.
     """
 
     node_type: str
@@ -187,7 +182,6 @@ class NodeBatch(Batch):
 
     @property
     def y(self) -> Tensor:
-        """[num_seeds, ...], the labels that the task is about."""
         return self.labels["y"]
 
 
@@ -196,9 +190,9 @@ class EdgeBatch(Batch):
     """Seed edges, and the neighborhoods of their ends without these edges.
 
     Attributes:
-        end_index: int64 [2, num_edges], local ids of sources and targets; `input_id` are positions
-            of the edges.
-        inputs: float32 [num_edges, width], features of the edges themselves; None without any.
+        end_index: int64 [2, num_edges], local ids of sources and targets; `input_id` are edge
+            positions.
+        inputs: float32 [num_edges, width], features of the seed edges; None without any.
         labels: by name, [num_edges, ...].
     """
 
@@ -208,7 +202,6 @@ class EdgeBatch(Batch):
 
     @property
     def y(self) -> Tensor:
-        """[num_edges, ...], the labels that the task is about."""
         return self.labels["y"]
 
 
@@ -218,7 +211,7 @@ class HardNegatives(TensorRecord):
 
     Attributes:
         index, id: int64 [num_hard], local and dense ids.
-        query: int64 [num_hard], which query (`BatchLinks.query`) each belongs to.
+        query: int64 [num_hard], their query (`BatchLinks.query`).
     """
 
     index: Tensor
@@ -228,12 +221,11 @@ class HardNegatives(TensorRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomNodes(TensorRecord):
-    """Nodes that the links of a batch compete with, drawn for all of them.
+    """Random negatives, drawn for all links of a batch.
 
     Attributes:
         index, id: int64 [num_random], local and dense ids.
-        group: int64 [num_random], with temporal sampling: the group of links that each competes
-            with.
+        group: int64 [num_random], their group of links, with temporal sampling.
     """
 
     index: Tensor
@@ -247,7 +239,7 @@ class LogQ(TensorRecord):
 
     Attributes:
         draw_probability: float64 [num_candidates], of one random draw.
-        link_share: float64 [num_candidates], the share of an epoch's links that lead there.
+        link_share: float64 [num_candidates], share of an epoch's links with this target.
     """
 
     draw_probability: Tensor
@@ -259,7 +251,7 @@ class KnownPairs(TensorRecord):
     """Known links of the anchors of a batch.
 
     Attributes:
-        query, id: int64 [num_known], of each the query and the dense id of the target.
+        query, id: int64 [num_known], query and dense id of the target.
     """
 
     query: Tensor
@@ -268,26 +260,26 @@ class KnownPairs(TensorRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLinks(TensorRecord):
-    """The links of a batch, and what they compete with.
+    """The links of a batch, and their candidates.
 
     Attributes:
         position: int64 [num_links], among the links of the split.
         index, id: int64 [2, num_links], local and dense ids (anchor, target).
-        query: int64 [num_links], a number for each anchor of the batch; of several relations or
-            groups, for each anchor with its relation and group.
+        query: int64 [num_links], number of the anchor; with several relations or groups, of the
+            anchor with its relation and group.
         hard: hard negatives.
-        random: random negatives; in evaluation those that `candidate` points at.
-        relation: int64 [num_links], of several relations: which each link is of.
-        group: int64 [num_links], with temporal sampling; links of a group compete with its own
-            candidates only.
-        known: bool [num_links, num_candidates], in training: whether a candidate is a known link
-            of the anchor. Candidates are random negatives, targets of the links where they compete,
-            hard negatives. None where known links may compete.
-        known_pairs: in place of `known`, where candidates come from all batches of a step, or are
-            all nodes.
-        candidate: int64 [num_links, num_negatives], in evaluation: what each link competes with,
-            positions among the random negatives.
-        log_q: of the random negatives and targets, where the loss corrects for it.
+        random: random negatives; in evaluation, the nodes that `candidate` refers to.
+        relation: int64 [num_links], with several relations.
+        group: int64 [num_links], with temporal sampling; links compete only with candidates of
+            their group.
+        known: bool [num_links, num_candidates], in training: the candidate is a known link of the
+            anchor. Candidates are random negatives, targets (if they compete) and hard negatives.
+            None if known links may compete.
+        known_pairs: replaces `known` if candidates are all nodes, or come from all batches of a
+            step.
+        candidate: int64 [num_links, num_negatives], in evaluation: positions of each link's
+            candidates among the random negatives.
+        log_q: of the random negatives and targets, if the loss corrects for it.
     """
 
     position: Tensor
@@ -306,10 +298,8 @@ class BatchLinks(TensorRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkBatch(Batch):
-    """Links and their negatives, in one sampled neighborhood.
-
-    Attributes:
-        links: `input_id` are positions of the seeds among the links, or anchors, of the split.
+    """Links and their negatives, in one sampled neighborhood. `input_id` are positions among the
+    split's links or anchors.
     """
 
     links: BatchLinks

@@ -1,4 +1,4 @@
-"""From a sampled subgraph to the nodes and edges of a batch."""
+"""Builds the nodes and edges of a batch from a sampled subgraph."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from raygnn.sampling.subgraph import SampledSubgraph
 
 
 class BatchAssembler:
-    """Joins sampled nodes and edges with their columns; arrays become tensors without a copy.
+    """Joins sampled nodes and edges with their columns. Arrays become tensors without a copy.
 
     Args:
-        columns: which columns of the nodes a batch has, and under what names.
-        edge_columns: the same of the edges.
+        columns: node columns to read, and their names in the batch.
+        edge_columns: the same for edges.
         src_degrees: whether edges have the out-degrees of their sources.
     Raises:
-        DataError: a column is one that no type of the graph has.
+        DataError: no type of the graph has a column.
     """
 
     def __init__(
@@ -51,16 +51,13 @@ class BatchAssembler:
         self._src_degrees = src_degrees
 
     def nodes(self, subgraph: SampledSubgraph) -> dict[str, NodeRecord]:
-        """The nodes of a batch, with their features."""
         return {node_type: self._nodes(subgraph, node_type) for node_type in subgraph.node}
 
     def edges(self, subgraph: SampledSubgraph) -> dict[EdgeType, EdgeRecord]:
-        """The edges of a batch, with their columns."""
         direction = self._graph.direction
         return {message_type(t, direction): self._edges(subgraph, t) for t in subgraph.edge_index}
 
     def labels(self, node_type: str, seeds: np.ndarray) -> dict[str, Tensor]:
-        """Labels of the seeds, [num_seeds, ...] by name."""
         return self._columns_of(node_type, self._wanted(node_type, labels=True), seeds)
 
     def _nodes(self, subgraph: SampledSubgraph, node_type: str) -> NodeRecord:
@@ -106,7 +103,6 @@ class BatchAssembler:
         return _floats(self._graph.neighbor_degrees(edge_type, neighbors, latest))
 
     def _wanted(self, node_type: str, *, labels: bool) -> dict[str, str]:
-        """The labels among the columns of a node type, or the others."""
         have = self._features.columns(node_type)
         return {
             column: name

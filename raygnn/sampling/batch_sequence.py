@@ -51,29 +51,28 @@ class SequenceOptions(TypedDict):
 
 
 class BatchSequence(ABC, Generic[BatchT]):
-    """Cuts examples into one global sequence of micro-batches, and makes this rank's share of it.
+    """Divides examples into one global sequence of micro-batches, and makes this rank's share.
 
-    Micro-batch i of an epoch is the same for any number of ranks and threads: its examples are
-    places i * batch_size onwards of the epoch's order, its draws follow from (seed, split, epoch,
-    i). Rank r makes the micro-batches r, r + world_size, r + 2 * world_size...
-
-    A subclass says in `build` what the batch of some examples is.
+    Micro-batch i of an epoch is the same for any number of ranks and threads: its examples start at
+    position i * batch_size of the epoch's order, and its draws follow from (seed, split, epoch, i).
+    Rank r makes the micro-batches r, r + world_size, r + 2 * world_size... A subclass implements
+    `build`.
 
     Args:
-        num_examples: what is cut: seeds, or anchors of links.
+        num_examples: number of seeds, or of anchors of links.
         batch_size: examples per micro-batch; the last one of an epoch may have fewer.
-        split: a name; loaders of other names draw otherwise.
-        shuffle: whether the order of examples is another in each epoch; else it is as given.
-        classes: integers [num_examples], with `shuffle`: examples are drawn so that all classes
-            come equally often in an epoch, see `BalancedOrder`. None takes each example once.
-        num_threads: that make batches beside training; 0 makes each when it is asked for. None is
-            three quarters of this worker's share of the cores to a CUDA device. On a CPU it is one,
-            but where training keeps all cores busy: there as many as torch has make
-            `prefetch_batches` while training waits, then training has the cores to itself.
-        prefetch_batches: made ahead, at least one for each thread; None is one, but two where
-            threads take turns with training, and one more in all to a CUDA device.
-        device: where `iterate` leaves the batches. To a CUDA device they are copied ahead, beside
-            what it computes; None, or a CPU, is this host's memory.
+        split: a name; loaders with other names have other draws.
+        shuffle: draws a new order of examples in each epoch.
+        classes: integers [num_examples], with `shuffle`: all classes appear equally often in an
+            epoch, see `BalancedOrder`. None takes each example once.
+        num_threads: threads that make batches during training; 0 makes each on demand. Default with
+            a CUDA device: three quarters of this worker's share of the cores. Default on a CPU:
+            one, unless training keeps all cores busy; then torch's number of threads make
+            `prefetch_batches` while training waits, and training alternates with them.
+        prefetch_batches: batches made ahead, at least one per thread. Default: one, or two if
+            threads alternate with training, plus one in all for a CUDA device.
+        device: destination of batches. Copies to a CUDA device overlap with its computation. None,
+            or a CPU, is host memory.
     Raises:
         ConfigError: a number is out of range.
     """
@@ -118,14 +117,13 @@ class BatchSequence(ABC, Generic[BatchT]):
 
     @property
     def num_batches(self) -> int:
-        """Micro-batches of an epoch over all ranks."""
         return -(-self.num_examples // self.batch_size)
 
     def cut_into(self, num_batches: int, least: int) -> None:
-        """Makes micro-batches smaller, so that an epoch has this many; not yet iterated over.
+        """Makes micro-batches smaller, for this many per epoch. Call before iterating.
 
         Args:
-            least: examples of a micro-batch, unless it had fewer; there are fewer of them then.
+            least: minimum of examples per micro-batch, which may reduce their number.
         """
         even = -(-self.num_examples // num_batches)
         self.batch_size = min(self.batch_size, max(even, least))
@@ -133,14 +131,11 @@ class BatchSequence(ABC, Generic[BatchT]):
     def iterate(
         self, epoch: int, start: int = 0, stop: int | None = None
     ) -> Generator[BatchT, None, None]:
-        """This rank's micro-batches with start <= index < stop, in order; each has its `index`.
+        """This rank's micro-batches with start <= index < stop, in order; None is the end of the
+        epoch.
 
-        Leaving the loop, or closing what is returned, ends its threads.
-
-        Args:
-            stop: None is all of the epoch.
-        Raises:
-            Exception: what a sampler thread raised, with a note that names the batch.
+        Closing the generator ends its threads. Exceptions of sampler threads are raised with a note
+        that names the batch.
         """
         stop = self.num_batches if stop is None else min(stop, self.num_batches)
         first = start + (self.rank - start) % self.world_size
@@ -157,7 +152,7 @@ class BatchSequence(ABC, Generic[BatchT]):
         return batches
 
     def _threads(self) -> tuple[int, bool]:
-        """Number of sampler threads, and whether they take turns with training."""
+        """Number of sampler threads, and whether they alternate with training."""
         if self.num_threads is not None:
             return self.num_threads, False
         num_workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -184,15 +179,13 @@ class BatchSequence(ABC, Generic[BatchT]):
         return batch if self._copies is None else self._copies.begin(self.ready_for_device(batch))
 
     def ready_for_device(self, batch: BatchT) -> BatchT:
-        """The batch with what a device would make the host wait for."""
         return with_counts(batch)
 
     def key(self, epoch: int, index: int) -> BatchKey:
-        """The key of all draws of a micro-batch."""
         return batch_key(self.seed, self.split, epoch, index)
 
     def places(self, epoch: int, index: int) -> np.ndarray:
-        """int64, positions of a micro-batch's examples among all as given."""
+        """int64, positions of a micro-batch's examples among all."""
         start = index * self.batch_size
         stop = min(start + self.batch_size, self.num_examples)
         if not self.shuffle:
@@ -202,7 +195,6 @@ class BatchSequence(ABC, Generic[BatchT]):
         return seed_order(self.num_examples, self.seed, epoch, start, stop)
 
     def close(self) -> None:
-        """Ends all iterations and their threads."""
         for batches in list(self._running):
             batches.close()
 
@@ -221,7 +213,6 @@ class BatchSequence(ABC, Generic[BatchT]):
 def _each(
     change: Callable[[Any], BatchT], items: Generator[Any, None, None]
 ) -> Generator[BatchT, None, None]:
-    """Like `map`; closing it closes the items."""
     with closing(items):
         yield from map(change, items)
 
@@ -250,15 +241,15 @@ def _check_rank(rank: int, world_size: int) -> None:
 
 
 class BalancedOrder:
-    """Gives the places of an epoch to the classes in turn, then shuffles the places.
+    """Assigns the positions of an epoch to the classes in turn, then shuffles the positions.
 
-    An epoch has as many places as there are examples; classes differ by one place at most. The
-    examples of a class come in a permutation, and in another one when each has come once. The next
-    epoch continues where the last ended: no example comes a second time before all others of its
-    class have come. The order is a pure function with random access, like `seed_order`.
+    An epoch has as many positions as examples; classes differ by at most one. Examples of a class
+    come in a permutation, then in another one. The next epoch continues where the last ended, so no
+    example repeats before all others of its class. The order is a pure function with random access,
+    like `seed_order`.
 
     Args:
-        classes: integers [num_examples], the class of each; those that do not occur do not count.
+        classes: integers [num_examples], class of each example.
     """
 
     def __init__(self, classes: np.ndarray, seed: int) -> None:
@@ -271,13 +262,7 @@ class BalancedOrder:
         self._keys = np.array([chain_key(key, label) for label in present.tolist()], np.uint64)
 
     def places(self, epoch: int, start: int, stop: int) -> np.ndarray:
-        """Positions of the examples at places `start` to `stop` of an epoch.
-
-        Args:
-            start: 0 <= start <= stop <= num_examples.
-        Returns:
-            int64 [stop - start], in [0, num_examples); a position may repeat.
-        """
+        """int64 positions of the examples at `start` to `stop` of an epoch. Examples may repeat."""
         num_examples = len(self._members)
         turns = seed_order(num_examples, self._seed, epoch, start, stop)
         positions = np.empty(stop - start, np.int64)

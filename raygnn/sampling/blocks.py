@@ -1,4 +1,4 @@
-"""Per-layer bipartite blocks of a batch, so that nothing is computed that nobody reads."""
+"""Per-layer bipartite blocks of a batch, which contain only rows that a layer reads."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ _NONE = np.empty(0, np.int64)
 
 
 def blocks_of(batch: Batch) -> list[Block]:
-    """The blocks of a batch of one node type and one edge type, in the order of the layers.
+    """Blocks of a batch with one node type and one edge type, in the order of the layers.
 
-    blocks[0], of the first layer, has all edges; blocks[-1] those into the seeds only. They are
+    blocks[0], of the first layer, has all edges; blocks[-1] only those into the seeds. They are
     nested prefixes of the batch's edge lists and share its tensors.
 
     Raises:
-        DataError: the batch is of a sampler that does not count its hops.
+        DataError: the batch's sampler does not count its hops.
     """
     ((edge_type, _),) = batch.edges.items()
     return [block.blocks[edge_type] for block in hetero_blocks_of(batch)]
 
 
 def hetero_blocks_of(batch: Batch) -> list[HeteroBlock]:
-    """The blocks of a batch of any types; see `blocks_of`."""
     if batch.blocks is not None:
         return list(batch.blocks)
     nodes = {t: _up_to_each_hop(nodes.num_sampled) for t, nodes in batch.nodes.items()}
@@ -86,9 +85,9 @@ def _block(
 
 
 def with_counts(batch: BatchT) -> BatchT:
-    """The batch with all sizes that layers need, so that no layer waits for a device to count them.
+    """Adds all sizes that layers need, so that no layer waits for a device to count them.
 
-    A batch of a sampler that does not count its hops stays as it is.
+    Batches whose sampler does not count hops are returned unchanged.
     """
     if isinstance(batch, NodeBatch) and batch.views:
         batch = replace(batch, views=tuple(with_counts(view) for view in batch.views))

@@ -27,15 +27,15 @@ from raygnn.sampling.subgraph import SampleRequest
 
 @dataclass(frozen=True, kw_only=True)
 class EdgePlan:
-    """The edges to cut into batches, and the columns that a batch contains.
+    """Edges to divide into batches, and the columns of a batch.
 
     Attributes:
         edges: all edges of the type.
-        seeds: int64 [num_seeds], positions of those that are cut into batches.
-        reverse_types: edge types of the graph and their reverses, either way round.
-        inputs: feature columns of the edges' type, which are concatenated.
+        seeds: int64 [num_seeds], positions of the seed edges.
+        reverse_types: edge types of the graph and their reverses, in either order.
+        inputs: feature columns of the edge type, which are concatenated.
         labels: by name, [num_edges, ...] of all edges.
-        as_of: the time of all seeds, with temporal sampling; None takes the edges' own.
+        as_of: time of all seeds, with temporal sampling. Default: the edges' own times.
     """
 
     edges: SeedEdges
@@ -49,19 +49,17 @@ class EdgePlan:
 class EdgeLoader(SampledSequence[EdgeBatch]):
     """Batches of edges of one type, each with one neighborhood for all ends.
 
-    The message edges that repeat the edges of the batch are kept out of the sample, as in
-    `LinkLoader`: those of the type and of its reverse types, in both directions where the two are
-    of one node type, parallel ones included. With a disjoint sampler each edge is left out of the
-    neighborhoods of its own ends alone, so that what it is encoded from does not depend on the
-    other edges of the batch. With temporal sampling each edge is encoded as of its own time.
+    Message edges that repeat a batch's edges are excluded from the sample, as in `LinkLoader`: of
+    the type and its reverse types, in both directions if both ends have one type, including
+    parallel edges. With a disjoint sampler, each edge is excluded only from its own ends'
+    neighborhoods, so that its encoding does not depend on other edges of the batch. With temporal
+    sampling, each edge is encoded as of its own time.
 
     Args:
-        plan: which edges there are, and what a batch has of them.
         sampler: raygnn's.
-        columns: which columns of the nodes a batch has, and under what names.
-        edge_columns: the same of the edges.
-        options: batch_size, split, seed, shuffle, classes, rank, world_size, num_threads,
-            prefetch_batches, device, samples; see `BatchSequence` and `SampledSequence`.
+        columns: node columns to read, and their names in the batch.
+        edge_columns: the same for edges.
+        options: see `BatchSequence` and `SampledSequence`.
     Raises:
         ConfigError: a number is out of range, or the sampler is not raygnn's.
         DataError: the graph has no such node type or column, or temporal edges have no times.
@@ -95,7 +93,6 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
         )
 
     def build(self, epoch: int, index: int) -> EdgeBatch:
-        """The batch of the seeds at `places(epoch, index)`."""
         positions, request = self._request(epoch, index)
         subgraph = self.sampled(epoch, index, request)
         source_type, _, target_type = self.plan.edges.edge_type
@@ -140,7 +137,6 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
         )
 
     def inputs(self, positions: np.ndarray) -> Tensor | None:
-        """float32 [num_edges, width], the features of some edges; None without any."""
         edge_type, names = self.plan.edges.edge_type, self.plan.inputs
         if not names:
             return None

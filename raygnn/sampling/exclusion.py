@@ -1,4 +1,4 @@
-"""Pairs of nodes whose edges are not sampled, and the edges that a pick steps over for them."""
+"""Pairs of nodes whose edges are not sampled, and the edges to skip for them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SLOTS_PER_DESTINATION = 4
 
 
 class Skips(NamedTuple):
-    """Edges that nodes step over.
+    """Edges that nodes skip.
 
     Attributes:
         rows: int64 [num_rows], positions in the list of nodes, ascending.
-        ptr: int64 [num_rows + 1], where each row's edges begin.
+        ptr: int64 [num_rows + 1], start of each row's edges.
         edges: int64, counted from the node's first edge, ascending in each row.
     """
 
@@ -33,7 +33,6 @@ NO_SKIPS = Skips(np.empty(0, np.int64), np.zeros(1, np.int64), np.empty(0, np.in
 
 
 def merged(one: Skips, other: Skips) -> Skips:
-    """The edges of both."""
     both = np.stack(
         [
             np.concatenate([np.repeat(skips.rows, np.diff(skips.ptr)) for skips in (one, other)]),
@@ -47,13 +46,13 @@ def merged(one: Skips, other: Skips) -> Skips:
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Excluded pairs of one edge type, by the node that would take the edge.
+    """Excluded pairs of one edge type, by the node that would sample the edge.
 
     Attributes:
-        destinations: int64 [num_destinations], each once.
-        ptr: int64 [num_destinations + 1], where each destination's neighbors begin.
+        destinations: int64 [num_destinations], distinct.
+        ptr: int64 [num_destinations + 1], start of each destination's neighbors.
         neighbors: int64, ascending for each destination.
-        slots: int32, a hash table of the destinations: number of the destination + 1, 0 when free.
+        slots: int32, a hash table of the destinations: their number + 1, or 0 if free.
     """
 
     destinations: np.ndarray
@@ -63,12 +62,7 @@ class Exclusion:
 
     @classmethod
     def of(cls, destinations: np.ndarray, neighbors: np.ndarray) -> Exclusion:
-        """Builds from pairs in any order, which may repeat.
-
-        Args:
-            destinations: int64 [num_pairs], dense ids.
-            neighbors: int64 [num_pairs], dense ids.
-        """
+        """Builds from dense ids, int64 [num_pairs], in any order; pairs may repeat."""
         order = np.lexsort((neighbors, destinations))
         destinations, neighbors = destinations[order], neighbors[order]
         is_first = np.ones(len(destinations), bool)
@@ -88,15 +82,13 @@ class Exclusion:
         degrees: np.ndarray,
         scratch: Scratch,
     ) -> Skips | None:
-        """Finds the excluded edges of nodes.
+        """Finds the excluded edges of nodes; None if there are none.
 
         Args:
-            is_sorted: whether each node's neighbors ascend; else all of a node's edges are read.
-            nodes: int64 [num_nodes], as destinations were given to `of`.
-            starts: int64 [num_nodes], each node's first edge.
-            degrees: int64 [num_nodes], how many of them to look at.
-        Returns:
-            None where no node has an excluded edge.
+            is_sorted: each node's neighbors ascend. Otherwise all edges of a node are read.
+            nodes: int64 [num_nodes], destinations as passed to `of`.
+            starts: int64 [num_nodes], first edge of each node.
+            degrees: int64 [num_nodes], number of edges to check.
         """
         rows = scratch.array("skip_rows", len(nodes), np.int64)
         which = scratch.array("skip_destinations", len(nodes), np.int64)
@@ -131,11 +123,7 @@ def _fill_slots(destinations, slots):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _match(nodes, destinations, slots, rows, which):  # type: ignore[no-untyped-def]
-    """Fills positions of the nodes that have excluded pairs, and which destination each is.
-
-    Returns:
-        How many there are.
-    """
+    """Fills positions of nodes with excluded pairs and their destinations; returns their number."""
     count = 0
     for i in range(len(nodes)):
         slot = _home(len(slots), nodes[i])
@@ -152,11 +140,7 @@ def _match(nodes, destinations, slots, rows, which):  # type: ignore[no-untyped-
 
 @njit(nogil=True, cache=True)
 def _find_skips(indices, is_sorted, bounds, excluded, ptr, edges):  # type: ignore[no-untyped-def]
-    """Fills `ptr`, and `edges` unless it is empty; returns how many edges there are.
-
-    Args:
-        excluded: (rows, which destination each is, ptr, neighbors), see `Exclusion`.
-    """
+    """Fills `ptr`, and `edges` unless it is empty; returns the number of edges."""
     starts, degrees = bounds
     rows, which, pair_ptr, pairs = excluded
     is_counting = len(edges) == 0
@@ -191,11 +175,11 @@ def _find_skips(indices, is_sorted, bounds, excluded, ptr, edges):  # type: igno
 
 @njit(nogil=True, cache=True)
 def step_over(rows, ptr, edges, starts, offsets, positions):  # type: ignore[no-untyped-def]
-    """Turns positions among the edges that are left into positions among all edges.
+    """Maps positions among the remaining edges to positions among all edges.
 
     Args:
-        positions: int64 [offsets[-1]]; node i's are `starts[i]` plus the number of an edge, counted
-            without those that it steps over.
+        positions: int64 [offsets[-1]]; for node i `starts[i]` plus the number of an edge, counted
+            without skipped ones.
     """
     for i in range(len(rows)):
         start = starts[rows[i]]

@@ -26,11 +26,11 @@ from raygnn.sampling.temporal import Horizon
 
 
 class ExtendedGraphStore:
-    """The edges of a graph and those added to it; a `GraphStore`.
+    """A `GraphStore` of a graph and added edges.
 
-    Nodes that take added edges have a row of all their edges, made once; others are asked of the
-    graph. Picks are those of a `LocalGraphStore` on the whole tables, but for the numbers of edges:
-    those of added ones come behind the known ones.
+    Nodes with added edges have one row of all their edges; other requests go to the graph. Picks
+    equal those of a `LocalGraphStore` on the complete tables, except that added edges are numbered
+    after known ones.
     """
 
     def __init__(self, known: LocalGraphStore, bundle: ExtendedBundle) -> None:
@@ -40,17 +40,14 @@ class ExtendedGraphStore:
 
     @property
     def node_types(self) -> list[str]:
-        """Node types, in the order of the bundle."""
         return self._known.node_types
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        """Edge types, in the order of the bundle."""
         return self._known.edge_types
 
     @property
     def direction(self) -> str:
-        """`in` or `out`."""
         return self._known.direction
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
@@ -63,17 +60,12 @@ class ExtendedGraphStore:
         return self._bundle.num_edges(edge_type)
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
-        """Not given: an extended graph is encoded node by node.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Raises NotImplementedError: an extended graph is encoded node by node."""
         raise NotImplementedError
 
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
-        """Takes edges of each node; see `GraphStore.pick`."""
         rows = self._touched(edge_type, self.direction)
         is_touched = np.isin(request.nodes, rows.nodes)
         if not is_touched.any():
@@ -86,13 +78,11 @@ class ExtendedGraphStore:
     def degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
-        """int64 [num_nodes]; see `GraphStore.degrees`."""
         return self._merged_degrees(edge_type, self.direction, nodes, horizon)
 
     def neighbor_degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
-        """int64 [num_nodes]; see `GraphStore.neighbor_degrees`."""
         if horizon is not None:
             other = "out" if self.direction == "in" else "in"
             return self._merged_degrees(edge_type, other, nodes, horizon)
@@ -129,12 +119,12 @@ class ExtendedGraphStore:
 
 
 class _TouchedRows:
-    """All edges of one type of the nodes that take added ones, as a picker reads a bundle.
+    """All edges of one type of the nodes with added ones, readable like a bundle.
 
-    Edges are in the order of the rows here, which is that of an ingest of the whole tables.
+    Edges have the order of an ingest of the complete tables.
 
     Attributes:
-        nodes: int64, dense ids of these nodes, ascending; all new nodes are among them.
+        nodes: int64, dense ids of these nodes, ascending, including all new nodes.
     """
 
     is_larger_than_memory = False
@@ -181,7 +171,7 @@ class _TouchedRows:
         return Csr(self._indptr, self._indices, np.arange(len(self._indices)))
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray:
-        """A column of the edges, or of all nodes of the extended graph."""
+        """A column of these edges, or of all nodes of the extended graph."""
         return self._joined(
             type_, self._graph.column(type_, name), self._addition.column(type_, name)
         )
@@ -239,10 +229,7 @@ def _e_id(adjacency: Csc | Csr, edges: np.ndarray) -> np.ndarray:
 
 
 class ExtendedFeatureStore:
-    """The columns of a graph and of the rows added to it; a `FeatureStore`.
-
-    Columns that are stored sparse come out dense.
-    """
+    """A `FeatureStore` of a graph and added rows. Sparse columns are returned dense."""
 
     def __init__(
         self, known: LocalFeatureStore, bundle: ExtendedBundle, standardization: Standardization
@@ -264,13 +251,11 @@ class ExtendedFeatureStore:
         return self._known.columns(type_)
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of a row; see `FeatureStore.row_layout`."""
         return self._known.row_layout(type_, column)
 
     def gather(
         self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The rows of a column; see `FeatureStore.gather`."""
         graph = self._bundle.graph
         first = graph.num_nodes(type_) if isinstance(type_, str) else graph.num_edges(type_)
         is_known = ids < first
@@ -286,5 +271,5 @@ class ExtendedFeatureStore:
     def gather_sparse(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
     ) -> SparseFeatures | None:
-        """None: all rows come out dense."""
+        """None: all rows are dense."""
         return None

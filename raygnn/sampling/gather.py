@@ -1,5 +1,3 @@
-"""Kernels that copy rows."""
-
 from __future__ import annotations
 
 from functools import cache
@@ -50,7 +48,7 @@ def _copy_rows(rows, ids, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _scale_rows(rows, ids, shift, factor, offset, out):  # type: ignore[no-untyped-def]
-    """Copies rows of numbers into float32, each element x as (x - shift) * factor + offset."""
+    """Copies rows as float32, each element x as (x - shift) * factor + offset."""
     width, flat = rows.shape[1], rows.reshape(-1)
     reach = _reach(rows)
     for i in range(len(ids)):
@@ -61,11 +59,11 @@ def _scale_rows(rows, ids, shift, factor, offset, out):  # type: ignore[no-untyp
 
 @njit(nogil=True, cache=True)
 def _widen_rows(rows, ids, words, shift, factor, offset, out):  # type: ignore[no-untyped-def]
-    """Copies rows of float16, given as uint16, into float32; `words` is `out` as uint32.
+    """Copies float16 rows, given as uint16, to float32. `words` is `out` as uint32.
 
-    The bits of a half, moved to their places in a float, are its value times 2^-112, subnormal ones
-    too; only infinities and NaN need their exponent set. Then as `_scale_rows`, where `factor` is
-    not empty.
+    The bits of a half, moved to their position in a float, are its value times 2^-112, also if
+    subnormal; only infinities and NaN need their exponent set. Then as `_scale_rows`, unless
+    `factor` is empty.
     """
     width, flat = rows.shape[1], rows.reshape(-1)
     reach = _reach(rows)
@@ -87,9 +85,9 @@ def _widen_rows(rows, ids, words, shift, factor, offset, out):  # type: ignore[n
 
 @njit(nogil=True, cache=True)
 def _shift_rows(rows, ids, words, shift, factor, offset, out):  # type: ignore[no-untyped-def]
-    """Copies rows of bfloat16, given as uint16, into the upper halves of float32.
+    """Copies bfloat16 rows, given as uint16, into the upper halves of float32.
 
-    `words` is `out` as uint32. Then as `_scale_rows`, where `factor` is not empty.
+    `words` is `out` as uint32. Then as `_scale_rows`, unless `factor` is empty.
     """
     width, flat = rows.shape[1], rows.reshape(-1)
     reach = _reach(rows)
@@ -135,21 +133,20 @@ def _copy_entries(indptr, ids, offsets, entries, out):  # type: ignore[no-untype
 
 @cache
 def _float_of_half(dtype: np.dtype) -> np.ndarray:
-    """float32 [2^16], the value of each two bytes as a float of this type."""
+    """float32 [2^16], the value of each pair of bytes as a float of this type."""
     every: np.ndarray = np.arange(1 << 16, dtype=np.uint16).view(dtype).astype(np.float32)
     return every
 
 
 def is_half(dtype: np.dtype) -> bool:
-    """Whether a type is one of the floats of two bytes."""
     return dtype in (np.float16, ml_dtypes.bfloat16)
 
 
 def gather_rows(rows: np.ndarray, ids: np.ndarray, out: np.ndarray) -> None:
-    """Copies `rows[ids]` into `out`.
+    """Copies `rows[ids]` into `out`, byte by byte.
 
     Args:
-        rows: C-contiguous, of any type: bytes are copied.
+        rows: C-contiguous, of any type.
         ids: int64, rows of `rows`.
         out: C-contiguous, of the same type and row shape.
     """
@@ -168,10 +165,10 @@ def gather_float_rows(
     """Copies `rows[ids]` into `out` as float32.
 
     Args:
-        rows: float16 or bfloat16, or, to be scaled, any numbers; C-contiguous.
+        rows: float16 or bfloat16, or any numbers to be scaled; C-contiguous.
         ids: int64, rows of `rows`.
         out: float32, C-contiguous, of the same row shape.
-        affine: what each element of a row is scaled by; None leaves them as they are.
+        affine: scales each element; None does not scale.
     """
     if len(ids) == 0 or out.size == 0:
         return
@@ -193,10 +190,8 @@ def gather_sparse_rows(
     ids: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Fills the rows of `out`, float32, from CSR rows; equal indices of a row add up.
-
-    Args:
-        values: None stands for ones.
+    """Fills float32 rows of `out` from CSR rows. Equal indices of a row add up; `values` of None
+    are ones.
     """
     if values is None:
         _fill_dense(indptr, indices, ids, out)
@@ -210,11 +205,8 @@ def gather_sparse_rows(
 def copy_sparse_rows(
     indptr: np.ndarray, indices: np.ndarray, values: np.ndarray | None, ids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Copies CSR rows; the same three of these rows, int64 and float32.
-
-    Args:
-        values: None stands for ones, in the result too.
-        ids: int64, which rows.
+    """Copies the CSR rows `ids`, as int64 and float32. `values` of None are ones, also in the
+    result.
     """
     offsets = np.zeros(len(ids) + 1, np.int64)
     np.cumsum(indptr[ids + 1] - indptr[ids], out=offsets[1:])

@@ -1,4 +1,4 @@
-"""Sampled nodes and edges as they are collected hop by hop, with local ids in order of arrival."""
+"""Sampled nodes and edges collected hop by hop, with local ids in order of arrival."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from raygnn.sampling.temporal import Horizon, Temporal
 
 
 class GrowingSubgraph:
-    """Collects nodes and edges in arrays that are kept from one batch to the next.
+    """Collects nodes and edges in arrays that are reused for the next batch.
 
     Args:
-        ends: by edge type, in the order of sampling, the types of its neighbors and of the nodes
-            that take them.
+        ends: by edge type, in the order of sampling, the types of neighbors and of sampling nodes.
     """
 
     def __init__(self, node_types: Sequence[str], ends: Mapping[EdgeType, tuple[str, str]]) -> None:
@@ -36,7 +35,6 @@ class GrowingSubgraph:
         self._seed_index: dict[str, np.ndarray] = {}
 
     def start(self, seeds: Mapping[str, np.ndarray]) -> None:
-        """Forgets the last batch and takes the seeds as first nodes."""
         for ids in self._ids.values():
             ids.clear()
         for edges in self._edges.values():
@@ -49,29 +47,27 @@ class GrowingSubgraph:
         self._marks = {node_type: [0, ids.num_nodes] for node_type, ids in self._ids.items()}
 
     def frontier(self, edge_type: EdgeType) -> np.ndarray:
-        """int64, the nodes of the last hop that may take edges of this type."""
+        """int64, nodes of the last hop that may sample edges of this type."""
         _, destination = self._ends[edge_type]
         first, last = self._marks[destination][-2:]
         return self._ids[destination].nodes[first:last]
 
     def add_edges(self, edge_type: EdgeType, picks: Picks) -> None:
-        """Takes the edges that the frontier picked in this hop."""
         neighbor_type, _ = self._ends[edge_type]
         edges = self._edges[edge_type]
         row = edges.append(picks.e_id, picks.offsets)
         self._ids[neighbor_type].add(picks.neighbors, row)
 
     def add_no_edges(self, edge_type: EdgeType) -> None:
-        """Notes that no node of the frontier takes an edge of this type in this hop."""
+        """Notes that the frontier samples no edge of this type in this hop."""
         self._edges[edge_type].append_none(len(self.frontier(edge_type)))
 
     def end_hop(self) -> None:
-        """Makes the nodes found in this hop the frontier of the next."""
+        """Makes the new nodes of this hop the frontier of the next."""
         for node_type, ids in self._ids.items():
             self._marks[node_type].append(ids.num_nodes)
 
     def finish(self) -> SampledSubgraph:
-        """Copies the batch out."""
         edges = {edge_type: kept.copied() for edge_type, kept in self._edges.items()}
         return SampledSubgraph(
             node={node_type: ids.nodes.copy() for node_type, ids in self._ids.items()},
@@ -135,7 +131,7 @@ def _with_room(array: np.ndarray, num_kept: int, size: int) -> np.ndarray:
 
 @njit(nogil=True, cache=True)
 def fill_columns(dst_ptr, columns):  # type: ignore[no-untyped-def]
-    """Fills in where each edge leads: those from dst_ptr[i] to dst_ptr[i + 1] lead to i."""
+    """Fills the destinations of edges: dst_ptr[i] to dst_ptr[i + 1] have destination i."""
     for i in range(len(dst_ptr) - 1):
         for j in range(dst_ptr[i], dst_ptr[i + 1]):
             columns[j] = i
@@ -147,10 +143,10 @@ _SLOTS_AHEAD = 16  # how many nodes ahead a slot is asked for
 
 
 class LocalIds:
-    """Maps node ids to 0, 1, 2... through an open-addressing hash table; kept between batches.
+    """Maps node ids to 0, 1, 2... in an open-addressing hash table that is reused.
 
-    A slot holds a local id + 1, 0 when free, and is compared through the list of nodes: 4 bytes a
-    slot keep the table of a batch near the processor.
+    A slot contains a local id + 1, or 0 if free, and is compared through the list of nodes: 4 bytes
+    per slot keep a batch's table in the cache.
     """
 
     def __init__(self) -> None:
@@ -160,20 +156,15 @@ class LocalIds:
 
     @property
     def nodes(self) -> np.ndarray:
-        """int64 [num_nodes], the nodes by local id; a view until the next `add` or `clear`."""
+        """int64 [num_nodes], nodes by local id; a view until the next `add` or `clear`."""
         return self._known[1 : self.num_nodes + 1]
 
     def clear(self) -> None:
-        """Forgets all nodes."""
         self._slots.fill(0)
         self.num_nodes = 0
 
     def add(self, nodes: np.ndarray, local: np.ndarray) -> None:
-        """Gives local ids to nodes, new ones to those not seen before.
-
-        Args:
-            local: int32 or int64 of the same length, filled with local ids.
-        """
+        """Assigns local ids to nodes, and fills `local`, int32 or int64, with them."""
         room = self.num_nodes + len(nodes) + 2
         if room > len(self._known):
             grown = np.empty(room + room // 4, np.int64)
@@ -201,9 +192,9 @@ def _home(num_slots, node):  # type: ignore[no-untyped-def]
 def _add(slots, known, num_known, nodes, first, local):  # type: ignore[no-untyped-def]
     """Adds `nodes[first:]` until the table is too full; returns where it stopped.
 
-    A free slot stands for the next local id, whose node is set beforehand: then "free" and "found"
-    are one comparison. Whether a node is new cannot be predicted, and a branch on it would cost
-    more than all the rest (1.7 against 0.6 ms for 140 k nodes).
+    A free slot means the next local id, whose node is set in advance, so "free" and "found" are one
+    comparison. Whether a node is new cannot be predicted, and a branch on it would cost more than
+    all the rest (1.7 instead of 0.6 ms for 140 k nodes).
     """
     mask = len(slots) - 1
     limit = len(slots) // _SLOTS_PER_NODE
@@ -241,15 +232,14 @@ _MAX_CODE = np.iinfo(np.int64).max
 
 
 class DisjointIds:
-    """Writes a node and a number, of a time or of a seed of the batch, as one integer.
+    """Encodes a node and a number, of a time or of a seed, as one integer.
 
-    What distinguishes nodes by their ids then distinguishes these pairs. With `temporal`, seeds of
-    one time share their neighborhoods; with `disjoint`, no two seeds do. Each pair is in a batch
-    once.
+    Code that distinguishes nodes by id then distinguishes these pairs. With `temporal`, seeds of
+    one time share neighborhoods; with `disjoint`, no two seeds do. Each pair is in a batch once.
 
     Args:
         seeds: by node type, dense ids.
-        times: by node type, int64 or float64, the time of each seed, with `temporal` only.
+        times: by node type, int64 or float64, time of each seed, only with `temporal`.
     Raises:
         DataError: a seed has no time.
     """
@@ -278,29 +268,29 @@ class DisjointIds:
         assert most * (int(numbers.max(initial=0)) + 1) <= _MAX_CODE
 
     def encoded(self, seeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The codes of the seeds."""
         return {t: self.code(t, ids, self._numbers[t]) for t, ids in seeds.items()}
 
     def split(self, node_type: str, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Dense ids and numbers of codes."""
         numbers, nodes = np.divmod(codes, max(self._graph.num_nodes(node_type), 1))
         return nodes, numbers
 
     def horizon(self, numbers: np.ndarray) -> Horizon | None:
-        """Latest times of edges for nodes with these numbers. None without temporal sampling."""
+        """Latest edge times of nodes with these numbers. None without temporal sampling."""
         return None if self._temporal is None else Horizon(self._temporal, self._times[numbers])
 
     def salts(self, numbers: np.ndarray) -> np.ndarray | None:
-        """uint64, makes each id of a node draw for itself; with `temporal` only, its time does."""
+        """uint64 salts for the draws of disjoint nodes; with only `temporal`, the time
+        distinguishes them.
+        """
         return numbers.astype(np.uint64) if self._disjoint else None
 
     def joined(self, node_type: str, picks: Picks, numbers: np.ndarray) -> Picks:
-        """Picks with codes of the neighbors, each of the number of the node that took it."""
+        """Picks with neighbors encoded with the number of the node that sampled them."""
         taken = np.repeat(numbers, np.diff(picks.offsets))
         return picks._replace(neighbors=self.code(node_type, picks.neighbors, taken))
 
     def decoded(self, subgraph: SampledSubgraph) -> SampledSubgraph:
-        """A sample of codes as one of nodes, their seeds and their times."""
+        """Decodes a sample of codes into nodes, seeds and times."""
         pairs = {t: self.split(t, codes) for t, codes in subgraph.node.items()}
         numbers = {t: found for t, (_, found) in pairs.items()}
         times = None
@@ -315,7 +305,6 @@ class DisjointIds:
         )
 
     def code(self, node_type: str, nodes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-        """The stand-ins of nodes in numbered neighborhoods."""
         return nodes + numbers * self._graph.num_nodes(node_type)
 
 

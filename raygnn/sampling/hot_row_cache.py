@@ -1,4 +1,4 @@
-"""Rows of the most wanted nodes in files of a machine, which all of its workers map."""
+"""Rows of the most requested nodes in files of a machine, mapped by all its workers."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Fetch = Callable[[str, str, np.ndarray], Iterable[tuple[Share, np.ndarray]]]
 
 
 class HotRowCache:
-    """Dense features of the nodes that are the source of most edges, of parts not mapped here.
+    """Cached dense features of nodes with the highest out-degree, of parts not mapped here.
 
-    The same share of each column, `cache_bytes` of the graph in all, in files beside the outline.
-    The process that comes first asks the parts, once for the degrees and once for the rows of each
-    column, and writes; others of the machine wait for it. The files follow from the partition, the
-    parts that are mapped and `cache_bytes`, so later runs map them too. Whoever chooses nodes
-    removes what no process uses of files with other parts or another size.
+    Each column has the same share of nodes, in all `cache_bytes`, in files next to the outline. The
+    first process requests the degrees and the rows of each column from the parts and writes them;
+    others on the machine wait for it. Files depend on the partition, the mapped parts and
+    `cache_bytes`, so later runs map them too. The process that chooses nodes removes unused files
+    with other parts or another size.
 
     Args:
-        edges: opens the edges of the graph; what it counts to choose nodes is not kept.
-        fetch: gives rows of a column, as they are stored.
+        edges: opens the graph's edges; the counts for choosing nodes are not kept.
+        fetch: returns stored rows of a column.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class HotRowCache:
         self._lock = threading.Lock()
 
     def rows(self, node_type: str, column: str) -> HotRows:
-        """The kept rows of a column. The first call maps them or fetches them from the parts.
+        """The cached rows of a column. The first call maps them or fetches them from the parts.
 
         Raises:
             RaygnnError: a part does not answer.
@@ -74,7 +74,7 @@ class HotRowCache:
             return self._rows[node_type, column]
 
     def _wanted(self, node_type: str) -> np.ndarray:
-        """int64, ascending: the nodes of a type whose rows are kept."""
+        """int64, ascending: nodes of a type with cached rows."""
         folder = build_once(self._folder / "wanted", self._build_wanted, _WHAT, needs_note=True)
         return open_array(folder / f"{node_type}.npy")
 

@@ -1,5 +1,3 @@
-"""Rows of the most wanted nodes, which are kept so that no part is asked for them."""
-
 from __future__ import annotations
 
 import math
@@ -17,13 +15,13 @@ _MAX_FETCHED_BYTES = 32 << 20  # rows that are asked for at a time
 
 
 class Traffic:
-    """Counts of requests to parts that the process does not map. Thread-safe.
+    """Thread-safe counts of requests to parts that the process does not map.
 
-    Another process that gets it begins at zero.
+    A copy in another process starts at zero.
 
     Attributes:
-        num_bytes: of the arrays in questions and answers.
-        num_cached_rows: rows that were taken from the cache.
+        num_bytes: bytes of arrays in requests and answers.
+        num_cached_rows: rows read from the cache.
     """
 
     def __init__(self) -> None:
@@ -34,20 +32,18 @@ class Traffic:
         return Traffic, ()
 
     def add(self, *, requests: int = 0, num_bytes: int = 0, cached_rows: int = 0) -> None:
-        """Adds to the counts."""
         with self._lock:
             self.num_requests += requests
             self.num_bytes += num_bytes
             self.num_cached_rows += cached_rows
 
     def counts(self) -> tuple[int, int, int]:
-        """Requests, bytes and rows from the cache, so far."""
         with self._lock:
             return self.num_requests, self.num_bytes, self.num_cached_rows
 
 
 def array_bytes(value: Any) -> int:
-    """Bytes of the arrays in a value, in its fields and in theirs."""
+    """Bytes of the arrays in a value and, recursively, in its fields."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, tuple):
@@ -59,18 +55,18 @@ def array_bytes(value: Any) -> int:
 
 @dataclass(frozen=True)
 class HotRows:
-    """Rows of a column as they are stored.
+    """Stored rows of a column.
 
     Attributes:
         ids: int64 [n], ascending.
-        rows: [n, ...], of these nodes.
+        rows: [n, ...], rows of these nodes.
     """
 
     ids: np.ndarray
     rows: np.ndarray
 
     def slots(self, ids: np.ndarray) -> np.ndarray:
-        """int64, the row of each id, and -1 of an id that is not here."""
+        """int64, position of each id, or -1."""
         if not len(self.ids):
             return np.full(len(ids), -1)
         found = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
@@ -80,12 +76,9 @@ class HotRows:
 def most_wanted(
     graph: GraphStore, node_type: str, among: Sequence[range], num_kept: int
 ) -> np.ndarray:
-    """int64, ascending: the nodes that are the source of most edges; at most `num_kept`.
+    """int64, ascending: at most `num_kept` nodes of `among` with the highest, non-zero out-degree.
 
-    Nodes that are the source of no edge are left out. Memory is of those kept and of a chunk.
-
-    Args:
-        among: ids of the nodes to choose from.
+    Needs memory for these nodes and one chunk.
     """
     kept, degrees = np.empty((2, 0), np.int64)
     edge_types = [edge_type for edge_type in graph.edge_types if edge_type[0] == node_type]
@@ -103,7 +96,6 @@ def most_wanted(
 
 
 def rows_at_a_time(rows: np.ndarray) -> int:
-    """Number of such rows to request at a time."""
     return max(1, _MAX_FETCHED_BYTES // max(1, row_bytes(rows)))
 
 

@@ -1,4 +1,4 @@
-"""Micro-batches that hold one of each of several sequences, for tasks that share an encoder."""
+"""Micro-batches of several sequences together, for tasks that share an encoder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class JointBatch(TensorRecord):
     """A micro-batch of each sequence.
 
     Attributes:
-        index: its number in the epoch, over all ranks.
-        epochs: by name, the epoch of the sequence that its micro-batch is of.
+        index: number in the epoch, over all ranks.
+        epochs: by name, the epoch within each sequence.
         batches: by name.
     """
 
@@ -29,20 +29,19 @@ class JointBatch(TensorRecord):
 
     @property
     def num_edges(self) -> int:
-        """Number of edges of all types."""
         return sum(batch.num_edges for batch in self.batches.values())
 
 
 class JointBatches(BatchSequence[Any]):
-    """Draws a micro-batch of each of several sequences at once.
+    """Draws a micro-batch of each of several sequences together.
 
-    An epoch is one pass over the longest sequence. The others go on where they were in the next
-    epoch, and begin their own next epoch when they end: micro-batch n since the start of training
-    is micro-batch n of each sequence, whatever the others are.
+    An epoch is one pass over the longest sequence. Others continue across epochs, and start their
+    own next epoch when they end: micro-batch n since the start of training is micro-batch n of each
+    sequence.
 
     Args:
         sequences: by name; at least one.
-        num_threads, prefetch_batches, device: as of `BatchSequence`.
+        num_threads, prefetch_batches, device: as in `BatchSequence`.
     """
 
     def __init__(
@@ -76,11 +75,9 @@ class JointBatches(BatchSequence[Any]):
 
     @property
     def num_batches(self) -> int:
-        """Micro-batches of the longest sequence, over all ranks."""
         return self._num_batches
 
     def build(self, epoch: int, index: int) -> JointBatch:
-        """The micro-batch of each sequence."""
         epochs, batches = {}, {}
         for name, each in self.sequences.items():
             number = epoch * self._num_batches + index
@@ -89,6 +86,5 @@ class JointBatches(BatchSequence[Any]):
         return JointBatch(index, epochs, batches)
 
     def ready_for_device(self, batch: JointBatch) -> JointBatch:
-        """The micro-batch of each sequence, ready."""
         each = {n: self.sequences[n].ready_for_device(b) for n, b in batch.batches.items()}
         return replace(batch, batches=each)

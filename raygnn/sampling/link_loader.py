@@ -42,29 +42,29 @@ _TRAINING_GROUPS, _EVALUATION_GROUPS = 32, 8
 
 @dataclass(frozen=True, kw_only=True)
 class LinkPlan:
-    """The links to cut into batches, and their candidates.
+    """Links to divide into batches, and their candidates.
 
     Attributes:
-        seeds: `links`, or `anchors` with their links: what `batch_size` and the epoch count.
-        max_labels_per_anchor: links, and hard negatives, of an anchor in one epoch, drawn anew in
-            each; None takes all.
+        seeds: `links`, or `anchors` with their links: the unit of `batch_size` and of the epoch.
+        max_labels_per_anchor: links, and hard negatives, of an anchor per epoch, drawn anew; None
+            takes all.
         num_negatives: random negatives of a training batch; candidates of an evaluation link.
-        all_targets: all nodes of the target type stand in the place of random negatives, by dense
-            id. A batch has the known links of its queries, and no mask of them.
-        negatives: how those of training are drawn: `uniform`, or `degree` for degree^0.75 in the
-            message graph. Candidates of evaluation are drawn uniformly.
-        is_evaluation: every link has the same number of candidates, in each evaluation the same
-            ones, and `known` ones are not among them.
-        in_batch: the targets of other links compete too, in training.
-        known: links that may not compete; None lets them.
-        is_joint: candidates of other batches compete too, in training, so that no mask of the known
-            links can be made with the batch: it has the links themselves.
-        log_q: a batch says how probable its random negatives and targets are.
-        cold_share: share of the nodes with features among a training batch's anchors, targets and
-            negatives that take no messages, so that a model learns to embed nodes that have no
-            links yet. Source: DropoutNet (Volkovs et al., NeurIPS 2017).
-        exclude: whether edges that repeat the links of the batch are kept out.
-        reverse_types: edge types of the graph and their reverses, either way round.
+        all_targets: all nodes of the target type, by dense id, replace random negatives. A batch
+            has the known links of its queries instead of a mask.
+        negatives: distribution of training negatives: `uniform`, or `degree` for degree^0.75 in the
+            message graph. Evaluation candidates are uniform.
+        is_evaluation: every link has the same number of candidates, the same in each evaluation and
+            without `known` ones.
+        in_batch: targets of other links also compete, in training.
+        known: links that may not compete; None allows them.
+        is_joint: candidates of other batches also compete, in training, so a batch has known links
+            instead of a mask.
+        log_q: adds probabilities of random negatives and targets.
+        cold_share: share of nodes with features among a training batch's anchors, targets and
+            negatives that receive no messages, to learn embeddings of nodes without links. Source:
+            DropoutNet (Volkovs et al., NeurIPS 2017).
+        exclude: excludes edges that repeat the links of the batch.
+        reverse_types: edge types of the graph and their reverses, in either order.
     """
 
     seeds: SeedKind = "links"
@@ -99,30 +99,26 @@ class LinkPlan:
 class LinkLoader(SampledSequence[LinkBatch]):
     """Batches of links: hard and random negatives, and one neighborhood for all.
 
-    All ends of links and all negatives are the seeds of one sample, so each node is encoded once.
-    See `BatchLinks` for what else a batch holds.
+    All ends and negatives are seeds of one sample, so each node is encoded once. See `BatchLinks`.
 
-    The message edges that repeat the links of the batch are kept out of the sample: those between
-    anchor and target of the type that the links are of and of its reverse types, in both directions
-    where the two are of one node type, parallel ones included.
+    Message edges that repeat the links of the batch are excluded from the sample: between anchor
+    and target, of the links' type and its reverse types, in both directions if both have one node
+    type, including parallel edges.
 
-    With temporal sampling, the links of a batch are put in the order of their times and cut into
-    groups of one size, 32 in training and 8 in evaluation, where the epoch too goes in the order of
-    times. Links of a group compete with its own candidates only, and the anchors, targets and
-    candidates of a group are all encoded as of its earliest link: what a candidate is encoded from
-    does not tell whether it is the target.
+    With temporal sampling, links of a batch are sorted by time and divided into groups of one size,
+    32 in training and 8 in evaluation, where epochs are also in the order of times. Links compete
+    only with candidates of their group. All anchors, targets and candidates of a group are encoded
+    as of its earliest link, so a candidate's encoding does not reveal whether it is the target.
 
     Args:
         supervision: the links of the split, and its hard negatives.
         sampler: raygnn's.
-        columns: which columns of the nodes a batch has, and under what names; labels are not read.
-        edge_columns: the same of the edges.
-        plan: which links a batch has, and what they compete with.
-        options: batch_size (seeds per batch), split, seed, shuffle, rank, world_size,
-            num_threads, prefetch_batches, device, samples; see `BatchSequence` and
-            `SampledSequence`.
+        columns: node columns to read, and their names in the batch; labels are not read.
+        edge_columns: the same for edges.
+        plan: links and candidates.
+        options: see `BatchSequence` and `SampledSequence`.
     Raises:
-        ConfigError: a number is out of range, or the sampler is not raygnn's, or disjoint.
+        ConfigError: a number is out of range, or the sampler is disjoint or not raygnn's.
         DataError: the graph has no such types or columns, an anchor or target is not one of its
             nodes, there is no node to draw as negative, or temporal links have no times.
     """
@@ -213,11 +209,10 @@ class LinkLoader(SampledSequence[LinkBatch]):
             self.link_share = np.bincount(links.targets, weights, num_targets) / weights.sum()
 
     def take_mined(self, negatives: MinedNegatives) -> None:
-        """Adds mined negatives to the hard ones of the batches that are made from now on."""
+        """Adds mined negatives to the hard ones of later batches."""
         self._mined = negatives
 
     def build(self, epoch: int, index: int) -> LinkBatch:
-        """The batch of the seeds at `places(epoch, index)`."""
         drawn = self._draw(epoch, index)
         request = self._request(drawn, self.key(epoch, index))
         subgraph = self.sampled(epoch, index, request)
@@ -233,9 +228,8 @@ class LinkLoader(SampledSequence[LinkBatch]):
         return self._request(self._draw(epoch, index), self.key(epoch, index))
 
     def without_neighborhood(self, index: int, epoch: int = 0) -> LinkBatch:
-        """A batch without its graph, whose local ids are dense ids.
-
-        So it fits the rows of all nodes.
+        """A batch without its graph, with dense ids as local ids, for precomputed rows of all
+        nodes.
         """
         drawn = self._draw(epoch, index)
         seeds, links = torch.from_numpy(drawn.seeds), self._links(drawn, drawn.parts)
@@ -347,11 +341,7 @@ class LinkLoader(SampledSequence[LinkBatch]):
         return {edge_type: np.concatenate(parts, axis=1) for edge_type, parts in found.items()}
 
     def _links(self, drawn: _Drawn, local: Mapping[str, np.ndarray]) -> BatchLinks:
-        """The draws as tensors.
-
-        Args:
-            local: local ids of the nodes of the batch, by part.
-        """
+        """The draws as tensors. `local`: local ids of the batch's nodes, by part."""
         offered = drawn.random
         if self.plan.in_batch:
             offered = np.concatenate([offered, drawn.targets])
@@ -398,11 +388,7 @@ class LinkLoader(SampledSequence[LinkBatch]):
 
 
 def check_link_sampler(sampler: NeighborSampler | BaseSampler) -> NeighborSampler:
-    """Checks that a sampler can keep links out of their own messages.
-
-    Raises:
-        ConfigError: it is not raygnn's.
-    """
+    """Raises a ConfigError unless the sampler can exclude links from their own messages."""
     if not isinstance(sampler, NeighborSampler):
         raise ConfigError(
             f"sampling.type={type(sampler).__name__!r} is invalid: links are kept out of their "
@@ -420,7 +406,7 @@ class _Drawn(NamedTuple):
     """The draws of one batch.
 
     Attributes:
-        time: [num_groups], as of when each group is encoded; None without temporal sampling.
+        time: [num_groups], encoding time of each group; None without temporal sampling.
     """
 
     seeds: np.ndarray

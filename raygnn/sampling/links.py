@@ -19,10 +19,8 @@ SeedKind = Literal["links", "anchors"]
 
 
 class RowDraws:
-    """Draws links of anchors: each epoch others, where an anchor has more than the limit.
-
-    Args:
-        limit: links per anchor, drawn without replacement; None takes all.
+    """Draws at most `limit` links per anchor without replacement, anew in each epoch; None takes
+    all.
     """
 
     def __init__(self, indptr: np.ndarray, limit: int | None, *key: int) -> None:
@@ -34,10 +32,10 @@ class RowDraws:
         """The links of some anchors; each anchor's are a pure function of the epoch.
 
         Args:
-            rows: int64 [num_rows], anchors by their position in the supervision edges.
+            rows: int64 [num_rows], positions of anchors in the supervision edges.
         Returns:
-            int64 positions of links, anchor by anchor, and int64 [num_rows + 1], where each
-            anchor's begin.
+            int64 positions of links, anchor by anchor, and int64 [num_rows + 1], start of each
+            anchor's.
         """
         starts, degrees = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
         offsets = np.empty(len(rows) + 1, np.int64)
@@ -52,13 +50,10 @@ class RowDraws:
 
 
 class LinkSeeds:
-    """The seeds of an epoch: links, or anchors with their links.
+    """The seeds of an epoch: links, or anchors with at most `limit` of their links.
 
-    With a limit, an epoch has at most that many links of each anchor. Which ones is drawn anew in
-    each epoch, and how many is not: so the seeds of all epochs can be numbered.
-
-    Args:
-        limit: links per anchor in one epoch; None takes all.
+    An epoch's links of an anchor are drawn anew, but their number is constant, so the seeds of all
+    epochs can be numbered.
     """
 
     def __init__(
@@ -74,7 +69,7 @@ class LinkSeeds:
         self.num_seeds = edges.num_anchors if self._is_anchor else int(self._ptr[-1])
 
     def links(self, places: np.ndarray, epoch: int) -> np.ndarray:
-        """int64, positions of the links that the seeds at these places stand for."""
+        """int64, positions of the links of the seeds at `places`."""
         if self._is_anchor:
             return self._draws.draw(places, epoch)[0]
         if not self._has_limit:
@@ -92,10 +87,10 @@ def edges_of_links(
     target_type: str,
     pairs: np.ndarray,
 ) -> dict[EdgeType, np.ndarray]:
-    """The message edges that repeat links, as (source, destination) pairs by edge type.
+    """Message edges that repeat links, as (source, destination) pairs by edge type.
 
-    Those of the type itself and of its reverse types; between nodes of one type in both directions,
-    as both say that the two are linked.
+    These are edges of the type and of its reverse types, and of both directions between nodes of
+    one type, because both mean that the two are linked.
 
     Args:
         reverse_types: edge types and their reverses; one direction of each is enough.

@@ -1,5 +1,3 @@
-"""Batches of the sampled neighborhoods of seeds."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -25,12 +23,12 @@ from raygnn.sampling.subgraph import SampleRequest
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Rows of a training table as seeds, and what a batch has of them.
+    """Rows of a training table as seeds, and their columns in a batch.
 
     Attributes:
         rows: all rows of the table.
         labels: by name in the batch, [num_rows, ...].
-        as_of: the latest time that any row may see; None for no such limit.
+        as_of: the latest time that any row may see; None for no limit.
     """
 
     rows: SeedRows
@@ -38,7 +36,7 @@ class RowPlan:
     as_of: int | float | None = None
 
     def times(self, positions: np.ndarray) -> np.ndarray:
-        """int64 or float64 [len(positions)], until when rows may see the graph."""
+        """int64 or float64 [len(positions)], the latest times that rows may see."""
         assert self.rows.time is not None
         times = _as_seed_times(self.rows.time[positions])
         return times if self.as_of is None else np.minimum(times, self.as_of).astype(times.dtype)
@@ -48,17 +46,15 @@ class NeighborLoader(SampledSequence[NodeBatch]):
     """Batches of seeds of one node type, each with its sampled neighborhood.
 
     Args:
-        seeds: int64 [num_seeds], dense ids, all of the split; positions in the rows of a plan.
-        node_type: of the seeds.
-        sampler: raygnn's, or any sampler of PyG's that has `sample_from_nodes`.
-        columns: which columns of the nodes a batch has, and under what names.
-        edge_columns: the same of the edges.
-        as_of: the time of all seeds, of a sampler that samples in time; None takes the times of
-            the seeds from the sampler's column of their node type.
-        plan: rows of a training table, which have times of their own; None for nodes as seeds.
-        options: batch_size, split, seed, shuffle, classes, rank, world_size, num_threads,
-            prefetch_batches, device, samples: how seeds are cut into batches and who makes them;
-            see `BatchSequence` and `SampledSequence`.
+        seeds: int64 [num_seeds], dense ids of the split, or positions in the rows of `plan`.
+        node_type: type of the seeds.
+        sampler: raygnn's, or any PyG sampler with `sample_from_nodes`.
+        columns: node columns to read, and their names in the batch.
+        edge_columns: the same for edges.
+        as_of: time of all seeds, with temporal sampling. Default: the seeds' times in the sampler's
+            column.
+        plan: rows of a training table with times; None for nodes as seeds.
+        options: see `BatchSequence` and `SampledSequence`.
     Raises:
         ConfigError: a number is out of range.
         DataError: the graph has no such node type or column, or a seed is not one of its nodes.
@@ -95,7 +91,6 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         )
 
     def build(self, epoch: int, index: int) -> NodeBatch:
-        """The batch of the seeds at `places(epoch, index)`."""
         seeds, request = self._request(epoch, index)
         subgraph = self.sampled(epoch, index, request)
         return NodeBatch(

@@ -1,4 +1,4 @@
-"""Picks among the edges of one type that lie in arrays on this machine."""
+"""Picks among the edges of one type in arrays on this machine."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _NO_ALIAS = np.empty(0, np.int64)
 
 
 class NeighborRows(NamedTuple):
-    """The edges of a type by the node that takes them.
+    """The edges of a type by the node that samples them.
 
     Attributes:
         indptr: int64 [num_nodes + 1].
         indices: int32 or int64 [num_edges], neighbors.
-        e_id: CSC positions of the edges; None where `indices` is the CSC itself.
-        is_sorted: whether the neighbors of each node ascend; else they go by time first.
+        e_id: CSC positions of the edges; None if `indices` is in CSC order.
+        is_sorted: the neighbors of each node ascend; otherwise time comes first.
     """
 
     indptr: np.ndarray
@@ -42,11 +42,9 @@ class NeighborRows(NamedTuple):
 
 
 class EdgeArrays(Protocol):
-    """The members of `Bundle` that a picker reads."""
-
     @property
     def is_larger_than_memory(self) -> bool:
-        """Whether most of its bytes are read from disk when they are asked for."""
+        """Whether most of its bytes are read from disk on demand."""
 
     def columns(self, type_: str | EdgeType, /) -> Mapping[str, ColumnInfo]: ...
 
@@ -62,10 +60,8 @@ class EdgeArrays(Protocol):
 
 
 class LocalPicker:
-    """The edges of one type, and how nodes take them.
-
-    Args:
-        first_node: dense id of the node that the first row of `indptr` is of: 0, but in a part.
+    """Samples edges of one type. `first_node`: dense id of the first row of `indptr`, 0 unless in a
+    part.
     """
 
     def __init__(
@@ -87,7 +83,6 @@ class LocalPicker:
         self._lock = threading.Lock()
 
     def pick(self, request: PickRequest, key: np.uint64, scratch: Scratch) -> Picks:
-        """Takes edges of each node; see `GraphStore.pick`."""
         nodes, horizon, salts = request.nodes, request.horizon, request.salts
         if salts is None:
             salts = kernels.NO_SALTS if horizon is None else salts_of(horizon.latest)
@@ -135,7 +130,7 @@ class LocalPicker:
         return Picks(neighbors, edges, offsets)
 
     def degrees(self, nodes: np.ndarray, horizon: Horizon | None = None) -> np.ndarray:
-        """int64 [num_nodes], how many edges each node could take up to its horizon."""
+        """int64 [num_nodes], number of edges that each node could sample up to its horizon."""
         starts, degrees = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
         if horizon is None:
             kernels.load_degrees(self.adjacency.indptr, self._rows_of(nodes), degrees)
@@ -206,7 +201,7 @@ def _pick(
     *,
     takes_last: bool,
 ) -> np.ndarray:
-    """Positions of the edges taken: drawn uniformly, or the last of each node."""
+    """Positions of the sampled edges: drawn uniformly, or the last of each node."""
     positions = scratch.array("positions", int(rows.offsets[-1]), np.int64)
     if takes_last:
         kernels.pick_last(rows.starts, rows.degrees, rows.offsets, positions)

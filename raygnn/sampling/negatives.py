@@ -1,4 +1,4 @@
-"""Random negatives of training, and the candidates of evaluation."""
+"""Random negatives of training, and candidates of evaluation."""
 
 from __future__ import annotations
 
@@ -30,13 +30,11 @@ _SPARE = 2
 
 
 class RandomNegatives:
-    """A distribution over the nodes of a type; draws are independent, with replacement.
-
-    So there may be more draws than nodes, and a draw may be a positive.
+    """A distribution over nodes. Draws are independent, with replacement, and may be positives.
 
     Args:
-        degrees: int64 [num_nodes]: nodes are drawn in proportion to degree^0.75, those of degree 0
-            never; None draws uniformly.
+        degrees: int64 [num_nodes]: draws in proportion to degree^0.75, never nodes of degree 0.
+            None draws uniformly.
     Raises:
         DataError: there is no node to draw.
     """
@@ -65,14 +63,14 @@ class RandomNegatives:
     def of_graph(
         cls, graph: GraphStore, node_type: str, how: str, edge_type: EdgeType | None = None
     ) -> RandomNegatives:
-        """The distribution of that name over the nodes of a type.
+        """The named distribution over the nodes of a type.
 
         Args:
             how: `uniform` or `degree`.
-            edge_type: whose edges count for `degree`, by destination if that is the node type, else
-                by source; None counts all types with it as destination, else all as source.
+            edge_type: edges counted for `degree`, by destination if that is the node type, else by
+                source. None counts all types with it as destination, else all as source.
         Raises:
-            ConfigError: there is no distribution of that name.
+            ConfigError: the name is unknown.
             DataError: there is no node to draw.
         """
         if how not in (UNIFORM, BY_DEGREE):
@@ -98,7 +96,7 @@ class RandomNegatives:
         return np.searchsorted(self._cumulative, draws, side="right")
 
     def probability(self, nodes: np.ndarray) -> np.ndarray:
-        """float64 [num_nodes], of one draw being each node."""
+        """float64 [num_nodes], probability of one draw."""
         if self._cumulative is None:
             return np.full(len(nodes), 1 / self._num_nodes)
         before = np.where(nodes > 0, self._cumulative[nodes - 1], 0)
@@ -107,20 +105,18 @@ class RandomNegatives:
 
 
 class EvaluationCandidates:
-    """Equal numbers of distinct candidates per link: the first valid ones of a fixed order.
+    """Equal numbers of distinct candidates per link: the first valid ones of a fixed uniform order.
 
-    The order is drawn uniformly. In one that is drawn by degree, candidates have more links than
-    the targets of random links, and a model that sees how many a node has tells them apart.
-
-    A candidate fits a link if it is not the link's own target, nor a known link of its anchor. An
-    anchor may be linked to so many nodes that there are fewer among the first `_SPARE` times
-    `num_candidates` of the order. It then competes with known links too: that is harder, where
-    fewer candidates would be easier.
+    With an order by degree, candidates would have more links than the targets of random links, and
+    a model that reads degrees could tell them apart. Invalid are the link's own target, and known
+    links of its anchor. If fewer than `num_candidates` are valid among the first `_SPARE` times as
+    many, the link also competes with known links, which is harder; fewer candidates would be
+    easier.
 
     Args:
-        num_candidates: for each link, at most; there are no more than other nodes.
-        known: candidates that are known links do not fit; None lets them compete.
-        is_one_type: anchors and candidates are of one type, and no anchor is its own candidate.
+        num_candidates: for each link, at most the number of other nodes.
+        known: known links, which are invalid; None allows them.
+        is_one_type: anchors and candidates have one type, and no anchor is its own candidate.
     """
 
     def __init__(
@@ -147,8 +143,8 @@ class EvaluationCandidates:
         Args:
             anchors, targets: int64 [num_links], dense ids.
         Returns:
-            int64 [num_nodes], dense ids of all that compete with any of the links, and int64
-            [num_links, num_candidates], for each link positions among them.
+            int64 [num_nodes], dense ids of all candidates, and int64 [num_links, num_candidates],
+            positions of each link's among them.
         """
         obstacles = (targets[:, None] == self._order).astype(np.int8) << 1
         if self._is_one_type:
@@ -162,10 +158,10 @@ class EvaluationCandidates:
 
 @njit(nogil=True, cache=True)
 def _choose(obstacles, chosen):  # type: ignore[no-untyped-def]
-    """Fills each row of `chosen` with its first columns of 0, then of 1; returns how many it reads.
+    """Fills each row of `chosen` with its first columns of 0, then of 1; returns the number read.
 
     Args:
-        obstacles: int8 [num_links, num_columns]; a column of 2 or more is never taken.
+        obstacles: int8 [num_links, num_columns]; 2 or more is never taken.
     """
     num_used = 0
     for i in range(len(chosen)):
@@ -206,12 +202,12 @@ NONE = -1
 
 @dataclass(frozen=True)
 class MinedNegatives:
-    """The targets of highest score that an anchor is not linked to, by anchor.
+    """The best-scored unlinked targets of each anchor.
 
     Attributes:
-        targets: int32 or int64 [num_anchors, k], dense ids, best first, `NONE` behind the last; a
-            row for each of the anchors of the supervision edges.
-        num_drawn: of an anchor in a batch, at most k.
+        targets: int32 or int64 [num_anchors, k], dense ids, best first, then `NONE`, for the
+            anchors of the supervision edges.
+        num_drawn: draws per anchor in a batch, at most k.
     """
 
     targets: np.ndarray
@@ -221,8 +217,8 @@ class MinedNegatives:
         """Draws negatives of some anchors, uniformly and without replacement.
 
         Args:
-            rows: int64 [num_rows], anchors by their position in the supervision edges.
-            key: of the batch. What an anchor draws depends on it and on the anchor alone.
+            rows: int64 [num_rows], positions of anchors in the supervision edges.
+            key: key of the batch. Draws depend only on it and on the anchor.
         Returns:
             int64 dense ids, and int64 positions in `rows` of their anchors, ascending.
         """

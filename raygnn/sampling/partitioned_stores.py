@@ -1,4 +1,4 @@
-"""A graph spread over parts as graph store and feature store: asks those that have the nodes."""
+"""A graph spread over parts as graph store and feature store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ from raygnn.sampling.temporal import Horizon
 
 
 def no_times_of_types(column: str) -> ConfigError:
-    """The refusal of timestamps on a partitioned graph of several types."""
     return ConfigError(
         f"sampling.temporal.column={column!r} is invalid: with data.mode partitioned a graph of "
         "several types is sampled with timestamps only where each edge type has another as its "
@@ -55,12 +54,12 @@ def no_times_of_types(column: str) -> ConfigError:
 
 
 class PartitionedGraphStore:
-    """The edges of a partitioned graph; a `GraphStore` in direction `in`.
+    """A `GraphStore` of a partitioned graph, in direction `in`.
 
-    Picks are those of a `LocalGraphStore` on the graph opened whole, edge for edge.
+    Picks equal those of a `LocalGraphStore` on the complete graph.
 
     Args:
-        messages: the edges that carry these are there, as in `message_graph`; None takes all.
+        messages: includes only edges that carry these, as in `message_graph`; None includes all.
     """
 
     direction = "in"
@@ -78,19 +77,17 @@ class PartitionedGraphStore:
 
     @property
     def node_types(self) -> list[str]:
-        """Node types, in the order of the graph."""
         return list(self._outline.node_types)
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        """Edge types, in the order of the graph."""
         return list(self._outline.edge_types)
 
     def num_nodes(self, node_type: str) -> int:
         return self._outline.num_nodes(node_type)
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """Number of edges of a type; the parts count those that carry messages."""
+        """Number of edges of a type that carry messages, counted by the parts."""
         if self._messages is None:
             return self._outline.num_edges(edge_type)
         return sum(self._ask_all("num_edges", edge_type))
@@ -101,7 +98,6 @@ class PartitionedGraphStore:
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
-        """Takes edges of each node, asking all parts at once; see `GraphStore.pick`."""
         shares = list(shares_of(self._first[edge_type[2]], request.nodes))
         found: list[Picks] = _ask(
             self._graph,
@@ -114,7 +110,6 @@ class PartitionedGraphStore:
     def degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
-        """int64 [num_nodes], in-degrees; see `GraphStore.degrees`."""
         shares = list(shares_of(self._first[edge_type[2]], nodes))
         found = _ask(
             self._graph,
@@ -135,13 +130,12 @@ class PartitionedGraphStore:
     def neighbor_degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
-        """int64 [num_nodes], out-degrees; see `GraphStore.neighbor_degrees`.
-
-        Sources of an edge type without a reverse are counted by all parts at the first call.
+        """Out-degrees; sources of a type without a reverse are counted by all parts at the first
+        call.
 
         Raises:
-            ConfigError: there is a horizon, and no other type is the reverse: no part has all edges
-                out of a node, and an undirected edge may have another time than its reverse.
+            ConfigError: there is a horizon and no reverse type. No part has all edges out of a
+                node, and an undirected edge may have another time than its reverse.
         """
         reverse = self._outline.reverse_of(edge_type)
         if horizon is not None and reverse in (None, edge_type):
@@ -151,10 +145,7 @@ class PartitionedGraphStore:
         return self._counts_of_sources(edge_type)[nodes]
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
-        """All edges of a type, which the parts are asked for range by range.
-
-        Ranges begin and end where the edges of a node do.
-        """
+        """All edges of a type, read range by range. Ranges contain complete nodes."""
         nodes = np.arange(self.num_nodes(edge_type[2]))
         indptr = np.concatenate([[0], np.cumsum(self.degrees(edge_type, nodes))])
 
@@ -195,11 +186,11 @@ class _EdgesOfParts:
 
 
 class PartitionedFeatureStore:
-    """The columns of a partitioned graph; a `FeatureStore`.
+    """A `FeatureStore` of a partitioned graph.
 
-    Columns that the outline holds are read here, others by the parts. Rows are those of a
-    `LocalFeatureStore` on the graph opened whole. Dense features of the most wanted nodes of parts
-    that this process does not map are read of a `HotRowCache`.
+    Columns of the outline are read here, others by the parts. Rows equal those of a
+    `LocalFeatureStore` on the complete graph. Dense features of frequent nodes of other parts come
+    from a `HotRowCache`.
     """
 
     def __init__(
@@ -234,7 +225,7 @@ class PartitionedFeatureStore:
         return self._outline.columns(type_)
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of a row as `gather` gives it; a part is asked once for each column."""
+        """Shape and dtype of a row from `gather`; requested from a part once per column."""
         if not self._is_in_parts(type_, column):
             return self._held.row_layout(type_, column)
         key = (type_, column)
@@ -247,7 +238,6 @@ class PartitionedFeatureStore:
     def gather(
         self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The rows of a column, asking all parts at once; see `FeatureStore.gather`."""
         if not self._is_in_parts(type_, column):
             return self._held.gather(type_, column, ids, out)
         shape, dtype = self.row_layout(type_, column)
@@ -280,7 +270,6 @@ class PartitionedFeatureStore:
     def gather_sparse(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
     ) -> SparseFeatures | None:
-        """The rows of a column that stay sparse; see `FeatureStore.gather_sparse`."""
         if not self._is_sparse(type_, column):
             return None
         fetched = list(self._fetched(type_, column, ids))

@@ -1,4 +1,4 @@
-"""Questions that the parts of a graph answer, each for its own nodes and edges."""
+"""Requests that the parts of a graph answer, each for its own nodes and edges."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ Question = Literal["pick", "degrees", "count_sources", "num_edges", "rows", "num
 
 
 class Answer(Protocol):
-    """Counts of requests to parts."""
-
     def result(self) -> Any:
-        """The answer, once it is there.
+        """The answer, once available.
 
         Raises:
             RaygnnError: the part could not answer, or not in time.
@@ -41,21 +39,20 @@ class Answer(Protocol):
 
 
 class PartService(Protocol):
-    """Whoever answers for a part. Safe to share by threads; crosses process boundaries."""
+    """Answers for a part. Thread-safe; crosses process boundaries."""
 
     def ask(self, question: Question, *given: Any) -> Answer:
-        """Asks for a method of `PartAnswers`, and does not wait for it."""
+        """Requests a method of `PartAnswers`, without waiting."""
 
 
 @dataclass(frozen=True)
 class PartitionedGraph:
-    """The parts of a graph, as a worker reaches them. Crosses process boundaries.
+    """The parts of a graph, as seen by a worker. Crosses process boundaries.
 
     Attributes:
-        services: one for each part, in their order.
-        cache_bytes: of rows of the most wanted nodes that a node keeps for its processes, of parts
-            that they do not map.
-        traffic: what this process asks of parts that it does not map.
+        services: one per part, in their order.
+        cache_bytes: size of a node's cache for frequent rows of unmapped parts.
+        traffic: this process's requests to unmapped parts.
     """
 
     record: PartitionRecord
@@ -64,24 +61,22 @@ class PartitionedGraph:
     traffic: Traffic = field(default_factory=Traffic, compare=False)
 
     def is_mapped(self, part: int) -> bool:
-        """Whether this process maps a part."""
         return isinstance(self.services[part], MappedPart)
 
     @property
     def mapped(self) -> list[int]:
-        """The parts that this process maps."""
         return [part for part in range(len(self.services)) if self.is_mapped(part)]
 
     def no_rows(self, type_: str | EdgeType, column: str) -> Any:
-        """No rows of a column, as they are stored."""
+        """Zero rows of a column, with its stored dtype and shape."""
         return self.services[0].ask("rows", type_, column, np.empty(0, np.int64)).result()
 
 
 class PartAnswers:
-    """Answers from the files of one part: pure, so that a question may be asked again.
+    """Answers from the files of one part. Pure, so requests may be repeated.
 
-    Ids, of nodes and of edges, are those of the whole graph, in what is given and in answers. Of
-    `messages` only the edges that carry these are there; None takes all.
+    Ids of nodes and edges are those of the complete graph. With `messages`, only edges that carry
+    these are included.
     """
 
     def __init__(self, part: Part) -> None:
@@ -111,23 +106,18 @@ class PartAnswers:
         return self._picker(edge_type, messages).degrees(nodes, horizon)
 
     def count_sources(self, edge_type: EdgeType, messages: Messages | None = None) -> np.ndarray:
-        """int64 [num_source_nodes], edges of this part by their source."""
+        """int64 [num_source_nodes], edges of this part by source."""
         counts = np.zeros(self._part.num_nodes(edge_type[0]), np.int64)
         kernels.count_neighbors(self._picker(edge_type, messages).adjacency.indices, counts)
         return counts
 
     def num_edges(self, edge_type: EdgeType, messages: Messages | None = None) -> int:
-        """Number of edges of a type in this part."""
         return len(self._picker(edge_type, messages).adjacency.indices)
 
     def rows(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
     ) -> np.ndarray | SparseColumn:
-        """Rows of a column as they are stored; of a sparse one as float32.
-
-        Args:
-            ids: int64 [n], nodes or edges of this part.
-        """
+        """Stored rows of a column, float32 if sparse, of nodes or edges of this part, int64 [n]."""
         stored, ids = self._part.column(type_, column), ids - self._part.first_row(type_)
         if isinstance(stored, SparseColumn):
             rows = copy_sparse_rows(stored.indptr, stored.indices, stored.values, ids)
@@ -137,7 +127,6 @@ class PartAnswers:
         return found
 
     def num_values(self, type_: str | EdgeType, column: str) -> int:
-        """Entries of a sparse column in this part."""
         stored = self._part.column(type_, column)
         assert isinstance(stored, SparseColumn)
         return len(stored.indices)
@@ -161,10 +150,8 @@ class _Computed:
 
 
 def map_parts(folder: Folder, outline: Outline) -> PartitionedGraph:
-    """A partitioned graph of which this process maps all parts.
+    """A partitioned graph with all parts mapped by this process; `folder` is a path or fsspec URI.
 
-    Args:
-        folder: a path or any fsspec URI.
     Raises:
         DataError: a part is missing, damaged, or of another partition.
     """
@@ -175,10 +162,8 @@ def map_parts(folder: Folder, outline: Outline) -> PartitionedGraph:
 
 
 class MappedPart:
-    """A part whose files this process maps; a `PartService`.
+    """A `PartService` for a part of the absolute `folder` that this process maps.
 
-    Args:
-        folder: of the partitioned graph, absolute.
     Raises:
         DataError: the part is missing, damaged, or of another partition.
     """

@@ -1,9 +1,8 @@
 """Uniform sampling of in-edges: the draws and their kernels.
 
-The draws of a node are those of a splitmix64 generator started at hash(hop key, dense id), or at
-hash(that, salt) where nodes have salts: draw i below n is the high word of
-splitmix64(start + i * golden) * n. Changing any of this changes
-batches: see `raygnn.sampling.rng.RNG_VERSION`.
+A node draws from a splitmix64 generator started at hash(hop key, dense id), or at hash(that, salt)
+if it has a salt: draw i below n is the high word of splitmix64(start + i * golden) * n. Changes to
+this change batches: see `raygnn.sampling.rng.RNG_VERSION`.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ _NEIGHBORS_AHEAD = 128
 
 
 class Rows(NamedTuple):
-    """Nodes and their edges. Kernels take it as a plain tuple, which numba unpacks faster.
+    """Nodes and their edges. Kernels get it as a plain tuple, which numba unpacks faster.
 
     Attributes:
         nodes: int64 [num_nodes], dense ids.
-        salts: uint64 [num_nodes], further things that draws depend on, or empty.
-        starts: int64 [num_nodes], the position of each node's first edge.
-        degrees: int64 [num_nodes], edges of each node to choose from, its first ones.
-        offsets: int64 [num_nodes + 1], the running number of edges taken.
+        salts: uint64 [num_nodes], further inputs of draws, or empty.
+        starts: int64 [num_nodes], position of each node's first edge.
+        degrees: int64 [num_nodes], number of edges to choose from, the node's first ones.
+        offsets: int64 [num_nodes + 1], cumulative number of sampled edges.
     """
 
     nodes: np.ndarray
@@ -49,7 +48,7 @@ class Draws(NamedTuple):
 
     Attributes:
         fanout: `ALL` or a number of edges per node.
-        replace: whether an edge may be taken several times.
+        replace: whether edges may repeat.
     """
 
     fanout: int
@@ -66,14 +65,14 @@ def draw_below(start, number, bound):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets):  # type: ignore[no-untyped-def]
-    """Finds each node's edges, and how many are taken of them.
+    """Finds each node's edges, and the number to sample.
 
     Args:
         fanout: `ALL` or a number of edges per node.
-        replace: whether an edge may be taken several times; a node with any then gives `fanout`.
-        starts: int64 [num_nodes], filled with the position of a node's first edge.
+        replace: edges may repeat, so that a node with any edge has `fanout`.
+        starts: int64 [num_nodes], filled with the position of each node's first edge.
         degrees: int64 [num_nodes], filled.
-        offsets: int64 [num_nodes + 1], filled with the running number of edges taken.
+        offsets: int64 [num_nodes + 1], filled with the cumulative number of sampled edges.
     """
     total = 0
     offsets[0] = 0
@@ -94,7 +93,7 @@ def find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets):  # type
 
 @njit(nogil=True, cache=True)
 def count_taken(degrees, fanout, replace, offsets):  # type: ignore[no-untyped-def]
-    """Fills `offsets` as `find_rows` does, of degrees that changed since."""
+    """Fills `offsets` like `find_rows`, for changed degrees."""
     for i in range(len(degrees)):
         degree = degrees[i]
         taken = degree
@@ -105,7 +104,6 @@ def count_taken(degrees, fanout, replace, offsets):  # type: ignore[no-untyped-d
 
 @njit(nogil=True, cache=True)
 def load_degrees(indptr, nodes, degrees):  # type: ignore[no-untyped-def]
-    """Fills `degrees` [num_nodes] with how many edges each node has."""
     for i in range(len(nodes)):
         if i + _ROWS_AHEAD < len(nodes):
             prefetch(indptr, nodes[i + _ROWS_AHEAD])
@@ -114,7 +112,7 @@ def load_degrees(indptr, nodes, degrees):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def count_neighbors(indices, counts):  # type: ignore[no-untyped-def]
-    """Adds to `counts` [num_neighbors] how often each is in `indices`."""
+    """Adds to `counts` [num_neighbors] the occurrences of each in `indices`."""
     for i in range(len(indices)):
         if i + _NEIGHBORS_AHEAD < len(indices):
             prefetch(counts, indices[i + _NEIGHBORS_AHEAD])
@@ -123,13 +121,13 @@ def count_neighbors(indices, counts):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def pick_positions(rows, draws, table, positions):  # type: ignore[no-untyped-def]
-    """Fills `positions` int64 [offsets[-1]] with the edges taken, node by node.
+    """Fills `positions` int64 [offsets[-1]] with the sampled edges, node by node.
 
-    All of a node's edges come in their order; else its draws come in theirs.
+    If all edges of a node are taken, they keep their order; otherwise the order of draws.
 
     Args:
-        table: int64 zeros [a power of two >= 2 * fanout], left as zeros; may be of length 1 where
-            the fanout is at most `_LINEAR_SEARCH`.
+        table: int64 zeros [a power of two >= 2 * fanout], left as zeros; length 1 is enough for
+            fanouts of at most `_LINEAR_SEARCH`.
     """
     nodes, salts, starts, degrees, offsets = rows
     fanout, replace, key = draws
@@ -201,7 +199,6 @@ def _pick_many(base, start, degree, table, picked):  # type: ignore[no-untyped-d
 
 @njit(nogil=True, cache=True)
 def _slot_of(table, edge):  # type: ignore[no-untyped-def]
-    """The slot of an edge, or the free one where it would go."""
     mask = len(table) - 1
     slot = np.int64(splitmix64(np.uint64(edge)) & np.uint64(mask))
     while table[slot] != 0 and table[slot] != edge + 1:
@@ -213,7 +210,7 @@ def _slot_of(table, edge):  # type: ignore[no-untyped-def]
 def load_neighbors(indices, positions, neighbors):  # type: ignore[no-untyped-def]
     """Fills `neighbors` with `indices[positions]`.
 
-    Apart from the picking, so that many of these cache misses are in flight at once.
+    A separate loop, so that many of these cache misses overlap.
     """
     for i in range(len(positions)):
         if i + _NEIGHBORS_AHEAD < len(positions):
@@ -222,7 +219,7 @@ def load_neighbors(indices, positions, neighbors):  # type: ignore[no-untyped-de
 
 
 def membership_table(fanout: int, replace: bool) -> int:
-    """The length of the table that `pick_positions` needs."""
+    """Required length of the table of `pick_positions`."""
     if replace or fanout <= _LINEAR_SEARCH:
         return 1
     return 1 << (2 * fanout - 1).bit_length()

@@ -1,13 +1,10 @@
 """LABOR sampling of in-edges: all nodes draw with the same random number per neighbor.
 
-Each neighbor has one random number for all nodes of a hop, and a node takes the edges of the
-largest. The numbers of the edges of one node are independent, so what it takes has the law of
-uniform draws without replacement: a mean over it has the same expectation and the same variance,
-and needs no weights. But nodes that have neighbors in common take the same ones more often, so a
-batch has fewer nodes.
-
-With weights a node takes the largest log(number) / weight (Efraimidis and Spirakis, 2006), which
-has the law of `raygnn.sampling.pick_weighted`.
+A node samples the edges whose neighbors have the largest numbers. Numbers of one node's edges are
+independent, so its sample is distributed like uniform draws without replacement: a mean over it has
+the same expectation and variance, without weights. Nodes with common neighbors sample the same ones
+more often, so a batch has fewer nodes. With weights, a node takes the largest log(number) / weight
+(Efraimidis and Spirakis, 2006), distributed as in `raygnn.sampling.pick_weighted`.
 
 Source: LABOR-0 with sequential Poisson sampling, arXiv:2210.13339.
 """
@@ -30,12 +27,10 @@ _ROWS_AHEAD = 8  # rows are read whole, which asks for the rest by itself
 
 @njit(nogil=True, cache=True)
 def pick_by_neighbor(rows, draws, indices, weighting, skips, copies, positions):  # type: ignore[no-untyped-def]
-    """Fills `positions` with the edges taken, node by node, and the offsets of the rows.
-
-    The edges of a node come in their order.
+    """Fills `positions` with the sampled edges in their order, node by node, and the rows' offsets.
 
     Args:
-        rows: see `raygnn.sampling.pick.Rows`; with salts, nodes of one salt draw alike.
+        rows: see `raygnn.sampling.pick.Rows`; nodes of one salt draw alike.
         draws: see `raygnn.sampling.pick.Draws`; without `replace`.
         indices: [num_edges], neighbors.
         weighting: (weights by CSC position, e_id), see `Weighting`; weights may be empty.
@@ -73,7 +68,7 @@ def pick_by_neighbor(rows, draws, indices, weighting, skips, copies, positions):
 
 
 def copies_table(degrees: np.ndarray, is_sorted: bool) -> int:
-    """The length of the table that `pick_by_neighbor` counts parallel edges in."""
+    """Required length of the table for parallel edges of `pick_by_neighbor`."""
     return 2 if is_sorted else 2 << (2 * int(degrees.max(initial=1)) - 1).bit_length()
 
 
@@ -114,10 +109,8 @@ def _take_largest(base, row, indices, copies, heap, out):  # type: ignore[no-unt
 
 @njit(nogil=True, cache=True)
 def _take_above(bound, base, row, indices, copies, heap, out):  # type: ignore[no-untyped-def]
-    """Takes up to `fanout` edges of the largest ranks above a bound, chunk by chunk.
-
-    Args:
-        heap: uint32 [fanout] for their ranks, and uint32 [_CHUNK].
+    """Samples up to `fanout` edges of the largest ranks above a bound, chunk by chunk. `heap`:
+    uint32 [fanout] and uint32 [_CHUNK].
     """
     start, degree, skipped = row
     is_sorted, table = copies
@@ -163,9 +156,9 @@ def _take_above(bound, base, row, indices, copies, heap, out):  # type: ignore[n
 
 @njit(nogil=True, cache=True)
 def _rank_all(base, neighbors, ranks):  # type: ignore[no-untyped-def]
-    """Fills the ranks of neighbors; returns the largest, and how many follow themselves.
+    """Fills the ranks of neighbors; returns the largest, and the number that follow themselves.
 
-    Without branches and of 32 bits, so that the processor ranks several at once.
+    Branch-free in 32 bits, so that the processor ranks several together.
     """
     low, high = np.uint32(base), np.uint32(base >> _HALF)
     largest, num_copies = np.uint32(0), np.uint32(0)
@@ -180,7 +173,7 @@ def _rank_all(base, neighbors, ranks):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, inline="always")
 def _rank(low, high, neighbor, itemsize):  # type: ignore[no-untyped-def]
-    """A bijection of 32 bits for any key, so that no two neighbors have the same rank."""
+    """A 32-bit bijection for any key, so that no two neighbors have the same rank."""
     bits = np.uint32(neighbor)
     if itemsize == 8:
         bits = np.uint32(bits ^ np.uint32(np.uint32(neighbor >> 32) * _ODD))
@@ -189,7 +182,6 @@ def _rank(low, high, neighbor, itemsize):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True, inline="always")
 def _mixed(bits):  # type: ignore[no-untyped-def]
-    """The finaliser of MurmurHash3, 32 bits."""
     bits = np.uint32(np.uint32(bits ^ (bits >> np.uint32(16))) * np.uint32(0x85EBCA6B))
     bits = np.uint32(np.uint32(bits ^ (bits >> np.uint32(13))) * np.uint32(0xC2B2AE35))
     return np.uint32(bits ^ (bits >> np.uint32(16)))
@@ -197,20 +189,13 @@ def _mixed(bits):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _rank_of_copy(base, rank):  # type: ignore[no-untyped-def]
-    """Rank of the next edge from the same neighbor.
-
-    Parallel edges have ranks of their own, or a node would take them all or none.
-    """
+    """Rank of the next parallel edge. With equal ranks, a node would take all of them or none."""
     return _mixed(np.uint32(rank ^ np.uint32(base >> _HALF) ^ _ODD))
 
 
 @njit(nogil=True, cache=True)
 def _take_heaviest(base, row, indices, weighting, copies, ranks, out):  # type: ignore[no-untyped-def]
-    """Takes up to `fanout` edges of the largest log(number) / weight; returns how many.
-
-    Args:
-        ranks: float64 [fanout].
-    """
+    """Samples up to `fanout` edges of the largest log(number) / weight; returns their number."""
     start, degree, skipped = row
     is_sorted, table = copies
     count = next_skip = 0

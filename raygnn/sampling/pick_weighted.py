@@ -1,13 +1,13 @@
 """Sampling of in-edges in proportion to their weights.
 
-Draws with replacement are independent. Without, an edge is drawn in proportion to its weight among
-those not drawn yet, again and again: that is the law of Efraimidis and Spirakis's keys (2006), log
-of a uniform number over weight, of which the largest are taken. Here edges are drawn from the alias
-table and drawn again if they were taken before; after as many draws in vain as one would rather not
-make, keys decide about the rest, which leaves the law as it is.
+Draws with replacement are independent. Without, each edge is drawn in proportion to its weight
+among the remaining ones. This is the distribution of the keys of Efraimidis and Spirakis (2006),
+log of a uniform number over weight, of which the largest are taken. Here edges are drawn from the
+alias table, and drawn again if already taken; after too many vain draws, keys decide about the
+rest, with the same distribution.
 
-Draw i of a node is that of `raygnn.sampling.pick`; an edge's uniform number is the draw of its
-position among the node's edges, from another start. Edges that are stepped over are as of weight 0.
+Draws are numbered as in `raygnn.sampling.pick`; an edge's uniform number is the draw of its
+position among the node's edges, from another start. Skipped edges have weight 0.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Weighting(NamedTuple):
     """The weights of edges.
 
     Attributes:
-        alias: see `fill_alias`; empty where nodes choose from some of their edges only.
+        alias: see `fill_alias`; empty if nodes choose from only some of their edges.
         weights: [num_edges], by CSC position.
-        e_id: CSC positions of the edges, or empty where that is their order.
+        e_id: CSC positions of the edges, or empty if they are in CSC order.
     """
 
     alias: np.ndarray
@@ -52,7 +52,7 @@ def _base(key, node, salts, i):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _draw(base, number, start, degree):  # type: ignore[no-untyped-def]
-    """A position, and 32 bits that say whether it is kept or given up for another."""
+    """A position, and 32 bits that decide between it and its alias."""
     bits = splitmix64(base + np.uint64(number) * GOLDEN_GAMMA)
     edge = np.int64(multiply_high(bits, np.uint64(degree)))
     # the low half of the product is uniform too, whichever edge the high half chose
@@ -74,14 +74,12 @@ def _is_drawn_for(degree, fanout, replace):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def first_draws(rows, draws, alias, drawn, rests):  # type: ignore[no-untyped-def]
-    """Fills `drawn` with the first `fanout` draws of each node that edges are drawn for.
+    """Fills `drawn` with the first `fanout` draws of each node that draws edges.
 
-    Apart from the picking, so that many cache misses of the table are in flight at once.
+    A separate loop, so that many cache misses of the table overlap.
 
     Args:
-        rows: see `raygnn.sampling.pick.Rows`.
-        draws: see `raygnn.sampling.pick.Draws`.
-        drawn: int64, `rests`: uint32, with room for `fanout` of each node.
+        drawn: int64, `rests`: uint32, with room for `fanout` per node.
     """
     nodes, salts, starts, degrees, _ = rows
     fanout, replace, key = draws
@@ -123,12 +121,10 @@ def _weight(weights, e_id, position):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ignore[no-untyped-def]
-    """Fills `positions` with the edges taken, node by node, and the offsets of the rows.
+    """Fills `positions` with the sampled edges, node by node, and the rows' offsets.
 
     Args:
-        rows: see `raygnn.sampling.pick.Rows`.
-        draws: see `raygnn.sampling.pick.Draws`.
-        positions: int64, with room for all edges of a node, or `fanout`, whichever is less; with
+        positions: int64, with room for all edges of a node or `fanout`, whichever is less; with
             `replace` for `fanout`.
     """
     nodes, salts, starts, degrees, offsets = rows

@@ -1,4 +1,4 @@
-"""Batches ahead of training: made in threads, copied to a device beside what it computes."""
+"""Batches ahead of training: made in threads, copied to a device during its computation."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def map_ahead(
     *,
     in_turns: bool = False,
 ) -> Generator[Result, None, None]:
-    """Yields `make(item)` of each item, in the order of the items.
+    """Yields `make(item)` of each item, in order.
 
-    Up to `num_ahead` results, or `num_threads` if that is more, are made or waiting beside the one
-    that was yielded. Closing the generator drops what was not begun and waits for what was, so
-    that no thread outlives it. An exception of `make` is raised in its place.
+    Up to `num_ahead` results, or `num_threads` if larger, are in progress or waiting. Closing the
+    generator drops items that are not started and waits for the others, so that no thread outlives
+    it. An exception of `make` is raised at its item.
 
     Args:
-        num_threads: 0 makes each when it is asked for, in the caller's thread.
-        in_turns: the threads work only while the caller waits: when nothing is left they make
-            `num_ahead` results, all of them before the first is yielded.
+        num_threads: 0 makes each on demand, in the caller's thread.
+        in_turns: threads work only while the caller waits. If no result is left, they make
+            `num_ahead` results before the first is yielded.
     """
     if num_threads == 0:
         yield from map(make, items)
@@ -70,12 +70,12 @@ def map_ahead(
 
 
 class DeviceCopies:
-    """Copies batches on a CUDA stream of their own, from page-locked memory.
+    """Copies batches on a separate CUDA stream, from page-locked memory.
 
-    A sampler thread begins a copy, and whoever computes finishes it: no thread of the host waits.
+    A sampler thread starts a copy, and the computing thread finishes it: no host thread waits.
 
     Args:
-        device: with an index where there are several; also threads use no other then.
+        device: with an index if there are several, because threads use only that one.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -83,13 +83,13 @@ class DeviceCopies:
         self._stream = torch.cuda.Stream(device)
 
     def begin(self, batch: Record) -> tuple[Record, Tensor, torch.cuda.Event]:
-        """The batch on the device, its memory there, and when it may be read."""
+        """The batch on the device, its memory there, and the event after which it may be read."""
         with torch.cuda.stream(self._stream):
             moved, arena = copied_together(batch, self._device)
             return moved, arena, self._stream.record_event()
 
     def finish(self, copy: tuple[Record, Tensor, torch.cuda.Event]) -> Record:
-        """The batch of `begin`, for the current stream of the caller, which waits on the device.
+        """The batch of `begin`, for the caller's current stream, which waits on the device.
 
         Its memory stays until that stream is done with it.
         """
@@ -101,10 +101,10 @@ class DeviceCopies:
 
 
 def copied_together(record: Record, device: torch.device) -> tuple[Record, Tensor]:
-    """A record on a device by one copy of one page-locked buffer, however many tensors it has.
+    """A record on a device, copied as one page-locked buffer.
 
     Returns:
-        The record, whose tensors are views of the buffer there, and that buffer, in bytes.
+        The record with views of the device buffer, and that buffer, in bytes.
     """
     starts: dict[int, int] = {}
     tensors: list[Tensor] = []

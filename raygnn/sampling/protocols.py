@@ -22,19 +22,18 @@ class PickRequest:
     """Request to sample edges of one type for some nodes.
 
     Attributes:
-        nodes: int64 [num_nodes], dense ids of the destination type; each is drawn for by its id, so
-            their order only orders the reply.
-        fanout: edges per node; -1 takes all, as a node with fewer does without `replace`.
-        replace: whether an edge may be taken several times.
+        nodes: int64 [num_nodes], dense ids of the destination type. Draws depend on the id; the
+            result follows the order of `nodes`.
+        fanout: edges per node. -1 takes all, as does a node with fewer edges without `replace`.
+        replace: whether edges may repeat.
         hop: 0 next to the seeds.
-        exclude: edges that are not there: what is taken is what the graph without them, all else in
-            its order, would give.
-        exclude_keys: int64 [num_nodes], what stands for each node in `exclude`; None is the node.
-        weight: a column of weights: edges are taken in proportion to it, those of weight 0 never;
-            along edge types without the column all weigh the same.
-        horizon: how late an edge may be for each node; nodes of other times draw otherwise.
-        salts: uint64 [num_nodes], draws depend on these in place of the times.
-        by_neighbor: all nodes draw by the same numbers of their neighbors, without `replace`; see
+        exclude: edges to ignore. Sampling behaves as if the graph did not contain them.
+        exclude_keys: int64 [num_nodes], each node's key in `exclude`. Default: the node.
+        weight: column of weights. Edges are drawn in proportion to it, never if it is 0. Edge types
+            without the column draw uniformly.
+        horizon: latest edge time of each node. Nodes with other times have other draws.
+        salts: uint64 [num_nodes], input of draws instead of the times.
+        by_neighbor: all nodes draw with the same number per neighbor, without `replace`; see
             `raygnn.sampling.pick_by_neighbor`.
     """
 
@@ -52,12 +51,12 @@ class PickRequest:
 
 
 class Picks(NamedTuple):
-    """The edges that some nodes took, node by node.
+    """Sampled edges, node by node.
 
     Attributes:
         neighbors: int32 or int64 [num_picks], dense ids of the other ends.
         e_id: int32 or int64 [num_picks], CSC positions.
-        offsets: int64 [num_nodes + 1], where each node's edges begin.
+        offsets: int64 [num_nodes + 1], start of each node's edges.
     """
 
     neighbors: np.ndarray
@@ -66,15 +65,14 @@ class Picks(NamedTuple):
 
 
 class EdgeValues(Protocol):
-    """Rows by edge: an array, or what reads them from one when they are asked for."""
+    """Rows by edge: an array, or a reader of one."""
 
-    def __getitem__(self, edges: slice, /) -> np.ndarray:
-        """The rows of consecutive edges."""
+    def __getitem__(self, edges: slice, /) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
 class LazyRows:
-    """`EdgeValues` that are read when they are asked for."""
+    """`EdgeValues` that are read on demand."""
 
     read: Callable[[slice], np.ndarray]
 
@@ -83,11 +81,11 @@ class LazyRows:
 
 
 class EdgesByNode(Protocol):
-    """All edges of a type, by the node that takes them."""
+    """All edges of a type, by the node that samples them."""
 
     @property
     def indptr(self) -> np.ndarray:
-        """int64 [num_nodes + 1], where the edges of each node begin."""
+        """int64 [num_nodes + 1], start of each node's edges."""
 
     @property
     def indices(self) -> EdgeValues:
@@ -95,49 +93,44 @@ class EdgesByNode(Protocol):
 
     @property
     def e_id(self) -> EdgeValues | None:
-        """CSC positions of the edges; None where these are the CSC itself."""
+        """CSC positions of the edges; None if they are in CSC order."""
 
 
 class GraphStore(Protocol):
     """One-hop neighbors of nodes.
 
-    Nodes take edges from their neighbors: their in-edges, or their out-edges where the store's
-    direction is `out`. A node is a destination of messages either way.
+    Nodes sample in-edges, or out-edges if the store's direction is `out`. A node is a destination
+    of messages either way.
     """
 
     @property
-    def node_types(self) -> Sequence[str]:
-        """Node types of the graph."""
+    def node_types(self) -> Sequence[str]: ...
 
     @property
-    def edge_types(self) -> Sequence[EdgeType]:
-        """Edge types of the graph."""
+    def edge_types(self) -> Sequence[EdgeType]: ...
 
     @property
     def direction(self) -> str:
         """`in` or `out`."""
 
-    def num_nodes(self, node_type: str) -> int:
-        """Number of nodes of a type."""
+    def num_nodes(self, node_type: str) -> int: ...
 
-    def num_edges(self, edge_type: EdgeType) -> int:
-        """Number of edges of a type."""
+    def num_edges(self, edge_type: EdgeType) -> int: ...
 
-    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """Columns of a node or edge type."""
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]: ...
 
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
-        """Takes edges of each node: a pure function of the arguments and the graph.
+        """Samples edges of each node: a pure function of the arguments and the graph.
 
         Args:
-            scratch: where the store may keep its working arrays and the reply, which then is valid
-                until the next call with the same scratch.
+            scratch: holds working arrays and the result, which is valid until the next call with
+                it.
         """
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
-        """All edges of a type, for what reads them range by range.
+        """All edges of a type, for reading in ranges.
 
         Raises:
             DataError: the graph has no such edge type.
@@ -146,22 +139,23 @@ class GraphStore(Protocol):
     def degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
-        """int64 [num_nodes], how many edges each node could take, up to its horizon if given."""
+        """int64 [num_nodes], number of edges that each node could sample, up to its horizon if
+        given.
+        """
 
     def neighbor_degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
-        """int64 [num_nodes], as neighbors of how many edges each node could be taken."""
+        """int64 [num_nodes], number of edges that could sample each node as a neighbor."""
 
 
 class FeatureStore(Protocol):
     """Rows of the columns of node and edge types."""
 
-    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        """Columns of a type."""
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]: ...
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of a row as `gather` gives it: (1,) of a node's feature of one number.
+        """Shape and dtype of a row from `gather`: (1,) for a node feature of one number.
 
         Raises:
             DataError: there is no such column.
@@ -170,25 +164,22 @@ class FeatureStore(Protocol):
     def gather(
         self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The rows of a column.
+        """The rows of a column, [n, ...]. Sparse rows are returned dense.
 
-        Sparse rows come out dense, they and rows of two-byte floats as float32, others as stored.
+        Sparse rows and two-byte floats are returned as float32, others as stored.
 
         Args:
-            ids: int64 [n], dense ids or, of an edge type, CSC positions; may repeat.
-            out: [n, ...], C-contiguous and of the type that is given; None makes a new array.
-        Returns:
-            [n, ...]; `out` if given.
+            ids: int64 [n], dense ids or, for an edge type, CSC positions; may repeat.
+            out: [n, ...], C-contiguous, of the returned dtype; None allocates a new array.
         """
 
     def gather_sparse(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
     ) -> SparseFeatures | None:
-        """The rows of a column as sparse ones; None of a column whose rows only `gather` gives."""
+        """The rows of a column as sparse ones; None if only `gather` returns them."""
 
 
 def ends(edge_type: EdgeType, direction: str) -> tuple[str, str]:
-    """The types of neighbors and of the nodes that take them."""
     source, _, target = edge_type
     return (source, target) if direction == "in" else (target, source)
 

@@ -1,4 +1,4 @@
-"""Samplers of PyG in raygnn, and samples of raygnn as PyG's records."""
+"""PyG samplers in raygnn, and raygnn's samples as PyG's records."""
 
 from __future__ import annotations
 
@@ -27,14 +27,12 @@ from raygnn.sampling.subgraph import SampledSubgraph
 
 
 class ForeignSampler:
-    """Samples through a PyG sampler and brings its edges into the order of destinations.
+    """Samples with a PyG sampler, and sorts its edges by destination.
 
-    Its draws are its own: the key of the batch does not reach it, so what raygnn says of equal
-    batches for any number of threads, ranks and restarts holds only if the sampler sees to it. It
-    is called from several threads where the loader has several.
-
-    Where the sampler counts nodes and edges by hop, and each hop's edges lead to nodes of the hop
-    before, batches have per-layer blocks; else they have the union of the hops only.
+    Its draws do not depend on the batch key, so batches are equal for any number of threads, ranks
+    and restarts only if the sampler ensures it. The loader's threads call it concurrently. If the
+    sampler counts nodes and edges by hop, and each hop's edges lead to nodes of the previous hop,
+    batches have per-layer blocks; else only the union of the hops.
     """
 
     def __init__(
@@ -48,7 +46,7 @@ class ForeignSampler:
         """Samples the neighborhood of distinct seeds of one type.
 
         Raises:
-            DataError: a seed is there twice, or the sampler does not put the seeds first.
+            DataError: a seed repeats, or the sampler does not return the seeds first.
         """
         ((node_type, ids),) = seeds.items()
         given = NodeSamplerInput(
@@ -148,11 +146,7 @@ def _array(values: Tensor) -> np.ndarray:
 def node_output(
     subgraph: SampledSubgraph, node_type: str, index: NodeSamplerInput
 ) -> SamplerOutput | HeteroSamplerOutput:
-    """PyG's record of the neighborhood of nodes.
-
-    Raises:
-        DataError: a seed was given twice.
-    """
+    """PyG's record of the neighborhood of nodes. Raises a DataError if a seed repeats."""
     seed_index = subgraph.seed_index[node_type]
     if len(seed_index) > subgraph.num_sampled_nodes[node_type][0]:
         raise DataError(
@@ -164,11 +158,11 @@ def node_output(
 
 
 class LinkEnds(NamedTuple):
-    """The two ends of links and of what is to be distinguished from them.
+    """The ends of links and of their negatives.
 
     Attributes:
-        num_links: links as given; what comes after them is negative.
-        source: int64 [num_links + num_negatives], or [num_links] with negative destinations only.
+        num_links: number of links; negatives follow them.
+        source: int64 [num_links + num_negatives], or [num_links] with only negative destinations.
         target: int64 [num_links + num_negatives].
     """
 
@@ -178,7 +172,6 @@ class LinkEnds(NamedTuple):
 
 
 def link_types(graph: GraphStore, index: EdgeSamplerInput) -> tuple[str, str]:
-    """The node types of the two ends."""
     if index.input_type is None:
         return graph.node_types[0], graph.node_types[0]
     return index.input_type[0], index.input_type[-1]
@@ -187,7 +180,7 @@ def link_types(graph: GraphStore, index: EdgeSamplerInput) -> tuple[str, str]:
 def link_ends(
     graph: GraphStore, index: EdgeSamplerInput, negatives: NegativeSampling | None
 ) -> LinkEnds:
-    """Links with their negatives, which PyG draws, from torch's global generator."""
+    """Links with their negatives, which PyG draws from torch's global generator."""
     source, target, num_links = index.row, index.col, len(index.row)
     if negatives is not None:
         num_negatives = math.ceil(num_links * negatives.amount)

@@ -1,8 +1,8 @@
-"""Keys of random draws: a draw is a hash of what it is for, never the next number of a stream.
+"""Keys of random draws: a draw is a hash of its purpose, never the next number of a stream.
 
-Seed, split, epoch and batch index give the key of a batch; it, hop and edge type give the key of
-a hop; `pick.py` continues from there with the destination node and the number of its draw. So the
-same batch comes out whichever thread, rank or server draws which part of it.
+Seed, split, epoch and batch index determine the key of a batch; with hop and edge type, the key of
+a hop; `pick.py` adds the destination node and the number of its draw. So a batch does not depend on
+the thread, rank or server that draws it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,14 @@ _NUM_ROUNDS = 8
 
 
 def batch_key(seed: int, split: str, epoch: int, index: int) -> BatchKey:
-    """The key of one global micro-batch, from which all its draws follow.
-
-    Args:
-        seed: any integer; its low 64 bits count.
-    """
+    """The key of one global micro-batch, for all its draws. The low 64 bits of `seed` count."""
     return chain_key(RNG_VERSION, seed, text_key(split), epoch, index)
 
 
 def hop_key(key: BatchKey, hop: int, edge_type: EdgeType) -> int:
     """The key of all draws along one edge type in one hop.
 
-    The edge type counts by its name, so that a further edge type in the graph changes no draw.
+    It depends on the edge type's name, so adding an edge type to the graph changes no draw.
     """
     return chain_key(key, text_key(edge_type_name(edge_type)), hop)
 
@@ -67,14 +63,15 @@ def seed_order(num_seeds: int, seed: int, epoch: int, start: int, stop: int) -> 
     """Elements `start` to `stop` of the epoch's permutation of range(num_seeds).
 
     A pure function with random access, without a stored array: a Feistel network permutes the next
-    even power of two, and a value outside of the range is permuted again until it is inside, less
-    than four times on average.
+    even power of two, and values outside of the range are permuted again until inside, less than
+    four times on average.
 
     Args:
         seed: any integer; its low 64 bits count.
         start: 0 <= start <= stop <= num_seeds.
     Returns:
         int64 [stop - start], distinct positions in [0, num_seeds).
+
     Source: Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002.
     """
     assert 0 <= start <= stop <= num_seeds

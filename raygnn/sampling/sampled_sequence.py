@@ -1,4 +1,4 @@
-"""Micro-batches that each have one neighborhood: sampled when it is asked for, or beforehand."""
+"""Micro-batches with one neighborhood each: sampled on demand, or stored."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ class SamplesOfSplit(Protocol):
     ) -> SampledSubgraph:
         """The neighborhood of a stored micro-batch.
 
-        Args:
-            request: what the sampler would be asked for.
         Raises:
-            DataError: the neighborhood is of another request, or its file is missing or damaged.
+            DataError: the neighborhood answers another request, or its file is missing or damaged.
         """
 
 
@@ -43,12 +41,11 @@ class SampledOptions(SequenceOptions):
 
 
 class SampledSequence(BatchSequence[BatchT]):
-    """Micro-batches of which each has the neighborhood of what `request` says.
+    """Micro-batches with the neighborhood of their `request`.
 
     Args:
-        samples: neighborhoods that the sampler has drawn before, which are read in place of drawing
-            them again. Epochs beyond the stored ones repeat these: the same micro-batches with the
-            same neighbors and negatives, in another order.
+        samples: stored neighborhoods, read instead of sampling. Epochs beyond the stored ones
+            repeat their micro-batches, with the same neighbors and negatives, in another order.
     """
 
     def __init__(
@@ -70,7 +67,7 @@ class SampledSequence(BatchSequence[BatchT]):
         """The sampling request of a micro-batch."""
 
     def make(self, epoch: int, index: int) -> BatchT:
-        """See `BatchSequence`; a repeated epoch has stored micro-batches under its own numbers."""
+        """Repeated epochs have stored micro-batches under their own numbers."""
         if self._samples is None:
             return super().make(epoch, index)
         stored = self._samples.position(epoch, index)
@@ -81,7 +78,7 @@ class SampledSequence(BatchSequence[BatchT]):
 
     @property
     def sample_settings(self) -> dict[str, Any]:
-        """The settings that define stored neighborhoods, by config key where there is one."""
+        """Settings that determine stored neighborhoods, by config key if there is one."""
         assert isinstance(self.sampler, NeighborSampler)
         of_sampler = dict(self.sampler.settings)
         return {
@@ -92,7 +89,6 @@ class SampledSequence(BatchSequence[BatchT]):
         }
 
     def sampled(self, epoch: int, index: int, request: SampleRequest) -> SampledSubgraph:
-        """The neighborhood of a micro-batch."""
         if self._samples is None:
             return self.sampler.sample(**request.arguments)
         assert isinstance(self.sampler, NeighborSampler)

@@ -1,4 +1,4 @@
-"""Memory that is used again: working arrays of a thread, objects lent to threads, freed arrays."""
+"""Reused memory: working arrays of a thread, objects lent to threads, freed arrays."""
 
 from __future__ import annotations
 
@@ -22,16 +22,13 @@ _MAX_FREE_BUFFERS = 16  # as many as batches are on their way at a time, with ro
 
 
 class Scratch:
-    """Named arrays, grown when needed and never shrunk; for one thread at a time."""
+    """Named arrays that grow when needed and never shrink; for one thread at a time."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray] = {}
 
     def array(self, name: str, size: int, dtype: DTypeLike) -> np.ndarray:
-        """The first `size` elements of the array of that name, with whatever it holds.
-
-        Growing drops what it holds.
-        """
+        """The first `size` elements of an array, with their old content unless it grows."""
         array = self._arrays.get(name)
         if array is None or len(array) < size or array.dtype != dtype:
             array = self._arrays[name] = np.empty(int(size * _GROWTH) + 16, dtype)
@@ -46,9 +43,9 @@ class Scratch:
 
 
 class Pool(Generic[T]):
-    """Lends an object to each thread that asks; as many are made as were ever out at once.
+    """Lends an object to each thread that asks. It has as many objects as were ever lent together.
 
-    Copies and unpickled ones start empty.
+    Copies and unpickled pools start empty.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -61,7 +58,7 @@ class Pool(Generic[T]):
 
     @contextmanager
     def lend(self) -> Iterator[T]:
-        """An object that nobody else has until the block is left."""
+        """An object for exclusive use within the block."""
         with self._lock:
             lent = self._free.pop() if self._free else None
         if lent is None:
@@ -74,11 +71,11 @@ class Pool(Generic[T]):
 
 
 class BufferPool:
-    """Gives arrays, and takes their memory back when they are freed; safe to share by threads.
+    """Allocates arrays and reuses their memory when they are freed. Thread-safe.
 
-    Fresh memory costs a page fault per page: for 36 MB of features as much time as the copy of
-    their rows. A tensor made by `torch.from_numpy` holds its array, so memory comes back when the
-    last tensor on it is gone.
+    Fresh memory costs a page fault per page: for 36 MB of features, as much time as copying their
+    rows. A tensor made by `torch.from_numpy` holds its array, so memory returns with the last
+    tensor on it.
     """
 
     def __init__(self) -> None:
@@ -90,7 +87,6 @@ class BufferPool:
         return (BufferPool, ())
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """An array with whatever its memory holds."""
         num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         try:
             buffer = self._free.pop()

@@ -1,4 +1,4 @@
-"""Checks of what sampling is asked for: its seeds, the pairs that it leaves out, how it draws."""
+"""Checks of sampler arguments: seeds, excluded pairs, draws."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from raygnn.sampling.temporal import LAST, UNIFORM, Temporal
 
 
 def check_seeds(graph: GraphStore, node_type: str, seeds: np.ndarray) -> np.ndarray:
-    """Gives seeds as a contiguous int64 array.
+    """Seeds, integers [num_seeds] that may repeat, as a contiguous int64 array.
 
-    Args:
-        seeds: integers [num_seeds], dense ids, may repeat.
     Raises:
         DataError: the graph has no such node type, or a seed is not one of its nodes.
     """
@@ -32,12 +30,13 @@ def exclusions(
     numbers: Mapping[EdgeType, np.ndarray] = MappingProxyType({}),
     code: Callable[[str, np.ndarray, np.ndarray], np.ndarray] | None = None,
 ) -> dict[EdgeType, Exclusion]:
-    """Gives excluded pairs by the node that would take the edge.
+    """Excluded pairs by the node that would sample the edge.
 
     Args:
         pairs: by edge type, integers [2, num_pairs], (source, destination) dense ids.
-        numbers: by edge type, int64 [num_pairs], of the neighborhood that each pair is left out of.
-        code: with numbers, what stands for nodes of a type in neighborhoods; see `DisjointIds`.
+        numbers: by edge type, int64 [num_pairs], number of the neighborhood that excludes each
+            pair.
+        code: with numbers, codes of nodes in neighborhoods; see `DisjointIds`.
     Raises:
         DataError: the graph has no such edge type, or an end is not one of its nodes.
     """

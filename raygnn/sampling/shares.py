@@ -1,6 +1,6 @@
-"""Ids cut by the parts that have them, and what the parts give put together again.
+"""Divides ids among the parts that own them, and joins the parts' answers.
 
-Kernels release the GIL, so that threads which make batches do not hold up the one that trains.
+Kernels release the GIL, so that threads that make batches do not delay training.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from raygnn.sampling.temporal import Horizon
 
 
 class Share(NamedTuple):
-    """The request to one part: positions of its ids among all given ids.
+    """The request to one part.
 
     Attributes:
-        positions: int64, ascending.
+        positions: int64, ascending, positions of its ids among all.
     """
 
     part: int
@@ -28,7 +28,7 @@ class Share(NamedTuple):
 
 
 def shares_of(first: np.ndarray, ids: np.ndarray) -> Iterator[Share]:
-    """The ids of each part that has any; none of part 0 where there are no ids.
+    """Shares of the parts with ids; an empty share of part 0 without ids.
 
     Args:
         first: int64 [num_parts + 1], the first id of each part.
@@ -46,7 +46,7 @@ def shares_of(first: np.ndarray, ids: np.ndarray) -> Iterator[Share]:
 
 
 def restricted(request: PickRequest, positions: np.ndarray) -> PickRequest:
-    """These shares restricted to some nodes."""
+    """The request restricted to some nodes."""
     keys, salts = request.exclude_keys, request.salts
     return replace(
         request,
@@ -58,7 +58,6 @@ def restricted(request: PickRequest, positions: np.ndarray) -> PickRequest:
 
 
 def restricted_horizon(horizon: Horizon | None, positions: np.ndarray) -> Horizon | None:
-    """The horizon of only some nodes."""
     return None if horizon is None else horizon._replace(latest=horizon.latest[positions])
 
 
@@ -77,20 +76,13 @@ def merged_picks(shares: Sequence[Share], found: Sequence[Picks], num_nodes: int
 
 
 def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
-    """Copies each row to its position in `out`.
-
-    Args:
-        rows: C-contiguous, of the type of `out`.
-        positions: int64 [num_rows].
-        out: C-contiguous.
-    """
     if rows.size:
         _scatter(rows.reshape(len(rows), -1), positions, out.reshape(len(out), -1))
 
 
 @njit(nogil=True, cache=True)
 def _cut(first, ids, part_of, starts, positions):  # type: ignore[no-untyped-def]
-    """Fills `positions`, part by part, and `starts` [num_parts + 1] with where each part begins."""
+    """Fills `positions`, part by part, and `starts` [num_parts + 1] with the start of each part."""
     num_parts = len(first) - 1
     for i in range(len(ids)):
         low, high = 0, num_parts - 1

@@ -1,5 +1,3 @@
-"""Rows of a batch that are mostly zeros, held by their other elements."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -16,14 +14,14 @@ from raygnn.sampling.tensor_record import TensorRecord
 
 @dataclass(frozen=True, kw_only=True)
 class SparseFeatures(TensorRecord):
-    """Sparse rows in the layout of a CSR matrix; `raygnn.models.sparse_input` multiplies them.
+    """Sparse rows as a CSR matrix; `raygnn.models.sparse_input` multiplies them.
 
     Attributes:
-        indptr: int64 [num_rows + 1], where the entries of each row begin.
-        indices: int64 [num_entries], column of each entry; equal ones of a row add up.
-        values: floats [num_entries]; None stands for ones.
+        indptr: int64 [num_rows + 1], start of each row's entries.
+        indices: int64 [num_entries], columns; equal ones of a row add up.
+        values: floats [num_entries]; None for ones.
         width: number of columns.
-        ends: by number of first rows, their entries, if counting them would wait for a device.
+        ends: number of entries by number of first rows, if counting would wait for a device.
     """
 
     indptr: Tensor
@@ -37,16 +35,14 @@ class SparseFeatures(TensorRecord):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows and of columns."""
         return len(self), self.width
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type of the elements."""
         return torch.float32 if self.values is None else self.values.dtype
 
     def __getitem__(self, rows: slice) -> SparseFeatures:
-        """The first rows: `x[:count]` is the only way to index."""
+        """The first rows. Only `x[:count]` is supported."""
         assert rows.start is None
         assert rows.step is None
         if rows.stop is None or rows.stop >= len(self):
@@ -57,19 +53,19 @@ class SparseFeatures(TensorRecord):
         return replace(self, indptr=indptr, indices=self.indices[:end], values=values)
 
     def with_ends(self, counts: Sequence[int]) -> SparseFeatures:
-        """The same, knowing how many entries these numbers of first rows have."""
+        """A copy with known numbers of entries of these numbers of first rows."""
         within = [count for count in counts if count <= len(self)]
         return replace(self, ends=dict(zip(within, self.indptr[within].tolist(), strict=True)))
 
     @cached_property
     def row(self) -> Tensor:
-        """int64 [num_entries], the row of each entry."""
+        """int64 [num_entries], row of each entry."""
         rows = torch.arange(len(self), device=self.indptr.device)
         return rows.repeat_interleave(self.indptr.diff(), output_size=len(self.indices))
 
     @cached_property
     def by_column(self) -> Groups:
-        """The transpose: the entries by column, with their rows."""
+        """The transpose: entries by column, with their rows."""
         return group_by_key(self.indices, self.row, self.width)
 
     def with_values(self, values: Tensor) -> SparseFeatures:
@@ -79,19 +75,16 @@ class SparseFeatures(TensorRecord):
         return changed
 
     def values_or_ones(self) -> Tensor:
-        """[num_entries], also where all are 1."""
         if self.values is not None:
             return self.values
         return torch.ones(len(self.indices), device=self.indices.device)
 
     def to_dense(self) -> Tensor:
-        """[num_rows, width], with all zeros."""
         values = self.values_or_ones()
         dense = values.new_zeros(len(self) * self.width)
         return dense.index_add_(0, self.row * self.width + self.indices, values).view(self.shape)
 
     def to_coo(self) -> Tensor:
-        """Converts to a sparse COO tensor of torch."""
         places = torch.stack([self.row, self.indices])
         return torch.sparse_coo_tensor(
             places, self.values_or_ones(), self.shape, check_invariants=False
@@ -99,12 +92,12 @@ class SparseFeatures(TensorRecord):
 
 
 class Groups(NamedTuple):
-    """Entries ordered by key; those of a key stay in their order, so that sums keep one too.
+    """Entries ordered by key, stably, so that sums have one order.
 
     Attributes:
-        order: int64 [num_entries], positions in the order that was given.
-        values: int64 [num_entries], what was given with each entry.
-        ptr: int64 [num_keys + 1], where the entries of each key begin.
+        order: int64 [num_entries], original positions.
+        values: int64 [num_entries], reordered values.
+        ptr: int64 [num_keys + 1], start of each key's entries.
     """
 
     order: Tensor
@@ -113,12 +106,7 @@ class Groups(NamedTuple):
 
 
 def group_by_key(keys: Tensor, values: Tensor, num_keys: int) -> Groups:
-    """Orders entries by key.
-
-    Args:
-        keys: int64 [num_entries], each from 0 to num_keys - 1.
-        values: int64 [num_entries].
-    """
+    """Orders entries by int64 keys in [0, num_keys)."""
     if keys.device.type != "cpu":
         ascending, order = keys.sort(stable=True)
         # Not by counts: bincount makes the host wait for the largest key.

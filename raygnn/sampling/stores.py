@@ -41,8 +41,10 @@ _MAX_SPARSE_SHARE = 1 / 8
 class LocalGraphStore:
     """The graph of a bundle on this machine; a `GraphStore`.
 
+    With a weight, the first `pick` of an edge type reads the weights of all its edges.
+
     Args:
-        direction: `in`: messages come along the edges; `out`: against them.
+        direction: `in`: messages follow the edges; `out`: they go against them.
     Raises:
         ConfigError: the direction is neither.
     """
@@ -64,22 +66,18 @@ class LocalGraphStore:
 
     @property
     def node_types(self) -> list[str]:
-        """Node types, in the order of the bundle."""
         return list(self._bundle.node_types)
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        """Edge types, in the order of the bundle."""
         return list(self._bundle.edge_types)
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of this store's edges."""
         return self._bundle.fingerprint
 
     @property
     def direction(self) -> str:
-        """`in` or `out`."""
         return self._direction
 
     def num_nodes(self, node_type: str) -> int:
@@ -91,13 +89,6 @@ class LocalGraphStore:
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
-        """Takes edges of each node; see `GraphStore.pick`.
-
-        With a weight, the first call for an edge type reads the weights of all its edges.
-
-        Raises:
-            DataError: there is no such edge type, or a weight is negative or not finite.
-        """
         key = np.uint64(hop_key(request.key, request.hop, edge_type))
         return self.picker(edge_type).pick(request, key, scratch or Scratch())
 
@@ -107,19 +98,14 @@ class LocalGraphStore:
     def degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
-        """int64 [num_nodes], in-degrees in the whole graph; out-degrees in direction `out`.
-
-        With a horizon, of the edges that a sample in time could take.
-        """
         return self.picker(edge_type).degrees(nodes, horizon)
 
     def neighbor_degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
-        """int64 [num_nodes], out-degrees in the whole graph; in-degrees in direction `out`.
+        """In direction `in`, the first call counts sources of an edge type without a reverse.
 
-        In direction `in`, sources of an edge type without a reverse are counted at the first call,
-        which reads all its edges. With a horizon, the edges are sorted by source once.
+        This reads all its edges. With a horizon, the edges are sorted by source once.
         """
         if horizon is not None:
             other = "out" if self._direction == "in" else "in"
@@ -133,11 +119,6 @@ class LocalGraphStore:
         return degrees
 
     def adjacency(self, edge_type: EdgeType) -> NeighborRows:
-        """The edges of a type by the node that takes them.
-
-        Raises:
-            DataError: the graph has no such edge type.
-        """
         return self.picker(edge_type).adjacency
 
     def _counts_of_sources(self, edge_type: EdgeType) -> np.ndarray:
@@ -150,10 +131,8 @@ class LocalGraphStore:
             return self._num_out_edges[edge_type]
 
     def picker(self, edge_type: EdgeType, direction: str | None = None) -> LocalPicker:
-        """Picks by the node that takes an edge, or by another end.
-
-        Raises:
-            DataError: there is no such edge type.
+        """The picker of an edge type, by the sampling node or by another end. Raises a DataError
+        for unknown types.
         """
         direction = direction or self._direction
         found = self._pickers.get((edge_type, direction))
@@ -174,8 +153,6 @@ class LocalGraphStore:
 
 
 class StoredColumns(Protocol):
-    """The members of `Bundle` that a feature store reads."""
-
     @property
     def node_types(self) -> list[str]: ...
 
@@ -193,15 +170,14 @@ class StoredColumns(Protocol):
 class LocalFeatureStore:
     """The columns of a bundle on this machine; a `FeatureStore`.
 
-    float16, bfloat16 and int8 with a quantization are forms of storage only: their rows come out
-    as float32, as models compute in it.
+    float16, bfloat16 and quantized int8 are storage formats; their rows are returned as float32.
 
     Args:
-        standardization: the columns whose rows come out standardized, as float32.
-        keeps_sparse: whether the features of nodes that are stored sparse stay so, for a model that
-            takes them; columns of which more than an eighth is held come out dense all the same.
+        standardization: columns returned standardized, as float32.
+        keeps_sparse: returns sparse node features as sparse, for models that accept them. Columns
+            more than an eighth full are returned dense.
     Raises:
-        DataError: the rows of such a column are of another width.
+        DataError: the rows of a standardized column have another width.
     """
 
     def __init__(
@@ -225,11 +201,6 @@ class LocalFeatureStore:
         return self._bundle.columns(type_)
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of a row as `gather` gives it.
-
-        Raises:
-            DataError: there is no such column.
-        """
         rows = self._bundle.column(type_, column)
         is_feature = isinstance(type_, str) and self.columns(type_)[column].role == "feature"
         return layout_of(rows, is_feature, self._affine.get((type_, column)))
@@ -237,11 +208,6 @@ class LocalFeatureStore:
     def gather(
         self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The rows of a column; see `FeatureStore.gather`.
-
-        Raises:
-            DataError: there is no such column.
-        """
         rows = self._bundle.column(type_, column)
         shape, dtype = self.row_layout(type_, column)
         if out is None:
@@ -258,11 +224,6 @@ class LocalFeatureStore:
     def gather_sparse(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
     ) -> SparseFeatures | None:
-        """The rows of a column that stay sparse; see `FeatureStore.gather_sparse`.
-
-        Raises:
-            DataError: there is no such column.
-        """
         if not self._keeps_sparse or (type_, column) in self._affine:
             return None
         rows = self._bundle.column(type_, column)
@@ -276,7 +237,7 @@ class LocalFeatureStore:
 def layout_of(
     rows: np.ndarray | SparseColumn, is_node_feature: bool, affine: Affine | None
 ) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of a row of a stored column, as models read it."""
+    """Shape and dtype of a stored column's row, as models read it."""
     if isinstance(rows, SparseColumn):
         return (rows.dim,), np.dtype(np.float32)
     shape: tuple[int, ...] = rows.shape[1:]
@@ -293,8 +254,8 @@ def read_rows(
 
     Args:
         ids: int64, rows of `rows`.
-        out: C-contiguous, laid out as `layout_of` says.
-        affine: how the rows are standardized; None leaves them.
+        out: C-contiguous, with the layout of `layout_of`.
+        affine: standardizes the rows; None leaves them.
     """
     if isinstance(rows, SparseColumn):
         gather_sparse_rows(rows.indptr, rows.indices, rows.values, ids, out)
@@ -309,12 +270,11 @@ def read_rows(
 
 
 def is_sparse_enough(num_values: int, num_rows: int, width: int) -> bool:
-    """Whether the rows of a sparse column stay sparse, for a model that takes them."""
+    """Whether rows of a sparse column stay sparse, for a model that accepts them."""
     return num_values <= _MAX_SPARSE_SHARE * num_rows * width
 
 
 def read_sparse_rows(rows: SparseColumn, ids: np.ndarray) -> SparseFeatures:
-    """Copies rows of a sparse column."""
     indptr, indices, values = copy_sparse_rows(rows.indptr, rows.indices, rows.values, ids)
     return SparseFeatures(
         indptr=torch.from_numpy(indptr),
@@ -327,10 +287,10 @@ def read_sparse_rows(rows: SparseColumn, ids: np.ndarray) -> SparseFeatures:
 def find_affines(
     bundle: StoredColumns, standardization: Standardization
 ) -> dict[tuple[str | EdgeType, str], Affine]:
-    """Affine maps from stored rows to model inputs, by type and column name.
+    """Affine maps from stored rows to model inputs, by type and column.
 
     Raises:
-        DataError: the rows of such a column are of another width.
+        DataError: the rows of a column have another width.
     """
     types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     of_codes = {

@@ -18,28 +18,27 @@ from raygnn.sampling.temporal import Horizon, Temporal
 class SampledSubgraph:
     """A sampled neighborhood: seeds first, then nodes by hop in order of discovery.
 
-    Edges point from a neighbor (row) to the node that took it (col). They come hop by hop; within a
-    hop by ascending col, so the edges of the first hops are a prefix of the list, and so are the
-    nodes that they touch. Edge types are those of the graph; sampled against their direction
-    (`out`), an edge (src, rel, dst) has its row among the nodes of type dst.
+    Edges point from a neighbor (row) to the node that sampled it (col). They are ordered by hop,
+    then by ascending col, so the edges of the first hops, and their nodes, are prefixes. Edge types
+    are those of the graph; against their direction (`out`), an edge (src, rel, dst) has its row
+    among the nodes of type dst.
 
     Attributes:
-        node: by node type, int64 [num_nodes], dense ids, each once.
+        node: by node type, int64 [num_nodes], distinct dense ids.
         edge_index: by edge type, int64 [2, num_edges], local ids (row, col).
         edge: by edge type, int64 [num_edges], CSC positions (`e_id`).
-        dst_ptr: by edge type, int64 [num_dst + 1]: the edges into local node i are
-            `dst_ptr[i]` to `dst_ptr[i + 1]`; num_dst leaves out the nodes of the last hop, which
-            took no neighbors.
+        dst_ptr: by edge type, int64 [num_dst + 1]: local node i has edges `dst_ptr[i]` to
+            `dst_ptr[i + 1]`. Excludes nodes of the last hop, which sampled no neighbors.
         num_sampled_nodes: by node type, new nodes per hop, the distinct seeds first.
         num_sampled_edges: by edge type, edges per hop.
-        seed_index: by node type with seeds, int64 [num_seeds], the local id of each seed as given;
-            0, 1, 2... unless a seed was given twice.
-        seed: by node type, int64 [num_nodes], the number of the seed whose neighborhood each node
-            is in, counted over the types in their order; None where seeds share nodes. A node is
-            there once for each seed.
-        seed_time: by node type, [num_nodes], the time of the seed whose neighborhood each node is
-            in; None where there are no times. A node is there once for each time.
-        temporal: the settings of temporal sampling; None without it.
+        seed_index: by node type with seeds, int64 [num_seeds], local id of each given seed; 0, 1,
+            2... unless seeds repeat.
+        seed: by node type, int64 [num_nodes], number of the seed whose neighborhood has the node,
+            counted over the types in their order; None if seeds share nodes. A node appears once
+            per seed.
+        seed_time: by node type, [num_nodes], time of that seed; None without times. A node appears
+            once per time.
+        temporal: settings of temporal sampling, if any.
     """
 
     node: dict[str, np.ndarray]
@@ -54,7 +53,7 @@ class SampledSubgraph:
     temporal: Temporal | None = None
 
     def horizon(self, node_type: str, num_nodes: int) -> Horizon | None:
-        """Latest times of edges for the first nodes of a type. None without temporal sampling."""
+        """Latest edge times of the first nodes of a type. None without temporal sampling."""
         if self.temporal is None or self.seed_time is None:
             return None
         return Horizon(self.temporal, self.seed_time[node_type][:num_nodes])
@@ -72,7 +71,7 @@ class SampledSubgraph:
 
 @dataclass(frozen=True, eq=False)
 class SampleRequest:
-    """The arguments of `NeighborSampler.sample`, from which a neighborhood follows.
+    """The arguments of `NeighborSampler.sample`, which determine a neighborhood.
 
     Attributes:
         seeds: by node type, int64 dense ids.
@@ -87,14 +86,13 @@ class SampleRequest:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The given arrays, by name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def digest(self, sampler: str) -> str:
-        """16 hexadecimal digits of a hash over names, types and values of all arguments.
+        """Hash over names, types and values of all arguments, 16 hexadecimal digits.
 
         Args:
-            sampler: its fingerprint: equal digests are equal neighborhoods.
+            sampler: the sampler's fingerprint. Equal digests mean equal neighborhoods.
         """
         hashed = hashlib.blake2b(sampler.encode(), digest_size=8)
         for name, given in self.arguments.items():

@@ -1,4 +1,4 @@
-"""Neighbors that are not later than the seed whose neighborhood they are in."""
+"""Neighbors that are not later than their seed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ class Temporal:
     """Options of temporal sampling.
 
     Attributes:
-        column: the time column of edge types and of node types. An edge is taken when it is not
-            later than the seed, and where its neighbor has a time, when that is not later either.
-            Types without the column are there at all times.
-        strategy: `uniform`: draws among those edges; `last`: takes the latest of them, of edge
-            types that have times, ties in the order of the rows.
-        window: edges that are older than the seed by more are not taken, in the unit of the times;
-            None bounds no age.
+        column: time column of edge types and node types. An edge is sampled if neither it nor its
+            neighbor is later than the seed. Types without the column exist at all times.
+        strategy: `uniform`: draws among those edges; `last`: takes the latest (ties in row order),
+            for edge types with times.
+        window: maximum age of sampled edges, in the unit of the times; None for any age.
     Raises:
-        ConfigError: there is no strategy of that name.
+        ConfigError: the strategy is unknown.
     """
 
     column: str = "time"
@@ -44,12 +42,12 @@ class Temporal:
 
     @property
     def settings(self) -> list[str | Time]:
-        """As JSON; without a window the same as in versions that had none."""
+        """As JSON; without a window, equal to the settings of versions without windows."""
         return [self.column, self.strategy] + ([] if self.window is None else [self.window])
 
 
 class Horizon(NamedTuple):
-    """Latest times of edges for some nodes.
+    """Latest edge times of some nodes.
 
     Attributes:
         latest: int64 or float64 [num_nodes], times of the nodes' seeds.
@@ -60,26 +58,25 @@ class Horizon(NamedTuple):
 
     @classmethod
     def as_of(cls, moment: AsOf, num_nodes: int) -> Horizon:
-        """One time for all nodes."""
         dtype = np.int64 if isinstance(moment.time, int) else np.float64
         temporal = Temporal(moment.column, window=moment.window)
         return cls(temporal, np.full(num_nodes, moment.time, dtype))
 
     def earliest(self, dtype: np.dtype) -> np.ndarray:
-        """Earliest times of edges by node, in the kind of a time column; empty without a window."""
+        """Earliest edge times by node, in the kind of a time column; empty without a window."""
         if self.temporal.window is None:
             return np.empty(0, np.int64 if dtype.kind == "i" else np.float64)
         return -as_times(self.temporal.window - self.latest, dtype)  # rounded up
 
 
 def salts_of(latest: np.ndarray) -> np.ndarray:
-    """uint64, what draws depend on, so that a node draws otherwise for another time."""
+    """uint64 inputs of draws, which differ between a node's times."""
     # + 0.0 makes negative zero positive
     return (latest if latest.dtype == np.int64 else latest + 0.0).view(np.uint64)
 
 
 def as_times(latest: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Seed times in the kind of a time column, so that comparing them loses nothing."""
+    """Seed times in the kind of a time column, for lossless comparison."""
     if dtype.kind == latest.dtype.kind:
         return latest
     return np.floor(latest).astype(np.int64) if dtype.kind == "i" else latest.astype(np.float64)
@@ -87,11 +84,11 @@ def as_times(latest: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 @njit(nogil=True, cache=True)
 def narrow(times, e_id, latest, earliest, starts, degrees):  # type: ignore[no-untyped-def]
-    """Narrows `starts` and `degrees` to the edges in time; each node's edges go by time.
+    """Narrows `starts` and `degrees` to the edges in time; each node's edges are sorted by time.
 
     Args:
         times: [num_edges], by CSC position.
-        e_id: CSC positions of the edges, or empty where that is their order.
+        e_id: CSC positions of the edges, or empty if they are in CSC order.
         earliest: [num_nodes], or empty without a window.
     """
     for i in range(len(starts)):
@@ -116,14 +113,13 @@ def narrow(times, e_id, latest, earliest, starts, degrees):  # type: ignore[no-u
 
 @njit(nogil=True, cache=True)
 def find_late(indices, node_times, latest, starts, degrees, rows, ptr, edges):  # type: ignore[no-untyped-def]
-    """Finds edges from neighbors that are later than the node's seed.
+    """Finds edges from neighbors that are later than the node's seed. Returns numbers of rows and
+    edges.
 
     Args:
-        rows: int64 [num_nodes], filled with places of nodes that have such edges.
-        ptr: int64 [num_nodes + 1], filled with where each row's edges begin.
+        rows: int64 [num_nodes], filled with positions of nodes with such edges.
+        ptr: int64 [num_nodes + 1], filled with the start of each row's edges.
         edges: int64, filled with numbers of edges, unless it is empty.
-    Returns:
-        How many rows and edges there are.
     """
     is_counting = len(edges) == 0
     num_rows = total = 0

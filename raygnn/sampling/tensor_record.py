@@ -1,5 +1,3 @@
-"""The base of the records that batches consist of."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,13 +9,10 @@ from torch import Tensor
 
 
 class TensorRecord:
-    """Base of dataclasses that hold tensors, also in dictionaries and in further records."""
+    """Base of dataclasses with tensors, also in dictionaries and nested records."""
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The record with each of its tensors changed; one that it holds twice is changed once.
-
-        The record itself, where `change` gives each tensor as it is.
-        """
+        """The record with each tensor changed once; the record itself if no tensor changes."""
         changed: dict[int, Tensor] = {}
 
         def change_once(tensor: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Views of a batch: some of its edges left out, columns of features hidden, nodes chosen.
+"""Views of a batch: without some edges, with hidden feature columns, or with chosen nodes.
 
-Each draw is a hash of the view's key and of the edge, column or node that it is for. So a view is
-the same on every rank and device, and after a resume.
+Each draw is a hash of the view's key and of its edge, column or node. So a view is the same on
+every rank and device, and after a resume.
 """
 
 from __future__ import annotations
@@ -20,31 +20,26 @@ from raygnn.sampling.sparse_features import SparseFeatures
 
 
 def view_key(batch: NodeBatch, number: int) -> int:
-    """The key of one view of a batch; views of other numbers are independent of it."""
+    """The key of one view of a batch, independent of views with other numbers."""
     return chain_key(batch.key, text_key("view"), number)
 
 
 def drawn(ids: Tensor, share: float, key: int) -> Tensor:
-    """Draws ids independently with one probability; bool of their shape.
-
-    Args:
-        ids: int64, of any device.
-        share: in [0, 1].
-    """
+    """Draws ids independently with probability `share`; bool of their shape."""
     uniform = (_splitmix64(ids ^ _signed(key)) >> 11) & ((1 << 53) - 1)
     return uniform < int(share * (1 << 53))
 
 
 def places_drawn(ids: Tensor, number: int, key: int) -> Tensor:
-    """For each of some ids one of range(number), all alike; int64 of their shape."""
+    """For each id a uniform draw of range(number); int64 of their shape."""
     return (_splitmix64(ids ^ _signed(key)) >> 1 & ((1 << 62) - 1)) % number
 
 
 def drop_edges(batch: NodeBatch, share: float, key: int) -> NodeBatch:
-    """The batch without a share of its edges, each drawn by itself.
+    """Drops a share of the batch's edges, each independently.
 
-    Degrees become those of the graph without the edges: counted where the batch has all edges of a
-    node, else estimated by the share that is left of those that it has.
+    Degrees become those of the graph without the edges: counted if the batch has all edges of a
+    node, else estimated from the remaining share.
     """
     if share == 0:
         return batch
@@ -62,7 +57,7 @@ def drop_edges(batch: NodeBatch, share: float, key: int) -> NodeBatch:
 
 
 def mask_features(batch: NodeBatch, share: float, key: int) -> NodeBatch:
-    """The batch with a share of the columns of `x` set to 0, the same ones for all its nodes."""
+    """Sets a share of the columns of `x` to 0, the same for all nodes."""
     if share == 0:
         return batch
     nodes = dict(batch.nodes)
@@ -82,9 +77,9 @@ def mask_features(batch: NodeBatch, share: float, key: int) -> NodeBatch:
 
 
 def with_hop_of_seeds(batch: NodeBatch) -> NodeBatch:
-    """The batch whose seeds are the seeds and their neighbors of the first hop.
+    """The batch with the seeds and their first-hop neighbors as seeds, and one hop less.
 
-    It has a hop less. On the whole graph all nodes become seeds.
+    On the whole graph, all nodes become seeds.
     """
     if batch.blocks is not None:
         every = {name: replace(record, seed_index=None) for name, record in batch.nodes.items()}
@@ -136,11 +131,10 @@ def _kept(record: EdgeRecord, keep: Tensor, share: float) -> EdgeRecord:
 def _degree_left(
     degree: Tensor, before: Tensor, after: Tensor, share: float, *, by_ratio: bool
 ) -> Tensor:
-    """Degrees without dropped edges, by the edges that the batch has of the first nodes.
+    """Degrees without dropped edges, from the batch's edges of the first nodes.
 
     Args:
-        by_ratio: whether the edges of a node in the batch stand for all of its edges, also where
-            they are not all.
+        by_ratio: a node's edges in the batch represent all its edges.
     """
     before, after = (
         functional.pad(count, (0, len(degree) - len(count))).to(degree.dtype)

@@ -22,14 +22,14 @@ _NO_EDGES = np.empty(0, np.int64)
 
 
 class WholeGraph:
-    """All nodes in their order and all edges, for batches that differ in their seeds only.
+    """All nodes in their order and all edges, for batches that differ only in their seeds.
 
-    Every layer reads and writes all nodes: one block serves all layers. Nothing is read before a
-    first batch asks for it; then features and edges lie in memory once, on the device.
+    Every layer reads and writes all nodes, so one block serves all layers. Features and edges are
+    read at the first batch, and then stay on the device once.
 
     Args:
-        fanouts: by edge type, one number per layer; a type of zeros only carries no messages.
-        columns: which columns of the nodes a batch has, and under what names.
+        fanouts: by edge type, one number per layer; a type with only zeros carries no messages.
+        columns: node columns to read, and their names in the batch.
     """
 
     def __init__(
@@ -52,10 +52,8 @@ class WholeGraph:
         self._device = device
 
     def batch(self, node_type: str, seeds: np.ndarray) -> NodeBatch:
-        """The batch of distinct seeds of a type; it shares all but them with every other batch.
-
-        Args:
-            seeds: int64 [num_seeds], dense ids.
+        """The batch of distinct int64 seeds of a type. It shares everything else with other
+        batches.
         """
         nodes, edges, blocks = self._parts
         index = torch.from_numpy(seeds)
@@ -123,12 +121,12 @@ class WholeGraph:
 
 
 class WholeGraphLoader(BatchSequence[NodeBatch]):
-    """One batch an epoch: all seeds of a split, on the whole graph, the same but for its key.
+    """One batch per epoch: all seeds of a split, on the whole graph, with a new key.
 
-    One rank has it, on the device; the others have none.
+    One rank has it, on the device; others have none.
 
     Args:
-        seeds: int64 [num_seeds], dense ids of distinct nodes, all of the split.
+        seeds: int64 [num_seeds], distinct dense ids of the split.
     Raises:
         DataError: the graph has no such node type, or a seed is not one of its nodes.
     """
@@ -159,7 +157,6 @@ class WholeGraphLoader(BatchSequence[NodeBatch]):
         )
 
     def build(self, epoch: int, index: int) -> NodeBatch:
-        """The batch, with the key of the epoch."""
         return replace(self._batch, key=self.key(epoch, index))
 
     @cached_property

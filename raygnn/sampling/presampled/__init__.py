@@ -1,1 +1,1 @@
-"""Neighborhoods that were sampled beforehand: Parquet files of one row a micro-batch."""
+"""Stored neighborhoods: Parquet files with one row per micro-batch."""

@@ -1,4 +1,4 @@
-"""`samples.json`: what a folder of stored neighborhoods holds, and what they were sampled by."""
+"""`samples.json`: content and settings of a folder of stored neighborhoods."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _AGAIN = "run raygnn presample with this config and another --out, and set data.
 
 @dataclass(frozen=True)
 class SampleFile:
-    """A file of some consecutive micro-batches of an epoch, each a row group of one row."""
+    """A file of consecutive micro-batches of an epoch, each a row group of one row."""
 
     split: str
     epoch: int
@@ -38,12 +38,11 @@ class SampleFile:
 
     @property
     def num_rows(self) -> int:
-        """Number of micro-batches."""
         return self.last - self.first
 
     @property
     def name(self) -> str:
-        """Its path in the folder of the set."""
+        """Path in the folder of the set."""
         return f"{self.split}/epoch-{self.epoch:05d}/{self.first:09d}.parquet"
 
 
@@ -52,9 +51,9 @@ class SplitPlan:
     """The stored samples of a split.
 
     Attributes:
-        num_epochs: 1 of a split that evaluation reads, whose batches never change.
-        rows_per_file: micro-batches of a file; the last one of an epoch may have fewer.
-        settings: what neighborhoods follow from beside their requests, by name.
+        num_epochs: 1 for evaluation splits, whose batches never change.
+        rows_per_file: micro-batches per file; the last one of an epoch may have fewer.
+        settings: settings that determine neighborhoods besides requests, by name.
     """
 
     num_batches: int
@@ -68,7 +67,7 @@ class SamplePlan:
     """The planned content of a set of stored neighborhoods.
 
     Attributes:
-        config: keys of the config that requests follow from, for messages.
+        config: config keys that determine requests, for messages.
     """
 
     layout: RowLayout
@@ -77,7 +76,6 @@ class SamplePlan:
     rng_version: int = RNG_VERSION
 
     def files(self) -> Iterator[SampleFile]:
-        """All files, training first, epoch by epoch."""
         for name, split in self.splits.items():
             for epoch in range(split.num_epochs):
                 for first in range(0, split.num_batches, split.rows_per_file):
@@ -85,13 +83,11 @@ class SamplePlan:
                     yield SampleFile(name, epoch, first, last)
 
     def file_of(self, split: str, epoch: int, index: int) -> SampleFile:
-        """The file that has a micro-batch."""
         plan = self.splits[split]
         first = index - index % plan.rows_per_file
         return SampleFile(split, epoch, first, min(first + plan.rows_per_file, plan.num_batches))
 
     def content(self) -> dict[str, Any]:
-        """The record as JSON values."""
         return {"format": _FORMAT, "version": FORMAT_VERSION, **asdict(self)}
 
 
@@ -109,17 +105,13 @@ class SampleRecord:
     checksums: Mapping[str, Checksum] = field(default_factory=dict, repr=False)
 
     def save(self, uri: str) -> None:
-        """Writes samples.json, with which the set is complete."""
+        """Writes samples.json, which completes the set."""
         files = {"file_sizes": dict(self.file_sizes), "checksums": dict(self.checksums)}
         write_text(join(uri, RECORD_NAME), dump_record({**self.plan.content(), **files}))
 
     @classmethod
     def load(cls, uri: str) -> SampleRecord:
-        """Reads samples.json.
-
-        Raises:
-            DataError: there is none, or it is damaged or of another version.
-        """
+        """Reads samples.json. Raises a DataError if it is missing, damaged or too new."""
         if not exists(join(uri, RECORD_NAME)):
             begun = exists(join(uri, PLAN_NAME))
             what = "was interrupted" if begun else f"has no {RECORD_NAME}"
@@ -137,10 +129,8 @@ class SampleRecord:
             raise _damaged(uri, RECORD_NAME, error) from error
 
     def check_files(self, uri: str) -> None:
-        """Checks that all files are there, with their sizes and, on a disk, their ends.
-
-        Raises:
-            DataError: one is missing or damaged.
+        """Raises a DataError if a file is missing, or has a wrong size or, on a disk, a damaged
+        end.
         """
         if found := damaged_files(uri, self.file_sizes):
             name, size = next(iter(found.items()))
@@ -161,31 +151,22 @@ class SampleRecord:
 
 
 def save_plan(uri: str, plan: SamplePlan) -> None:
-    """Writes plan.json, before any file of the set."""
     write_text(join(uri, PLAN_NAME), dump_record(plan.content()))
 
 
 def load_plan(uri: str) -> SamplePlan | None:
-    """The plan of a set that was begun or completed; None where there is none.
-
-    Raises:
-        DataError: it is damaged or of another version.
-    """
+    """The plan of a started or complete set, if any. Raises a DataError if it is damaged."""
     return _plan(_read(uri, PLAN_NAME), uri) if exists(join(uri, PLAN_NAME)) else None
 
 
 def damaged_files(uri: str, file_sizes: Mapping[str, int]) -> dict[str, int | None]:
-    """Files of other sizes than these, with the sizes that they have."""
+    """Files with other sizes than these, and their actual sizes."""
     found = files_below(uri)
     return {name: found.get(name) for name, size in file_sizes.items() if found.get(name) != size}
 
 
 def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> None:
-    """Checks that a set holds what a config asks for.
-
-    Raises:
-        DataError: a split is not in it, or was sampled by other settings.
-    """
+    """Raises a DataError if a split is missing in a set, or was sampled with other settings."""
     start = f"data.samples={redact(uri)!r} is invalid: "
     if stored.rng_version != wanted.rng_version:
         raise DataError(
@@ -222,7 +203,7 @@ def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> Non
 
 
 def other_requests(uri: str, split: str, stored: SamplePlan, wanted: SamplePlan) -> DataError:
-    """The error of a set whose batches are of other seeds, negatives or excluded edges."""
+    """The error of a set whose batches have other seeds, negatives or excluded edges."""
     return _other_requests(f"data.samples={redact(uri)!r} is invalid: ", split, stored, wanted)
 
 

@@ -49,9 +49,9 @@ SCHEMA = pa.schema([*_KEYS, *((name, pa.binary()) for name in _ARRAYS)])
 class RowLayout:
     """Layout of a neighborhood's arrays in the columns of a row.
 
-    A column holds the arrays of all types, one after the other, as little-endian integers of four
-    bytes where all fit, else of eight. Where edges lead to follows from the number of edges of
-    each destination. Columns are bytes, since lists of Parquet take three times as long to read.
+    A column concatenates the arrays of all types as little-endian integers of four bytes if they
+    fit, else of eight. Destinations of edges follow from the number of edges of each destination.
+    Columns are bytes, because Parquet lists take three times as long to read.
     """
 
     node_types: tuple[str, ...]
@@ -59,11 +59,11 @@ class RowLayout:
 
     @classmethod
     def of_sampler(cls, sampler: NeighborSampler) -> RowLayout:
-        """The layout of what a sampler gives, with its order of types, in which models sum."""
+        """The layout of a sampler's output, with its order of types, in which models sum."""
         return cls(tuple(sampler.graph.node_types), tuple(sampler.fanouts))
 
     def encode(self, subgraph: SampledSubgraph) -> dict[str, bytes | None]:
-        """The arrays of a neighborhood, by column."""
+        """Arrays of a neighborhood, by column."""
         index = [subgraph.seed_index.get(t) for t in self.node_types]
         of_nodes, of_edges = _in_order(self.node_types), _in_order(self.edge_types)
         seed, times = subgraph.seed, subgraph.seed_time
@@ -84,12 +84,8 @@ class RowLayout:
     def decode(
         self, row: Mapping[str, Any], request: SampleRequest, temporal: Temporal | None
     ) -> SampledSubgraph:
-        """The neighborhood of a row.
-
-        Args:
-            row: by column, bytes or None.
-        Raises:
-            ValueError: the columns do not fit each other.
+        """The neighborhood of a row of bytes or None by column. Raises a ValueError if columns do
+        not match.
         """
         nodes, edges = self.node_types, self.edge_types
         hops_of_nodes = _counts(row["num_sampled_nodes"]).reshape(len(nodes), -1)
@@ -136,12 +132,8 @@ def _counts(content: bytes) -> np.ndarray:
 def _cut(
     types: Sequence[Key], content: bytes, sizes: np.ndarray, dtype: np.dtype | None = None
 ) -> dict[Key, np.ndarray]:
-    """Copies of consecutive parts of these sizes, by type.
-
-    Args:
-        dtype: of the values; None are whole numbers, whose width follows from how many there are.
-    Raises:
-        ValueError: there are more values, or fewer.
+    """Copies of consecutive slices, by type. `dtype` of None infers the width of integers. Raises a
+    ValueError for a wrong number of values.
     """
     total = int(sizes.sum())
     stored = dtype or (_INT32 if len(content) == total * _INT32.itemsize else _INT64)

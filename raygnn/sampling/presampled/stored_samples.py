@@ -1,4 +1,4 @@
-"""Reading stored neighborhoods: a row group for each micro-batch, when it is asked for."""
+"""Reads stored neighborhoods: one row group per micro-batch, on demand."""
 
 from __future__ import annotations
 
@@ -33,29 +33,19 @@ class StoredSamples:
 
     @classmethod
     def open(cls, uri: str) -> StoredSamples:
-        """Opens a set.
-
-        Raises:
-            DataError: it is missing, interrupted, damaged or of another version.
-        """
         where = absolute(uri)
         return cls(where, SampleRecord.load(where))
 
     def of_split(self, split: str, seed: int) -> StoredSplit | None:
-        """The neighborhoods of a split; None where it has none.
-
-        Args:
-            seed: of the run, which also orders repeated epochs.
+        """The neighborhoods of a split, if it has any. `seed`: of the run; it orders repeated
+        epochs.
         """
         return StoredSplit(self, split, seed) if split in self.record.plan.splits else None
 
 
 @dataclass(frozen=True)
 class StoredSplit:
-    """The neighborhoods of a split; a `SamplesOfSplit`, safe to share by threads.
-
-    A thread holds the row that it reads and nothing of other rows.
-    """
+    """The neighborhoods of a split. Thread-safe; a thread has only the current row in memory."""
 
     samples: StoredSamples
     split: str
@@ -64,7 +54,6 @@ class StoredSplit:
 
     @property
     def is_remote(self) -> bool:
-        """Whether rows come from a store of objects."""
         return is_remote(self.samples.uri)
 
     def position(self, epoch: int, index: int) -> tuple[int, int]:
@@ -87,11 +76,7 @@ class StoredSplit:
             raise self._damaged(name, error) from error
 
     def row(self, epoch: int, index: int) -> dict[str, Any]:
-        """A row, by column.
-
-        Raises:
-            DataError: its file is missing or damaged.
-        """
+        """A row, by column. Raises a DataError if its file is missing or damaged."""
         file = self.samples.record.plan.file_of(self.split, epoch, index)
         row = self._read(file.name, index - file.first)
         key = (row["split"], row["epoch"], row["number"])
@@ -164,14 +149,13 @@ _MAX_ROWS = 1024  # of a file: its footer names all columns of all rows
 
 
 def rows_per_file(row_bytes: int) -> int:
-    """Number of micro-batches of this size per file."""
     return min(_MAX_ROWS, max(1, FILE_BYTES // row_bytes))
 
 
 def write_file(
     uri: str, plan: SamplePlan, loaders: Mapping[str, SampledSequence], file: SampleFile
 ) -> tuple[int, Checksum]:
-    """Samples the micro-batches of a file, writes it, and returns its bytes and checksums."""
+    """Samples the micro-batches of a file, writes it, and returns its size and checksums."""
     numbers = range(file.first, file.last)
     content = _content(plan.layout, loaders[file.split], file.split, file.epoch, numbers)
     write_bytes(join(uri, file.name), content)
@@ -179,7 +163,7 @@ def write_file(
 
 
 def row_bytes(loader: SampledSequence) -> int:
-    """Bytes of a file of the first micro-batch."""
+    """Size of a file with only the first micro-batch."""
     layout = RowLayout.of_sampler(_sampler(loader))
     return len(_content(layout, loader, loader.split, 0, range(1)))
 
