@@ -1,4 +1,4 @@
-"""Rows of new nodes and edges in memory, decoded by the rules of a graph's tables."""
+"""Decodes rows of new nodes and edges in memory, by the rules of a graph's tables."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True)
 class AddedRows:
-    """New nodes and edges, in the columns of a graph's tables. Crosses process boundaries.
+    """New nodes and edges, with the columns of a graph's tables. Crosses process boundaries.
 
     Attributes:
-        edges: rows by edge type, `src__rel__dst`; their ends are known or new nodes.
+        edges: rows by edge type, `src__rel__dst`, between known or new nodes.
     """
 
     nodes: Mapping[str, Rows]
@@ -75,34 +75,28 @@ class AddedRows:
 
 @dataclass(frozen=True)
 class _Table:
-    """A table of the graph, and the columns that are read of its new rows."""
-
     type: str | EdgeType
     spec: NodeTable | EdgeTable
     wanted: tuple[ColumnInfo, ...]
 
     @property
     def name(self) -> str:
-        """Name of the table in messages."""
         kind = "node_types" if isinstance(self.spec, NodeTable) else "edge_types"
         return f"{kind}.{type_name(self.type)}"
 
     @property
     def id_columns(self) -> dict[str, str]:
-        """The node type of each column of ids."""
         if isinstance(self.spec, NodeTable):
             return {self.spec.id: str(self.type)}
         return {self.spec.source: self.type[0], self.spec.target: self.type[2]}
 
     @property
     def columns(self) -> list[str]:
-        """All columns that rows may have."""
         spec = self.spec
         return node_columns(spec) if isinstance(spec, NodeTable) else edge_columns(spec)
 
     @property
     def needed(self) -> list[str]:
-        """The columns that are decoded."""
         names = {info.name for info in self.wanted}
         features = {n: feature for n, feature in self.spec.features.items() if n in names}
         time = self.spec.time if "time" in names else None
@@ -111,25 +105,22 @@ class _Table:
 
 
 class _Given(NamedTuple):
-    """New rows of a table, by column; `source` names them in messages."""
-
     arrays: Mapping[str, pa.Array]
     num_rows: int
     source: str = "new rows"
 
     def collector(self, table: _Table) -> FindingCollector:
-        """Collects what is wrong with the rows."""
         found = FindingCollector(table.name)
         found.start_block(self.source, 0, self.num_rows)
         return found
 
 
 class RowReader:
-    """Decodes new rows of a graph as its ingest would have.
+    """Decodes new rows as the graph's ingest would have.
 
     Args:
         graph: the part of the graph that the model reads.
-        columns: names of the graph's columns that are read; rows need no others.
+        columns: names of required columns.
     """
 
     def __init__(
@@ -160,8 +151,8 @@ class RowReader:
         """Decodes rows in memory.
 
         Raises:
-            DataError: a type or column is not the graph's, a new id is known already, an end is not
-                a node, or a value breaks a rule of its column.
+            DataError: a type or column is unknown, a new id is already known, an end is not a node,
+                or a value breaks a rule of its column.
         """
         _check_types("nodes", rows.nodes, list(self._nodes))
         _check_types("edges", rows.edges, list(self._edges))
@@ -173,16 +164,15 @@ class RowReader:
             raise DataError(without_table_remedies(str(error))) from error
 
     def read_tables(self, uri: str) -> Addition:
-        """Decodes the rows of other tables, whose columns are read as the graph's manifest says.
+        """Decodes rows of files, with the columns of the graph's manifest.
 
-        With `on_error: drop`, edges that break a rule are left out; nodes are asked for, so they
-        never are.
+        With `on_error: drop`, edges that break a rule are left out, but never nodes.
 
         Args:
-            uri: a folder with files named as those of the graph, or with a `graph.yaml` of its own,
-                of which only the types and their files are read.
+            uri: a folder with files named like the graph's, or with a `graph.yaml`, of which only
+                types and files are read.
         Raises:
-            DataError: as of `read`, or there is no such file.
+            DataError: as in `read`, or there is no such file.
         """
         files = _files_by_type(self._manifest, uri, self._options.allow_outside)
         nodes = {
@@ -224,11 +214,6 @@ class RowReader:
     def _addition(
         self, nodes: Mapping[str, _Given], edges: Mapping[str, _Given], *, of_tables: bool = False
     ) -> Addition:
-        """The new rows, numbered behind those of the graph.
-
-        Args:
-            of_tables: the rows were in files, of which `on_error: drop` leaves out bad edges.
-        """
         drop = of_tables and self._options.on_error == "drop"
         findings: list[Finding] = []
         num_new, ids = {}, {}
@@ -296,7 +281,6 @@ class RowReader:
     def _new_ids(
         self, name: str, column: str, given: pa.Array, findings: FindingCollector
     ) -> pa.Array:
-        """Ids of new nodes, in the type of the graph's."""
         graph_ids = self._graph.ids(name)
         given = _typed(given, graph_ids.type)
         remedy = "Give each node an id."
@@ -375,7 +359,6 @@ class RowReader:
         info: ColumnInfo,
         spec: DenseFeature | None,
     ) -> list[SourceColumn]:
-        """The table columns that a column of the graph is made of, with their shapes."""
         if info.role == "time":
             time = table.spec.time
             assert time is not None
@@ -406,7 +389,7 @@ class RowReader:
         info: ColumnInfo,
         spec: DenseFeature,
     ) -> list[int]:
-        """Widths of the columns of a feature, which a bundle does not store: of the first file."""
+        """Widths of a feature's columns, from the first file: a bundle does not store them."""
         names = spec.column_names
         if info.width == len(names):
             return [1] * len(names)
@@ -432,11 +415,6 @@ def _check_types(what: str, given: Iterable[str], known: Sequence[str]) -> None:
 
 
 def _given(table: _Table, rows: Rows) -> _Given:
-    """Rows by column; a column that no row has holds nulls.
-
-    Raises:
-        DataError: a row has another column, or a column has values of several kinds.
-    """
     name, columns = type_name(table.type), table.columns
     for row in rows:
         for column in row:
@@ -450,7 +428,6 @@ def _given(table: _Table, rows: Rows) -> _Given:
 
 
 def _ends(table: _Table) -> list[tuple[str, str]]:
-    """Column and node type of sources and targets."""
     assert isinstance(table.spec, EdgeTable)
     return list(zip((table.spec.source, table.spec.target), table.type[::2], strict=True))
 
@@ -458,11 +435,6 @@ def _ends(table: _Table) -> list[tuple[str, str]]:
 def _files_by_type(
     base: Manifest, uri: str, allow_outside: Sequence[str]
 ) -> dict[str | EdgeType, tuple[Sequence[str], CsvFormat | None]]:
-    """Patterns of the files of new rows, and how texts among them are read.
-
-    Raises:
-        DataError: there is no file, or a type that the graph lacks.
-    """
     folder = absolute(manifest_folder(uri))
     is_named = exists(manifest_uri(uri))
     manifest = Manifest.load(uri, allow_outside) if is_named else base
@@ -495,7 +467,7 @@ def _files_by_type(
 
 
 def _present(folder: str, patterns: Sequence[str]) -> tuple[str, ...]:
-    """The patterns that match a file; a folder has none of those that lead out of it."""
+    """The patterns that match a file. Patterns that lead out of the folder do not."""
     own = [pattern for pattern in patterns if is_below(join(folder, pattern), [folder])]
     return tuple(p for p in own if match_files(folder, p, "--new-nodes"))
 
@@ -517,7 +489,7 @@ def _array(name: str, column: str, rows: Rows) -> pa.Array:
 
 
 def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column of this type where its values do not say: it has none, or empty lists alone."""
+    """Gives a column its type if its values do not determine it (none, or only empty lists)."""
     is_empty = pa.types.is_null(column.type)
     if pa.types.is_list(column.type) and pa.types.is_nested(kind):
         is_empty |= pa.types.is_null(column.type.value_type)
@@ -527,7 +499,6 @@ def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def _looked_up(
     ids: ExtendedIds, node_type: str, column: str, given: pa.Array, findings: FindingCollector
 ) -> np.ndarray:
-    """Dense ids of one end of edges."""
     given = _typed(given, pa.int64() if ids.kind == "int" else pa.string())
     dense = ids.lookup(given)
     null = null_mask(given)
@@ -539,9 +510,9 @@ def _looked_up(
 
 
 def _both_ways(sources: np.ndarray, targets: np.ndarray) -> tuple[AddedEdges, np.ndarray]:
-    """Each edge and, behind it, its copy the other way round; and the row of each.
+    """Each edge followed by its reverse copy, and the row of each.
 
-    As in an ingest, a self-edge has no copy, nor has an edge whose other direction is a row too.
+    As in an ingest, self-edges have no copy, nor do edges whose reverse is also a row.
     """
     size = max(sources.max(), targets.max()) + 1
     is_listed = np.isin(targets * size + sources, sources * size + targets)
@@ -584,11 +555,6 @@ def _check_time(table: str, kind: pa.DataType, unit: str | None) -> None:
 
 
 def _numbers(table: str, source: SourceColumn, column: pa.Array) -> tuple[SourceColumn, pa.Array]:
-    """How a column of numbers, or of lists of them, is laid out.
-
-    Raises:
-        DataError: it holds something else, or a list of another width.
-    """
     is_scalar = source.layout == "scalar"
     column = _typed(column, pa.float64() if is_scalar else pa.list_(pa.float64()))
     kind = column.type

@@ -15,10 +15,8 @@ _HALF = np.int64(1) << np.int64(32)
 
 
 def edge_weights(column: object, edge_type: EdgeType, name: str) -> np.ndarray:
-    """Checks a column that edges are to be drawn by.
+    """Checks a weight column, [num_edges].
 
-    Args:
-        column: [num_edges], or one that cannot weight edges, a sparse one.
     Raises:
         DataError: it is not a column of single numbers, or one is negative or not finite.
     """
@@ -47,12 +45,12 @@ def fill_alias(
     """Fills an alias table for each node's edges.
 
     Args:
-        indptr: int64 [num_nodes + 1], where each node's edges begin.
-        e_id: which weight an edge has; None where the order is the same.
+        indptr: int64 [num_nodes + 1], start of each node's edges.
+        e_id: position of each edge's weight; None for the same order.
         weights: [num_edges], checked.
-        table: int64 [num_edges]: in the high half, how many edges further the other edge is for
-            which an edge is given up, or `NO_EDGE`; in the low half how often, of 2^32 times, it
-            is kept.
+        table: int64 [num_edges]. High half: distance to the alias edge, or `NO_EDGE`. Low half: how
+            often, of 2^32 times, the edge itself is kept.
+
     Source: Vose, A Linear Algorithm for Generating Random Numbers with a Given Distribution, 1991.
     """
     longest = int(np.diff(indptr).max(initial=0))

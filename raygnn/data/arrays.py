@@ -1,6 +1,6 @@
-"""Arrays in `.npy` files that several processes fill slice by slice, and that readers map.
+"""Arrays in `.npy` files that several processes fill slice by slice and readers map.
 
-Rows of different lengths (strings, sparse features) are offsets and their elements.
+Rows of different lengths (strings, sparse features) are offsets and elements.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _HEADERS = threading.Lock()
 
 
 def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-    """Creates a zero-filled `.npy` file with all of its disk space reserved.
+    """Creates a zero-filled `.npy` file with all its disk space reserved.
 
-    A hole in a mapped file that the disk cannot fill later would kill the writer with SIGBUS.
+    A hole in a mapped file that a full disk cannot fill would kill the writer with SIGBUS.
 
     Raises:
         ResourceError: the disk is full.
@@ -53,7 +53,6 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
 
 
 def array_bytes_below(folder: Path) -> int:
-    """Bytes of the `.npy` files in a folder and in those below it."""
     return sum(file.stat().st_size for file in folder.rglob("*.npy"))
 
 
@@ -63,7 +62,7 @@ def open_array(path: Path, mode: Literal["c", "r", "r+"] = "c") -> np.ndarray:
     Args:
         mode: "c" copy-on-write (writes stay in this process), "r" read-only, "r+" writes through.
     Raises:
-        DataError: the file is cut off, or does not begin as a `.npy` file does.
+        DataError: the file is truncated, or is not a `.npy` file.
     """
     with _HEADERS:
         try:
@@ -93,7 +92,7 @@ def _mapped(path: Path, mode: Literal["c", "r", "r+"]) -> np.ndarray:
 
 
 def sync_folder(folder: Path) -> None:
-    """Brings every file below a folder, and the folders' own entries, to the disk."""
+    """Syncs every file below a folder, and the folders' own entries, to the disk."""
     paths = [
         os.path.join(directory, name)
         for directory, _, names in os.walk(folder)
@@ -105,7 +104,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_entry(path: str | Path) -> None:
-    """Brings a file, or the entries of a folder, to the disk."""
+    """Syncs a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -118,7 +117,7 @@ _CHUNK_ROWS = 1 << 18
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of an array in a file.
+    """A range of rows of an array in a file.
 
     Attributes:
         stop: the row after the last; None for all.
@@ -129,7 +128,7 @@ class Rows:
     stop: int | None = None
 
     def read(self) -> np.ndarray:
-        """Maps them, read-only as arrays of Ray's object store are: kernels compile once."""
+        """Maps the rows read-only like arrays of Ray's object store: kernels compile once."""
         return open_array(self.path, "r")[self.start : self.stop]
 
 
@@ -143,11 +142,11 @@ def gather_rows(
     out: Path,
     tables: Sequence[np.ndarray] | None = None,
 ) -> None:
-    """Writes rows of several arrays one after another into a new array.
+    """Concatenates rows of several arrays into a new array.
 
     Args:
         name: path of the array in each source, and in `out`.
-        tables: for each source, the values that replace its values, which are positions in it.
+        tables: for each source, an array that its values index.
     """
     first = open_array(sources[0][0] / name, "r")
     num_rows = sum(_num_rows(folder / name, chosen) for folder, chosen in sources)
@@ -164,7 +163,7 @@ def gather_rows(
 def gather_ragged_rows(
     sources: Sequence[Source], offsets: str | Path, elements: Sequence[str | Path], out: Path
 ) -> None:
-    """Writes rows of different lengths one after another into new arrays.
+    """Concatenates rows of different lengths into new arrays.
 
     Args:
         offsets, elements: paths of the arrays in each source, and in `out`.
@@ -196,7 +195,6 @@ def _num_rows(path: Path, chosen: Rows | None, num_ends: int = 0) -> int:
 
 
 def _chunks(num_rows: int, chosen: Rows | None) -> Iterator[slice | np.ndarray]:
-    """Indexes all rows of an array, or the chosen ones, chunk by chunk."""
     rows = None if chosen is None else chosen.read()
     num_rows = num_rows if rows is None else len(rows)
     for start in range(0, num_rows, _CHUNK_ROWS):

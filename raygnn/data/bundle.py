@@ -45,13 +45,13 @@ _EDGE_INPUTS = ("feature", "weight")  # roles of columns
 
 @dataclass(frozen=True)
 class Csc:
-    """In-neighbors: row i of `indptr` spans the sources of the edges into node i.
+    """In-neighbors: row i of `indptr` spans the sources of edges into node i.
 
     Attributes:
         indptr: int64 [num_dst + 1].
         indices: int32 or int64 [num_edges], sources.
-        e_id: position of each edge in the CSC of the whole edge type, where these are only some of
-            its edges; null where the position in `indices` is the edge's `e_id`.
+        e_id: CSC position of each edge in the complete edge type, if these are only some edges;
+            null if the position in `indices` is `e_id`.
     """
 
     indptr: np.ndarray
@@ -61,12 +61,12 @@ class Csc:
 
 @dataclass(frozen=True)
 class Csr:
-    """Out-neighbors: row i of `indptr` spans the destinations of the edges out of node i.
+    """Out-neighbors: row i of `indptr` spans the destinations of edges out of node i.
 
     Attributes:
         indptr: int64 [num_src + 1].
         indices: int32 or int64 [num_edges], destinations.
-        e_id: CSC position of each edge, of the narrower of int32 and int64 that holds them.
+        e_id: CSC position of each edge, as int32 if possible, else int64.
     """
 
     indptr: np.ndarray
@@ -78,17 +78,17 @@ class Csr:
 class LabelEdges:
     """Supervision edges of one type and sign: row i of `indptr` spans the targets of anchor i.
 
-    The edges of an anchor are in the order of (target, input row). Sampling never walks them.
+    An anchor's edges are ordered by (target, input row). Sampling never follows them.
 
     Attributes:
         edge_type: (anchor type, relation, target type).
         indptr: int64 [num_anchor_nodes + 1].
         targets: int32 or int64 [num_edges], dense ids.
-        split: uint8 [num_edges], 0 none, 1 train, 2 validation, 3 test; null where not declared.
+        split: uint8 [num_edges], 0 none, 1 train, 2 validation, 3 test; null if not declared.
         time: int64 or float64 [num_edges], or null.
         weight: float32 [num_edges], or null.
-        time_unit: "us" of times that were dates: microseconds since 1970; else null.
-        columns: all columns of the set, by name; see `Bundle.label_column`.
+        time_unit: "us" for dates: microseconds since 1970; else null.
+        columns: all columns by name; see `Bundle.label_column`.
     """
 
     edge_type: EdgeType
@@ -104,16 +104,16 @@ class LabelEdges:
 
 @dataclass(frozen=True)
 class SeedRows:
-    """Rows of (node, time) to learn from or to predict, known by position.
+    """Rows of (node, time) to learn or predict, identified by position.
 
-    They are the rows of a training table, or the nodes of a type: row i is then node i.
+    They are rows of a training table, or the nodes of a type: row i is then node i.
 
     Attributes:
-        name: of the training table; null of the nodes of a type.
-        nodes: int32 or int64 [num_rows], dense ids; null of the nodes of a type.
+        name: name of the training table; null for nodes of a type.
+        nodes: int32 or int64 [num_rows], dense ids; null for nodes of a type.
         time: int64 or float64 [num_rows], or null.
-        split: uint8 [num_rows], 0 none, 1 train, 2 validation, 3 test; null where not declared.
-        time_unit: "us" of times that were dates: microseconds since 1970; else null.
+        split: uint8 [num_rows], 0 none, 1 train, 2 validation, 3 test; null if not declared.
+        time_unit: "us" for dates: microseconds since 1970; else null.
         columns: labels, `time` and `split` by name; see `Bundle.row_column`.
     """
 
@@ -144,13 +144,12 @@ class SeedRows:
 
     @property
     def place(self) -> str:
-        """The key of the rows in graph.yaml, for messages."""
+        """The rows' key in graph.yaml, for messages."""
         if self.name is None:
             return f"node_types.{self.node_type}"
         return f"training_tables.{self.name}"
 
     def node_ids(self, positions: np.ndarray) -> np.ndarray:
-        """int64 [len(positions)], dense ids of the nodes of some rows."""
         nodes = positions if self.nodes is None else self.nodes[positions]
         return nodes.astype(np.int64, copy=False)
 
@@ -162,7 +161,7 @@ class SparseColumn:
     Attributes:
         indptr: int64 [n + 1].
         indices: int32 or int64, each below dim.
-        values: of the same length; null means all ones.
+        values: of the same length; null for ones.
     """
 
     indptr: np.ndarray
@@ -172,10 +171,9 @@ class SparseColumn:
 
 
 class Bundle:
-    """A finished bundle; arrays are mapped when they are first asked for.
+    """A finished bundle. Arrays are mapped on first use.
 
-    Arrays are copy-on-write: what a process writes into them, no other sees. A bundle pickles as
-    its path.
+    Arrays are copy-on-write, so writes are private to a process. A bundle is pickled as its path.
     """
 
     def __init__(self, path: Path, record: BundleRecord) -> None:
@@ -193,7 +191,7 @@ class Bundle:
         """Opens a bundle folder.
 
         Raises:
-            DataError: it is no bundle, of an unknown version, or a file is cut off.
+            DataError: it is not a bundle, has an unknown version, or a file is truncated.
         """
         folder = Path(path).absolute()
         return cls(folder, BundleRecord.load(folder))
@@ -208,55 +206,51 @@ class Bundle:
         """Restricts the graph to these types, in this order.
 
         Raises:
-            DataError: one of them is not in the graph.
+            DataError: a type is not in the graph.
         """
         return _TypesOfBundle(self, tuple(node_types), tuple(edge_types))
 
     @property
     def path(self) -> Path:
-        """The bundle's folder."""
         return self._path
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the arrays of nodes and edges, without derived arrays."""
+        """Size of the arrays of nodes and edges, without derived arrays."""
         folders = (self._path / "nodes", self._path / "edges")
         return sum(map(array_bytes_below, folders))
 
     @cached_property
     def is_larger_than_memory(self) -> bool:
-        """Whether arrays are mapped for random reads, as `data/paging.py` explains."""
+        """Whether arrays are mapped for random reads; see `raygnn.data.paging`."""
         return outgrows_memory(self.num_bytes)
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the tables and options that the bundle was made of."""
         return self._record.fingerprint
 
     @property
     def is_of_parts(self) -> bool:
-        """Whether the graph was partitioned: statistics of its features are then of all rows."""
+        """Whether the graph was partitioned, so that feature statistics include all rows."""
         return self._record.is_of_parts
 
     @property
     def node_types(self) -> list[str]:
-        """Node types, in the order of the manifest."""
         return list(self._record.nodes)
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        """Edge types, in the order of the manifest."""
         return list(self._edges)
 
     def num_nodes(self, node_type: str) -> int:
         return self._node(node_type).num_nodes
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """Number of edges of a type, reverse copies of undirected ones included."""
+        """Number of edges of a type, including reverse copies of undirected ones."""
         return self._edge(edge_type).num_edges
 
     def is_directed(self, edge_type: EdgeType) -> bool:
-        """False where each row of the table stands for its reverse as well."""
+        """False if each row of the table also represents its reverse."""
         return self._edge(edge_type).directed
 
     def columns(self, type_: str | EdgeType) -> dict[str, ColumnInfo]:
@@ -265,19 +259,19 @@ class Bundle:
         return {column.name: column for column in record.columns}
 
     def feature_widths(self, name: str) -> dict[str, int]:
-        """The width of a feature column, by node type that has it."""
+        """Width of a feature column, by node type that has it."""
         found = {node_type: self.columns(node_type).get(name) for node_type in self.node_types}
         return {t: info.width for t, info in found.items() if info and info.role == "feature"}
 
     def edge_widths(self, name: str) -> dict[EdgeType, int]:
-        """The width of a column of features or weights, by edge type that has it."""
+        """Width of a feature or weight column, by edge type that has it."""
         found = {edge_type: self.columns(edge_type).get(name) for edge_type in self.edge_types}
         return {t: info.width for t, info in found.items() if info and info.role in _EDGE_INPUTS}
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
-        """A column as it is stored: [n, *shape] by dense node id or by `e_id`.
+        """A column as stored: [n, *shape] by dense node id or by `e_id`.
 
-        Features that are stored as int8 are codes: see `values` and `ColumnInfo.quantization`.
+        int8 features are codes: see `values` and `ColumnInfo.quantization`.
 
         Raises:
             DataError: there is no such column.
@@ -302,7 +296,7 @@ class Bundle:
         )
 
     def values(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
-        """A column's values, as `column`; of codes what they stand for, float32, in memory."""
+        """A column's values: as `column`, but codes are decoded to float32 in memory."""
         stored, quantization = self.column(type_, name), self.columns(type_)[name].quantization
         if quantization is None:
             return stored
@@ -310,18 +304,18 @@ class Bundle:
         return quantization.values(stored).astype(np.float32)
 
     def csc(self, edge_type: EdgeType) -> Csc:
-        """In-neighbors; the edges of a row are in the order of (time, source, input row)."""
+        """In-neighbors; edges of a row are ordered by (time, source, input row)."""
         self._edge(edge_type)
         folder = self._folder(edge_type)
         return Csc(self._open(folder / INDPTR), self._open(folder / INDICES))
 
     def csr(self, edge_type: EdgeType) -> Csr:
-        """Out-neighbors, in the order of (time, destination, input row).
+        """Out-neighbors, ordered by (time, destination, input row).
 
-        Built at the first call, then kept in the bundle's folder.
+        Built at the first call, then stored in the bundle's folder.
 
         Raises:
-            DataError: it has to be built, and the folder cannot be written.
+            DataError: it must be built, and the folder is not writable.
         """
         self._edge(edge_type)
         folder = build_once(
@@ -333,15 +327,15 @@ class Bundle:
         return Csr(indptr, indices, e_id)
 
     def alias(self, edge_type: EdgeType, column: str, direction: str) -> np.ndarray:
-        """Draws each node's edges in proportion to a column; see `fill_alias`.
+        """Alias table to draw each node's edges in proportion to a column; see `fill_alias`.
 
-        Built at the first call, then kept in the bundle's folder: 8 bytes for each edge, mapped.
+        Built at the first call, then stored in the bundle's folder and mapped: 8 bytes per edge.
 
         Args:
             direction: `in` for the edges of `csc`, `out` for those of `csr`.
         Raises:
-            DataError: the column cannot weight edges, or the table has to be built, and the folder
-                cannot be written.
+            DataError: the column cannot weight edges, or the table must be built and the folder is
+                not writable.
         """
         edges = self.csc(edge_type) if direction == "in" else self.csr(edge_type)
 
@@ -364,7 +358,6 @@ class Bundle:
 
     @property
     def label_edge_columns(self) -> dict[EdgeType, dict[str, ColumnInfo]]:
-        """Columns of the positive supervision edges by type, in the order of the manifest."""
         return {
             found.type: {column.name: column for column in found.columns}
             for found in self._record.label_edges
@@ -373,7 +366,6 @@ class Bundle:
 
     @property
     def label_edges(self) -> list[LabelEdges]:
-        """The supervision edges, in the order of the manifest."""
         return [self._label_edges(record) for record in self._record.label_edges]
 
     def _label_edges(self, record: LabelEdgeRecord) -> LabelEdges:
@@ -402,7 +394,6 @@ class Bundle:
 
     @property
     def training_tables(self) -> dict[str, SeedRows]:
-        """The training tables by name, in the order of the manifest."""
         return {table.name: self._seed_rows(table) for table in self._record.training_tables}
 
     def _seed_rows(self, record: TrainingTableRecord) -> SeedRows:
@@ -424,7 +415,7 @@ class Bundle:
         )
 
     def row_column(self, rows: SeedRows, name: str) -> np.ndarray:
-        """A label, the time or the split of rows: [num_rows, ...], in the order of the rows."""
+        """A label, the time or the split of rows: [num_rows, ...]."""
         if rows.name is None:
             column = self.column(rows.node_type, name)
             assert not isinstance(column, SparseColumn)
@@ -448,11 +439,10 @@ class Bundle:
         )
 
     def take_ids(self, node_type: str, dense: np.ndarray) -> pa.Array:
-        """Original ids of some nodes, by their dense ids, which may repeat."""
+        """Original ids by dense ids, which may repeat."""
         return self.ids(node_type).take(pa.array(dense))
 
     def id_map(self, node_type: str) -> IdMap:
-        """Looks dense ids up by original ids."""
         record = self._node(node_type)
         with self._lock:
             if node_type not in self._id_maps:

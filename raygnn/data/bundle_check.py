@@ -1,4 +1,4 @@
-"""Checks of a bundle's arrays before anything follows their pointers."""
+"""Checks of a bundle's arrays before kernels follow their pointers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from raygnn.errors import DataError
 def check_arrays(bundle: Bundle) -> None:
     """Checks that every array has its length, and that no pointer leads out of another array.
 
-    Kernels look at neither, so a byte that a disk or a program has changed would end the process
-    by a signal. Pointers are read once, which leaves them in the page cache; values of features
-    and labels are not.
+    Kernels check neither, so one changed byte could crash the process. Pointers are read once,
+    which leaves them in the page cache; values of features and labels are not read.
 
     Raises:
         DataError: an array is damaged.
@@ -42,10 +41,8 @@ def check_arrays(bundle: Bundle) -> None:
 
 
 def check_part_arrays(bundle: Bundle, edge_type: EdgeType, num_targets: int) -> None:
-    """Like `check_arrays`, for a part's edges of one type.
+    """Like `check_arrays`, for a part's edges of one type into `num_targets` nodes.
 
-    Args:
-        num_targets: nodes of the destination type in the part.
     Raises:
         ValueError, OSError: an array is damaged.
     """

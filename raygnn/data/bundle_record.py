@@ -1,4 +1,4 @@
-"""`bundle.json`: what a bundle holds, written last, so that its presence means completeness."""
+"""`bundle.json`: content of a bundle. Written last, so its presence means completeness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPLIT = "split.npy"
 
 
 def column_path(folder: Path, name: str, part: str = "") -> Path:
-    """The file of a column; sparse columns have the parts indptr, indices and values."""
+    """File of a column; sparse columns have the parts indptr, indices and values."""
     return folder / "columns" / (f"{name}.{part}.npy" if part else f"{name}.npy")
 
 
@@ -44,12 +44,11 @@ FORMAT_VERSION = 5
 
 
 def label_edge_folder(edge_type: EdgeType, sign: str) -> str:
-    """The folder of a set of supervision edges, below that of a bundle or of graph tables."""
+    """Folder of a set of supervision edges, relative to the bundle or graph tables."""
     return f"label_edges/{edge_type_name(edge_type)}.{sign}"
 
 
 def training_table_folder(name: str) -> str:
-    """The folder of a training table, below that of a bundle or of graph tables."""
     return f"training_tables/{name}"
 
 
@@ -58,10 +57,10 @@ class ColumnStatistics:
     """Statistics of each element of a column over all rows.
 
     Attributes:
-        count: rows.
-        mean: of the values as they are stored.
-        std: standard deviation; exactly 0 where all rows have one value.
-        low, high: the least and the greatest value.
+        count: number of rows.
+        mean: mean of the stored values.
+        std: standard deviation; exactly 0 if all rows are equal.
+        low, high: minimum and maximum.
         num_zeros, num_ones: rows that are exactly 0, and exactly 1.
     """
 
@@ -87,13 +86,13 @@ class ColumnInfo:
         dtype: element type on disk.
         shape: shape of a row: () for a scalar, (width,), (dim,) when sparse.
         sparse: whether rows are stored as CSR.
-        num_classes: of a label with classes, one more than the greatest, or as the manifest says;
-            of a multi-label, its width.
-        class_names: of a label that was given as strings, sorted; class i is class_names[i].
-        unit: "us" of a time column that held dates: microseconds since 1970; else null.
-        statistics: of a dense feature, or a time of a partitioned graph, with at least one row.
-        transforms: of a feature of which any column has one.
-        quantization: of floats that are stored as int8.
+        num_classes: number of classes: one more than the greatest, or from the manifest; for a
+            multi-label, its width.
+        class_names: sorted names of a string label; class i is class_names[i].
+        unit: "us" for times that are dates: microseconds since 1970; else null.
+        statistics: of a non-empty dense feature, or a time of a partitioned graph.
+        transforms: of a feature with any transformed column.
+        quantization: of floats stored as int8.
     """
 
     name: str
@@ -110,14 +109,12 @@ class ColumnInfo:
 
     @property
     def width(self) -> int:
-        """The number of elements of a row, 1 of a scalar."""
+        """Number of elements of a row; 1 for a scalar."""
         return int(self.shape[-1]) if self.shape else 1
 
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """One node type of a bundle."""
-
     num_nodes: int
     ids: IdIndex
     columns: tuple[ColumnInfo, ...]
@@ -129,9 +126,8 @@ class EdgeRecord:
     """One edge type of a bundle.
 
     Attributes:
-        directed: false where rows stand for their reverse as well.
-        reverse: the edge type that holds the same edges the other way round; itself where it is
-            not directed.
+        directed: false if rows also represent their reverse.
+        reverse: edge type with the reversed edges; itself if not directed.
     """
 
     type: EdgeType
@@ -143,8 +139,6 @@ class EdgeRecord:
 
 @dataclass(frozen=True)
 class LabelEdgeRecord:
-    """One set of supervision edges: those of one type and sign."""
-
     type: EdgeType
     sign: Literal["positive", "negative"]
     num_edges: int
@@ -152,14 +146,11 @@ class LabelEdgeRecord:
 
     @property
     def folder(self) -> str:
-        """The set's folder, below the bundle's."""
         return label_edge_folder(self.type, self.sign)
 
 
 @dataclass(frozen=True)
 class TrainingTableRecord:
-    """One training table: rows of (entity, time), in the order of its files."""
-
     name: str
     node_type: str
     num_rows: int
@@ -167,17 +158,16 @@ class TrainingTableRecord:
 
     @property
     def folder(self) -> str:
-        """The table's folder, below the bundle's."""
         return training_table_folder(self.name)
 
 
 @dataclass(frozen=True)
 class BundleRecord:
-    """The whole of bundle.json.
+    """The content of bundle.json.
 
     Attributes:
-        is_of_parts: the graph was partitioned, so that statistics of its features are of all rows.
-        file_sizes: bytes of each file, by its path in the bundle.
+        is_of_parts: the graph was partitioned, so that feature statistics include all rows.
+        file_sizes: size of each file, by path in the bundle.
         checksums: of these files; empty in bundles of older versions.
     """
 
@@ -191,14 +181,14 @@ class BundleRecord:
     checksums: Mapping[str, Checksum] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Lists all files of the folder with their sizes and checksums in its bundle.json."""
+        """Writes bundle.json with sizes and checksums of all files of the folder."""
         sizes = file_sizes(folder)
         written = replace(self, file_sizes=sizes, checksums=file_checksums(folder, sizes))
         content = {"format": FORMAT, "version": FORMAT_VERSION, **written.to_content()}
         write_text(str(folder / RECORD_NAME), dump_record(content))
 
     def to_content(self) -> dict[str, Any]:
-        """The record as JSON values. Without training tables, the same as in older versions."""
+        """The record as JSON. Without training tables, equal to older versions."""
         content = asdict(self)
         if not self.training_tables:
             del content["training_tables"]
@@ -206,10 +196,11 @@ class BundleRecord:
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> BundleRecord:
-        """Reads the result of `to_content`.
+        """Reads `to_content`.
 
         Raises:
-            ValueError: a value is missing, has another type, or is a name that cannot be a file's.
+            ValueError: a value is missing, has another type, or is a name that cannot be a file
+                name.
             DataError: its transforms have another version.
         """
         record = type_adapter(BundleRecord).validate_python(content)
@@ -218,10 +209,10 @@ class BundleRecord:
 
     @classmethod
     def load(cls, folder: Path) -> BundleRecord:
-        """Reads bundle.json and checks that every file is there in full.
+        """Reads bundle.json and checks that every file is complete.
 
         Raises:
-            DataError: there is no bundle, it is of another version, or a file is damaged.
+            DataError: there is no bundle, it has another version, or a file is damaged.
         """
         content = _read(folder)
         try:
@@ -267,10 +258,8 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def check_names(graph: BundleRecord) -> None:
-    """Checks that names of types and columns, and the fingerprint, can be those of files.
-
-    Raises:
-        ValueError: one has a slash, which would lead out of a folder.
+    """Raises a ValueError if a type, column or fingerprint has a slash, which would leave its
+    folder.
     """
     names = [graph.fingerprint, *graph.nodes, *(labels.sign for labels in graph.label_edges)]
     names += [word for edges in graph.edges for word in edges.type]

@@ -37,13 +37,13 @@ _LOCK_MODE = 0o666  # whoever shares a cache waits for the same locks
 
 
 def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:
-    """A folder of the cache; it is made where it is missing.
+    """A folder of the cache, created if missing.
 
     Args:
-        cache_dir: null means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
+        cache_dir: default: $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
     Raises:
         DataError: the cache is not on a local disk.
-        ResourceError: it cannot be written.
+        ResourceError: it is not writable.
     """
     given = cache_dir or os.environ.get(CACHE_VARIABLE) or "~/.cache/raygnn"
     if is_remote(given):
@@ -69,20 +69,20 @@ def build_once(
     needs_note: bool = False,
     on_wait: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Gives a folder of the cache, building it first if it is missing or damaged.
+    """Builds a folder of the cache if it is missing or damaged.
 
-    One process builds it, and it appears when it is complete.
+    One process builds it, and it appears when complete.
 
     Args:
-        build: fills the folder that it is given.
-        what: what the folder holds, as messages call it.
-        is_whole: whether the folder need not be built again. None compares it with a note of its
-            files (`written.json`), which is then written with it.
-        needs_note: builds a folder without a note again. Caches are cleaned by age, file by file,
-            and older versions wrote no notes.
-        on_wait: is called where another process builds it.
+        build: fills a given folder.
+        what: content of the folder, for messages.
+        is_whole: whether the folder is complete. Default: compares it with a note of its files
+            (`written.json`), which is then written too.
+        needs_note: rebuilds a folder without a note. Caches are cleaned by age, file by file, and
+            older versions wrote no notes.
+        on_wait: called if another process builds it.
     Raises:
-        ResourceError: it has to be built, and its place cannot be written.
+        ResourceError: it must be built, and its parent folder is not writable.
     """
     building = folder.with_name(f"{_BUILDING}{folder.name}-{uuid.uuid4().hex[:8]}")
     has_note = is_whole is None
@@ -111,7 +111,7 @@ def build_once(
 
 
 def noted_files(folder: Path) -> tuple[dict[str, int], dict[str, Checksum]] | None:
-    """Sizes and checksums of the files that a folder was built with; None without a usable note."""
+    """Sizes and checksums of the files that a folder was built with; None without a valid note."""
     try:
         return read_listing(parse_record((folder / NOTE).read_bytes()))
     except (FileNotFoundError, ValueError, KeyError):
@@ -132,14 +132,14 @@ def _write_note(folder: Path) -> None:
 
 
 class Claim:
-    """Keeps a folder of the cache from `remove_unclaimed`, of any process.
+    """Protects a folder of the cache from `remove_unclaimed` of any process.
 
-    Until the claim is collected, or its process ends, in whatever way.
+    Until the claim is collected, or its process ends in any way.
 
     Args:
-        folder: it need not be there yet.
+        folder: need not exist yet.
     Raises:
-        ResourceError: its place cannot be written.
+        ResourceError: its parent folder is not writable.
     """
 
     def __init__(self, folder: Path, what: str) -> None:
@@ -151,7 +151,7 @@ class Claim:
 
 
 def remove_unclaimed(folder: Path) -> None:
-    """Removes the folders in a folder of the cache that no `Claim` keeps."""
+    """Removes the subfolders of a cache folder without a `Claim`."""
     for found in filter(Path.is_dir, list(folder.iterdir())):
         with suppress(OSError):  # it is claimed, or somebody else's
             file = os.open(_claim(found), os.O_RDWR | os.O_CREAT, _LOCK_MODE)
@@ -185,7 +185,6 @@ def _locked(lock: filelock.BaseFileLock, on_wait: Callable[[], None]) -> Iterato
 
 
 def _remove_dead_builds(folder: Path) -> None:
-    """Removes what dead builds have left beside a folder whose lock this process holds."""
     for left in folder.parent.glob(f"{_BUILDING}*-*"):
         owner = left.name.removeprefix(_BUILDING).rpartition("-")[0]
         if owner == folder.name:
@@ -200,9 +199,9 @@ def _remove_dead_builds(folder: Path) -> None:
 
 @contextmanager
 def _cache_errors(folder: Path, what: str) -> Iterator[None]:
-    """Makes one error of everything that keeps this user out of a folder of the cache.
+    """Reports every failure to read or write a folder of the cache as one error.
 
-    What fails elsewhere, as a table that is read, passes.
+    Other failures, such as of reading a table, pass.
 
     Raises:
         ResourceError: a file of the folder cannot be read or written, or the disk is full.

@@ -1,7 +1,7 @@
 """Checksums of stored files, and of the JSON records that list them.
 
 Every open checks a file's size and the CRC-32 of its first and last block, which costs two small
-reads. `raygnn doctor` reads files completely. CRC-32 detects damage, not tampering.
+reads. `raygnn doctor` reads complete files. CRC-32 detects damage, not tampering.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ class Checksum(NamedTuple):
 
 
 def checksum(content: bytes) -> Checksum:
-    """Checksums of a file with this content."""
     return Checksum(
         zlib.crc32(content[-_BLOCK_BYTES:], zlib.crc32(content[:_BLOCK_BYTES])),
         zlib.crc32(content),
@@ -41,7 +40,7 @@ def checksum(content: bytes) -> Checksum:
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """Bytes of each file below a folder, by its path there."""
+    """Size of each file below a folder, by relative path."""
     return {
         path.relative_to(folder).as_posix(): path.stat().st_size
         for path in sorted(folder.rglob("*"))
@@ -50,7 +49,7 @@ def file_sizes(folder: Path) -> dict[str, int]:
 
 
 def file_checksums(folder: str | os.PathLike[str], names: Iterable[str]) -> dict[str, Checksum]:
-    """Reads files of a folder completely, in threads."""
+    """Checksums of complete files, read in threads."""
     uris = {name: join(os.fspath(folder), name) for name in names}
     with ThreadPoolExecutor(_THREADS) as pool:
         return dict(zip(uris, pool.map(_read_completely, uris.values()), strict=True))
@@ -63,10 +62,10 @@ def find_damage(
 ) -> str | None:
     """Describes the first file that is missing, has another size, or differs at its ends.
 
-    Only the sizes are checked of a folder that is not on a local disk.
+    Folders that are not on a local disk are checked only for sizes.
 
     Args:
-        checksums: by name of the file; empty for folders that older versions have written.
+        checksums: by file name; empty for folders of older versions.
     """
     place, remote = os.fspath(folder), is_remote(folder)
     found = files_below(place) if remote else {}
@@ -83,21 +82,18 @@ def find_damage(
 
 
 def changed_files(folder: str | os.PathLike[str], checksums: Mapping[str, Checksum]) -> list[str]:
-    """Reads files completely and returns the names of those that have changed."""
     found = file_checksums(folder, checksums)
     return [name for name, sums in found.items() if sums.whole != checksums[name].whole]
 
 
 def dump_record(content: Mapping[str, Any]) -> str:
-    """JSON of a record, with a checksum of the record itself."""
+    """JSON of a record, with a checksum of itself."""
     return json.dumps({**content, _OWN: _checksum_of_record(content)}, indent=1)
 
 
 def parse_record(text: str | bytes) -> dict[str, Any]:
-    """Reads a record. One that older versions have written has no checksum.
-
-    Raises:
-        ValueError: it is not a JSON object, or has changed since it was written.
+    """Reads a record; those of older versions have no checksum. Raises a ValueError if it is
+    damaged.
     """
     try:
         content = json.loads(text)
@@ -110,21 +106,17 @@ def parse_record(text: str | bytes) -> dict[str, Any]:
 
 
 def check_record(content: dict[str, Any]) -> None:
-    """Removes a record's checksum, and compares it with the record.
-
-    Raises:
-        ValueError: they differ.
-    """
+    """Removes and verifies a record's checksum. Raises a ValueError if it differs."""
     own = content.pop(_OWN, None)
     if own is not None and own != _checksum_of_record(content):
         raise ValueError("it has changed since it was written")
 
 
 def read_listing(content: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Checksum]]:
-    """Sizes and checksums of the files that a record lists; older versions wrote no checksums.
+    """Sizes and checksums of a record's files; older versions wrote no checksums.
 
     Raises:
-        KeyError, ValueError: it lists none, or other values.
+        KeyError, ValueError: the listing is missing or invalid.
     """
     sizes = type_adapter(dict[str, int]).validate_python(content["file_sizes"])
     return sizes, type_adapter(dict[str, Checksum]).validate_python(content.get("checksums", {}))
@@ -132,12 +124,12 @@ def read_listing(content: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, 
 
 @functools.cache
 def type_adapter(kind: Any) -> TypeAdapter[Any]:
-    """Pydantic's reader of records of a type. Building it takes milliseconds, so it is kept."""
+    """Pydantic's reader of a record type, cached because building it takes milliseconds."""
     return TypeAdapter(kind)
 
 
 def cause_of(error: Exception) -> str:
-    """Why a record cannot be read, in one line."""
+    """The reason that a record is unreadable, in one line."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -1,4 +1,4 @@
-"""Writes that depend on what is there: under a lock, or on an object's generation."""
+"""Conditional writes: under a lock, or if an object's generation is unchanged."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _held = threading.local()
 
 @contextmanager
 def locked(path: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Runs a block in which no other thread, process or NFS client holds the lock of a file.
+    """Runs a block while holding a file's lock, against other threads, processes and NFS clients.
 
-    The kernel gives the lock up when its process dies. A thread may take it again inside of the
-    block. URIs of object stores, which have no locks, take none.
+    The kernel releases the lock when its process dies. The lock is reentrant per thread. Object
+    stores have no locks, so their URIs are not locked.
 
     Args:
-        path: of the lock's file, which is made and stays.
-        say: is called where the lock has to be waited for, or cannot be taken.
+        path: lock file, which is created and stays.
+        say: called if the lock must be waited for, or cannot be taken.
     """
     paths = _held.__dict__.setdefault("paths", set())
     if is_remote(path) or path in paths:
@@ -55,7 +55,7 @@ def locked(path: str, say: Callable[[str], None]) -> Iterator[None]:
 
 @retried
 def generation(uri: str) -> int | None:
-    """Version of the object, 0 if it does not exist. None on stores without versions."""
+    """Version of an object, 0 if it does not exist. None on stores without versions."""
     fs, path = open_fs(uri)
     if "gs" not in fs.protocol:
         return None
@@ -67,11 +67,10 @@ def generation(uri: str) -> int | None:
 
 
 def write_if_unchanged(uri: str, content: bytes, version: int | None) -> None:
-    """Writes a whole file, as `write_bytes`, if its generation is still the one given.
+    """Writes a file like `write_bytes`, if its generation is still the given one.
 
     Args:
-        version: what `generation` gave; None writes in any case, and so does a content of more than
-            50 MiB.
+        version: from `generation`; None writes in any case, as does content above 50 MiB.
     Raises:
         FileExistsError: the object has changed.
     """

@@ -1,4 +1,4 @@
-"""Compiled loops of the edge path: counting, scattering into buckets, ordering, transposing.
+"""Compiled loops over edges: counting, scattering into buckets, ordering, transposing.
 
 A negative source `~s` marks the reverse copy of a row of an undirected edge type, until the bucket
 is ordered. Both ends of a dropped row are DROPPED.
@@ -27,7 +27,7 @@ def count_ranges(
     """Counts edges per range of `2**shift` destinations, adding to `counts`.
 
     Args:
-        bounds: first destination, and the one after the last; edges to others do not count.
+        bounds: first destination, and the one after the last. Others do not count.
     """
     low, high = bounds
     for i in range(len(src)):
@@ -49,11 +49,11 @@ def scatter(
     """Writes edges to the next free position of their buckets, in the order of the rows.
 
     Args:
-        bounds: first destination, and the one after the last; edges to others are skipped.
+        bounds: first destination, and the one after the last. Others are skipped.
         buckets: (shift, bucket of each range, next free position of each bucket); the last is
             advanced.
-        out: gets (sources, destinations less the first) by bucket.
-        positions: get where each row went, and its reverse copy; -1 where there is none.
+        out: receives (sources, destinations minus the first) by bucket.
+        positions: receive the position of each row, and of its reverse copy, or -1.
     """
     src, dst = rows
     low, high = bounds
@@ -81,10 +81,10 @@ def scatter(
 
 @njit(nogil=True, cache=True)
 def sort_stably(order: np.ndarray, start: int, stop: int, keys: np.ndarray) -> None:
-    """Sorts `order[start:stop]` by `keys[order[i]]`, equal keys in their present order.
+    """Sorts `order[start:stop]` by `keys[order[i]]`, stably.
 
-    A merge sort that begins with short sorted runs. numba compiles it for both types of keys in
-    1.1 s of a core, and would compile np.argsort in 3.4 s.
+    A merge sort that starts with short sorted runs. numba compiles it for both types of keys in 1.1
+    s of a core, and would compile np.argsort in 3.4 s.
     """
     size = stop - start
     if size <= _INSERTION_LIMIT:
@@ -135,7 +135,7 @@ def _drop_reverse_copies(
 ) -> int:
     """Moves the edges of one destination to `order[write:]`, sorted by source.
 
-    A reverse copy is left out where some row gives its direction itself.
+    Reverse copies are left out if another row has their direction itself.
     """
     first = start
     while first < stop:
@@ -162,15 +162,13 @@ def order_bucket(
     degrees: np.ndarray,
     order: np.ndarray,
 ) -> int:
-    """Orders the edges of one bucket by (destination, time, source, input row).
+    """Orders the edges of one bucket by (destination, time, source, input row). Returns their
+    number.
 
     Args:
-        edges: (sources, destinations) in input order; reverse copies are turned back into plain
-            sources.
-        times: sort keys of the edges; looked at when has_times.
-        degrees: gets the number of edges of each destination.
-    Returns:
-        Number of edges kept, the first ones of `order`.
+        edges: (sources, destinations) in input order; reverse copies become plain sources.
+        times: sort keys of the edges, used if has_times.
+        degrees: receives the number of edges of each destination.
     """
     src, dst = edges
     num_edges = len(src)
@@ -237,7 +235,7 @@ def transpose(
 def sort_rows_by_time(
     indptr: np.ndarray, indices: np.ndarray, positions: np.ndarray, times: np.ndarray
 ) -> None:
-    """Sorts each CSR row by the time of its edges, equal times in their present order."""
+    """Sorts each CSR row by the time of its edges, stably."""
     for node in range(len(indptr) - 1):
         start, stop = indptr[node], indptr[node + 1]
         order = np.arange(stop - start)

@@ -1,4 +1,4 @@
-"""Edge types as (source type, relation, destination type), and what is set for each of them."""
+"""Edge types as (source type, relation, destination type), and settings by edge type."""
 
 from __future__ import annotations
 
@@ -16,27 +16,22 @@ REVERSE_PREFIX = "rev_"
 
 
 def edge_type_name(edge_type: EdgeType) -> str:
-    """Writes an edge type as `src__rel__dst`, the form of config keys and file names."""
+    """Writes an edge type as `src__rel__dst`, as in config keys and file names."""
     return SEPARATOR.join(edge_type)
 
 
 def type_name(type_: str | EdgeType) -> str:
-    """The written form of a node type or an edge type."""
     return type_ if isinstance(type_, str) else edge_type_name(type_)
 
 
 def reversed_edge_type(edge_type: EdgeType) -> EdgeType:
-    """The edge type that is added as the reverse of one: (d, rev_r, s) of (s, r, d)."""
+    """The edge type of an added reverse: (d, rev_r, s) of (s, r, d)."""
     source, relation, target = edge_type
     return target, f"{REVERSE_PREFIX}{relation}", source
 
 
 def parse_edge_type(name: str) -> EdgeType:
-    """Reads `src__rel__dst` back into a triple.
-
-    Raises:
-        DataError: the name has not exactly three non-empty parts.
-    """
+    """Reads `src__rel__dst`. Raises a DataError unless the name has three non-empty parts."""
     parts = name.split(SEPARATOR)
     if len(parts) != 3 or not all(parts):
         raise DataError(
@@ -54,11 +49,11 @@ Fanouts = Sequence[int] | Mapping[str, Sequence[int]] | Mapping[EdgeType, Sequen
 
 
 def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[EdgeType, list[int]]:
-    """Gives each edge type its fanouts, in the sorted order in which a hop goes over them.
+    """Fanouts of each edge type, in the sorted order in which a hop visits them.
 
     Raises:
-        ConfigError: an edge type is unknown or has another number of hops; or a fanout is not a
-            whole number of at least -1.
+        ConfigError: an edge type is unknown or has another number of hops, or a fanout is not an
+            integer of at least -1.
         DataError: the graph has no edges.
     """
     if not edge_types:

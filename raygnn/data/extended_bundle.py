@@ -1,4 +1,4 @@
-"""A bundle with further nodes and edges behind its own, which are held in memory."""
+"""A bundle followed by added nodes and edges in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raygnn.data.id_map import IdMap, integer_ids
 
 
 class AddedEdges(NamedTuple):
-    """Ends of added edges of one type, reverse copies of undirected ones included.
+    """Ends of added edges of one type, including reverse copies of undirected ones.
 
     Attributes:
         sources, targets: int64 [num_edges], dense ids in the extended graph.
@@ -29,15 +29,15 @@ class AddedEdges(NamedTuple):
 
 @dataclass(frozen=True)
 class Addition:
-    """New nodes and edges of a graph. New nodes are numbered behind the known ones.
+    """New nodes and edges of a graph. New nodes are numbered after known ones.
 
-    Its columns are read as those of a bundle, by the number of the row among the new ones.
+    Columns are read like a bundle's, by the row's number among the new ones.
 
     Attributes:
-        num_new: by node type, how many new nodes there are.
-        ids: by node type, their original ids.
-        arrays: by type, the columns that are read.
-        infos: what the graph says of them.
+        num_new: number of new nodes, by node type.
+        ids: their original ids, by node type.
+        arrays: columns by type.
+        infos: column descriptions of the graph.
     """
 
     num_new: Mapping[str, int]
@@ -50,23 +50,20 @@ class Addition:
 
     @property
     def node_types(self) -> list[str]:
-        """Node types of the graph."""
         return list(self.num_new)
 
     @property
     def edge_types(self) -> list[EdgeType]:
-        """Edge types of the graph."""
         return list(self.edges)
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         return self.infos[type_]
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
-        """A column as the graph stores it."""
         return self.arrays[type_][name]
 
     def values(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
-        """A column's values, as `column`; of codes what they stand for."""
+        """A column's values, with decoded codes."""
         stored, quantization = self.column(type_, name), self.infos[type_][name].quantization
         if quantization is None:
             return stored
@@ -75,9 +72,9 @@ class Addition:
 
 
 class ExtendedBundle(Bundle):
-    """Counts and ids of a graph and of what was added to it; edges and columns are of stores.
+    """Counts and ids of a graph and its additions.
 
-    `raygnn.sampling.extended_stores` has the stores.
+    Edges and columns are in the stores of `raygnn.sampling.extended_stores`.
     """
 
     def __init__(self, graph: Bundle, addition: Addition) -> None:
@@ -85,19 +82,15 @@ class ExtendedBundle(Bundle):
         self.graph, self.addition = graph, addition
 
     def num_nodes(self, node_type: str) -> int:
-        """Number of nodes of a type, known and new."""
         return self.graph.num_nodes(node_type) + self.addition.num_new[node_type]
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """Number of edges of a type, known and new."""
         return self.graph.num_edges(edge_type) + len(self.addition.edges[edge_type].sources)
 
     def ids(self, node_type: str) -> pa.Array:
-        """Original ids by dense id, copied."""
         return pa.concat_arrays([self.graph.ids(node_type), self.addition.ids[node_type]])
 
     def take_ids(self, node_type: str, dense: np.ndarray) -> pa.Array:
-        """Original ids of some nodes."""
         num_known = self.graph.num_nodes(node_type)
         is_new = dense >= num_known
         known = self.graph.take_ids(node_type, dense[~is_new])
@@ -106,12 +99,11 @@ class ExtendedBundle(Bundle):
         return pa.concat_arrays([known, new]).take(pa.array(np.argsort(order)))
 
     def id_map(self, node_type: str) -> IdMap:
-        """Looks dense ids up by original ids."""
         return ExtendedIds(self.graph.id_map(node_type), self.addition.ids[node_type])
 
 
 class ExtendedIds(IdMap):
-    """Looks ids up among the known ones, then among the new ones, which are numbered behind."""
+    """Looks ids up among known ones, then among new ones, which are numbered after them."""
 
     def __init__(self, known: IdMap, new: pa.Array) -> None:
         self.index = known.index

@@ -1,4 +1,4 @@
-"""Local paths and fsspec URIs behind one set of functions, which try again where storage fails."""
+"""Local paths and fsspec URIs behind one set of functions, with retries of failed storage."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ Result = TypeVar("Result")
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Whether a disk or a store failed; the clients of stores raise errors of their own kinds."""
+    """Whether a disk or a store failed. Clients of stores raise their own exceptions."""
     package = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or package in _STORE_CLIENTS
 
@@ -76,9 +76,9 @@ def is_transient(error: BaseException) -> bool:
 
 
 def retried(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Makes a function that may be repeated try again, with growing pauses, and say so in the log.
+    """Retries a repeatable function with growing pauses, and logs the retries.
 
-    The last try's exception is raised, with a note that says how often it was tried.
+    Raises the last exception, with a note about the number of tries.
     """
     return retry(
         retry=retry_if_exception(is_transient),
@@ -135,7 +135,6 @@ _WRONG_URI = (
 
 
 def redact(uri: str) -> str:
-    """Takes credentials out of a URI (user info and secret query values), for messages and logs."""
     return redact_text(uri)
 
 
@@ -143,10 +142,10 @@ def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str
     """Opens the filesystem of a path or URI.
 
     Returns:
-        The filesystem, and the path as that filesystem writes it (absolute on the local disk).
+        The filesystem, and the path in its notation (absolute on the local disk).
     Raises:
-        DataError: the scheme is unknown, its package is not installed, or the archive that it reads
-            is not there or is damaged.
+        DataError: the scheme is unknown, its package is not installed, or its archive is missing or
+            damaged.
     """
     text = os.fspath(uri)
     try:
@@ -163,7 +162,7 @@ def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str
 
 
 def is_remote(uri: str | os.PathLike[str]) -> bool:
-    """True where the bytes are not on a local disk, so that they cannot be memory-mapped."""
+    """Whether the bytes are not on a local disk, so that they cannot be memory-mapped."""
     text = os.fspath(uri)
     if not _SCHEME.match(text):
         return False
@@ -171,10 +170,11 @@ def is_remote(uri: str | os.PathLike[str]) -> bool:
 
 
 def absolute(uri: str | os.PathLike[str], folder: str = "") -> str:
-    """A URI that means the same in any folder: workers run in others than the driver.
+    """A URI that means the same in any folder, because workers run in other folders than the
+    driver.
 
     Args:
-        folder: where relative paths start; the current one by default.
+        folder: start of relative paths. Default: the current folder.
     """
     text = os.fspath(uri)
     if is_remote(text):
@@ -185,7 +185,7 @@ def absolute(uri: str | os.PathLike[str], folder: str = "") -> str:
 
 
 def join(uri: str | os.PathLike[str], *parts: str) -> str:
-    """Joins parts below a path or URI; an absolute path or a URI among the parts starts anew."""
+    """Joins parts to a path or URI. An absolute path or a URI among the parts starts anew."""
     joined = os.fspath(uri)
     for part in parts:
         if _SCHEME.match(part) or part.startswith("/"):
@@ -198,9 +198,9 @@ def join(uri: str | os.PathLike[str], *parts: str) -> str:
 
 
 def is_below(uri: str, roots: Sequence[str]) -> bool:
-    """Whether a path or URI is one of some folders or lies below it.
+    """Whether a path or URI is one of some folders or below it.
 
-    Local paths are compared with symbolic links and `..` resolved, other URIs as text.
+    Local paths are compared after resolving symbolic links and `..`, other URIs as text.
     """
     if "::" in uri.rpartition("://")[2]:  # a chain of file systems leads anywhere
         return False
@@ -219,13 +219,7 @@ def _canonical(uri: str) -> str:
 
 
 def check_regular(uri: str, place: str | None = None) -> None:
-    """Checks that a local path is not a device, a pipe or a socket, which may never end.
-
-    Args:
-        place: what messages call it; null is `uri=...`.
-    Raises:
-        DataError: it is.
-    """
+    """Raises a DataError if a local path is a device, a pipe or a socket, which may never end."""
     if not is_remote(uri):
         _check_regular(open_fs(uri)[1], place or f"uri={redact(uri)!r}")
 
@@ -249,11 +243,7 @@ def _check_regular(path: str, place: str) -> None:
 
 @retried
 def read_bytes(uri: str | os.PathLike[str]) -> bytes:
-    """Reads a whole file.
-
-    Raises:
-        DataError: there is no such file, or it is not a regular file.
-    """
+    """Reads a whole file. Raises a DataError if it is missing or not a regular file."""
     fs, path = open_fs(uri)
     named = f"uri={redact(os.fspath(uri))!r}"
     if not is_remote(uri):
@@ -270,11 +260,7 @@ def read_bytes(uri: str | os.PathLike[str]) -> bytes:
 
 
 def read_text(uri: str | os.PathLike[str]) -> str:
-    """Reads a whole UTF-8 file.
-
-    Raises:
-        DataError: there is no such file, or it is not UTF-8 text.
-    """
+    """Reads a UTF-8 text file. Raises a DataError if it is missing or not UTF-8."""
     try:
         return read_bytes(uri).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -287,10 +273,7 @@ def read_text(uri: str | os.PathLike[str]) -> str:
 
 @contextmanager
 def reading_input(uri: str | os.PathLike[str]) -> Iterator[None]:
-    """Says of storage that fails inside that the user's input cannot be read.
-    Raises:
-        DataError: this user may not read it, or the store does not answer.
-    """
+    """Reports failures of storage within a block as a DataError about the user's input."""
     try:
         yield
     except Exception as error:
@@ -306,13 +289,7 @@ def reading_input(uri: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def naming_missing(where: str) -> Iterator[None]:
-    """Reports a file that a user names and that is missing.
-
-    Args:
-        where: what the message calls the file.
-    Raises:
-        DataError: a file that is opened inside does not exist.
-    """
+    """Reports a missing file within a block as a DataError that names it `where`."""
     try:
         yield
     except (FileNotFoundError, IsADirectoryError) as error:
@@ -323,7 +300,6 @@ def naming_missing(where: str) -> Iterator[None]:
 
 @retried
 def exists(uri: str | os.PathLike[str]) -> bool:
-    """Whether a file or folder exists now; listings are not cached."""
     fs, path = open_fs(uri)
     fs.invalidate_cache()
     found: bool = fs.exists(path)
@@ -332,7 +308,6 @@ def exists(uri: str | os.PathLike[str]) -> bool:
 
 @retried
 def file_size(uri: str | os.PathLike[str]) -> int | None:
-    """Bytes of a file as it is now; None if it is not there."""
     fs, path = open_fs(uri)
     fs.invalidate_cache()
     try:
@@ -343,7 +318,7 @@ def file_size(uri: str | os.PathLike[str]) -> int | None:
 
 @retried
 def files_below(uri: str | os.PathLike[str]) -> dict[str, int]:
-    """Bytes of all files below a folder as they are now, by path in it; none where it is not."""
+    """Current size of all files below a folder, by relative path; empty if it does not exist."""
     fs, path = open_fs(uri)
     fs.invalidate_cache()
     found: dict[str, dict[str, Any]] = fs.find(path, detail=True) if fs.exists(path) else {}
@@ -352,7 +327,6 @@ def files_below(uri: str | os.PathLike[str]) -> dict[str, int]:
 
 @retried
 def folder_names(uri: str | os.PathLike[str]) -> list[str]:
-    """Names of the folders in a folder, in no order; none where that is not there."""
     fs, path = open_fs(uri)
     fs.invalidate_cache()
     try:
@@ -365,7 +339,7 @@ def folder_names(uri: str | os.PathLike[str]) -> list[str]:
 
 @retried
 def delete(uri: str | os.PathLike[str]) -> None:
-    """Deletes a file, or a folder with all that is in it, if it is there."""
+    """Deletes a file, or a folder with its content, if it exists."""
     fs, path = open_fs(uri)
     if not is_remote(uri):  # fsspec asks for the current folder, which may be gone
         with suppress(FileNotFoundError):
@@ -377,15 +351,15 @@ def delete(uri: str | os.PathLike[str]) -> None:
 
 
 def write_text(uri: str | os.PathLike[str], text: str) -> None:
-    """Writes a whole UTF-8 file, as `write_bytes`."""
+    """Writes a UTF-8 text file, as `write_bytes`."""
     write_bytes(uri, text.encode("utf-8"))
 
 
 @retried
 def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a whole file; a reader sees the old one or the new one, never a part.
+    """Writes a whole file. Readers see the old or the new one, never a part.
 
-    Object stores show an object only when it is complete, so a plain write is atomic there.
+    Object stores show only complete objects, so a plain write is atomic there.
     """
     fs, path = open_fs(uri)
     if is_remote(uri):
@@ -405,7 +379,7 @@ def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
 
 
 def arrow_filesystem(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:
-    """An Arrow file system over fsspec, and the path on it: one client for both worlds."""
+    """An Arrow file system over fsspec, and the path on it: one client for both."""
     import pyarrow.fs
 
     fs, path = open_fs(uri)

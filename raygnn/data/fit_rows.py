@@ -1,4 +1,4 @@
-"""Rows that transforms and standardization are fitted on, so that test rows are not among them."""
+"""Rows that transforms and standardization are fitted on, without test rows."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _FOLDER = "fitted"
 
 @dataclass(frozen=True)
 class FitRows:
-    """Rows that a model is fitted on, as a task has split them.
+    """Rows to fit on, from a task's split.
 
     Attributes:
-        until: of a split by time, the latest time of a training row. Rows of every type that are
-            later are left out.
-        unit: of `until`; types whose times have another unit are fitted on all of their rows.
-        node_type: of another split of nodes, their type.
+        until: in a split by time, the latest time of a training row. Later rows of every type are
+            left out.
+        unit: unit of `until`. Types with times of another unit are fitted on all rows.
+        node_type: in another split of nodes, their type.
         train: int64, dense ids of its training nodes.
     """
 
@@ -61,7 +61,6 @@ class FitRows:
 
     @property
     def are_all(self) -> bool:
-        """Whether no type has rows that are left out."""
         return self.until is None and self.train is None
 
     def __str__(self) -> str:
@@ -89,7 +88,7 @@ class FitRows:
 
     @property
     def digest(self) -> str:
-        """Names what is fitted on these rows in a bundle's folder."""
+        """Identifies values fitted on these rows in a bundle's folder."""
         named = json.dumps([self.until, self.unit, self.node_type])
         ids = b"" if self.train is None else np.ascontiguousarray(self.train).tobytes()
         return hashlib.sha256(named.encode() + ids).hexdigest()[:20]
@@ -99,7 +98,6 @@ ALL_ROWS = FitRows()
 
 
 def has_transforms(bundle: Bundle) -> bool:
-    """Whether any feature of a graph has a transform."""
     types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     return any(info.transforms for type_ in types for info in bundle.columns(type_).values())
 
@@ -109,8 +107,8 @@ def statistics(
 ) -> ColumnStatistics | None:
     """Statistics of a dense feature over the rows to fit on.
 
-    Measured at the first call, then kept in the bundle's folder. For a partitioned graph, whose
-    features no process has, these are the statistics of all rows.
+    Computed at the first call, then stored in the bundle's folder. For a partitioned graph, whose
+    features no process has, they include all rows.
     """
     info = bundle.columns(type_)[column]
     chosen = None if bundle.is_of_parts else rows.mask(bundle, type_)
@@ -138,10 +136,8 @@ def fit_transforms(
 ) -> Transforms:
     """Fits the transforms of a graph again, on some rows of its tables.
 
-    Fitted at the first call, then kept in the bundle's folder.
-
-    Args:
-        bundle: of the same tables, whatever its transforms are fitted on.
+    Computed at the first call, then stored in the bundle's folder. `bundle` has the same tables
+    with any transforms.
     """
 
     def build(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Hash functions that give the same value on every platform and in every release.
+"""Hash functions with the same values on every platform and in every release.
 
 Splits and sampling draws are pure functions of these values; golden values in the tests pin them.
 """
@@ -33,7 +33,6 @@ def splitmix64(value: np.uint64) -> np.uint64:
 
 
 def mix(value: int) -> int:
-    """`splitmix64` of a Python integer in [0, 2^64)."""
     return int(splitmix64(np.uint64(value)))
 
 
@@ -45,7 +44,6 @@ def _splitmix64_all(values: np.ndarray, key: np.uint64, out: np.ndarray) -> None
 
 @njit(nogil=True, cache=True, inline="always")
 def fnv1a(data: np.ndarray, start: int, stop: int) -> np.uint64:
-    """FNV-1a of the bytes `data[start:stop]`."""
     state = _FNV_OFFSET
     for i in range(start, stop):
         state = (state ^ np.uint64(data[i])) * _FNV_PRIME
@@ -54,19 +52,16 @@ def fnv1a(data: np.ndarray, start: int, stop: int) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def hash_bytes_all(offsets: np.ndarray, data: np.ndarray, key: np.uint64, out: np.ndarray) -> None:
-    """Hashes string i = `data[offsets[i]:offsets[i+1]]` into `out[i]`: splitmix64(FNV-1a ^ key)."""
     for i in range(len(out)):
         out[i] = splitmix64(fnv1a(data, offsets[i], offsets[i + 1]) ^ key)
 
 
 def splitmix64_array(values: np.ndarray, key: int = 0) -> np.ndarray:
-    """Vectorised `splitmix64(value ^ key)`.
+    """Vectorized `splitmix64(value ^ key)`, uint64.
 
     Args:
         values: any integer array; signed values count as their two's complement.
         key: 0 <= key < 2**64.
-    Returns:
-        uint64 of the same length.
     """
     raw = np.ascontiguousarray(values)
     raw = raw.view(np.uint64) if raw.dtype.itemsize == 8 else raw.astype(np.int64).view(np.uint64)
@@ -76,14 +71,14 @@ def splitmix64_array(values: np.ndarray, key: int = 0) -> np.ndarray:
 
 
 def seed_key(seed: int) -> int:
-    """The hash key of a user's seed; any Python integer, its low 64 bits count."""
+    """The hash key of a user's seed, any Python integer. Its low 64 bits count."""
     return int(splitmix64_array(np.array([seed & 0xFFFFFFFFFFFFFFFF], np.uint64))[0])
 
 
 def string_buffers(strings: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Offsets (int64 [n + 1]) and bytes (uint8) of an Arrow string array without nulls.
 
-    The offsets index the returned bytes; a sliced array keeps its parent's bytes.
+    Offsets index the returned bytes; a sliced array keeps its parent's bytes.
     """
     if strings.type != pa.large_string():
         strings = pc.cast(strings, pa.large_string())
@@ -98,12 +93,10 @@ def string_buffers(strings: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def hash_ids(ids: pa.Array | np.ndarray, seed: int) -> np.ndarray:
-    """Hash of (seed, original id), for integer and string ids.
+    """Hash of (seed, original id), uint64 [n]. Equal ids have equal hashes.
 
     Args:
         ids: int64 ids, or an Arrow array of integers or strings, without nulls.
-    Returns:
-        uint64 [n]; equal ids give equal hashes, whatever their position.
     """
     key = seed_key(seed)
     if isinstance(ids, np.ndarray):

@@ -1,7 +1,7 @@
-"""From original ids, integers or strings, to dense ids 0..N-1 and back, on memory-mapped tables.
+"""Original ids, integers or strings, to dense ids 0..N-1 and back, on memory-mapped tables.
 
-Tables use open addressing with linear probing. A slot holds a dense id or -1; the key is compared
-in the array of ids, so the table costs four bytes a slot for up to 2**31 nodes.
+Tables use open addressing with linear probing. A slot contains a dense id or -1, and keys are
+compared in the array of ids, so a table costs four bytes per slot for up to 2**31 nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GROUP = 256
 
 @njit(nogil=True, cache=True)
 def is_range(ids: np.ndarray) -> bool:
-    """True where the ids are consecutive in the order of the rows."""
+    """Whether ids are consecutive in the order of the rows."""
     for i in range(1, len(ids)):  # noqa: SIM110 (numba compiles no generator expression)
         # Compiled integers may be taken never to wrap around, so no term here can: the smallest id
         # is not reached by the second test.
@@ -43,7 +43,7 @@ def is_range(ids: np.ndarray) -> bool:
 
 @njit(nogil=True, cache=True)
 def fill_direct(ids: np.ndarray, low: int, skip: np.ndarray, slots: np.ndarray) -> np.ndarray:
-    """Fills `slots[id - low]` with row numbers; gives the rows whose id came before."""
+    """Fills `slots[id - low]` with row numbers; returns rows whose id came before."""
     duplicate = np.zeros(len(ids), np.bool_)
     for i in range(len(ids)):
         if skip[i]:
@@ -58,7 +58,7 @@ def fill_direct(ids: np.ndarray, low: int, skip: np.ndarray, slots: np.ndarray) 
 
 @njit(nogil=True, cache=True)
 def find_direct(ids: np.ndarray, low: int, slots: np.ndarray, out: np.ndarray) -> None:
-    """Looks ids up in a table filled by fill_direct; -1 is unknown."""
+    """Looks ids up in a table of fill_direct; -1 is unknown."""
     span = np.uint64(len(slots))
     for i in range(len(ids)):
         # As uint64 the difference is exact even where it does not fit int64.
@@ -68,7 +68,7 @@ def find_direct(ids: np.ndarray, low: int, slots: np.ndarray, out: np.ndarray) -
 
 @njit(nogil=True, cache=True)
 def fill_hashed(ids: np.ndarray, skip: np.ndarray, slots: np.ndarray) -> np.ndarray:
-    """Inserts integer ids into empty slots; gives the rows whose id came before."""
+    """Inserts integer ids into empty slots; returns rows whose id came before."""
     duplicate = np.zeros(len(ids), np.bool_)
     mask = len(slots) - 1
     for i in range(len(ids)):
@@ -86,7 +86,7 @@ def fill_hashed(ids: np.ndarray, skip: np.ndarray, slots: np.ndarray) -> np.ndar
 
 @njit(nogil=True, cache=True)
 def find_hashed(wanted: np.ndarray, ids: np.ndarray, slots: np.ndarray, out: np.ndarray) -> None:
-    """Looks integer ids up in a table filled by fill_hashed; -1 is unknown."""
+    """Looks integer ids up in a table of fill_hashed; -1 is unknown."""
     mask = len(slots) - 1
     for i in range(len(wanted)):
         slot = np.int64(splitmix64(np.uint64(wanted[i]))) & mask
@@ -111,7 +111,7 @@ def _same(
 def fill_strings(
     offsets: np.ndarray, data: np.ndarray, skip: np.ndarray, slots: np.ndarray
 ) -> np.ndarray:
-    """Inserts string ids into empty slots; gives the rows whose id came before."""
+    """Inserts string ids into empty slots; returns rows whose id came before."""
     num_ids = len(offsets) - 1
     duplicate = np.zeros(num_ids, np.bool_)
     mask = len(slots) - 1
@@ -140,10 +140,10 @@ def find_strings(
     slots: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Looks string ids up in a table filled by fill_strings; -1 is unknown.
+    """Looks string ids up in a table of fill_strings; -1 is unknown.
 
-    In steps over a group of ids, so that the cache misses of many of them overlap: the first
-    steps only load, and the last finds everything in the cache.
+    In steps over a group of ids, so that their cache misses overlap: the first steps only load, and
+    the last finds everything in the cache.
     """
     mask = len(slots) - 1
     homes = np.empty(_GROUP, np.int64)
@@ -189,10 +189,10 @@ _SLOTS_PER_ID = 1.5
 
 @dataclass(frozen=True)
 class IdIndex:
-    """Index that looks up the ids of a node type.
+    """Describes the index of a node type's ids.
 
     Attributes:
-        low: smallest id, where the ids are a range or a direct table.
+        low: smallest id of a range or a direct table.
     """
 
     kind: IndexKind
@@ -201,11 +201,7 @@ class IdIndex:
 
 
 def id_kind(column_type: pa.DataType, place: str) -> IdKind:
-    """Whether a column of ids holds integers or strings.
-
-    Raises:
-        DataError: it holds something else.
-    """
+    """Whether an id column has integers or strings. Raises a DataError for other types."""
     if pa.types.is_integer(column_type):
         return "int"
     if pa.types.is_string(column_type):
@@ -218,7 +214,7 @@ def id_kind(column_type: pa.DataType, place: str) -> IdKind:
 
 
 def integer_ids(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Integer ids as int64, and the mask of those that int64 cannot hold; nulls become 0."""
+    """Integer ids as int64, and the mask of those that int64 cannot represent; nulls become 0."""
     column = pc.fill_null(column, 0) if column.null_count else column
     values = column.to_numpy(zero_copy_only=False)
     if values.dtype != np.uint64:
@@ -228,7 +224,7 @@ def integer_ids(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_ids(folder: Path, kind: IdKind) -> pa.Array:
-    """The original ids in a folder: int64 or large_string, mapped."""
+    """Original ids in a folder: int64 or large_string, mapped."""
     if kind == "int":
         return pa.array(open_array(folder / IDS, "r"))
     offsets, data = open_array(folder / OFFSETS, "r"), open_array(folder / BYTES, "r")
@@ -237,7 +233,6 @@ def read_ids(folder: Path, kind: IdKind) -> pa.Array:
 
 
 def gather_ids(sources: Sequence[Source], kind: IdKind, out: Path) -> None:
-    """Writes original ids of several folders one after another into a folder."""
     if kind == "int":
         gather_rows(sources, IDS, out)
     else:
@@ -245,10 +240,10 @@ def gather_ids(sources: Sequence[Source], kind: IdKind, out: Path) -> None:
 
 
 def build_index(folder: Path, skip: np.ndarray, kind: IdKind) -> tuple[IdIndex, np.ndarray]:
-    """Builds the look-up table over the ids in `folder`, next to them.
+    """Builds the lookup table of the ids in `folder`, next to them.
 
     Args:
-        skip: bool [n], rows that are left out.
+        skip: bool [n], rows to leave out.
     Returns:
         The index, and bool [n] of the rows whose id an earlier row has.
     """
@@ -275,7 +270,6 @@ def build_index(folder: Path, skip: np.ndarray, kind: IdKind) -> tuple[IdIndex, 
 
 
 def table_files(kind: IndexKind) -> tuple[str, ...]:
-    """The files that ids are looked up in."""
     files: dict[IndexKind, tuple[str, ...]] = {
         "range": (),
         "direct": (SLOTS,),
@@ -286,40 +280,30 @@ def table_files(kind: IndexKind) -> tuple[str, ...]:
 
 
 class IdMap:
-    """Looks original ids up.
-
-    Args:
-        tables: arrays of `table_files`, read-only.
-    """
-
     def __init__(self, index: IdIndex, tables: Sequence[np.ndarray]) -> None:
         self.index = index
         self._tables = tuple(tables)
 
     @classmethod
     def open(cls, folder: Path, index: IdIndex) -> IdMap:
-        """An id map whose tables stay on disk and are mapped."""
         return cls(index, [open_array(folder / name, "r") for name in table_files(index.kind)])
 
     @property
     def kind(self) -> IdKind:
-        """Whether the original ids are integers or strings."""
         return "string" if self.index.kind == "strings" else "int"
 
     @property
     def slots(self) -> np.ndarray | None:
-        """Dense id of each slot of the table, -1 if it is empty. None for a range of ids."""
+        """Dense id of each slot of the table, -1 if empty. None for a range of ids."""
         return self._tables[0] if self._tables else None
 
     def lookup(self, ids: pa.Array | np.ndarray) -> np.ndarray:
-        """Dense ids of original ids.
+        """Dense ids of original ids, int64 [n]; -1 for unknown ids and nulls.
 
         Args:
             ids: integers or strings, as the node type's ids are.
-        Returns:
-            int64 [n]; -1 where no node has the id, and for nulls.
         Raises:
-            DataError: strings were asked of integer ids, or the other way round.
+            DataError: strings instead of integers, or the other way round.
         """
         if isinstance(ids, pa.ChunkedArray):
             ids = ids.combine_chunks()

@@ -1,8 +1,8 @@
-"""Building blocks of kernels: processor instructions that Python has no word for, binary search.
+"""Building blocks of kernels: processor instructions without a Python equivalent, binary search.
 
-numba keeps compiled kernels on disk (in `__pycache__`, in ~/.cache/numba where that cannot be
-written, or in $NUMBA_CACHE_DIR) by the content of the kernel's own file. Who changes something
-here, or in `raygnn.data.hashing`, changes the files of the kernels that use it too.
+numba caches compiled kernels (in `__pycache__`, in ~/.cache/numba if that is not writable, or in
+$NUMBA_CACHE_DIR) by the content of the kernel's own file. After changes here, or in
+`raygnn.data.hashing`, also change the files of the kernels that use them.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def multiply_high(typingctx: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
-    """Asks for the cache line of `array[index]` of a one-dimensional array, without waiting.
+    """Requests the cache line of `array[index]` of a one-dimensional array, without waiting.
 
-    Harmless outside of the array: the processor drops what it cannot have.
+    Harmless outside of the array: the processor ignores invalid addresses.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

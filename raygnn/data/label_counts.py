@@ -16,7 +16,7 @@ class LabelCounts:
 
     Attributes:
         num_nodes: training nodes of the whole graph.
-        counts: of them, the nodes of each class or with each label.
+        counts: nodes of each class or with each label.
     """
 
     num_nodes: int
@@ -35,9 +35,9 @@ class LabelCounts:
         return cls(len(labels), tuple(counts.tolist()))
 
     def class_weights(self) -> np.ndarray:
-        """Weights of classes, float64: the nodes of all classes weigh the same together.
+        """Weights of classes, float64, so that all classes together weigh the same.
 
-        num_nodes / (classes that occur * nodes of the class), scikit-learn's
+        num_nodes / (occurring classes * nodes of the class), as scikit-learn's
         `compute_class_weight("balanced")`; their mean over the training nodes is 1. A class that
         does not occur weighs 1.
         """
@@ -48,9 +48,8 @@ class LabelCounts:
         return weights
 
     def binary_weights(self) -> np.ndarray:
-        """Weights of nodes without and with each label, float64 [num_labels, 2].
-
-        `class_weights` of each label by itself.
+        """Weights of nodes without and with each label, float64 [num_labels, 2], balanced for each
+        label separately.
         """
         pairs = [LabelCounts(self.num_nodes, (self.num_nodes - n, n)) for n in self.counts]
         return np.stack([pair.class_weights() for pair in pairs])

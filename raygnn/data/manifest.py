@@ -1,4 +1,4 @@
-"""The manifest `graph.yaml`: which files hold which types, and what their columns mean."""
+"""The manifest `graph.yaml`: files by type, and the meaning of their columns."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ class _Section(Section):
 
 
 class DenseFeature(_Section):
-    """One dense feature: the columns, concatenated in order, make one row of numbers.
+    """One dense feature: its columns, concatenated in order, make one row of numbers.
 
     Attributes:
         columns: scalar, list, FixedSizeList, FixedShapeTensor or fixed-size binary columns, by name
-            as they are, or with a transform.
-        dtype: element type of fixed-size binary columns (little endian); null means float32.
+            or with a transform.
+        dtype: element type of fixed-size binary columns (little endian). Default: float32.
     """
 
     columns: Columns
@@ -86,12 +86,10 @@ class DenseFeature(_Section):
 
     @property
     def transforms(self) -> tuple[ColumnTransform | None, ...]:
-        """Transform of each column; None for an unchanged column."""
         return tuple(None if isinstance(column, str) else column for column in self.columns)
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """The table columns, in their order."""
         return tuple(
             column if isinstance(column, str) else column.column for column in self.columns
         )
@@ -102,8 +100,8 @@ class SparseFeature(_Section):
 
     Attributes:
         indices: list<int> column, each 0 <= index < dim.
-        values: list<float> column of the same lengths; null means that all values are 1.
-        dim: width of the dense row that it stands for.
+        values: list<float> column of the same lengths; null means ones.
+        dim: width of the equivalent dense row.
     """
 
     indices: str
@@ -117,10 +115,10 @@ class Label(_Section):
     Attributes:
         columns: one column (int or string: classes, float: regression, list: multi-label), or
             several scalar columns (multi-label or multi-target).
-        kind: what the values are; null follows the column's type. `class` also accepts whole
+        kind: meaning of the values; null follows the column's type. `class` also accepts whole
             numbers in a float column, as pandas writes integers with gaps.
-        num_classes: number of classes; null means the greatest class plus one.
-        format: of texts that are numbers to be regressed; see `TransformedColumn`.
+        num_classes: number of classes. Default: the greatest class plus one.
+        format: format of texts that are numbers; see `TransformedColumn`.
     """
 
     columns: Names
@@ -189,7 +187,7 @@ def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> Non
 
 
 class TimeColumn(_Section):
-    """The column of times, and how dates in it are written; in `graph.yaml` also its name alone."""
+    """The column of times, and the format of its dates; in `graph.yaml` also its name alone."""
 
     column: str
     format: DateFormat | None = None
@@ -207,8 +205,6 @@ class TimeColumn(_Section):
 
 
 class NodeTable(_Section):
-    """The table of one node type."""
-
     files: Names
     id: str
     features: dict[str, FeatureSpec] = Field(default={})
@@ -227,10 +223,10 @@ class EdgeTable(_Section):
     """The table of one edge type.
 
     Attributes:
-        split: which edges are for training, validation and test as links to predict.
-        directed: false makes each row stand for its reverse as well.
-        reverse_of: the edge type whose edges these are, the other way round. Types that are named
-            `r` and `rev_r` are taken so without it.
+        split: column of training, validation and test edges as links to predict.
+        directed: false makes each row also represent its reverse.
+        reverse_of: the edge type of which these are the reversed edges. Types named `r` and `rev_r`
+            are reverses without it.
     """
 
     type: EdgeType
@@ -266,12 +262,12 @@ class EdgeTable(_Section):
 
 
 class LabelEdgeTable(_Section):
-    """Edges to learn from, as links or by their labels; sampling never walks them.
+    """Edges to learn from, as links or by their labels. Sampling never follows them.
 
     Attributes:
-        type: where it is an edge type as well, that type's edges are the same links as messages.
+        type: if it is also an edge type, that type's edges are the same links as messages.
         source: column of the anchors.
-        sign: `negative` edges are hard negatives: pairs that are known not to be linked.
+        sign: `negative` edges are hard negatives: pairs known not to be linked.
     """
 
     type: EdgeType
@@ -292,20 +288,19 @@ class LabelEdgeTable(_Section):
 
     @property
     def name(self) -> str:
-        """Name of the set, which its folder has too."""
         return f"{edge_type_name(self.type)}.{self.sign}"
 
 
 class TrainingTable(_Section):
-    """Rows to learn from or to predict: an entity, at a time. They are not nodes of the graph.
+    """Rows to learn or predict: an entity at a time. They are not nodes of the graph.
 
-    The rows keep the order of the files. An entity may have any number of rows.
+    Rows keep the order of the files. An entity may have any number of rows.
 
     Attributes:
         node_type: type of the entities.
         node: column of their original ids.
-        time: when the row is asked: nothing later influences its prediction.
-        labels: none if the rows are only to be predicted.
+        time: time of the prediction, which nothing later influences.
+        labels: empty if the rows are only predicted.
     """
 
     files: Names
@@ -323,7 +318,7 @@ class TrainingTable(_Section):
 
 
 class Manifest(_Section):
-    """The whole of `graph.yaml`."""
+    """The content of `graph.yaml`."""
 
     format: Literal["raygnn/graph-v1"] = FORMAT
     node_types: dict[str, NodeTable] = Field(min_length=1)
@@ -387,12 +382,8 @@ class Manifest(_Section):
 
     @classmethod
     def parse(cls, text: str, name: str = MANIFEST_NAME) -> Manifest:
-        """Reads a manifest from its YAML text.
-
-        Args:
-            name: what error messages call the file.
-        Raises:
-            DataError: the YAML does not parse or breaks a rule; all broken rules are listed.
+        """Reads a manifest from YAML; `name` is the file in messages. Raises a DataError with all
+        broken rules.
         """
         return validate_file(cls, text, name, "graph-format.md")
 
@@ -401,9 +392,9 @@ class Manifest(_Section):
         """Reads the manifest of a graph folder, or the manifest file itself.
 
         Args:
-            allow_outside: folders beside the graph's own that it may be a link into.
+            allow_outside: folders besides the graph's own that it may link into.
         Raises:
-            DataError: it is missing, may not be read, does not parse or breaks a rule.
+            DataError: it is missing, not allowed, does not parse or breaks a rule.
         """
         location = manifest_uri(uri)
         is_found = location != os.fspath(uri) and not is_remote(location)  # not named by the user
@@ -418,7 +409,7 @@ class Manifest(_Section):
         return cls.parse(text, redact(location))
 
     def dump(self) -> str:
-        """Writes the manifest as YAML, in the short forms that people write."""
+        """The manifest as YAML, in the short forms that people write."""
         content = self.model_dump(mode="json")
         for group in content.values():
             if isinstance(group, list | dict):
@@ -431,23 +422,21 @@ class Manifest(_Section):
 
 
 def manifest_uri(uri: str | os.PathLike[str]) -> str:
-    """The manifest's own URI, given the graph's folder or that URI."""
+    """The manifest's URI, from the graph's folder or that URI."""
     text = os.fspath(uri)
     return text if text.endswith((".yaml", ".yml")) else join(text, MANIFEST_NAME)
 
 
 def manifest_folder(uri: str | os.PathLike[str]) -> str:
-    """The folder that file patterns in the manifest are relative to."""
+    """The folder that file patterns of the manifest are relative to."""
     location = manifest_uri(uri)
     folder, _, _ = location.rpartition("/")
     return folder or ("/" if location.startswith("/") else ".")
 
 
 def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
-    """Maps each edge type to its reverse, in both directions.
-
-    Raises:
-        ValueError: `reverse_of` names a type that cannot be the reverse.
+    """Maps each edge type to its reverse, in both directions. Raises a ValueError for an impossible
+    `reverse_of`.
     """
     known = {table.type for table in tables}
     found: dict[EdgeType, EdgeType] = {}

@@ -1,4 +1,4 @@
-"""A bundle whose edges lead from the nodes of the most personalised PageRank."""
+"""A bundle whose edges come from the nodes of highest personalized PageRank."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class PagerankSettings:
     """Options of `pagerank_graph`.
 
     Attributes:
-        top_k: neighbors of a node, at most.
-        alpha: with which a walk starts again at each step.
-        epsilon: residual for each edge of a node below which it is not pushed on.
+        top_k: maximum number of neighbors.
+        alpha: restart probability of a walk at each step.
+        epsilon: residual per edge of a node below which it is not pushed.
     """
 
     top_k: int
@@ -44,7 +44,6 @@ class PagerankSettings:
 
     @property
     def name(self) -> str:
-        """Distinguishes what is kept of one graph."""
         return f"{self.top_k}-{self.alpha!r}-{self.epsilon!r}-v{_VERSION}"
 
 
@@ -55,18 +54,17 @@ def pagerank_graph(
 ) -> Bundle:
     """Graph in which each node has in-edges from its nodes of highest personalized PageRank.
 
-    Walks go against the edges, from a node to those that it takes messages from, parallel edges as
-    often as they are. A node is not its own neighbor. The column `ppr` of the edges is the
-    neighbor's PageRank over the mean of the node's neighbors, so that factors on messages are 1 on
-    average; short of it by what forward push has not pushed on.
-
-    Made once on a node, when they are first asked for, kept beside the bundle, and mapped.
+    Walks go against the edges, from a node to its message sources, and parallel edges count
+    separately. A node is not its own neighbor. The edge column `ppr` is the neighbor's PageRank
+    over the mean of the node's neighbors, so that factors on messages are 1 on average, minus the
+    residual of forward push. Made once per node, on demand, stored next to the bundle, and mapped.
 
     Args:
         progress: receives a line before the edges are made.
     Raises:
         DataError: the graph has several types of nodes or edges.
-        ResourceError: the edges cannot be kept.
+        ResourceError: the edges cannot be stored.
+
     Source: PPRGo, arXiv:2007.01570; GDC, arXiv:1911.05485.
     """
     if len(bundle.node_types) != 1 or len(bundle.edge_types) != 1:
@@ -153,11 +151,11 @@ def _build(bundle: Bundle, edge_type: EdgeType, settings: PagerankSettings, fold
 
 
 def neighborhood_graph(config: Config, bundle: Bundle) -> Bundle:
-    """The graph that neighborhoods are of: the bundle, or its edges by personalised PageRank.
+    """The graph of neighborhoods: the bundle, or its edges by personalized PageRank.
 
     Raises:
-        DataError: walks are asked for on a graph of several types.
-        ResourceError: their edges cannot be kept in the cache.
+        DataError: walks are requested on a graph of several types.
+        ResourceError: their edges cannot be stored in the cache.
     """
     wanted = config.sampling.ppr
     if wanted is None:
@@ -168,19 +166,20 @@ def neighborhood_graph(config: Config, bundle: Bundle) -> Bundle:
 
 @njit(nogil=True, cache=True)
 def push_all(indptr, indices, sources, settings, slots, neighbors, weights, counts):  # type: ignore[no-untyped-def]
-    """Finds the nodes of the largest computing personalized PageRank of each source, but itself.
+    """Finds the nodes of the highest personalized PageRank of each source, except itself.
 
-    A walk from a source steps to a neighbor, each edge as likely as any other, and starts again
-    with probability `alpha`, or where a node has no edges. PageRank is how often it is where.
-    The residual of a node is pushed on while it is above `epsilon` for each of its edges. On an
-    undirected graph what is found of a node then falls short by at most that.
+    A walk from a source follows each edge with equal probability, and restarts with probability
+    `alpha`, or at a node without edges. PageRank is its distribution. A node's residual is pushed
+    while it is above `epsilon` per edge. On an undirected graph, results fall short by at most
+    that.
 
     Args:
-        indptr: int64 [num_nodes + 1], `indices`: [num_edges], where a walk steps to.
+        indptr: int64 [num_nodes + 1], `indices`: [num_edges], steps of a walk.
         slots: int32 zeros [num_nodes], left as zeros.
         neighbors: [num_sources, top_k], filled with `counts` nodes of each source, ascending.
         weights: float32 [num_sources, top_k], filled with their PageRank.
         counts: int64 [num_sources], filled.
+
     Source: Andersen, Chung and Lang, Local Graph Partitioning using PageRank Vectors, 2006.
     """
     _, alpha, epsilon = settings

@@ -1,8 +1,8 @@
-"""Mapped files that are larger than memory: reading rows of them at random.
+"""Random reads of rows of mapped files that are larger than memory.
 
-A fault of a mapped file reads what lies around it too, up to megabytes (`read_ahead_kb`). Where the
-file fits into memory, that soon has all of it there. Where it does not, each random row costs a
-read of megabytes that push others out: measured, 102 rows/s where 15,000 are possible.
+A page fault also reads surrounding pages, up to megabytes (`read_ahead_kb`). If the file fits into
+memory, all of it is soon there. Otherwise each random row costs megabytes that evict others: 102
+rows/s were measured where 15,000 are possible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SHARE_FOR_FILES = 0.8
 
 @cache
 def memory_bytes() -> int:
-    """Memory of this machine, or less where its control group has a limit."""
+    """Memory of this machine, or of its control group if limited."""
     limits = [psutil.virtual_memory().total]
     for path in _limit_files():
         if path.is_file() and (text := path.read_text().strip()).isdigit():
@@ -46,12 +46,12 @@ def _limit_files() -> list[Path]:
 
 
 def outgrows_memory(num_bytes: int) -> bool:
-    """Whether files of this size do not stay in memory once they were read."""
+    """Whether files of this size do not stay in memory after reading."""
     return num_bytes > _SHARE_FOR_FILES * memory_bytes()
 
 
 def expect_random_reads(array: np.ndarray) -> None:
-    """Has faults of a mapped array read nothing but their own page."""
+    """Makes page faults of a mapped array read only their own page."""
     first = array.ctypes.data & ~(_PAGE_BYTES - 1)
     if array.nbytes and _madvise():
         num_bytes = array.ctypes.data + array.nbytes - first
@@ -59,11 +59,8 @@ def expect_random_reads(array: np.ndarray) -> None:
 
 
 def ask_for_rows(rows: np.ndarray, ids: np.ndarray) -> None:
-    """Starts to read rows of a mapped array, many at a time, so that few of them are waited for.
-
-    Args:
-        rows: C-contiguous.
-        ids: int64; rows that follow each other are asked for together.
+    """Starts to read many int64 rows of a mapped C-contiguous array together. Consecutive rows are
+    requested together.
     """
     if len(ids) and rows.nbytes and _madvise():
         _ask_for_rows(_madvise(), rows.ctypes.data, rows.nbytes // len(rows), ids)

@@ -1,4 +1,4 @@
-"""Dense features as int8: of each element a step and an offset that give its values back."""
+"""Dense features as int8, with a step and an offset per element to decode them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ _LEAST_STEP = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True)
 class Quantization:
-    """int8 storage of a dense column: code c stands for c * step + offset.
+    """int8 storage of a dense column: code c means c * step + offset.
 
-    Within the range that it was made of, a value differs from what its code stands for by at most
-    half a step. 0 is exact, and so are whole numbers in a range of at most 255: flags, counts,
-    ratings.
+    Within its range, a decoded value differs by at most half a step. 0 is exact, and so are whole
+    numbers in a range of at most 255: flags, counts, ratings.
 
     Attributes:
-        step: by element of a row; 0 where all rows have one value, which is `offset`.
-        offset: by element of a row; the step times a whole number where 0 is in the range.
+        step: by element of a row; 0 if all rows equal `offset`.
+        offset: by element of a row; a multiple of the step if 0 is in the range.
     """
 
     step: tuple[float, ...]
@@ -48,7 +47,7 @@ class Quantization:
         return cls(tuple(step.tolist()), tuple(offset.tolist()))
 
     def codes(self, rows: np.ndarray) -> np.ndarray:
-        """int8 [n, *shape] of rows; what lies outside of the range gets its nearest end."""
+        """int8 [n, *shape] codes of rows; values outside of the range are clipped."""
         step, offset = np.array(self.step), np.array(self.offset)
         flat = rows.reshape(len(rows), len(step)).astype(np.float64) - offset
         np.divide(flat, step, out=flat, where=step > 0)
@@ -57,7 +56,7 @@ class Quantization:
         return codes.reshape(rows.shape)
 
     def values(self, codes: np.ndarray) -> np.ndarray:
-        """float64 [n, *shape], what the codes stand for."""
+        """float64 [n, *shape], decoded values."""
         step, offset = np.array(self.step), np.array(self.offset)
         flat = codes.reshape(len(codes), len(step)) * step + offset
         return flat.reshape(codes.shape)

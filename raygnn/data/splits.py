@@ -1,7 +1,7 @@
 """Training, validation and test rows, from a column of the tables or a rule.
 
 Rules are pure functions of ids, labels and a seed: the same in a preparer and in a config. They
-give uint8 codes: 0 no split, 1 train, 2 validation, 3 test.
+return uint8 codes: 0 no split, 1 train, 2 validation, 3 test.
 """
 
 from __future__ import annotations
@@ -35,13 +35,11 @@ _SUM_TOLERANCE = 1e-6  # shares are written with few decimals, and summed in bin
 
 
 def hash_split(ids: pa.Array | np.ndarray, fractions: Sequence[float], seed: int) -> np.ndarray:
-    """Splits by the hash of (seed, id): a node keeps its split when the graph grows.
+    """Splits by the hash of (seed, id): a node keeps its split when the graph grows. uint8 codes.
 
     Args:
         ids: original ids [n], integers or strings, without nulls.
-        fractions: shares of train, val and test; what they leave is in no split.
-    Returns:
-        uint8 codes [n]; the shares hold in expectation, not exactly.
+        fractions: expected shares of train, val and test; the rest is in no split.
     Raises:
         DataError: not three shares in [0, 1] with a sum in (0, 1].
     """
@@ -53,10 +51,8 @@ def hash_split(ids: pa.Array | np.ndarray, fractions: Sequence[float], seed: int
 
 
 def split_bounds(fractions: Sequence[float]) -> np.ndarray:
-    """Upper bounds of train, val and test on [0, 1): float64 [3].
-
-    Raises:
-        DataError: not three shares in [0, 1] with a sum in (0, 1].
+    """Upper bounds of train, val and test on [0, 1): float64 [3]. Raises a DataError for invalid
+    shares.
     """
     total = sum(fractions)
     if len(fractions) != 3 or min(fractions) < 0 or not 0 < total <= 1 + _SUM_TOLERANCE:
@@ -82,7 +78,8 @@ def per_class_split(
     Returns:
         uint8 codes [n].
     Raises:
-        DataError: the labels are no classes, the counts no counts, or a class has too few nodes.
+        DataError: labels are not classes, counts are invalid, or a class has too few nodes.
+
     Source: Shchur et al., Pitfalls of Graph Neural Network Evaluation, arXiv:1811.05868.
     """
     if train < 1 or val < 0:
@@ -118,7 +115,7 @@ def per_class_split(
 
 @dataclass(frozen=True)
 class Splits:
-    """Dense node ids of each split, int64, ascending; empty where there is none."""
+    """Dense node ids of each split, int64, ascending; possibly empty."""
 
     train: np.ndarray
     val: np.ndarray
@@ -132,13 +129,12 @@ def make_splits(
 
     Args:
         rows: rows of a training table, or a node type.
-        rule: `data.splits`; null takes the split column of the table. A training table without one
-            is split by time, 80 : 10 : 10. The hash split puts all rows of an entity into one
-            split.
-        label: column that says which rows are labelled; null takes all rows.
-        seed: seed of rules that do not set their own.
+        rule: `data.splits`; null uses the split column of the table. A training table without one
+            is split by time, 80 : 10 : 10. The hash split keeps all rows of an entity together.
+        label: column of labels; null uses all rows.
+        seed: seed of rules without their own.
     Raises:
-        DataError: nothing says how to split, or a split that was asked for is empty.
+        DataError: there is no split, or a requested split is empty.
     """
     if isinstance(rows, str):
         rows = SeedRows.of_nodes(bundle, rows)
@@ -202,7 +198,7 @@ def _labelled(bundle: Bundle, rows: SeedRows, label: str | None) -> np.ndarray:
 
 
 def has_label(labels: np.ndarray) -> np.ndarray:
-    """bool [num_rows]: which rows of a label column have a value."""
+    """bool [num_rows]: rows of a label column with a value."""
     mask = ~np.isnan(labels) if labels.dtype.kind == "f" else labels >= 0
     return np.asarray(mask.reshape(len(labels), -1).all(axis=1))
 
@@ -258,10 +254,8 @@ def temporal_codes(
     """Splits by time: train before the first bound, validation from it on, test from the second on.
 
     Args:
-        counted: bool mask of the times that quantiles are of; null means all.
-        unit: of dates; null where the times are plain numbers.
-    Returns:
-        uint8 codes.
+        counted: bool mask of the times whose quantiles are used; null means all.
+        unit: unit of dates; null for plain numbers.
     Raises:
         DataError: the rule names dates, and the times are plain numbers.
     """

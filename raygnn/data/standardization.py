@@ -1,4 +1,4 @@
-"""Features and targets on one scale: of each element the mean and spread a model was trained on."""
+"""Features and targets on one scale: mean and spread of each element in training."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ _MANY_ZEROS = 0.1  # share of rows
 
 
 class Affine(NamedTuple):
-    """float32 [width] each."""
-
     shift: np.ndarray
     factor: np.ndarray
     offset: np.ndarray
@@ -27,8 +25,8 @@ class Affine(NamedTuple):
 class ColumnScale:
     """Standardization of a dense column: x becomes (x - mean) / std.
 
-    An element with a std of 0 becomes 0: it had one value in all rows that a model was trained on.
-    Elements that stay as they are have a mean of 0 and a std of 1.
+    An element with a std of 0, constant in training, becomes 0. Unchanged elements have a mean of 0
+    and a std of 1.
     """
 
     mean: tuple[float, ...]
@@ -40,15 +38,15 @@ class ColumnScale:
 
     @classmethod
     def of(cls, info: ColumnInfo, measured: ColumnStatistics | None = None) -> ColumnScale | None:
-        """The scale of a column; None of one that stays as it is.
+        """The scale of a column; None if the column does not change.
 
-        Sparse columns stay as they are. So do elements of 0 and 1, and those between 0 and 1 that
-        are 0 in a tenth of the rows or more: flags, one-hot codes, words of a text and shares are
-        on one scale already, and what is rare among them would become large. So do elements that a
-        transform has scaled, and the numbers of categories.
+        Sparse columns do not change. Neither do elements of 0 and 1, and those between 0 and 1 that
+        are 0 in a tenth of the rows or more: flags, one-hot codes, words of a text and shares
+        already have one scale, and rare ones would become large. Nor do elements scaled by a
+        transform, and category codes.
 
         Args:
-            measured: statistics of the rows that the scale is fitted on. None takes all rows.
+            measured: statistics of the rows to fit on. None uses all rows.
         """
         measured = measured or info.statistics
         if info.role != "feature" or measured is None:
@@ -66,7 +64,7 @@ class ColumnScale:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray) -> ColumnScale:
-        """The scale of rows themselves, [num_rows] or [num_rows, width], at least one."""
+        """The scale of rows, [num_rows] or [num_rows, width], at least one."""
         values = rows.reshape(len(rows), -1).astype(np.float64)
         origin = values[0].copy()  # so that nothing cancels far from zero
         values -= origin
@@ -75,8 +73,8 @@ class ColumnScale:
     def affine(self) -> Affine:
         """The float32 form of a scale: x becomes (x - shift) * factor + offset.
 
-        A mean far from 0 is no float32: `offset` holds what `shift` leaves of it, so that elements
-        close together, at whatever distance from 0, lose nothing.
+        A mean far from 0 is not a float32: `offset` has the remainder of `shift`, so that
+        differences between close elements stay exact at any distance from 0.
         """
         mean, factor = np.array(self.mean), self._factor()
         shift = mean.astype(np.float32)

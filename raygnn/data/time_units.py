@@ -1,4 +1,4 @@
-"""Units of the times that temporal sampling compares with each other, and the latest of them."""
+"""Units of the times that temporal sampling compares, and the latest of them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ TIME = "time"
 
 
 class HasColumns(Protocol):
-    """A bundle, or what sampling sees of one."""
-
     @property
     def node_types(self) -> Sequence[str]: ...
 
@@ -44,12 +42,12 @@ class HasColumns(Protocol):
 
 @dataclass(frozen=True)
 class AsOf:
-    """A moment: what is later is not read.
+    """A moment: later data is not read.
 
     Attributes:
-        column: of the times of nodes and edges; types without it are there at all times.
-        unit: of timestamps; null where times are plain numbers.
-        window: edges that are older by more are not read; None reads all.
+        column: time column of nodes and edges; types without it exist at all times.
+        unit: unit of timestamps; null for plain numbers.
+        window: maximum age of edges; None reads all.
     """
 
     column: str
@@ -67,13 +65,12 @@ class AsOf:
 def check_time_units(
     graph: HasColumns, column: str, others: Mapping[str, str | None] = MappingProxyType({})
 ) -> None:
-    """Checks that the times of all node and edge types are of one unit.
+    """Checks that the times of all node and edge types have one unit.
 
     Args:
-        column: of the times.
         others: units of further times, by a name for messages.
     Raises:
-        DataError: they are not.
+        DataError: they have several.
     """
     types = {name: name for name in graph.node_types}
     named = types | {edge_type_name(edge_type): edge_type for edge_type in graph.edge_types}
@@ -89,23 +86,19 @@ def check_time_units(
 
 
 def unit_words(unit: str | None) -> str:
-    """Times of a unit, in words."""
     return "plain numbers" if unit is None else "dates"
 
 
 def shown_units(units: Mapping[str, str | None]) -> str:
-    """Names with the units of their times, for messages."""
     return ", ".join(f"{name} {unit_words(unit)}" for name, unit in units.items())
 
 
 def parse_time(given: object, unit: str | None) -> Time:
-    """Reads a user's time, in the unit of a graph's times.
+    """Reads a user's time (a date, its ISO 8601 text, a number or its text) in a graph's unit.
 
-    Args:
-        given: a date, its ISO 8601 text, a number or its text.
     Raises:
-        TypeError: a date where the times are plain numbers, or a number where they are dates.
-        OverflowError: a number that is not finite or exceeds 64 bits.
+        TypeError: a date instead of a plain number, or the other way round.
+        OverflowError: a number is not finite or exceeds 64 bits.
         ValueError: neither a date nor a number.
     """
     number = _number(given)
@@ -132,12 +125,8 @@ def _number(given: Any) -> Time | None:
 
 
 def date_as_time(text: str) -> int:
-    """A date in the unit of a time column, microseconds since 1970.
-
-    Args:
-        text: ISO 8601; without a zone it is in UTC, as in Arrow tables.
-    Raises:
-        ValueError: the text is not a date.
+    """A date as microseconds since 1970, from ISO 8601 text (UTC without a zone). Raises a
+    ValueError for other texts.
     """
     moment = datetime.fromisoformat(text)
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
@@ -151,7 +140,7 @@ def window_as_time(window: str | Time | None, unit: str | None) -> Time | None:
     Args:
         window: a duration such as 90d for dates, a number for plain numbers.
     Raises:
-        ConfigError: it is the one, and the times are the other.
+        ConfigError: it is of the other kind.
     """
     if window is None:
         return None
@@ -167,10 +156,8 @@ def window_as_time(window: str | Time | None, unit: str | None) -> Time | None:
 
 
 def time_unit(graph: HasColumns, column: str) -> str | None:
-    """The unit of the times of a graph, all of one unit; null where they are plain numbers.
-
-    Raises:
-        DataError: node and edge types have times of several units, or none has a time.
+    """The unit of a graph's times; null for plain numbers. Raises a DataError for several units or
+    no times.
     """
     check_time_units(graph, column)
     types: list[str | EdgeType] = [*graph.node_types, *graph.edge_types]
@@ -186,9 +173,9 @@ def time_unit(graph: HasColumns, column: str) -> str | None:
 
 
 def latest_time(bundle: Bundle, column: str) -> Time | None:
-    """The latest time of any node or edge; null where none has one.
+    """The latest time of any node or edge; null without times.
 
-    Reads all of them, except those of a partitioned graph, whose record has their range.
+    Reads all of them, except in a partitioned graph, whose record has their range.
     """
     types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     found = []

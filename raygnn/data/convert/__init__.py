@@ -1,1 +1,0 @@
-"""Converters: a foreign format to GraphTables, one module a format."""

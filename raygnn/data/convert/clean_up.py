@@ -15,13 +15,10 @@ from raygnn.errors import ConfigError, DataError
 
 
 def largest_component(source: np.ndarray, target: np.ndarray, num_nodes: int) -> np.ndarray:
-    """Nodes of the largest weakly connected component, ascending; of equals, the first.
+    """Nodes of the largest weakly connected component, int64 ascending; the first of equal ones.
 
     Args:
-        source: int64 [num_edges], in [0, num_nodes).
-        target: int64 [num_edges], likewise.
-    Returns:
-        int64 [num_nodes of the component].
+        source, target: int64 [num_edges], in [0, num_nodes).
     """
     roots = _roots(source, target, num_nodes)
     sizes = np.bincount(roots, minlength=1)
@@ -51,9 +48,8 @@ class UndirectedEdges:
     """Both directions of every edge, sorted by (source, target).
 
     Attributes:
-        entry: for each edge the input entry it stands for (the reversed one where only that was
-            given), to gather weights and the like with.
-        note: what was changed, for the user.
+        entry: input entry of each edge (the reversed one if only that exists), to gather weights.
+        note: changes, for the user.
     """
 
     source: np.ndarray
@@ -63,12 +59,7 @@ class UndirectedEdges:
 
 
 def undirected_edges(source: np.ndarray, target: np.ndarray, num_nodes: int) -> UndirectedEdges:
-    """Symmetrises entries between nodes 0..num_nodes-1.
-
-    Args:
-        source: int64 [num_entries].
-        target: int64 [num_entries].
-    """
+    """Makes entries between nodes 0..num_nodes-1, int64 [num_entries], symmetric."""
     kept = np.flatnonzero(source != target)
     forward = source[kept] * num_nodes + target[kept]
     backward = target[kept] * num_nodes + source[kept]
@@ -85,10 +76,6 @@ def undirected_edges(source: np.ndarray, target: np.ndarray, num_nodes: int) -> 
 
 
 def normalize_rows(features: Features) -> Features:
-    """Divides each row by its sum; rows that sum to zero stay as they are.
-
-    Source: the preprocessing of Kipf and Welling, arXiv:1609.02907, section 5.
-    """
     if isinstance(features, SparseRows):
         lengths = np.diff(features.indptr)
         rows = np.repeat(np.arange(features.num_rows), lengths)
@@ -117,11 +104,7 @@ class SplitOption:
 
 
 def parse_split(text: str) -> SplitOption:
-    """Reads a split option.
-
-    Raises:
-        ConfigError: the text has none of the forms.
-    """
+    """Parses a split option. Raises a ConfigError for other forms."""
     kind, _, rest = text.partition(":")
     if text == "none":
         return SplitOption(text, ())
@@ -144,10 +127,10 @@ def declare_split(nodes: NodeRows, split: str, seed: int, labels: np.ndarray | N
 
     Args:
         split: the option's text, see parse_split.
-        labels: classes [n], needed by per-class; negative is unlabelled.
+        labels: classes [n], required by per-class; negative is unlabelled.
     Raises:
         ConfigError: the option is malformed.
-        DataError: the split cannot be made of these nodes.
+        DataError: these nodes cannot be split this way.
     """
     option = parse_split(split)
     if option.kind == "none":
@@ -183,7 +166,7 @@ def split_nodes(
     split_seed: int,
     where: str,
 ) -> tuple[NodeRows, tuple[str, ...]]:
-    """Declares the split asked for, else that of the masks, else none; with a note on it."""
+    """Declares the requested split, else that of the masks, else none; with a note on it."""
     if split is not None:
         note = ("split masks ignored: --split was given",) if masks else ()
         return declare_split(nodes, split, split_seed, labels), note
@@ -196,13 +179,13 @@ def split_nodes(
 
 
 def mask_codes(masks: Mapping[str, np.ndarray], num_nodes: int, where: str) -> np.ndarray | None:
-    """uint8 codes [num_nodes] of train_mask, val_mask and test_mask; None when there are none.
+    """uint8 codes [num_nodes] of train_mask, val_mask and test_mask; None without masks.
 
     Args:
-        masks: the masks that exist, by name.
-        where: what the masks belong to, for error messages.
+        masks: existing masks by name.
+        where: owner of the masks, for messages.
     Raises:
-        DataError: a mask is not one value a node, or a node is in two splits.
+        DataError: a mask is not one value per node, or a node is in two splits.
     """
     codes = np.zeros(num_nodes, np.uint8)
     for code, name in enumerate(MASK_NAMES, start=1):

@@ -1,5 +1,3 @@
-"""Edge lists, with optional tables of labels and features: `prepare csv`."""
-
 from __future__ import annotations
 
 from collections import Counter
@@ -30,12 +28,12 @@ _SNIFFED_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class CsvSource:
-    """The files, and the names of their columns. A column that is None is found by its position.
+    """Files and column names. A column that is None is identified by position.
 
     Attributes:
         edges: edge list; source and target default to its first two columns.
         nodes: labels; id and label default to its first two columns.
-        features: numbers beside an id column, or `{id: [feature indices]}` (.json).
+        features: numbers and an id column, or `{id: [feature indices]}` (.json).
         has_header: false counts columns from 0, in all files.
     """
 
@@ -57,19 +55,19 @@ def csv_tables(
     split_seed: int = 0,
     normalize: bool = False,
 ) -> GraphTables:
-    """Converts an edge list and the tables that describe its nodes.
+    """Converts an edge list and tables of its nodes.
 
-    Nodes are all ids of all files: integers in ascending order if every id is one, else texts in
-    the order of appearance.
+    Nodes are all ids of all files: ascending integers if every id is one, else texts in the order
+    of appearance.
 
     Args:
-        directed: keeps the rows as they are. By default edges are symmetrised, without repeats and
+        directed: keeps the rows unchanged. By default, edges become symmetric, without repeats and
             self-loops.
-        split: option text (see split_option); None declares no split.
+        split: option text (see parse_split); None declares no split.
         normalize: divides each feature row by its sum.
     Raises:
-        DataError: a file or column is missing or malformed, an id is given twice, or a node has no
-            row in a table of features.
+        DataError: a file or column is missing or malformed, an id repeats, or a node has no row in
+            a feature table.
     """
     if files.separator is not None and len(files.separator) != 1:
         raise DataError(
@@ -124,12 +122,12 @@ def csv_tables(
 
 
 class _File:
-    """One file: columns of texts, or the columns of a Parquet file.
+    """One file: text columns, or the columns of a Parquet file.
 
     Attributes:
-        where: the file, as messages name it.
+        where: the file's name in messages.
         first_line: line of the first row; None for Parquet, whose rows count from 0.
-        unread: names of the columns that were not read.
+        unread: names of unread columns.
     """
 
     def __init__(self, uri: str, files: CsvSource) -> None:
@@ -162,11 +160,6 @@ class _File:
         return ", ".join(name for i, name in enumerate(self.names) if i not in self._read)
 
     def position(self, name: str | None, default: int, option: str) -> int:
-        """The position of a column that an option names.
-
-        Raises:
-            DataError: there is no such column.
-        """
         given: str | int = name or ""
         if name is None:
             given = default
@@ -184,7 +177,6 @@ class _File:
         )
 
     def column(self, position: int) -> pa.Array:
-        """A column's values, its texts without surrounding blanks."""
         self._read.add(position)
         column = self.table.column(position).combine_chunks()
         if pa.types.is_dictionary(column.type):
@@ -192,11 +184,7 @@ class _File:
         return pc.utf8_trim_whitespace(column) if is_text_type(column.type) else column
 
     def ids(self, name: str | None, default: int, option: str) -> pa.Array:
-        """Original ids: int64 if all are written as integers, else texts. 007 is a text.
-
-        Raises:
-            DataError: there is no such column, ids are missing or have another type.
-        """
+        """Original ids: int64 if all are written as integers, else texts. 007 is a text."""
         position = self.position(name, default, option)
         column = self.column(position)
         self._check_complete(column, position, option, "Fill them in, or take these rows out")
@@ -216,11 +204,7 @@ class _File:
         return numbers if pc.cast(numbers, texts.type).equals(texts) else texts
 
     def numbers(self, position: int, option: str) -> np.ndarray:
-        """A column of numbers or of lists of one width: float64 [num_rows, width].
-
-        Raises:
-            DataError: values are missing, or not numbers.
-        """
+        """A column of numbers or of lists of one width: float64 [num_rows, width]."""
         column = self.column(position)
         self._check_complete(column, position, option, "Fill them in")
         try:
@@ -262,8 +246,6 @@ class _File:
 
 @dataclass(frozen=True)
 class _Table:
-    """Labels (an Arrow array) or features of some nodes."""
-
     file: _File
     ids: pa.Array
     values: pa.Array | Features
@@ -317,7 +299,7 @@ def _table(file: _File, ids: pa.Array, values: pa.Array | Features) -> _Table:
 
 
 def _typed(column: pa.Array) -> pa.Array:
-    """Integers if all values are, else numbers, else texts; an empty text is null."""
+    """Integers if possible, else numbers, else texts; an empty text is null."""
     if not is_text_type(column.type):
         return column
     texts = pc.cast(column, pa.large_string())
@@ -367,7 +349,7 @@ def _undirected(
 
 
 def _class_codes(labels: pa.Array) -> np.ndarray | None:
-    """Classes as int64, -1 for unlabelled. None for labels that are numbers."""
+    """Classes as int64, -1 for unlabelled. None if labels are numbers."""
     if pa.types.is_floating(labels.type):
         return None
     codes = labels.dictionary_encode().indices if is_text_type(labels.type) else labels
@@ -383,10 +365,6 @@ def _is_number(value: object) -> bool:
 
 
 def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int]:
-    """Reads separated columns as texts, and the line of the first row.
-
-    Without a header, lines at the top that start with # or % are skipped.
-    """
     where = redact(uri)
     with _open(uri, where) as stream:
         lines = stream.read(_SNIFFED_BYTES).decode("utf-8", "replace").splitlines()
@@ -436,7 +414,6 @@ def _find_separator(sample: Sequence[str], where: str) -> str:
 
 
 def _read_ragged(uri: str) -> pa.Table:
-    """Reads JSON `{id: [feature indices]}` as columns `id` and `indices`."""
     where = redact(uri)
     with _open(uri, where) as stream:
         try:

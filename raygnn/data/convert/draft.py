@@ -1,7 +1,7 @@
 """Drafts `graph.yaml` and a config from a folder of tables, to be edited.
 
 A draft reads the tables, profiles their columns, finds references, chooses roles and a task, and
-writes. Files that ingest would not read are repaired in copies.
+writes. Files that ingest would refuse are repaired in copies.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Draft(NamedTuple):
         notes: a line for each decision to check.
         made: tables to write, by file.
         picture: lines that show tables, references and the task.
-        num_references: 0 means that the tables do not form a graph.
-        written: URIs of the files that were written, the manifest's first.
-        config: URI of the config to train with, which may have been there; None without edges.
+        num_references: 0 if the tables do not form a graph.
+        written: URIs of the written files, the manifest's first.
+        config: URI of the config to train with, possibly an existing one; None without edges.
     """
 
     text: str
@@ -78,12 +78,12 @@ def draft(
     """Drafts the manifest of a folder, and writes nothing.
 
     Args:
-        folder: with Parquet and CSV tables, each a file or a folder of files. Any fsspec URI.
+        folder: contains Parquet and CSV tables, each a file or a folder of files. Any fsspec URI.
         refs: corrections of references: `ratings.movie_id=movies.id`, `ratings.stars=none`.
         task: `TABLE.COLUMN` to predict, or a table of links to predict.
-        encoding: of text files that are not UTF-8; None detects it.
+        encoding: encoding of text files that are not UTF-8; None detects it.
     Raises:
-        DataError: there are no tables, none of them can be nodes, or one cannot be read.
+        DataError: there are no tables, none can be nodes, or one is unreadable.
         ConfigError: `refs` or `task` name unknown tables or columns.
     """
     tables = [read_table(name, files, uris, encoding) for name, files, uris in find_tables(folder)]
@@ -124,10 +124,10 @@ def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
     """Writes the draft, a config to train with, and repaired tables into the folder.
 
     Args:
-        overwrite: replaces a manifest and a config that are there; else a config is kept.
+        overwrite: replaces an existing manifest and config. Otherwise a config is kept.
         options: of `draft`.
     Raises:
-        DataError: as `draft`; or there is a graph.yaml, and it is not to be replaced.
+        DataError: as `draft`, or a graph.yaml exists and may not be replaced.
     """
     uri, config_uri = manifest_uri(folder), join(folder, CONFIG_NAME)
     fs, path = open_fs(uri)
@@ -152,7 +152,6 @@ def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
 
 
 def _picture(tables: Sequence[Table]) -> Iterator[str]:
-    """Lines that show tables, references with their match rates, and rejected candidates."""
     keys = {table.name: table.key for table in tables}
     for table in tables:
         role = "nodes" if table.key is not None else "left out"
@@ -193,13 +192,11 @@ def _notes(text: str) -> Iterator[str]:
 
 
 def _train_config(graph: Manifest, task: Task, folder: str, *, drops: bool) -> str | None:
-    """A config that trains on a drafted graph as it is.
+    """YAML of a config that trains on a drafted graph; None for a graph without edges.
 
     Args:
-        folder: of the graph, as the config names it.
-        drops: whether rows have to be left out.
-    Returns:
-        YAML; None for a graph without edges, on which nothing can be trained.
+        folder: the graph's folder, as the config names it.
+        drops: whether bad rows must be dropped.
     """
     if not graph.edge_types or task.table is None:
         return None

@@ -1,4 +1,4 @@
-"""Questions in one line, such as `count(purchases) over 30d > 0`, as SQL that makes labels."""
+"""One-line questions, such as `count(purchases) over 30d > 0`, as SQL that makes labels."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LabelQuery:
     Attributes:
         sql: reads `timestamps(timestamp)` and the tables of the graph; `{window}` is the window.
         window: as an SQL interval, such as `30 days`.
-        node_type: type of the entities; None finds it by the names of the columns.
+        node_type: type of the entities; None infers it from column names.
         target_type: type of the elements of a list, for links.
     """
 
@@ -64,11 +64,7 @@ class LabelQuery:
 
 
 def parse_duration(text: str, option: str) -> str:
-    """`30d` as the SQL interval `30 days`.
-
-    Raises:
-        ConfigError: it is not a number and a unit.
-    """
+    """`30d` as the SQL interval `30 days`. Raises a ConfigError for other forms."""
     match = _DURATION.fullmatch(text.strip())
     unit = match["unit"].lower() if match else ""
     found = [name for short, name in _UNITS.items() if unit in {short, name, name[:-1]}]
@@ -84,14 +80,14 @@ def parse_duration(text: str, option: str) -> str:
 def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery:
     """Translates a question about the entities of a type.
 
-    An entity is asked at a time if it exists by then: from its own time on or, without one, from
-    its first event on.
+    Rows contain entities that exist at a time: from their own time on or, without one, from their
+    first event on.
 
     Args:
-        question: `AGGREGATE(TABLE.COLUMN where CONDITION) over WINDOW > NUMBER`. The column, the
-            condition (also at the end) and the comparison may be left out.
+        question: `AGGREGATE(TABLE.COLUMN where CONDITION) over WINDOW > NUMBER`. Column, condition
+            (also at the end) and comparison are optional.
     Raises:
-        ConfigError: it does not parse, or the graph lacks what it names.
+        ConfigError: it does not parse, or names unknown tables or columns.
     """
     match = _QUESTION.fullmatch(question)
     aggregate = match["aggregate"].lower() if match else ""
@@ -152,7 +148,7 @@ class _Events:
 
     Attributes:
         entity: column of the ids of entities.
-        others: node type that each other column refers to.
+        others: referenced node type by other column.
     """
 
     view: str
@@ -197,10 +193,10 @@ def _target(question: str, events: _Events, column: str | None) -> tuple[str, st
 
 
 def table_names(graph: Manifest) -> dict[str, NodeTable | EdgeTable]:
-    """The tables of a graph by their names in SQL: node types, relations, and names of files.
+    """The tables of a graph by SQL name: node types, relations, and file names.
 
-    A relation with a name that is taken has that of its edge type, such as `user__bought__item`.
-    Edges that are columns of a node table have no name of their own.
+    A relation whose name is taken has that of its edge type, such as `user__bought__item`. Edges
+    that are columns of a node table have no separate name.
     """
     names: dict[str, NodeTable | EdgeTable] = dict(graph.node_types)
     of_nodes = {table.files for table in graph.node_types.values()}

@@ -1,8 +1,8 @@
 """Label queries: rows of (entity, time, label) from SQL over the tables of a graph.
 
-The times follow RelBench's rolling rule (arXiv:2407.20060, `BaseTask._get_table`): validation and
-test times step forward from two given times, training times step back from the validation time
-minus one window, and no window reaches past the data. Labels are of (t, t + window].
+Times follow RelBench's rolling rule (arXiv:2407.20060, `BaseTask._get_table`): validation and test
+times step forward from two given times, training times step back from the validation time minus one
+window, and no window exceeds the data. Labels cover (t, t + window].
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ _LEAK = 0.999  # share of rows in which a feature equals the label
 
 @dataclass(frozen=True)
 class LabelTimes:
-    """When the rows of each split are asked.
+    """The times of each split.
 
     Attributes:
-        num_eval_times: most times of validation, and of test; None takes all that fit.
+        num_eval_times: maximum number of validation times, and of test times; None takes all that
+            fit.
     """
 
     val: datetime
@@ -76,9 +77,9 @@ def write_labels(
     Args:
         graph: folder of the graph; a local path or any fsspec URI.
         name: of the training table, or of the relation of the links.
-        overwrite: replaces a table of this name.
+        overwrite: replaces a table with this name.
     Raises:
-        ConfigError: times or names do not fit.
+        ConfigError: times or names are invalid.
         DataError: the query fails, breaks a rule, or makes no rows for a split.
     """
     manifest = Manifest.load(graph)
@@ -118,8 +119,6 @@ def write_labels(
 
 @dataclass(frozen=True)
 class _Columns:
-    """Roles of the columns of a result."""
-
     time: str
     node: str
     node_type: str
@@ -162,8 +161,6 @@ def _missing(result: pa.Schema, what: str, remedy: str) -> DataError:
 
 
 class _Tables:
-    """The tables of a graph as views of DuckDB, and the results of a query."""
-
     def __init__(self, graph: str, manifest: Manifest) -> None:
         self._connection = _connect()
         self._folder = manifest_folder(graph)
@@ -186,7 +183,6 @@ class _Tables:
         self._connection.close()
 
     def _add(self, name: str, table: NodeTable | EdgeTable) -> None:
-        """Adds a table as the view `all.NAME`, with its times as timestamps."""
         files = list_files(self._folder, table.files, f"table {name}", [self._folder])
         uris = [file.uri for file in files]
         time = table.time.column if table.time is not None else None
@@ -223,7 +219,6 @@ class _Tables:
         self._connection.execute(f'CREATE VIEW "all of {name}" AS SELECT {columns} FROM {source}')
 
     def _cut(self, until: datetime | None) -> None:
-        """Ends the tables at a time."""
         for name in table_names(self._manifest):
             time = self._timed.get(name)
             where = f" WHERE \"{time}\" <= TIMESTAMP '{until}'" if until and time else ""
@@ -232,7 +227,6 @@ class _Tables:
             )
 
     def times(self, times: LabelTimes, window: str) -> dict[str, list[datetime]]:
-        """The times of each split."""
         if not self._timed:
             raise DataError(
                 "graph.yaml is invalid: no table has a time. Declare the times of its tables.",
@@ -301,8 +295,8 @@ class _Tables:
         """Checks the rows of `asked`.
 
         Raises:
-            DataError: rows are repeated, of other times or of no entity; or labels depend on the
-                split or on rows after their window.
+            DataError: rows repeat, or have other times or no entity; or labels depend on the split
+                or on rows after their window.
         """
         (self.num_rows,) = self._one("SELECT count(*) FROM asked")
         key, time, node = columns.key, columns.time, columns.node
@@ -347,7 +341,7 @@ class _Tables:
     def _compare(
         self, columns: _Columns, times: Sequence[datetime], rule: str, remedy: str, id: str
     ) -> None:
-        """Raises an error if the rows of `again` are not those of `asked` at these times."""
+        """Raises an error if the rows of `again` differ from those of `asked` at these times."""
         names = [*columns.labels, *([columns.target] if columns.target else [])]
         kinds = dict(
             self._connection.sql(
@@ -375,7 +369,7 @@ class _Tables:
             raise _broken(columns, rows[0], rule, remedy, id)
 
     def leaks(self, columns: _Columns, manifest: Manifest) -> tuple[str, ...]:
-        """Warnings of features of the entities that equal the label."""
+        """Warnings about features of the entities that equal the label."""
         found = []
         table = manifest.node_types[columns.node_type]
         features = {
@@ -401,7 +395,6 @@ class _Tables:
         return tuple(found)
 
     def rows(self, columns: _Columns, by_split: dict[str, list[datetime]]) -> pa.Table:
-        """The rows to write, in the order of time and entity, with their splits."""
         cases = "".join(
             f" WHEN \"{columns.time}\" <= TIMESTAMP '{by_split[split][-1]}' THEN '{split}'"
             for split in SPLIT_NAMES
@@ -453,7 +446,6 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
 
 def _read(uris: Sequence[str]) -> pa.Table:
-    """All rows of a table that DuckDB does not read by itself."""
     if is_parquet(uris[0]):
         parts = [read_parquet(uri) for uri in uris]
     else:
@@ -462,7 +454,6 @@ def _read(uris: Sequence[str]) -> pa.Table:
 
 
 def _declare(graph: str, manifest: Manifest, name: str, columns: _Columns, rows: pa.Table) -> None:
-    """Writes the rows, and their entry into graph.yaml; its comments stay."""
     common = {"time": columns.time, "split": "split"}
     entry: dict[str, Any]
     if columns.target is None:
@@ -496,7 +487,7 @@ def _declare(graph: str, manifest: Manifest, name: str, columns: _Columns, rows:
 
 
 def _write_config(graph: str, name: str, overwrite: bool) -> str:
-    """Writes a config that trains on the table, and returns its URI. Keeps an existing file."""
+    """Writes a config that trains on the table, unless it exists, and returns its URI."""
     uri = join(graph, f"{name}.yaml")
     fs, path = open_fs(uri)
     if overwrite or not fs.exists(path):

@@ -51,17 +51,18 @@ def npz_tables(
     Keys: adj_data, adj_indices, adj_indptr, adj_shape (CSR, row to column); optional attr_*
     likewise or a dense attr_matrix; optional labels, train_mask, val_mask, test_mask. Or the layout
     of the heterophilous graphs (Platonov et al., arXiv:2302.11640): edges [num_edges, 2],
-    node_features, node_labels, and several splits at once, train_masks [num_splits, num_nodes] and
-    so on. Others are not read.
+    node_features, node_labels, and several splits, train_masks [num_splits, num_nodes] and so on.
+    Other keys are not read.
 
     Args:
         uri: path or fsspec URI.
-        directed: keeps the entries as they are; else they are symmetrised, repeats and loops go.
-        split: option text (see split_option); None takes the masks, or declares no split.
+        directed: keeps the entries unchanged. By default they become symmetric, without repeats and
+            loops.
+        split: option text (see parse_split); None uses the masks, or declares no split.
         normalize: divides each feature row by its sum.
-        is_largest_component: keeps only the nodes of the largest connected component, under their
+        is_largest_component: keeps only the nodes of the largest connected component, with their
             own numbers.
-        split_index: which of several splits to take; None takes the first.
+        split_index: number of the split, if there are several. Default: the first.
         split_file: npz file of node numbers, arrays train, valid (or val) and test, instead of the
             masks.
     Raises:
@@ -194,11 +195,7 @@ def _csr(arrays: Mapping[str, np.ndarray], prefix: str, where: str) -> SparseRow
 def _take_split(
     arrays: dict[str, np.ndarray], split_index: int | None, where: str
 ) -> tuple[str, ...]:
-    """Selects one of several splits, under the mask names of a single split.
-
-    Raises:
-        DataError: there is no such split, or a file holds both layouts.
-    """
+    """Selects one of several splits, under the mask names of a single split."""
     for name, other in (("node_features", "attr_matrix"), ("node_labels", "labels")):
         if name in arrays:
             arrays[other] = arrays.pop(name)
@@ -229,11 +226,6 @@ def _take_split(
 
 
 def _masks_of_file(uri: str, num_nodes: int) -> dict[str, np.ndarray]:
-    """The masks of the nodes that a split file lists.
-
-    Raises:
-        DataError: it cannot be read, lacks a split, or lists what is no node.
-    """
     where = redact(uri)
     arrays = _read_arrays(uri, where, (*_FILE_SPLITS, "val"))
     if "val" in arrays:

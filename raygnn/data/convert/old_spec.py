@@ -1,4 +1,4 @@
-"""`prepare csv --spec`, which graph.yaml replaced: shows the graph.yaml that a spec becomes."""
+"""`prepare csv --spec`, replaced by graph.yaml: shows the graph.yaml equivalent to a spec."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ _REMOVED = {
 
 
 def spec_error(text: str, name: str) -> ConfigError:
-    """The error for a spec. Shows its graph.yaml, and names the keys that graph.yaml lacks.
-
-    Raises:
-        DataError: the spec is not YAML.
+    """The error for a spec, with its graph.yaml and the keys that graph.yaml lacks. Raises a
+    DataError unless the spec is YAML.
     """
     try:
         spec = parse_yaml(text).value

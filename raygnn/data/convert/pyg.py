@@ -1,4 +1,4 @@
-"""PyG's Data and HeteroData as graph tables; torch is imported only when one is converted."""
+"""PyG's Data and HeteroData as graph tables. Imports torch only for a conversion."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _EDGE_NAMES = frozenset({"edge_index", "adj_t", "edge_attr", "edge_weight", "edg
 
 
 def load_pyg(uri: str) -> Any:
-    """Loads a Data or HeteroData that was saved with torch.save; never unpickles anything else.
+    """Loads a Data or HeteroData that was saved with torch.save; unpickles nothing else.
 
     Args:
         uri: path or fsspec URI.
     Raises:
-        DataError: the file is missing, is no such file, or needs unpickling of other classes.
+        DataError: the file is missing, of another format, or needs unpickling of other classes.
     """
     import torch
     from torch_geometric.data import Data, HeteroData, data, storage
@@ -94,15 +94,15 @@ def tables_from_pyg(
 ) -> GraphTables:
     """Converts a Data or HeteroData, or a dataset of a single one.
 
-    Read of nodes: x, y, train_mask, val_mask, test_mask, time, n_id (original ids, else 0..N-1);
-    of edges: edge_index or adj_t, edge_attr, edge_weight, time or edge_time. Edges are kept as they
-    are. Of a Data the types are "node" and ("node", "to", "node").
+    Reads from nodes: x, y, train_mask, val_mask, test_mask, time, n_id (original ids, else 0..N-1);
+    from edges: edge_index or adj_t, edge_attr, edge_weight, time or edge_time. Edges are kept
+    unchanged. The types of a Data are "node" and ("node", "to", "node").
 
     Args:
-        split: option text (see split_option) for the node types that have y; None takes the masks.
+        split: option text (see parse_split) for node types with y; None uses the masks.
         normalize: divides each row of x by its sum.
     Raises:
-        DataError: an attribute does not fit, or the number of nodes is unknown.
+        DataError: an attribute is invalid, or the number of nodes is unknown.
     """
     from torch_geometric.data import Data
 
@@ -155,7 +155,6 @@ def _first_line(error: Exception) -> str:
 
 
 def _node_ids(store: Any, where: str) -> np.ndarray:
-    """Original ids [num_nodes]: `n_id`, else 0 to num_nodes - 1."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # PyG guesses, with a warning, from the largest edge end
         try:

@@ -32,13 +32,13 @@ _LINKS = ("src_entity_table", "src_entity_col", "dst_entity_table", "dst_entity_
 
 
 def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str]:
-    """Writes the graph of a database, with a training table for each of its tasks.
+    """Writes the graph of a database, with a training table for each task.
 
-    A row of a table is a node, a foreign key an edge type of its own, `TABLE__COLUMN__OTHER`.
-    Columns that any chosen task must not see (`remove_columns`) are left out; a line names them.
+    A row of a table is a node, a foreign key an edge type `TABLE__COLUMN__OTHER`. Columns that any
+    chosen task must not see (`remove_columns`) are left out; a line names them.
 
     Args:
-        folder: of the database; a local path or any fsspec URI.
+        folder: folder of the database; a local path or any fsspec URI.
         tasks: names; empty takes all.
     Returns:
         A line for each table and task.
@@ -172,11 +172,6 @@ def _hidden(task: dict[str, Any]) -> set[tuple[str, str]]:
 
 
 def _read_manifest(folder: str, needed: Sequence[str] | None = None) -> dict[str, Any]:
-    """Reads a manifest of a database or a task.
-
-    Args:
-        needed: its keys; None for those of a task.
-    """
     uri = join(folder, "manifest.yaml")
     try:
         content = parse_yaml(read_text(uri)).value

@@ -1,1 +1,0 @@
-"""From graph tables to a bundle."""

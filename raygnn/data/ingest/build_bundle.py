@@ -1,4 +1,4 @@
-"""From graph tables to a bundle, which is built once, under a lock, and named by its content."""
+"""Builds a bundle from graph tables once, under a lock, named by its content."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def ingest(
 
     Args:
         manifest_uri: the graph's folder or its graph.yaml; a local path or any fsspec URI.
-        cache_dir: local folder for bundles; None means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
+        cache_dir: local folder for bundles. Default: $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
         schedule: runs the tasks; they need the same cache folder.
         progress: receives a line for each step, and the number of dropped rows.
-        min_scheduled_bytes: tables of fewer bytes than that are converted in this process.
+        min_scheduled_bytes: smaller tables are converted in this process.
         elsewhere: lets another machine build the bundle if the cache does not have it, and returns
             a function that copies it into a folder. Both machines may share the cache.
     Raises:
@@ -80,7 +80,6 @@ def ingest(
 
 
 def bundle_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The folder that holds all bundles of a cache, as `cache_folder`."""
     return cache_folder(cache_dir, "bundles")
 
 

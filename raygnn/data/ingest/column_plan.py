@@ -1,4 +1,4 @@
-"""The schema of columns: how a table stores each one, and how it is converted for the bundle."""
+"""The schema of columns: their storage in a table and their conversion for the bundle."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class SourceColumn:
     """One column of a table.
 
     Attributes:
-        layout: how Arrow holds it; tensors are lists of fixed size underneath. `any` of a column
-            whose transform reads it.
-        dtype: element type in the table, or that a transform gives.
+        layout: Arrow's storage; tensors are lists of fixed size. `any` for a column with a
+            transform.
+        dtype: element type in the table, or from a transform.
         shape: shape of a row; () for a scalar.
-        format: how dates of a time column, or numbers of a label, are written.
+        format: format of dates of a time column, or of numbers of a label.
     """
 
     column: str
@@ -47,7 +47,6 @@ class SourceColumn:
 
     @property
     def width(self) -> int:
-        """Elements of a row."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
@@ -55,10 +54,10 @@ def inspect(table: ScannedTable, column: str, place: str, binary_dtype: str | No
     """Finds element type and row shape of a numeric column.
 
     Args:
-        place: what messages call the manifest entry.
-        binary_dtype: element type of fixed-size binary columns; None means float32.
+        place: the manifest entry, for messages.
+        binary_dtype: element type of fixed-size binary columns. Default: float32.
     Raises:
-        DataError: the column holds no numbers, or rows of no width.
+        DataError: the column has no numbers, or rows without a width.
     """
     kind = table.types[column]
     if pa.types.is_fixed_size_binary(kind):
@@ -140,9 +139,9 @@ class DensePlan:
     Attributes:
         sources: table columns that are concatenated into a row.
         shape: shape of a row; () for a scalar.
-        label: how labels are checked; null for other roles.
-        unit: of times that are dates; None for plain numbers.
-        transforms: of a feature of which any column has one.
+        label: checks of a label; null for other roles.
+        unit: unit of times that are dates; None for numbers.
+        transforms: of a feature with any transformed column.
         quantization: of floats that become int8.
     """
 
@@ -159,7 +158,6 @@ class DensePlan:
 
     @property
     def width(self) -> int:
-        """Elements of a row."""
         return int(np.prod(self.shape, dtype=np.int64))
 
 
@@ -180,8 +178,8 @@ def plan_feature(
     """Plans a feature.
 
     Args:
-        feature_dtype: storage type of floating-point features; null keeps the table's, but
-            float64 becomes float32, which is what models compute in.
+        feature_dtype: storage type of floating-point features. Default: the table's, with float64
+            reduced to float32, in which models compute.
     Raises:
         DataError: a column has a type that features cannot have.
     """
@@ -223,11 +221,7 @@ def _plan_transformed(
 
 
 def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
-    """Plans a label; see Label for how the kind follows from the column.
-
-    Raises:
-        DataError: the columns cannot be a label of the kind.
-    """
+    """Plans a label. Raises a DataError if its columns cannot be a label of its kind."""
     place = f"{table.name}.labels.{name}"
     if spec.format is not None:
         return _plan_written_label(table, name, spec, spec.format)
@@ -277,11 +271,10 @@ def _plan_written_label(
 def plan_time(table: ScannedTable, time: TimeColumn) -> DensePlan:
     """Plans the time column: dates become microseconds, integers stay, floats are float64.
 
-    So dates, timestamps of any precision and texts (in UTC where they name no zone) can be
-    compared with each other.
+    So dates, timestamps of any precision and texts (UTC without a zone) are comparable.
 
     Raises:
-        DataError: the column holds neither numbers nor times.
+        DataError: the column has neither numbers nor times.
     """
     column = time.column
     kind = table.types[column]
@@ -302,11 +295,7 @@ def plan_time(table: ScannedTable, time: TimeColumn) -> DensePlan:
 
 
 def plan_weight(table: ScannedTable, column: str) -> DensePlan:
-    """Plans the weight column of edges: one float32 per edge.
-
-    Raises:
-        DataError: the column holds no numbers.
-    """
+    """Plans the weight column of edges as float32. Raises a DataError unless it has numbers."""
     source = inspect(table, column, f"{table.name}.weight", None)
     if source.shape != () or np.dtype(source.dtype).kind not in "iuf":
         raise DataError(
@@ -318,11 +307,7 @@ def plan_weight(table: ScannedTable, column: str) -> DensePlan:
 
 
 def check_split(table: ScannedTable, column: str) -> None:
-    """Checks that a split column holds names or codes.
-
-    Raises:
-        DataError: it holds something else.
-    """
+    """Raises a DataError unless a split column has names or codes."""
     kind = table.types[column]
     if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise DataError(
@@ -333,11 +318,7 @@ def check_split(table: ScannedTable, column: str) -> None:
 
 
 def plan_split(table: ScannedTable, column: str) -> DensePlan:
-    """Plans the split column of edges: one code per edge.
-
-    Raises:
-        DataError: the column holds neither names nor codes.
-    """
+    """Plans the split column of edges. Raises a DataError unless it has names or codes."""
     check_split(table, column)
     source = SourceColumn(column, "string", "uint8", ())
     return DensePlan("split", "split", (source,), "uint8", ())
@@ -349,7 +330,7 @@ def needed_columns(
     time: TimeColumn | None,
     others: Sequence[str | None],
 ) -> list[str]:
-    """The table columns that a manifest entry reads, each once."""
+    """The distinct table columns of a manifest entry."""
     names = [name for name in others if name is not None]
     names.extend([] if time is None else [time.column])
     for feature in features.values():

@@ -1,4 +1,4 @@
-"""Columns from Arrow to numbers, noting every row that is not what it should be."""
+"""Converts Arrow columns to numbers, and notes every invalid row."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ _DROP = re.compile(r", or set data\.on_error=drop to [^.]*")
 
 
 def without_table_remedies(message: str) -> str:
-    """A message about rows that are in no table, without the remedies of an ingest of tables."""
+    """Adapts a message to rows outside of tables, without remedies of an ingest."""
     return _DROP.sub("", message.replace(GAPS, "Give these rows values."))
 
 
 def dense_rows(
     plan: DensePlan, columns: Mapping[str, pa.Array], findings: FindingCollector
 ) -> np.ndarray:
-    """Rows of a dense feature, weight or time in the bundle's element type.
+    """Rows of a dense feature, weight or time in the bundle's element type, [n, *plan.shape].
 
-    Returns:
-        [n, *plan.shape]; rows that findings mark bad hold anything.
+    Rows marked bad by findings have arbitrary values.
     """
     parts = []
     for source in plan.sources:
@@ -100,7 +99,6 @@ def _transformed_rows(
 
 
 def not_finite(rows: np.ndarray) -> np.ndarray:
-    """Mask of rows that contain a NaN or an infinity."""
     # The sum of finite numbers may overflow, but a sum with a NaN or infinity is never finite: one
     # cheap pass clears almost every block.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -122,7 +120,7 @@ def source_rows(
     """Values [n, width] ([n] becomes [n, 1] too), and masks of rows with nulls or a wrong width.
 
     Args:
-        keep_nulls: nulls become NaN, of float64, instead of 0.
+        keep_nulls: nulls become NaN (float64) instead of 0.
     """
     num_rows = len(column)
     null = null_mask(column)
@@ -183,7 +181,7 @@ def _binary_values(column: pa.Array, source: SourceColumn) -> np.ndarray:
 def label_rows(
     plan: DensePlan, columns: Mapping[str, pa.Array], findings: FindingCollector
 ) -> np.ndarray:
-    """Rows of a numeric label; unlabelled is -1, for regression NaN."""
+    """Rows of a numeric label; unlabelled is -1, in regression NaN."""
     parts, missing = [], np.zeros(len(next(iter(columns.values()))), bool)
     for source in plan.sources:
         if source.layout == "number":
@@ -254,11 +252,7 @@ def _class_rows(
 
 
 def class_name_rows(column: pa.Array, names: dict[str, int]) -> np.ndarray:
-    """Codes of string labels, in the order in which `names` met them; null is -1.
-
-    Args:
-        names: name -> code; new names are added.
-    """
+    """Codes of string labels, -1 for null. New names are added to `names` in order."""
     encoded = pc.dictionary_encode(pc.cast(column, pa.string()))
     codes = [names.setdefault(name, len(names)) for name in encoded.dictionary.to_pylist()]
     table = np.array([*codes, -1], np.int64)
@@ -289,10 +283,8 @@ def split_rows(column: pa.Array, name: str, findings: FindingCollector) -> np.nd
 def sparse_rows(
     plan: SparsePlan, columns: Mapping[str, pa.Array], findings: FindingCollector
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Rows of a sparse feature.
-
-    Returns:
-        Lengths int64 [n], indices int32 or int64, and values; bad rows are left empty.
+    """Lengths int64 [n], indices int32 or int64, and values of a sparse feature; bad rows are
+    empty.
     """
     column = columns[plan.indices]
     null = null_mask(column)
@@ -337,7 +329,6 @@ def sparse_rows(
 
 
 def sparse_index_dtype(dim: int) -> np.dtype:
-    """The narrower of int32 and int64 that holds the positions of a sparse row."""
     return np.dtype(np.int32 if dim <= np.iinfo(np.int32).max else np.int64)
 
 

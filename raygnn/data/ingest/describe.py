@@ -1,4 +1,4 @@
-"""The records of finished columns: classes of labels, and statistics of dense features.
+"""Records of finished columns: classes of labels, and statistics of dense features.
 
 Mean and spread are exact, in one pass over each column.
 """
@@ -28,7 +28,7 @@ _ALWAYS_CLASSES = 1000
 
 
 def class_names(results: Sequence[ReadResult], label: str) -> tuple[str, ...]:
-    """The names of a string label, sorted: the index of a name is its class."""
+    """Sorted names of a string label. The index of a name is its class."""
     return tuple(sorted({name for result in results for name in result.class_names.get(label, ())}))
 
 
@@ -67,7 +67,7 @@ def describe_columns(
         results: of all pieces.
         folders: of the type in each part.
     Raises:
-        DataError: there are more classes than the manifest says, or they have gaps.
+        DataError: there are more classes than in the manifest, or they have gaps.
     """
     infos = []
     for plan in plans:
@@ -97,7 +97,6 @@ def describe_columns(
 
 
 def _greatest_class(column: np.ndarray) -> int:
-    """The greatest class of a label; -1 if no row is labelled."""
     starts = range(0, len(column), _CHUNK_ROWS)
     return max((int(column[start : start + _CHUNK_ROWS].max()) for start in starts), default=-1)
 
@@ -129,7 +128,7 @@ class MeasureTask:
 
     Attributes:
         origin: see `Moments`.
-        quantization: of rows that are codes; the values that they stand for are measured.
+        quantization: of rows that are codes, whose decoded values are measured.
     """
 
     path: Path
@@ -145,8 +144,8 @@ class Moments:
 
     Attributes:
         deviation: sum of the squared differences from the mean.
-        origin: the column's first row. Means are differences from it, so that nothing cancels far
-            from zero, and of equal values nothing but 0 is left.
+        origin: the column's first row. Means are relative to it, so that nothing cancels far from
+            zero, and equal values leave exactly 0.
     """
 
     origin: np.ndarray
@@ -162,7 +161,7 @@ class Moments:
         """Merges the statistics of two sets of rows.
 
         Source: Chan, Golub, LeVeque, Updating formulae and a pairwise algorithm for computing
-            sample variances, 1979.
+        sample variances, 1979.
         """
         count = self.count + other.count
         delta = other.mean - self.mean
@@ -180,7 +179,6 @@ class Moments:
         )
 
     def statistics(self) -> ColumnStatistics:
-        """The record in the bundle."""
         mean, std = self.origin + self.mean, np.sqrt(self.deviation / self.count)
         rows = (mean, std, self.low, self.high, self.num_zeros, self.num_ones)
         return ColumnStatistics(self.count, *(tuple(row.tolist()) for row in rows))
@@ -193,15 +191,10 @@ Columns = Mapping[str, tuple[Sequence[ColumnInfo], Sequence[Path]]]
 def measure_features(
     columns: Columns, schedule: Schedule, *, with_times: bool = False
 ) -> dict[str, tuple[ColumnInfo, ...]]:
-    """Adds the statistics of dense features, and of times if asked.
+    """Adds the statistics of dense features, and of times if requested.
 
-    Rows are cut into blocks by their number in the part, and merged in their order: the statistics
-    have the same bits for any number of shards and threads.
-
-    Args:
-        columns: by the name of the type.
-    Returns:
-        The same columns with statistics.
+    Rows are divided into blocks by their number in the part and merged in order, so the statistics
+    have the same bits for any number of shards and threads. `columns` are by name of the type.
     """
     tasks = [
         (name, info.name, task)
@@ -227,7 +220,7 @@ def measure_features(
 def measure_chosen_rows(
     rows: np.ndarray, chosen: np.ndarray, quantization: Quantization | None
 ) -> ColumnStatistics:
-    """Statistics of some rows of a column, whatever the others hold.
+    """Statistics of some rows of a column, whatever the others contain.
 
     Args:
         rows: [num_rows, ...], as stored.
@@ -245,7 +238,6 @@ def measure_chosen_rows(
 
 
 def measure_rows(task: MeasureTask) -> Moments:
-    """The moments of some rows of a column, block by block."""
     rows = open_array(task.path)
     rows = rows.reshape(len(rows), -1)
     step = _block_rows(rows.shape[1])
@@ -255,7 +247,6 @@ def measure_rows(task: MeasureTask) -> Moments:
 
 
 def _cut_column(paths: Sequence[Path], quantization: Quantization | None) -> list[MeasureTask]:
-    """The tasks that measure a column, in the order of its rows."""
     tasks: list[MeasureTask] = []
     origin: np.ndarray | None = None
     for path in paths:
@@ -278,7 +269,6 @@ def _block_rows(width: int) -> int:
 
 
 def _as_values(rows: np.ndarray, quantization: Quantization | None) -> np.ndarray:
-    """float64, a copy."""
     return rows.astype(np.float64) if quantization is None else quantization.values(rows)
 
 

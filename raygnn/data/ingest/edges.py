@@ -41,8 +41,6 @@ from raygnn.errors import DataError
 
 @dataclass(frozen=True)
 class BuiltEdges:
-    """A finished edge type or set of label edges."""
-
     plan: EdgePlan
     num_edges: int
     columns: tuple[ColumnInfo, ...]
@@ -59,11 +57,11 @@ def build_edges(
     """Writes every edge type and set of label edges of a bundle, reverse types last.
 
     Args:
-        tables: by the name that the plan has.
+        tables: by name in the plan.
         nodes: the finished node types.
-        work: folder for files of the ingest alone.
+        work: folder for temporary files of the ingest.
     Raises:
-        DataError: rows break rules (all of them are listed), or none would be left.
+        DataError: rows break rules (all are listed), or none would remain.
     """
     if not plans:
         return []
@@ -141,13 +139,13 @@ def report_rows(
 ) -> list[int]:
     """Raises the problems of tables, or reports them if bad rows are dropped.
 
+    Returns the number of kept rows of each table.
+
     Args:
         num_rows: of each table.
         results: of the pieces of each table.
-    Returns:
-        Number of rows of each table that are kept.
     Raises:
-        DataError: rows break rules, or none would be left.
+        DataError: rows break rules, or none would remain.
     """
     context.report(
         merge(finding for found in results for result in found for finding in result.findings)
@@ -171,7 +169,6 @@ def report_rows(
 def records_of_edges(
     manifest: Manifest, built: Sequence[BuiltEdges]
 ) -> tuple[tuple[EdgeRecord, ...], tuple[LabelEdgeRecord, ...]]:
-    """The records of finished edge types and label edges, in the order of the manifest."""
     by_folder = {edges.plan.folder: edges for edges in built}
     labels = []
     for table in manifest.label_edges:

@@ -1,4 +1,4 @@
-"""Findings: rows that break a rule, counted by file, column and rule, with the first examples."""
+"""Rows that break a rule, counted by file, column and rule, with the first examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Finding:
 
     Attributes:
         table: `node_types.user` or `edge_types.user__buys__item`.
-        rule: what is wrong with the rows, as it reads after "12 rows with".
+        rule: completes "12 rows with ...".
         rows: first rows, counted from 0 in the file.
     """
 
@@ -48,11 +48,11 @@ class Finding:
 
 @dataclass
 class FindingCollector:
-    """Collects findings while the blocks of one piece go by.
+    """Collects findings over the blocks of one piece.
 
     Attributes:
-        file_row: row of the file at which it starts.
-        bad: which rows of the current block break some rule.
+        file_row: first row of the current block in the file.
+        bad: rows of the current block that break a rule.
     """
 
     table: str
@@ -62,7 +62,6 @@ class FindingCollector:
     _found: dict[tuple[str, str, str], Finding] = field(default_factory=dict)
 
     def start_block(self, file: str, file_row: int, num_rows: int) -> None:
-        """Begins the block of `num_rows` rows at `file_row`."""
         self.file, self.file_row = file, file_row
         self.bad = np.zeros(num_rows, bool)
 
@@ -76,10 +75,8 @@ class FindingCollector:
         *,
         id: str,
     ) -> None:
-        """Marks the rows under `mask` as bad and counts them under a rule.
-
-        Args:
-            values: the column in this block, to show examples from.
+        """Marks the rows under `mask` as bad and counts them under a rule, with examples from
+        `values`.
         """
         if not mask.any():
             return
@@ -104,7 +101,6 @@ class FindingCollector:
         self._found[self.file, column, rule] = found
 
     def findings(self) -> list[Finding]:
-        """Everything found so far."""
         return list(self._found.values())
 
 
@@ -139,7 +135,7 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def describe(findings: Sequence[Finding]) -> str:
-    """One line per finding; a long list ends with the number of those left out."""
+    """One line per finding; a long list ends with the number of omitted ones."""
     lines = [str(finding) for finding in findings[:_MAX_LINES]]
     left = len(findings) - len(lines)
     if left:

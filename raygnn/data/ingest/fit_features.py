@@ -1,4 +1,4 @@
-"""The fit pass of an ingest: reads columns whose transforms need a state, and nothing else."""
+"""The fit pass of an ingest: reads only columns whose transforms need a state."""
 
 from __future__ import annotations
 
@@ -51,11 +51,9 @@ class RowChoice(Protocol):
     """Chooses the rows of a table that transforms are fitted on."""
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns of the table that it reads."""
+    def columns(self) -> tuple[str, ...]: ...
 
-    def mask(self, block: Mapping[str, pa.Array]) -> np.ndarray:
-        """bool [num_rows] of a block of rows."""
+    def mask(self, block: Mapping[str, pa.Array]) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -63,9 +61,9 @@ class FeatureTable:
     """A table with features.
 
     Attributes:
-        id: column of ids; None of edges.
-        split: column that says which rows are for training; of edges, which are not.
-        choice: the rows to fit on, in place of those that `split` says.
+        id: id column; None for edges.
+        split: column that marks training rows, or for edges the others.
+        choice: rows to fit on, instead of those of `split`.
     """
 
     scanned: ScannedTable
@@ -76,14 +74,11 @@ class FeatureTable:
 
     @property
     def type_name(self) -> str:
-        """Name of the node or edge type."""
         return self.scanned.name.partition(".")[2]
 
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of a feature that is fitted."""
-
     table: FeatureTable
     feature: str
     position: int
@@ -100,7 +95,7 @@ class CountTask:
     """Counts the training rows of one piece of a table.
 
     Attributes:
-        columns: numbers of the columns to count, among all that are fitted.
+        columns: numbers of the columns to count, among all fitted ones.
         bounds: of their samples so far.
     """
 
@@ -119,10 +114,8 @@ def fit_features(
     schedule: Schedule,
     progress: Callable[[str], None],
 ) -> dict[str, ScannedTable]:
-    """Fits the transforms of all tables, or takes them as they were fitted in training.
+    """Fits the transforms of all tables, or takes those of training. Returns the tables by name.
 
-    Returns:
-        The tables by name, with their transforms.
     Raises:
         DataError: transforms do not fit their columns; all problems are listed.
     """
@@ -172,7 +165,6 @@ def fit_features(
 
 
 def count_rows(task: CountTask) -> list[Counts]:
-    """Statistics of the training rows of a piece, per column."""
     table, piece = task.table, task.piece
     names = [spec.column for spec, _ in task.specs]
     read = () if table.choice is None else table.choice.columns
@@ -199,7 +191,7 @@ def count_rows(task: CountTask) -> list[Counts]:
 
 
 def _keys(table: FeatureTable, block: Mapping[str, pa.Array], first_row: int) -> np.ndarray:
-    """uint64: a hash of each row's id; of its number, where it has none."""
+    """uint64 hash of each row's id, or of its number without one."""
     ids = None if table.id is None else block[table.id]
     if ids is not None and pa.types.is_integer(ids.type):
         return hash_ids(integer_ids(ids)[0], _SEED)
@@ -210,7 +202,7 @@ def _keys(table: FeatureTable, block: Mapping[str, pa.Array], first_row: int) ->
 
 
 def _training_rows(table: FeatureTable, block: Mapping[str, pa.Array]) -> np.ndarray | None:
-    """bool [num_rows]; None where all rows are for training."""
+    """bool [num_rows]; None if all rows are for training."""
     if table.choice is not None:
         return table.choice.mask(block)
     if table.split is None:
@@ -233,7 +225,6 @@ def _merged(one: Counts, other: Counts) -> Counts:
 def _count_all(
     columns: Sequence[_Column], schedule: Schedule, progress: Callable[[str], None]
 ) -> dict[int, Counts]:
-    """Counts by number of the column; none of those whose transforms need none."""
     wanted = [i for i, column in enumerate(columns) if needs_counts(column.spec)]
     tasks = list(_tasks(columns, wanted))
     if tasks:
@@ -269,7 +260,7 @@ def _bounded(task: CountTask, found: Mapping[int, Counts]) -> CountTask:
 
 
 def _check_distinct(columns: Sequence[_Column], found: Mapping[int, Counts]) -> None:
-    """Ends the pass where a vocabulary is too large already: `fit` raises."""
+    """Ends the pass early if a vocabulary is already too large, because `fit` raises."""
     for i, counts in found.items():
         if isinstance(counts, TextCounts) and counts.is_cut:
             fit(columns[i].spec, columns[i].kind, counts, columns[i].place)
@@ -294,11 +285,7 @@ def _check_training_rows(
 
 
 def _fitted_columns(table: FeatureTable, feature: str, spec: DenseFeature) -> list[_Column]:
-    """The columns of a feature that are fitted.
-
-    Raises:
-        DataError: transforms do not take their columns' types; all are listed.
-    """
+    """The fitted columns of a feature. Raises a DataError with all columns of a wrong type."""
     found, problems = [], []
     for position, transform in enumerate(spec.transforms):
         if transform is None:
@@ -369,7 +356,6 @@ def _kind_of_auto(table: ScannedTable, column: str, type_: pa.DataType) -> Kind 
 
 
 def _holds_times(table: ScannedTable, column: str) -> bool:
-    """Whether the first texts are dates or times."""
     parts, num_rows = [], 0
     for piece in cut_table(table):
         for block in read_blocks(piece, {column: table.types[column]}):
@@ -383,11 +369,7 @@ def _holds_times(table: ScannedTable, column: str) -> bool:
 def _saved_columns(
     table: FeatureTable, feature: str, spec: DenseFeature, saved: FittedFeature
 ) -> list[FittedColumn | None]:
-    """The transforms of training, for a table with the same columns.
-
-    Raises:
-        DataError: its columns are others, or of a type that a transform does not take.
-    """
+    """The transforms of training. Raises a DataError if the columns or their types differ."""
     place = f"{table.scanned.name}.features.{feature}"
     if saved.columns != spec.column_names:
         raise DataError(

@@ -1,4 +1,4 @@
-"""The number stage: repeated ids, and the rows of nodes in the order of their dense ids."""
+"""The number stage: repeated ids, and node rows in the order of their dense ids."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def find_repeated(
     """Indexes the ids in a folder.
 
     Args:
-        skip: bool, ids that are left out.
-        pieces: each piece, and the numbers of its rows whose ids follow each other in the folder;
+        skip: bool, ids to leave out.
+        pieces: each piece, and the numbers of its rows, whose ids are consecutive in the folder;
             None for all rows.
     Returns:
         The index; for each piece, the rows whose id an earlier row has; and findings about them.
@@ -63,12 +63,7 @@ def find_repeated(
 def _repeated_findings(
     plan: NodePlan, piece: Piece, rows: np.ndarray, ids: pa.Array, at: np.ndarray
 ) -> list[Finding]:
-    """One finding for each file.
-
-    Args:
-        rows: of the piece, ascending.
-        at: positions of their ids.
-    """
+    """One finding per file. `rows`: of the piece, ascending; `at`: positions of their ids."""
     findings, start = [], 0
     for span in piece.spans if len(rows) else ():
         first, last = np.searchsorted(rows, [start, start + span.num_rows])
@@ -97,11 +92,7 @@ def _id_text(ids: pa.Array, position: int) -> str:
 
 
 def all_kept(plan: NodePlan, num_kept: int, num_rows: int) -> bool:
-    """Whether no row of a node type is dropped.
-
-    Raises:
-        DataError: all rows are dropped.
-    """
+    """Whether no row of a node type is dropped. Raises a DataError if all are."""
     if num_kept == 0:
         raise DataError(
             f"{plan.table}: data.on_error=drop removed all of its {num_rows:,} rows.",
@@ -120,8 +111,8 @@ def gather_nodes(
 
     Args:
         sources: folders of rows that were read.
-        classes: for each source and label of strings, the class of each code in its column; None
-            if the columns have classes already.
+        classes: for each source and string label, the class of each code; None if columns already
+            have classes.
     """
     gather_ids(sources, plan.id_kind, folder)
     if plan.split is not None:
@@ -150,11 +141,11 @@ def keep_rows(
     work: Path,
     gather: Callable[[Sequence[Source], Path], None],
 ) -> None:
-    """Reduces the arrays of a folder to some of their rows.
+    """Reduces the arrays of a folder to some rows.
 
     Args:
         kept: numbers of the rows of each piece, ascending.
-        work: folder for files of the ingest alone.
+        work: folder for temporary files of the ingest.
         gather: writes rows of sources into a new folder.
     """
     work.mkdir(parents=True, exist_ok=True)
@@ -168,14 +159,12 @@ def keep_rows(
 
 
 def gather_sparse(sources: Sequence[Source], name: str, folder: Path) -> None:
-    """Writes rows of a sparse feature into a folder."""
     indptr, *elements = (column_path(Path(), name, x) for x in ("indptr", "indices", "values"))
     elements = [path for path in elements if (sources[0][0] / path).exists()]
     gather_ragged_rows(sources, indptr, elements, folder)
 
 
 def node_folder(folder: Path, node_type: str) -> Path:
-    """The folder of a node type in that of a bundle or part."""
     return folder / "nodes" / node_type
 
 
@@ -189,9 +178,9 @@ def build_nodes(
     """Writes every node type of a bundle.
 
     Args:
-        work: folder for files of the ingest alone.
+        work: folder for temporary files of the ingest.
     Raises:
-        DataError: rows break rules (all of them are listed), or none would be left.
+        DataError: rows break rules (all are listed), or none would remain.
     """
     tasks: dict[str, list[NodeTask]] = {}
     for name, plan in plans.items():
@@ -256,9 +245,8 @@ def _drop_rows(
     repeated: Sequence[np.ndarray],
     context: BuildContext,
 ) -> IdIndex | None:
-    """Takes bad rows and repeated ids out of all arrays; returns the index of the other ids.
-
-    Returns None if no row is dropped.
+    """Removes bad rows and repeated ids from all arrays. Returns the new index, or None if no row
+    is dropped.
     """
     folder = tasks[0].folder
     bad = open_array(folder / BAD)

@@ -1,4 +1,4 @@
-"""Pieces: the units of work of an ingest, each some row groups of a file or some small files."""
+"""Pieces: the units of work of an ingest, some row groups of a file or some small files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Span:
     """Some row groups of one file.
 
     Attributes:
-        row_groups: their numbers in the file; none for CSV, which is read whole.
+        row_groups: their numbers in the file; empty for CSV, which is read whole.
         file_row_start: first row in the file, counted from 0.
     """
 
@@ -46,24 +46,22 @@ class Span:
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows of a table that follow each other: a part of one large file, or many small files."""
+    """Consecutive rows of a table: a part of one large file, or many small files."""
 
     spans: tuple[Span, ...]
     row_start: int
 
     @property
     def num_rows(self) -> int:
-        """Rows of all spans."""
         return sum(span.num_rows for span in self.spans)
 
     @property
     def row_stop(self) -> int:
-        """The row of the table that follows the last."""
         return self.row_start + self.num_rows
 
 
 class Block(NamedTuple):
-    """Rows of one file that are held at once.
+    """Rows of one file that are in memory together.
 
     Attributes:
         columns: without dictionaries.
@@ -76,7 +74,6 @@ class Block(NamedTuple):
 
 
 def cut_table(table: ScannedTable) -> list[Piece]:
-    """Cuts a table into pieces, in the order of the rows."""
     spans = [
         (span, size) for shard in table.shards for span, size in _cut_shard(shard) if span.num_rows
     ]
@@ -96,7 +93,6 @@ def cut_table(table: ScannedTable) -> list[Piece]:
 
 
 def _cut_shard(shard: Shard) -> Iterator[tuple[Span, int]]:
-    """The spans of a file, and the bytes of each."""
     file = shard.file
     start, row = 0, 0
     while start < len(shard.row_groups):
@@ -114,10 +110,8 @@ def _cut_shard(shard: Shard) -> Iterator[tuple[Span, int]]:
 
 
 def read_blocks(piece: Piece, types: Mapping[str, pa.DataType]) -> Iterator[Block]:
-    """Reads the columns of a piece, block by block; each is of one file.
-
-    Args:
-        types: plain type of each column to read.
+    """Reads the columns of a piece, block by block, each from one file. `types`: plain type by
+    column.
     """
     offset = 0
     for span in piece.spans:
@@ -148,7 +142,7 @@ def _columns(batch: pa.RecordBatch, types: Mapping[str, pa.DataType]) -> dict[st
 
 
 def _decoded(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Without dictionaries, and of the type of the table, which another file may have widened."""
+    """Without dictionaries, and of the table's type, which another file may have widened."""
     if pa.types.is_dictionary(column.type):
         column = pc.cast(column, column.type.value_type)
     if pa.types.is_null(column.type) or plain_type(column.type) == type_:

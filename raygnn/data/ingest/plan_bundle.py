@@ -1,4 +1,4 @@
-"""The tables of a graph, and how each is converted: files, schema, transforms and plans."""
+"""The tables of a graph, and their conversion: files, schema, transforms and plans."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ FeatureDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """Options that change what a bundle holds.
+    """Options that change the content of a bundle.
 
     Attributes:
         on_error: `fail` raises with all bad rows; `drop` leaves them out and reports them.
-        undirected: edge types within one node type are taken as `directed: false`.
-        reverse_edges: for each directed edge type (s, r, d) that has no reverse, (d, rev_r, s) is
-            added, with the same columns; None does so where no edge type leads from d to s. Names
-            of edge types leave these out of what None adds.
-        allow_outside: roots outside of the graph's folder that its files may lie in. They do not
-            change what a bundle holds, which is named without them.
-        feature_dtype: storage type of floating-point features; null keeps the table's, but
-            float64 becomes float32. int8 is of dense ones: see `Quantization`.
-        transforms: of features that are transformed as in an earlier training. Others are fitted.
+        undirected: treats edge types within one node type as `directed: false`.
+        reverse_edges: adds (d, rev_r, s), with the same columns, for each directed edge type (s, r,
+            d) without a reverse. None does so if no edge type leads from d to s. Names of edge
+            types exclude these from what None adds.
+        allow_outside: folders outside of the graph's that may have its files. They do not change
+            the bundle or its name.
+        feature_dtype: storage type of floating-point features. Default: the table's, with float64
+            reduced to float32. int8 is for dense features: see `Quantization`.
+        transforms: of features transformed as in an earlier training. Others are fitted.
     """
 
     on_error: Literal["fail", "drop"] = "fail"
@@ -71,18 +71,18 @@ class IngestOptions:
     transforms: Transforms = field(default_factory=dict)
 
     def of_the_content(self) -> dict[str, Any]:
-        """The options that a bundle's name follows from, as JSON values."""
+        """Options that determine a bundle's name, as JSON."""
         content = {name: value for name, value in asdict(self).items() if name != "allow_outside"}
         if not self.transforms:
             del content["transforms"]
         return content
 
     def doubles(self, table: EdgeTable) -> bool:
-        """Whether each edge of a table stands for its reverse as well, in the same edge type."""
+        """Whether each edge of a table also represents its reverse, in the same edge type."""
         return not table.directed or (self.undirected and table.type[0] == table.type[2])
 
     def added_reverses(self, tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
-        """The edge types that are added, by the edge type of a table whose reverse they are."""
+        """Added edge types, by the edge type whose reverse they are."""
         declared, linked = reverses(tables), {(table.type[0], table.type[2]) for table in tables}
         left_out = self.reverse_edges if isinstance(self.reverse_edges, tuple) else ()
         names = [edge_type_name(table.type) for table in tables]
@@ -114,8 +114,8 @@ class GraphSource:
     """The tables of a graph.
 
     Attributes:
-        roots: folders that may hold the files; relative patterns start at the first.
-        files: of each table, by its name.
+        roots: folders that may have the files; relative patterns start at the first.
+        files: by name of the table.
     """
 
     manifest: Manifest
@@ -137,15 +137,13 @@ class GraphSource:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all tables, as they are stored."""
         return sum(file.size for table in self.files.values() for file in table)
 
     def fingerprint(self, options: IngestOptions) -> str:
-        """Names the bundle of these tables under some options; 32 hexadecimal digits."""
+        """The name of the bundle of these tables and options; 32 hexadecimal digits."""
         return fingerprint(self.manifest, options.of_the_content(), self.files, FORMAT_VERSION)
 
     def scan(self, schedule: Schedule) -> dict[str, ScannedTable]:
-        """Scans all tables, as `scan_tables`."""
         needed = [
             (name, self.files[name], _columns(table))
             for name, table in _tables_of(self.manifest).items()
@@ -153,11 +151,7 @@ class GraphSource:
         return {table.name: table for table in scan_tables(needed, schedule)}
 
     def check_unchanged(self) -> None:
-        """Checks that no file has changed since they were listed.
-
-        Raises:
-            DataError: a file has changed.
-        """
+        """Raises a DataError if a file has changed since they were listed."""
         now = _list_files(self.manifest, self.roots)
         for table, files in self.files.items():
             changed = {file.name for file in {*files} ^ {*now[table]}}
@@ -171,11 +165,11 @@ class GraphSource:
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """How every table of a graph is converted.
+    """The conversion of every table of a graph.
 
     Attributes:
-        tables: by the name that a plan has.
-        edges: the edge types of tables; reverse types are made of their rows.
+        tables: by name in a plan.
+        edges: the edge types of tables; reverse types are made from their rows.
     """
 
     manifest: Manifest
@@ -187,7 +181,6 @@ class GraphPlan:
 
     @property
     def node_tables(self) -> dict[str, ScannedTable]:
-        """By node type."""
         return {name: self.tables[plan.table] for name, plan in self.nodes.items()}
 
 
@@ -197,7 +190,7 @@ def plan_graph(
     schedule: Schedule,
     progress: Callable[[str], None],
 ) -> GraphPlan:
-    """Scans all tables, fits their transforms and plans how they are converted.
+    """Scans all tables, fits their transforms and plans their conversion.
 
     Raises:
         DataError: tables do not fit the manifest; all problems of a stage are listed.
@@ -224,7 +217,6 @@ _Table = NodeTable | EdgeTable | LabelEdgeTable | TrainingTable
 
 
 def _tables_of(manifest: Manifest) -> dict[str, _Table]:
-    """The tables of a graph by the name that messages give them, nodes first."""
     edges = {f"edge_types.{edge_type_name(table.type)}": table for table in manifest.edge_types}
     labels = {f"label_edges.{table.name}": table for table in manifest.label_edges}
     nodes = {_node_table_name(name): table for name, table in manifest.node_types.items()}
@@ -244,7 +236,6 @@ def _list_files(manifest: Manifest, roots: Sequence[str]) -> dict[str, list[Tabl
 
 
 def _columns(table: _Table) -> TableColumns:
-    """The columns of a table that are needed."""
     if isinstance(table, NodeTable):
         names, ids = node_columns(table), [table.id]
     elif isinstance(table, TrainingTable):
@@ -264,7 +255,6 @@ def _fit(
     schedule: Schedule,
     progress: Callable[[str], None],
 ) -> dict[str, ScannedTable]:
-    """The tables of features with their transforms."""
     features = list(feature_tables(manifest, tables).values())
     return fit_features(features, options.transforms, schedule, progress)
 
@@ -272,7 +262,6 @@ def _fit(
 def feature_tables(
     manifest: Manifest, tables: Mapping[str, ScannedTable]
 ) -> dict[str | EdgeType, FeatureTable]:
-    """The tables of nodes and edges, by their type."""
     types: list[str | EdgeType] = [*manifest.node_types]
     types += [table.type for table in manifest.edge_types]
     return {
@@ -357,9 +346,8 @@ def _with_id_types(
     scanned: ScannedTable,
     nodes: Mapping[str, NodePlan],
 ) -> ScannedTable:
-    """Checks endpoints and entities against the ids of their node types.
-
-    Those in CSV are read as these are, and so are those of a table without rows.
+    """Checks endpoints and entities against the ids of their node types. Those in CSV, or in a
+    table without rows, get the same type.
     """
     types = dict(scanned.types)
     only_csv = all(shard.file.format == "csv" for shard in scanned.shards)

@@ -1,4 +1,4 @@
-"""The range pass of an ingest: finds how dense features become int8, before any row is written."""
+"""The range pass of an ingest: plans int8 storage of dense features before rows are written."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ _LABEL = "measuring ranges"
 
 @dataclass(frozen=True)
 class RangeTask:
-    """One piece of a table, and the features whose range is measured."""
-
     reads_only: ClassVar[bool] = True
 
     table: str
@@ -47,13 +45,12 @@ class ValueRange:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray) -> ValueRange:
-        """The range of floats [n, width]; of none, an empty one."""
+        """The range of floats [n, width]; an empty one without rows."""
         low = rows.min(axis=0, initial=np.inf).astype(np.float64)
         high = rows.max(axis=0, initial=-np.inf).astype(np.float64)
         return cls(low, high, (rows == np.rint(rows)).all(axis=0))
 
     def merged(self, other: ValueRange) -> ValueRange:
-        """Merges the ranges of two sets of rows."""
         return ValueRange(
             np.minimum(self.low, other.low),
             np.maximum(self.high, other.high),
@@ -61,7 +58,7 @@ class ValueRange:
         )
 
     def quantization(self) -> Quantization:
-        """The steps that cover it; without rows there is nothing to cover."""
+        """The steps that cover the range."""
         is_empty = self.low > self.high
         low, high = (np.where(is_empty, 0.0, end) for end in (self.low, self.high))
         return Quantization.of_range(low, high, self.is_whole)
@@ -72,15 +69,13 @@ def quantize_features(
     tables: Mapping[str, ScannedTable],
     schedule: Schedule,
 ) -> dict[str, tuple[DensePlan, ...]]:
-    """Plans dense features of floating point as int8, by the range of their values.
+    """Plans floating-point dense features as int8, by the range of their values.
 
-    All rows with good values count, also those that are dropped for another column or as
-    duplicates. Numbers of categories stay float32.
+    All rows with valid values count, also those dropped because of another column or as duplicates.
+    Category codes stay float32.
 
     Args:
-        plans: of each table, by its name.
-    Returns:
-        The same, in the same order.
+        plans: by name of the table; the result has the same order.
     """
     chosen = {name: tuple(filter(_is_quantized, given)) for name, given in plans.items()}
     tasks = [
@@ -111,7 +106,6 @@ def quantize_features(
 
 
 def measure_ranges(task: RangeTask) -> list[ValueRange]:
-    """The ranges of the features of one piece, in the order of the plans."""
     found: list[list[ValueRange]] = [[] for _ in task.plans]
     findings = FindingCollector(task.table)  # reported when rows are converted
     for _, file, file_row, columns in read_blocks(task.piece, task.types):

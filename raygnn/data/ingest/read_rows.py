@@ -1,4 +1,4 @@
-"""The read stage: the rows of a piece of a table become arrays. Its functions run on any node."""
+"""The read stage: rows of a piece of a table become arrays. Its functions run on any node."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ReadResult:
     """The result of reading a piece.
 
     Attributes:
-        class_names: for each label of strings, the names in the order of the codes in its column.
+        class_names: for each string label, the names in the order of the codes.
     """
 
     findings: tuple[Finding, ...]
@@ -52,13 +52,12 @@ class ReadResult:
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> ReadResult:
-        """The result from `asdict`, by way of JSON."""
+        """The result from JSON of its `asdict`."""
         names = {label: tuple(given) for label, given in content["class_names"].items()}
         return cls(findings_of(content), content["num_bad"], names)
 
 
 def findings_of(content: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Findings from the result of a task, by way of JSON."""
     return tuple(
         Finding(**{**given, "rows": tuple(given["rows"]), "values": tuple(given["values"])})
         for given in content["findings"]
@@ -66,8 +65,6 @@ def findings_of(content: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 class _PieceReader:
-    """Reads a piece block by block, and checks its columns."""
-
     def __init__(
         self,
         piece: Piece,
@@ -83,14 +80,12 @@ class _PieceReader:
         self.findings = FindingCollector(plan.table)
 
     def blocks(self) -> Iterator[tuple[int, Mapping[str, pa.Array]]]:
-        """First row and columns of each block."""
         for offset, file, file_row, columns in read_blocks(self._piece, self._plan.types):
             self.findings.start_block(file, file_row, len(next(iter(columns.values()))))
             yield self._first_row + offset, columns
             self._num_bad += int(self.findings.bad.sum())
 
     def write_columns(self, start: int, columns: Mapping[str, pa.Array]) -> None:
-        """Writes the dense columns of a block."""
         findings = self.findings
         for plan in self._plan.columns:
             # Each column is checked by itself, so that one bad column hides no other.
@@ -119,9 +114,9 @@ class NodeTask:
     """One piece of a node table.
 
     Attributes:
-        folder: has the arrays of rows of one width, which exist already.
+        folder: has the existing arrays of rows of one width.
         first_row: of the piece in these arrays.
-        ragged: gets string ids and sparse rows, in files of this piece alone.
+        ragged: receives string ids and sparse rows, in files of this piece alone.
     """
 
     piece: Piece
@@ -132,12 +127,10 @@ class NodeTask:
 
     @property
     def inputs(self) -> tuple[Rows, ...]:
-        """No arrays: the table is all that is read."""
         return ()
 
 
 def create_node_arrays(plan: NodePlan, folder: Path, num_rows: int) -> None:
-    """Creates the arrays that the tasks of a node type fill."""
     create_array(folder / BAD, (num_rows,), np.uint8)
     if plan.id_kind == "int":
         create_array(folder / IDS, (num_rows,), np.int64)
@@ -147,7 +140,6 @@ def create_node_arrays(plan: NodePlan, folder: Path, num_rows: int) -> None:
 
 
 def convert_nodes(task: NodeTask, arrays: Sequence[np.ndarray], write: Write) -> ReadResult:
-    """Reads, checks and writes the rows of one piece."""
     plan, folder = task.plan, task.folder
     reader = _PieceReader(task.piece, plan, folder, task.first_row, write)
     findings = reader.findings
@@ -187,10 +179,10 @@ def convert_nodes(task: NodeTask, arrays: Sequence[np.ndarray], write: Write) ->
 
 
 class LooksUpIds(Protocol):
-    """Finds dense ids of original ids, as `IdMap`."""
+    """Finds dense ids of original ids, like `IdMap`."""
 
     def lookup(self, ids: pa.Array) -> np.ndarray:
-        """int64 [n]; -1 if no node has the id, and for nulls."""
+        """int64 [n]; -1 for unknown ids and nulls."""
         ...
 
 
@@ -199,7 +191,7 @@ class OpensIds(Protocol):
 
     @property
     def inputs(self) -> tuple[Rows, ...]:
-        """The arrays in the folder of the ingest that the look-up needs."""
+        """The arrays in the ingest's folder that the lookup needs."""
 
     def open(self, tables: Sequence[np.ndarray]) -> LooksUpIds: ...
 
@@ -213,11 +205,9 @@ class Endpoints:
 
     @property
     def inputs(self) -> tuple[Rows, ...]:
-        """The tables."""
         return tuple(Rows(self.folder / name) for name in table_files(self.index.kind))
 
     def open(self, tables: Sequence[np.ndarray]) -> IdMap:
-        """An id map over the tables."""
         return IdMap(self.index, tables)
 
 
@@ -227,7 +217,7 @@ class EdgeTask:
 
     Attributes:
         dtype: of dense ids on disk.
-        folder: has SRC, DST and the columns of the piece, which exist already.
+        folder: has the existing arrays SRC, DST and the columns of the piece.
     """
 
     piece: Piece
@@ -239,20 +229,17 @@ class EdgeTask:
 
     @property
     def inputs(self) -> tuple[Rows, ...]:
-        """The tables that ids are looked up in."""
         tables = self.source.inputs
         return tables if self.target == self.source else (*tables, *self.target.inputs)
 
 
 def create_edge_arrays(task: EdgeTask) -> None:
-    """Creates the arrays that a task fills."""
     for name in (SRC, DST):
         create_array(task.folder / name, (task.piece.num_rows,), task.dtype)
     create_columns(task.plan.columns, task.folder, task.piece.num_rows)
 
 
 def convert_edges(task: EdgeTask, tables: Sequence[np.ndarray], write: Write) -> ReadResult:
-    """Reads, checks and writes the rows of one piece, with dense ids as endpoints."""
     plan = task.plan
     num_source_tables = len(task.source.inputs)
     source = target = task.source.open(tables[:num_source_tables])
@@ -293,7 +280,7 @@ class TrainingTask:
 
     Attributes:
         dtype: of dense ids on disk.
-        folder: has NODES and the columns, which exist already.
+        folder: has the existing arrays NODES and the columns.
         first_row: of the piece in these arrays.
     """
 
@@ -306,14 +293,12 @@ class TrainingTask:
 
     @property
     def inputs(self) -> tuple[Rows, ...]:
-        """The tables that ids are looked up in."""
         return self.ids.inputs
 
 
 def create_training_arrays(
     plan: TrainingPlan, folder: Path, num_rows: int, dtype: np.dtype
 ) -> None:
-    """Creates the arrays that the tasks of a training table fill."""
     create_array(folder / NODES, (num_rows,), dtype)
     create_columns(plan.columns, folder, num_rows)
 
@@ -321,7 +306,6 @@ def create_training_arrays(
 def convert_training_rows(
     task: TrainingTask, tables: Sequence[np.ndarray], write: Write
 ) -> ReadResult:
-    """Reads, checks and writes the rows of one piece, with dense ids of the entities."""
     plan, ids = task.plan, task.ids.open(tables)
     reader = _PieceReader(task.piece, plan, task.folder, task.first_row, write)
     for start, columns in reader.blocks():

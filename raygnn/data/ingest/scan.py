@@ -26,11 +26,11 @@ _FOOTER_THREADS = 16
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of a table, with what is needed to cut it into tasks.
+    """One file of a table.
 
     Attributes:
         row_groups: rows of each row group; a CSV file counts as one.
-        row_group_bytes: uncompressed bytes of each row group.
+        row_group_bytes: uncompressed size of each row group.
         row_start: row of the table at which the file starts.
     """
 
@@ -41,7 +41,6 @@ class Shard:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the file."""
         return sum(self.row_groups)
 
 
@@ -52,7 +51,7 @@ class ScannedTable:
     Attributes:
         name: `node_types.user` or `edge_types.user__buys__item`.
         types: Arrow type of each needed column, in plain form (no dictionaries or views).
-        fitted: by feature of which any column has a transform, that of each column.
+        fitted: transforms by column, for features with any.
     """
 
     name: str
@@ -62,7 +61,6 @@ class ScannedTable:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all shards."""
         return sum(shard.num_rows for shard in self.shards)
 
 
@@ -76,11 +74,11 @@ class _Footer:
 
 @dataclass(frozen=True)
 class TableColumns:
-    """The columns of a table that are needed.
+    """The needed columns of a table.
 
     Attributes:
-        names: of all, each once.
-        quantities: those whose numbers may become floats: not ids, labels, splits and times.
+        names: distinct names of all.
+        quantities: columns whose numbers may become floats: not ids, labels, splits and times.
     """
 
     names: Sequence[str]
@@ -90,13 +88,13 @@ class TableColumns:
 def scan_tables(
     tables: Sequence[tuple[str, Sequence[TableFile], TableColumns]], schedule: Schedule
 ) -> list[ScannedTable]:
-    """Reads footers (Parquet) or whole files (CSV) and checks the shards against each other.
+    """Reads footers (Parquet) or whole files (CSV) and compares the shards.
 
     Args:
         tables: name, files and needed columns of each table.
     Raises:
-        DataError: a column is missing, is there twice, or differs in type between shards; all such
-            problems of all tables are listed.
+        DataError: a column is missing, repeated, or differs in type between shards; problems of all
+            tables are listed.
     """
     sniffs = [
         CsvSniff(file.uri, file.name, tuple(columns.names), file.csv)
@@ -125,11 +123,6 @@ def scan_tables(
 
 
 def check_rows(table: ScannedTable) -> None:
-    """Checks that a table has rows.
-
-    Raises:
-        DataError: it has none.
-    """
     if table.num_rows == 0:
         raise DataError(
             f"{table.name}: no rows in {', '.join(shard.file.name for shard in table.shards[:5])}. "
@@ -139,7 +132,7 @@ def check_rows(table: ScannedTable) -> None:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type without what only changes its storage: dictionaries, views, 64-bit offsets."""
+    """The type without differences of storage: dictionaries, views, 64-bit offsets."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -222,7 +215,7 @@ def _join_shards(
 
 
 def _wider(a: pa.DataType, b: pa.DataType, *, may_be_float: bool) -> pa.DataType | None:
-    """The type that holds the values of both; None if there is none."""
+    """The type that can represent both; None if there is none."""
     if a == b or pa.types.is_null(b):
         return a
     if pa.types.is_null(a):
@@ -263,14 +256,7 @@ def fingerprint(
     files: Mapping[str, Sequence[TableFile]],
     format_version: int,
 ) -> str:
-    """Names the bundle of these tables under these options.
-
-    Args:
-        files: the files of each table, in their order.
-        format_version: version of the bundle's own layout.
-    Returns:
-        32 hexadecimal digits.
-    """
+    """The name of the bundle of these tables and options, 32 hexadecimal digits."""
     flat = [(table, file) for table, listed in files.items() for file in listed]
     with ThreadPoolExecutor(_THREADS) as pool:
         marks = list(pool.map(content_mark, [file for _, file in flat]))
@@ -289,7 +275,7 @@ def fingerprint(
 
 
 def _content(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as JSON, without empty keys that bundles of older versions did not have."""
+    """The manifest as JSON, without empty keys that older versions did not have."""
     content = manifest.model_dump(mode="json")
     if not content["training_tables"]:
         del content["training_tables"]
@@ -305,9 +291,9 @@ def _content(manifest: Manifest) -> dict[str, Any]:
 
 
 def content_mark(file: TableFile) -> str:
-    """A text that changes when the file's content does.
+    """A text that changes with the file's content.
 
-    The store's etag if it has one; the hash of the content for CSV and for small files; for large
+    The store's etag if it has one; the hash of the content for CSV and small files; for large
     Parquet files the hash of the footer and, on a local disk, the time of the last change.
     """
     if file.version is not None:

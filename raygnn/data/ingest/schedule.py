@@ -28,7 +28,7 @@ class Schedule(Protocol):
         """Returns the results in the order of the items. Errors of the function pass through.
 
         Args:
-            label: what the tasks do, for progress displays.
+            label: description of the tasks, for progress displays.
         """
         ...
 
@@ -48,18 +48,16 @@ def in_process(fn: Callable[[Item], Result], items: Sequence[Item], label: str) 
 
 
 class Write(Protocol):
-    """Takes rows of an array in the folder of the ingest."""
+    """Writes rows of an array in the ingest's folder."""
 
     def __call__(self, path: Path, start: int | None, values: np.ndarray) -> None:
-        """Takes values that the task no longer changes.
-
-        Args:
-            start: first of the rows; None if the values are a new array.
+        """Writes values that the task no longer changes, from row `start` on; None if they are a
+        new array.
         """
 
 
 class RowWriter:
-    """Writes rows immediately. Arrays stay mapped, since most are written several times."""
+    """Writes rows immediately. Arrays stay mapped, because most are written several times."""
 
     def __init__(self) -> None:
         self._mapped: dict[Path, np.ndarray] = {}
@@ -75,11 +73,10 @@ class RowWriter:
 
 
 class ArrayTask(Protocol):
-    """A task that names the arrays that it reads from the folder of the ingest."""
+    """A task that names the arrays that it reads from the ingest's folder."""
 
     @property
-    def inputs(self) -> Sequence[Rows]:
-        """The arrays that the task's function is called with."""
+    def inputs(self) -> Sequence[Rows]: ...
 
 
 Task = TypeVar("Task", bound=ArrayTask)
@@ -87,10 +84,10 @@ Task = TypeVar("Task", bound=ArrayTask)
 
 @dataclass(frozen=True)
 class OnAnyNode(Generic[Task, Result]):
-    """The function of tasks that can run on nodes without the folder of the ingest.
+    """The function of tasks that can run on nodes without the ingest's folder.
 
     Called with a task, it reads and writes the folder itself. A schedule may instead send the
-    inputs to another node, and write the rows that come back.
+    inputs to another node, and write the returned rows.
 
     Attributes:
         compute: returns the result of a task; receives its inputs, and passes rows to `Write`.
@@ -99,17 +96,16 @@ class OnAnyNode(Generic[Task, Result]):
     compute: Callable[[Task, Sequence[np.ndarray], Write], Result]
 
     def __call__(self, task: Task) -> Result:
-        """Runs a task on the node of the folder."""
         return self.compute(task, [rows.read() for rows in task.inputs], RowWriter())
 
 
 @dataclass(frozen=True)
 class BuildContext:
-    """How a graph is built.
+    """The way a graph is built.
 
     Attributes:
-        command: first word of the lines of progress.
-        drop: bad rows are left out instead of failing.
+        command: first word of progress lines.
+        drop: drops bad rows instead of failing.
         schedule: runs the tasks, in this process or on a cluster.
         progress: receives a line for each step, and the number of dropped rows.
     """
@@ -120,7 +116,6 @@ class BuildContext:
     progress: Callable[[str], None]
 
     def say(self, text: str) -> None:
-        """Reports a line of progress."""
         self.progress(f"{self.command}: {text}")
 
     def run(
@@ -131,11 +126,7 @@ class BuildContext:
         return [[next(done) for _ in group] for group in groups]
 
     def report(self, findings: Sequence[Finding]) -> None:
-        """Raises the problems of the tables, or reports them if bad rows are dropped.
-
-        Raises:
-            DataError: rows break rules; all of them are listed.
-        """
+        """Reports findings if bad rows are dropped, else raises a DataError with all of them."""
         if findings and not self.drop:
             raise DataError(describe(findings))
         if findings:

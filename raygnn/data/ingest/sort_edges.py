@@ -1,7 +1,7 @@
-"""The sort stage: rows of edges become a CSC, by way of buckets of destinations.
+"""The sort stage: edge rows become a CSC through buckets of destinations.
 
 Edges are counted by destination range and moved to buckets of ranges. Each bucket is ordered in
-memory, and its columns follow. The ordering runs on any node.
+memory, then its columns. The ordering runs on any node.
 """
 
 from __future__ import annotations
@@ -34,18 +34,16 @@ SRC, DST, ORDER = "src.npy", "dst.npy", "order.npy"
 
 
 def index_dtype(*num_nodes: int) -> np.dtype:
-    """Type of the dense ids of node types on disk."""
     return np.dtype(np.int32 if max(num_nodes) <= MAX_INT32_NODES else np.int64)
 
 
 @dataclass(frozen=True)
 class EdgeRows:
-    """Edges of one piece of a table, as they were read.
+    """Edges of one piece of a table, as read.
 
     Attributes:
-        folder: holds SRC, DST and the columns, in the order of the table.
-        classes: for each label of strings, the class of each code in its column; the last one is of
-            code -1.
+        folder: has SRC, DST and the columns, in the order of the table.
+        classes: for each string label, the class of each code; the last belongs to code -1.
         chosen: numbers of the rows to sort, ascending; None for all.
     """
 
@@ -54,7 +52,6 @@ class EdgeRows:
     chosen: Rows | None = None
 
     def blocks(self) -> Iterator[slice | np.ndarray]:
-        """Indexes the rows, block by block."""
         rows = None if self.chosen is None else self.chosen.read()
         num_rows = len(open_array(self.folder / SRC, "r") if rows is None else rows)
         for start in range(0, num_rows, _BLOCK_ROWS):
@@ -64,7 +61,7 @@ class EdgeRows:
 
 @dataclass(frozen=True)
 class EdgeSort:
-    """The edges of one type, or of one set of label edges, into a run of destinations.
+    """The edges of one type, or of one set of label edges, into a range of destinations.
 
     Attributes:
         num_src: of the whole graph; sources are dense ids below it.
@@ -81,7 +78,6 @@ class EdgeSort:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """First destination, and the one after the last."""
         return self.first_dst, self.first_dst + self.num_dst
 
     @property
@@ -93,17 +89,13 @@ class EdgeSort:
         return shift
 
     def ends(self, folder: Path) -> list[np.ndarray]:
-        """Sources and destinations of rows.
-
-        Writable, though nothing writes: read-only arrays would compile the kernels a second time.
-        """
         names = (DST, SRC) if self.plan.is_swapped else (SRC, DST)
         return [open_array(folder / name) for name in names]
 
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """Cuts the destinations of a sort into buckets.
+    """Divides the destinations of a sort into buckets.
 
     Attributes:
         node_starts: first destination of each bucket, and the number of destinations.
@@ -122,10 +114,8 @@ class BucketPlan:
 def move_to_buckets(
     sorts: Sequence[EdgeSort], rows: Sequence[Sequence[EdgeRows]], schedule: Schedule
 ) -> list[BucketPlan]:
-    """Moves edges to buckets of their destinations, each in the order of the rows.
-
-    Args:
-        rows: of each sort; they are read for the last time.
+    """Moves edges to buckets of their destinations, in row order. Reads `rows` of each sort for the
+    last time.
     """
     counted = [(sort, piece) for sort, pieces in zip(sorts, rows, strict=True) for piece in pieces]
     counts = iter(schedule(count_edges, counted, "counting edges"))
@@ -172,13 +162,12 @@ def order_buckets(
 
 
 def create_columns(columns: Sequence[DensePlan], folder: Path, num_rows: int) -> None:
-    """Creates the arrays of dense columns."""
     for column in columns:
         create_array(column_path(folder, column.name), (num_rows, *column.shape), column.dtype)
 
 
 def count_edges(task: tuple[EdgeSort, EdgeRows]) -> np.ndarray:
-    """Counts the edges of one piece by destination range, reverse copies included."""
+    """Counts the edges of one piece by destination range, including reverse copies."""
     sort, rows = task
     shift = sort.shift
     counts = np.zeros(((sort.num_dst - 1) >> shift) + 1, np.int64)
@@ -239,7 +228,7 @@ class ScatterTask:
     """One piece to move to the buckets of a sort.
 
     Attributes:
-        cursors: where the piece starts to write in each bucket.
+        cursors: first position of the piece in each bucket.
     """
 
     sort: EdgeSort
@@ -249,7 +238,6 @@ class ScatterTask:
 
 
 def scatter_edges(task: ScatterTask) -> None:
-    """Moves the edges of one piece to their buckets."""
     sort, rows, undirected = task.sort, task.rows, task.sort.plan.undirected
     src, dst = sort.ends(rows.folder)
     out = tuple(open_array(sort.work / name, "r+") for name in (SRC, DST))
@@ -287,9 +275,9 @@ class BucketTask:
 
     Attributes:
         edge_start: first edge of the bucket in the bucketed arrays.
-        out_start: first edge of the bucket in the CSC; None while reverse copies of earlier buckets
-            are not yet counted.
-        num_kept: edges that stay; None before the bucket is ordered.
+        out_start: first edge of the bucket in the CSC; None until reverse copies of earlier buckets
+            are counted.
+        num_kept: remaining edges; None before the bucket is ordered.
     """
 
     edge_start: int
@@ -304,7 +292,6 @@ class BucketTask:
 
     @property
     def inputs(self) -> tuple[Rows, ...]:
-        """Sources, destinations, and the times that edges are ordered by."""
         paths = [self.work / SRC, self.work / DST]
         if self.plan.by_time and any(column.role == "time" for column in self.plan.columns):
             paths.append(column_path(self.work, "time"))
@@ -339,13 +326,10 @@ def _order_dtype(num_edges: int) -> type[np.integer]:
 
 
 def order_edges(task: BucketTask, arrays: Sequence[np.ndarray], write: Write) -> int:
-    """Orders a bucket, writes its sources and the degrees of its destinations.
+    """Orders a bucket, and writes its sources and the degrees of its destinations.
 
-    Sources go to the CSC, or back into the bucket if reverse copies may drop out, since their
-    position in the CSC is not known yet.
-
-    Returns:
-        Number of edges that stay.
+    Sources go to the CSC, or back into the bucket if reverse copies may drop out and their CSC
+    position is still unknown. Returns the number of remaining edges.
     """
     src, dst, *times = arrays
     src = np.array(src)
@@ -372,7 +356,6 @@ def order_edges(task: BucketTask, arrays: Sequence[np.ndarray], write: Write) ->
 
 
 def place_edges(task: BucketTask) -> None:
-    """Moves what an ordered bucket still holds to the CSC."""
     assert task.out_start is not None
     assert task.num_kept is not None
     plan, edges = task.plan, slice(task.edge_start, task.edge_start + task.num_kept)

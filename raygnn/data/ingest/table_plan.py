@@ -1,4 +1,4 @@
-"""The schema stage: how the table of a node type, edge type or set of label edges is converted."""
+"""The schema stage: conversion of the table of a node type, edge type or set of label edges."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from raygnn.data.manifest import EdgeTable, LabelEdgeTable, NodeTable, TrainingT
 
 @dataclass(frozen=True)
 class NodePlan:
-    """How the table of one node type is converted.
+    """The conversion of a node type's table.
 
     Attributes:
         table: name for messages.
-        types: plain Arrow type of each column that is read.
+        types: plain Arrow type of each read column.
         columns: dense features, labels and times.
     """
 
@@ -46,18 +46,18 @@ class NodePlan:
 
 @dataclass(frozen=True)
 class EdgePlan:
-    """How the table of one edge type, or of one set of label edges, is converted.
+    """The conversion of the table of an edge type, or of a set of label edges.
 
-    Label edges are laid out by anchor, so their targets take the place of the sources here.
+    Label edges are stored by anchor, so their targets replace the sources here.
 
     Attributes:
         table: name for messages.
-        folder: path below the bundle's folder.
-        types: plain Arrow type of each column that is read.
-        undirected: each row stands for its reverse as well.
-        by_time: the edges of a destination are ordered by time before all else.
-        reverse: edge type that is made of the same rows, the other way round; None for none.
-        is_swapped: this is such a reverse: source and target have changed places in the rows.
+        folder: path relative to the bundle.
+        types: plain Arrow type of each read column.
+        undirected: each row also represents its reverse.
+        by_time: edges of a destination are ordered by time first.
+        reverse: edge type made from the reversed rows, if any.
+        is_swapped: this is such a reverse: source and target are swapped in the rows.
     """
 
     table: str
@@ -74,24 +74,22 @@ class EdgePlan:
 
     @property
     def name(self) -> str:
-        """A name for messages and work folders."""
         return self.folder.rpartition("/")[2]
 
     @property
     def what(self) -> str:
-        """Names the rows in messages."""
         return f"edges of type {self.name}"
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How a training table is converted.
+    """The conversion of a training table.
 
     Attributes:
         table: name for messages.
-        folder: path below the bundle's folder.
-        types: plain Arrow type of each column that is read.
-        node: column of the original ids of entities, which are of `node_type`.
+        folder: path relative to the bundle.
+        types: plain Arrow type of each read column.
+        node: column of the entities' original ids, of type `node_type`.
     """
 
     table: str
@@ -104,21 +102,14 @@ class TrainingPlan:
 
     @property
     def what(self) -> str:
-        """Names the rows in messages."""
         return f"rows of training table {self.name!r}"
 
 
 def node_columns(table: NodeTable) -> list[str]:
-    """The table columns that a node type needs."""
     return needed_columns(table.features, table.labels, table.time, [table.id, table.split])
 
 
 def plan_nodes(table: NodeTable, scanned: ScannedTable, feature_dtype: str | None) -> NodePlan:
-    """Plans a node type.
-
-    Raises:
-        DataError: a column has a type that does not fit its role, or there are no rows.
-    """
     check_rows(scanned)
     features = [
         plan_feature(scanned, name, spec, feature_dtype) for name, spec in table.features.items()
@@ -141,16 +132,10 @@ def plan_nodes(table: NodeTable, scanned: ScannedTable, feature_dtype: str | Non
 
 
 def training_columns(table: TrainingTable) -> list[str]:
-    """The table columns that a training table needs."""
     return needed_columns({}, table.labels, table.time, [table.node, table.split])
 
 
 def plan_training(name: str, table: TrainingTable, scanned: ScannedTable) -> TrainingPlan:
-    """Plans a training table.
-
-    Raises:
-        DataError: a column has a type that does not fit its role, or there are no rows.
-    """
     check_rows(scanned)
     return TrainingPlan(
         scanned.name,
@@ -164,7 +149,6 @@ def plan_training(name: str, table: TrainingTable, scanned: ScannedTable) -> Tra
 
 
 def edge_columns(table: EdgeTable | LabelEdgeTable) -> list[str]:
-    """The table columns that an edge type or a set of label edges needs."""
     features = table.features if isinstance(table, EdgeTable) else {}
     others = [table.source, table.target, table.weight, table.split]
     return needed_columns(features, table.labels, table.time, others)
@@ -177,13 +161,7 @@ def plan_edges(
     reverse: EdgeType | None,
     feature_dtype: str | None,
 ) -> EdgePlan:
-    """Plans an edge type.
-
-    Args:
-        reverse: edge type to make of the same rows, the other way round.
-    Raises:
-        DataError: a column has a type that does not fit its role.
-    """
+    """Plans an edge type. `reverse`: edge type to make from the reversed rows."""
     columns = [
         plan
         for name, spec in table.features.items()
@@ -203,11 +181,6 @@ def plan_edges(
 
 
 def plan_label_edges(table: LabelEdgeTable, scanned: ScannedTable) -> EdgePlan:
-    """Plans a set of label edges.
-
-    Raises:
-        DataError: a column has a type that does not fit its role.
-    """
     anchor, relation, target = table.type
     return EdgePlan(
         scanned.name,
@@ -222,11 +195,7 @@ def plan_label_edges(table: LabelEdgeTable, scanned: ScannedTable) -> EdgePlan:
 
 
 def plan_reverse(plan: EdgePlan) -> EdgePlan:
-    """The plan of the edge type that is made of the rows of another one.
-
-    Raises:
-        ValueError: the plan asks for no reverse.
-    """
+    """The plan of the edge type made from another one's rows, if `plan` has a reverse."""
     if plan.reverse is None:
         raise ValueError(f"{plan.table} has no reverse")
     return replace(
@@ -241,7 +210,6 @@ def plan_reverse(plan: EdgePlan) -> EdgePlan:
 
 
 def edge_folder(edge_type: EdgeType) -> str:
-    """The folder of an edge type, below the bundle's."""
     return f"edges/{edge_type_name(edge_type)}"
 
 

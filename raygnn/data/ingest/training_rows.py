@@ -1,4 +1,4 @@
-"""Training tables: dense ids of entities, times, labels and splits, in the order of the rows."""
+"""Training tables: dense ids of entities, times, labels and splits, in row order."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def build_training_tables(
     """Writes every training table of a bundle.
 
     Args:
-        tables: by the name that the plan has.
+        tables: by name in the plan.
         nodes: the finished node types.
-        work: folder for files of the ingest alone.
+        work: folder for temporary files of the ingest.
     Raises:
-        DataError: rows break rules (all of them are listed), or none would be left.
+        DataError: rows break rules (all are listed), or none would remain.
     """
     if not plans:
         return ()
@@ -77,11 +77,7 @@ def _kept_rows(tasks: Sequence[TrainingTask]) -> Iterator[np.ndarray]:
 def describe_training_table(
     plan: TrainingPlan, num_rows: int, results: Sequence[ReadResult], folders: Sequence[Path]
 ) -> TrainingTableRecord:
-    """The record of a finished training table.
-
-    Args:
-        folders: of the bundle, or of each part.
-    """
+    """The record of a finished training table. `folders`: of the bundle, or of each part."""
     stored = [folder / plan.folder for folder in folders]
     columns = describe_columns(plan.table, plan.columns, num_rows, results, stored)
     return TrainingTableRecord(plan.name, plan.node_type, num_rows, columns)
@@ -93,6 +89,5 @@ def gather_training_rows(
     folder: Path,
     classes: Sequence[Mapping[str, np.ndarray]] | None = None,
 ) -> None:
-    """Writes rows one after another into a new folder, with the classes of `gather_nodes`."""
     gather_rows(sources, NODES, folder)
     gather_columns(plan.columns, sources, folder, classes)

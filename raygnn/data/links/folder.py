@@ -32,10 +32,10 @@ _MESSAGE_BITS = np.uint8(link_kernels.STAGE_MASK | link_kernels.HELD)
 
 
 def link_folder(bundle: Bundle, link: LinkSplit) -> Path:
-    """The folder of a link split, built by one process of the node when it is first asked for.
+    """The folder of a link split, built by one process of the node on demand.
 
     Raises:
-        DataError: the links cannot be split so, or the bundle's folder cannot be written.
+        DataError: the links cannot be split this way, or the bundle's folder is not writable.
     """
     return build_once(
         bundle.path / "links" / link.fingerprint,
@@ -45,12 +45,12 @@ def link_folder(bundle: Bundle, link: LinkSplit) -> Path:
 
 
 def message_codes(bundle: Bundle, link: LinkSplit, edge_type: EdgeType) -> np.ndarray:
-    """Codes of the edges of a type by CSC position; see `link_kernels`."""
+    """Codes of the edges of a type by CSC position; see `raygnn.data.links.kernels`."""
     return open_array(_codes_path(link_folder(bundle, link), edge_type))
 
 
 def message_types(bundle: Bundle, link: LinkSplit) -> list[EdgeType]:
-    """The edge types whose messages a link split restricts: the type itself, and its reverse."""
+    """Edge types whose messages a link split restricts: the type itself, and its reverse."""
     if link.edge_type not in bundle.edge_types:
         return []
     reverse = bundle.reverse_of(link.edge_type)
@@ -58,14 +58,13 @@ def message_types(bundle: Bundle, link: LinkSplit) -> list[EdgeType]:
 
 
 def rows_of(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Anchors, row bounds, targets and times of supervision edges, mapped."""
     anchors, indptr, targets = (open_array(folder / name) for name in (_ANCHORS, _INDPTR, _TARGETS))
     times = folder / _TIMES
     return anchors, indptr, targets, open_array(times) if times.exists() else None
 
 
 def labelled_positions(folder: Path, split: str) -> np.ndarray:
-    """int64, positions in the table of the labelled edges of a split, ascending, mapped."""
+    """int64, ascending table positions of the labelled edges of a split, mapped."""
     return open_array(_positions_path(folder, split))
 
 
@@ -110,7 +109,7 @@ def _followers(
     edge_type: EdgeType,
     work: Path,
 ) -> np.ndarray:
-    """Codes of message edges that stand for the links of the table, or for their reverses."""
+    """Codes of message edges that repeat the links of the table, or their reverses."""
     csc = bundle.csc(edge_type)
     if not link.labels:
         csr = bundle.csr(link.edge_type)

@@ -1,8 +1,8 @@
 """Compiled loops over links: split codes of pairs, supervision edges, filtered adjacencies.
 
-A code is one byte per edge. Bits 0 and 1 say when the edge may carry messages: 0 always, 1 from
-training on, 2 once validation is over, 3 never. Bits 2 and 3 are the split in which it is a
-supervision edge, 0 for none. HELD marks training edges that are for supervision only.
+A code is one byte per edge. Bits 0 and 1 are when the edge may carry messages: 0 always, 1 from
+training on, 2 after validation, 3 never. Bits 2 and 3 are the split of a supervision edge, 0 for
+none. HELD marks training edges that are only for supervision.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ def hash_splits(
     bounds: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Split of each edge by the hash of its unordered pair.
-
-    Args:
-        bounds: where train, val and test end on [0, 1).
+    """Split of each edge by the hash of its unordered pair. `bounds`: ends of train, val and test
+    on [0, 1).
     """
     for row in range(len(indptr) - 1):
         for i in range(indptr[row], indptr[row + 1]):
@@ -62,7 +60,7 @@ def hold_share(
     share: float,
     codes: np.ndarray,
 ) -> None:
-    """Marks a share of the pairs of training HELD, and no others supervision of training."""
+    """Marks a share of the training pairs HELD, and removes supervision from the others."""
     for row in range(len(indptr) - 1):
         for i in range(indptr[row], indptr[row + 1]):
             if codes[i] & STAGE_MASK != 1:
@@ -74,7 +72,7 @@ def hold_share(
 
 @njit(nogil=True, cache=True)
 def sort_rows(indptr: np.ndarray, indices: np.ndarray, order: np.ndarray) -> None:
-    """Positions of the edges with each row sorted by column, equal ones in their order."""
+    """Positions of the edges with each row sorted by column, stably."""
     for row in range(len(indptr) - 1):
         start, stop = indptr[row], indptr[row + 1]
         for i in range(start, stop):
@@ -114,10 +112,10 @@ def resolve_pairs(
     """Codes from splits that may differ between the edges of one pair; rows are sorted.
 
     Args:
-        is_symmetric: rows and columns are nodes of one type: a pair has edges both ways.
+        is_symmetric: rows and columns have one node type: a pair has edges both ways.
         earliest: an edge is supervision if its split is the earliest of its pair, and carries
-            messages by its own split. Else an edge of training is no supervision where its pair is
-            held out, and all edges of a pair carry messages by the latest split of them.
+            messages by its own split. Otherwise, a training edge is not supervision if its pair is
+            held out, and all edges of a pair carry messages by their latest split.
     """
     for row in range(len(indptr) - 1):
         for i in range(indptr[row], indptr[row + 1]):
@@ -143,7 +141,7 @@ def look_up_codes(
 ) -> None:
     """Message codes of edges from those of the same pairs in a table with sorted rows.
 
-    Of several, the latest counts; a pair that the table does not have may always carry messages.
+    The latest of several counts; a pair missing in the table may always carry messages.
 
     Args:
         table: its row bounds, columns and codes.
@@ -190,7 +188,7 @@ def keep_messages(
     out_indices: np.ndarray,
     out_positions: np.ndarray,
 ) -> None:
-    """The edges that `count_messages` counted, and where they stand in `positions`' order."""
+    """The edges counted by `count_messages`, and their positions in the order of `positions`."""
     write = 0
     for i in range(len(indices)):
         if (codes[i] & STAGE_MASK) <= last_stage and (held_too or not codes[i] & HELD):
@@ -213,7 +211,7 @@ def distinct_in_rows(
 
     Args:
         times: of the edges, or empty.
-        out_columns: gets the columns; empty, so that pairs are only counted.
+        out_columns: receives the columns; empty to only count pairs.
     """
     indptr, columns = table
     write = 0
@@ -245,10 +243,10 @@ def mark_known(
     order: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """`out[i, order[j]] = True` where (rows[i], sorted_wanted[j]) is in a table.
+    """`out[i, order[j]] = True` if (rows[i], sorted_wanted[j]) is in a table.
 
-    The last bits of a column say where it may be among those wanted: most columns of a row are not
-    wanted, and few need a search.
+    The last bits of a column index its possible position among those wanted: most columns of a row
+    are not wanted, and few need a search.
     """
     num_wanted = len(sorted_wanted)
     size = 64
@@ -285,10 +283,8 @@ def merge_rows(
     out_indptr: np.ndarray,
     out_columns: np.ndarray,
 ) -> None:
-    """The distinct pairs of two tables with sorted rows.
-
-    Args:
-        out_columns: empty, so that pairs are only counted into out_indptr.
+    """The distinct pairs of two tables with sorted rows. An empty `out_columns` only counts into
+    out_indptr.
     """
     write = 0
     for row in range(len(indptr) - 1):

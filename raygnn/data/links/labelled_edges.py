@@ -1,4 +1,4 @@
-"""Edges with labels: which are of which split, and the ends of each."""
+"""Edges with labels: their splits and ends."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from raygnn.errors import DataError
 
 @dataclass(frozen=True)
 class SeedEdges:
-    """Edges of one type, known by position: message edges by `e_id`, label edges in their order.
+    """Edges of one type, identified by position: message edges by `e_id`, label edges in their
+    order.
 
     Attributes:
-        indptr: int64 [num_rows + 1], where the edges of each row begin: a row is a target of
-            message edges, a source of label edges. Null of pairs, which are not in the graph.
+        indptr: int64 [num_rows + 1], start of each row's edges: a row is a target of message edges,
+            a source of label edges. Null for pairs that are not in the graph.
         others: [num_edges], dense ids of the other end.
-        rows: int64 [num_edges], dense ids of the rows, where `indptr` is null.
+        rows: int64 [num_edges], dense ids of the rows, if `indptr` is null.
         times: int64 or float64 [num_edges], or null.
     """
 
@@ -35,11 +36,7 @@ class SeedEdges:
 
     @classmethod
     def of_bundle(cls, bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> SeedEdges:
-        """All edges of a type, or its positive label edges.
-
-        Raises:
-            DataError: the graph has no such edges.
-        """
+        """All edges of a type, or its positive label edges. Raises a DataError without any."""
         link = LinkSplit(edge_type, labels=label_edges)
         table = label_table(bundle, link) if label_edges else message_table(bundle, edge_type)
         given = (table.indptr, table.indices)
@@ -47,7 +44,7 @@ class SeedEdges:
 
     @classmethod
     def of_pairs(cls, edge_type: EdgeType, sources: np.ndarray, targets: np.ndarray) -> SeedEdges:
-        """Pairs of nodes, int64 dense ids; the graph need not have such edges."""
+        """Pairs of int64 dense ids, which need not be edges of the graph."""
         return cls(edge_type, None, targets, rows=sources)
 
     @property
@@ -65,12 +62,6 @@ class SeedEdges:
 
 
 def split_labelled_edges(bundle: Bundle, link: LinkSplit) -> Splits:
-    """Positions of the labelled edges of each split, ascending.
-
-    The first call on a node splits all edges and keeps the result in the bundle's folder.
-    Raises:
-        DataError: the edges cannot be split so, or none falls into a split that the rule makes.
-    """
     folder = link_folder(bundle, link)
     found = {name: labelled_positions(folder, name) for name in SPLIT_NAMES}
     wanted = is_wanted(link.rule)

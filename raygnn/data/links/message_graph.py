@@ -32,7 +32,7 @@ class Messages:
 
     @property
     def name(self) -> str:
-        """Tells them from others of the same graph."""
+        """Distinguishes them from other messages of the same graph."""
         names = (link.fingerprint for link in self.links)
         return ".".join([*names, self.split, "inductive" if self.inductive else ""])
 
@@ -40,18 +40,16 @@ class Messages:
 def message_graph(
     bundle: Bundle, links: Sequence[LinkSplit], split: Split, inductive: bool = False
 ) -> Bundle:
-    """The graph that messages flow along in a split, in the form of a bundle.
+    """The graph that carries messages in a split, as a bundle.
 
-    In training these are the edges of training (less the share that is for supervision only); in
-    validation all edges of training; in test those of validation too, or, `inductive`, only those
-    of training. The reverse of an edge follows it, in its own type or in the reverse type. Edge
-    types that no link split is about, and edges of no split, are always there.
-
-    The filtered arrays are made once on a node, when they are first asked for, and mapped.
+    Training has the training edges (without those only for supervision), validation all training
+    edges, and test also those of validation or, if `inductive`, only those of training. The reverse
+    of an edge follows it, in its own type or in the reverse type. Edge types without a link split,
+    and edges of no split, are always included. The filtered arrays are made once per node, on
+    demand, and mapped.
 
     Args:
-        links: how links are split. An edge that several splits are about carries messages where
-            it does by each of them.
+        links: link splits. An edge in several splits carries messages if all of them allow it.
     Raises:
         DataError: a link split cannot be made.
     """
@@ -61,7 +59,7 @@ def message_graph(
 
 
 class MessageGraph(Bundle):
-    """See `message_graph`. Columns keep all edges; `e_id` says which of them are here."""
+    """The graph of `message_graph`. Columns keep all edges; `e_id` gives the included ones."""
 
     def __init__(self, bundle: Bundle, messages: Messages) -> None:
         super().__init__(bundle.path, bundle._record)
@@ -78,30 +76,24 @@ class MessageGraph(Bundle):
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the complete graph and of the selected edges."""
         return f"{self._whole.fingerprint}.{self._messages.name}"
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
-        """Rows of all edges, as `Bundle.column`."""
         return self._whole.column(type_, name)
 
     def codes(self, link: LinkSplit, edge_type: EdgeType) -> np.ndarray:
-        """Codes of all edges of a type by CSC position; see `link_kernels`."""
         return message_codes(self._whole, link, edge_type)
 
     def num_edges(self, edge_type: EdgeType) -> int:
-        """Number of edges that carry messages."""
         return int(self.csc(edge_type).indptr[-1])
 
     def csc(self, edge_type: EdgeType) -> Csc:
-        """In-neighbors, with the edges' positions in the CSC of the whole type as `e_id`."""
         csc = self._whole.csc(edge_type)
         if edge_type not in self._links_of:
             return csc
         return Csc(*self._filtered(edge_type, "in", csc.indptr, csc.indices, None))
 
     def csr(self, edge_type: EdgeType) -> Csr:
-        """Out-neighbors, with the edges' positions in the CSC of the whole type as `e_id`."""
         csr = self._whole.csr(edge_type)
         if edge_type not in self._links_of:
             return csr

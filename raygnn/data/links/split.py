@@ -33,15 +33,15 @@ class LinkSplit:
 
     Attributes:
         edge_type: (anchor type, relation, target type).
-        labels: the links are the positive label edges of the type; else its message edges.
-        rule: null takes the split column. `hash` draws each unordered pair of original ids, so that
-            an edge, its reverse and parallel edges fall together; `temporal` goes by the time
-            column of the edges.
-        seed: of the rule, where it sets none, and of the disjoint share.
-        disjoint_train_ratio: this share of the pairs of training is for supervision only, and the
-            rest for messages only; 0 makes every edge of training both.
-        label: a label column: each edge that has a value there is supervision by its own split,
-            parallel edges and reverses too, and no other edge is. Null makes a link of each pair.
+        labels: links are the positive label edges of the type instead of its message edges.
+        rule: null uses the split column. `hash` draws each unordered pair of original ids, so that
+            an edge, its reverse and parallel edges stay together; `temporal` uses the time column
+            of the edges.
+        seed: default seed of the rule, and of the disjoint share.
+        disjoint_train_ratio: share of the training pairs only for supervision, while the others are
+            only for messages; 0 makes every training edge both.
+        label: a label column: each edge with a value is supervision by its own split, including
+            parallel edges and reverses, and no other edge is. Null makes a link of each pair.
     """
 
     edge_type: EdgeType
@@ -53,7 +53,7 @@ class LinkSplit:
 
     @property
     def fingerprint(self) -> str:
-        """Names what follows from the split in a bundle."""
+        """Identifies results of the split in a bundle."""
         content = [
             _VERSION,
             self.edge_type,
@@ -73,7 +73,7 @@ class LinkTable:
     Attributes:
         split: declared split of each edge, or null.
         time: of each edge, or null.
-        is_sorted: the edges of a row are in the order of their columns.
+        is_sorted: edges of a row are in the order of their columns.
     """
 
     row_type: str
@@ -87,7 +87,6 @@ class LinkTable:
 
 
 def find_label_edges(bundle: Bundle, edge_type: EdgeType, sign: str) -> LabelEdges | None:
-    """The label edges of a type and sign, or null."""
     for labels in bundle.label_edges:
         if (labels.edge_type, labels.sign) == (edge_type, sign):
             return labels
@@ -95,11 +94,7 @@ def find_label_edges(bundle: Bundle, edge_type: EdgeType, sign: str) -> LabelEdg
 
 
 def label_table(bundle: Bundle, link: LinkSplit) -> LinkTable:
-    """The positive label edges, by anchor.
-
-    Raises:
-        DataError: the graph has none of the type.
-    """
+    """The positive label edges, by anchor. Raises a DataError if there are none of the type."""
     labels = find_label_edges(bundle, link.edge_type, "positive")
     if labels is None:
         have = [edge_type_name(e.edge_type) for e in bundle.label_edges if e.sign == "positive"]
@@ -128,11 +123,7 @@ def table_of(labels: LabelEdges) -> LinkTable:
 
 
 def message_table(bundle: Bundle, edge_type: EdgeType) -> LinkTable:
-    """The edges of a type, by destination.
-
-    Raises:
-        DataError: the graph has no such edge type.
-    """
+    """The edges of a type, by destination. Raises a DataError if there is no such type."""
     csc = bundle.csc(edge_type)
     columns = bundle.columns(edge_type)
     split, time = (
@@ -146,14 +137,12 @@ def message_table(bundle: Bundle, edge_type: EdgeType) -> LinkTable:
 
 
 def split_links(bundle: Bundle, link: LinkSplit, table: LinkTable, folder: Path) -> np.ndarray:
-    """The code of every link of the table, as `link_kernels` describes it.
+    """The code of every link of the table, uint8 [num_edges], as in `raygnn.data.links.kernels`.
 
     Args:
-        folder: for arrays that only this needs.
-    Returns:
-        uint8 [num_edges], in the order of the table.
+        folder: for temporary arrays.
     Raises:
-        DataError: the table has no column that the rule needs.
+        DataError: the table lacks a column that the rule needs.
     """
     codes = np.zeros(len(table.indices), np.uint8)
     if link.label is not None:
@@ -205,12 +194,13 @@ def _splits_of_labelled(bundle: Bundle, link: LinkSplit, table: LinkTable) -> np
 def own_splits(
     bundle: Bundle, link: LinkSplit, table: LinkTable, counted: np.ndarray | None = None
 ) -> np.ndarray:
-    """The split of every edge by its own column, time or pair, whatever others of its pair have.
+    """The split of every edge by its own column, time or pair, independently of its pair's other
+    edges.
 
     Args:
-        counted: bool mask of the edges that quantiles of times are of; null means all.
+        counted: bool mask of the edges whose time quantiles are used; null means all.
     Raises:
-        DataError: the table has no column that the rule needs.
+        DataError: the table lacks a column that the rule needs.
     """
     name = edge_type_name(link.edge_type)
     where = "label_edges" if link.labels else "edge_types"
@@ -237,7 +227,6 @@ def own_splits(
 
 
 def time_unit_of(bundle: Bundle, link: LinkSplit) -> str | None:
-    """The unit of the times of an edge type's edges, or of its label edges."""
     if not link.labels:
         return bundle.columns(link.edge_type)["time"].unit
     edges = find_label_edges(bundle, link.edge_type, "positive")
@@ -245,7 +234,6 @@ def time_unit_of(bundle: Bundle, link: LinkSplit) -> str | None:
 
 
 def hash_links(bundle: Bundle, link: LinkSplit, table: LinkTable, out: np.ndarray) -> None:
-    """Splits by the hash of (seed, unordered pair of original ids)."""
     assert link.rule is not None
     assert link.rule.type == "hash"
     seed = link.seed if link.rule.seed is None else link.rule.seed
@@ -255,14 +243,13 @@ def hash_links(bundle: Bundle, link: LinkSplit, table: LinkTable, out: np.ndarra
 
 
 def hold_disjoint(bundle: Bundle, link: LinkSplit, table: LinkTable, codes: np.ndarray) -> None:
-    """Marks the share of training that is for supervision only."""
     rows, columns = _pair_hashes(bundle, table, link.seed)
     ratio = link.disjoint_train_ratio
     link_kernels.hold_share(table.indptr, table.indices, rows, columns, ratio, codes)
 
 
 def column_order(table: LinkTable, path: Path) -> np.ndarray | None:
-    """Positions of the edges with each row sorted by column; null where they are so already."""
+    """Positions of the edges with each row sorted by column; null if already sorted."""
     if table.is_sorted:
         return None
     create_array(path, (len(table.indices),), np.int64)
@@ -279,7 +266,7 @@ def _pair_hashes(bundle: Bundle, table: LinkTable, seed: int) -> tuple[np.ndarra
 
 
 def node_hashes(ids: pa.Array, node_type: str, seed: int) -> np.ndarray:
-    """uint64 hashes of (seed, node type, original id); user 5 and item 5 are not alike."""
+    """uint64 hashes of (seed, node type, original id); user 5 and item 5 differ."""
     key = int(hash_ids(pa.array([node_type]), 0)[0])
     return splitmix64_array(hash_ids(ids, seed), key)
 
@@ -290,13 +277,12 @@ def pair_split(
     fractions: Sequence[float],
     seed: int,
 ) -> np.ndarray:
-    """Splits by the hash of (seed, unordered pair of ids), as `data.splits` of type hash does.
+    """Splits by the hash of (seed, unordered pair of ids), as `data.splits` of type hash. uint8
+    codes.
 
     Args:
         source, target: node type and original ids of an end of each edge.
         fractions: shares of train, val and test.
-    Returns:
-        uint8 codes [num_edges].
     Raises:
         DataError: the fractions are not shares.
     """

@@ -1,4 +1,4 @@
-"""Links to learn from: supervision edges of each split, and all that is known to be linked."""
+"""Supervision edges of each split, and all known links."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ _Rows = tuple[np.ndarray, np.ndarray]  # row bounds, and the columns of each row
 class SupervisionEdges:
     """Links in the loss of one split, by anchor: row i of `indptr` spans the targets of anchor i.
 
-    A pair is there once, however many parallel edges it has. The arrays are memory-mapped.
+    A pair appears once, however many parallel edges it has. The arrays are memory-mapped.
 
     Attributes:
-        edge_type: the message edge type whose edges these links are, to be kept out of messages
-            with its reverse; null where the links carry no messages.
-        anchors: int64 [num_anchors], dense ids, ascending; each has a target. Of several relations,
-            so by relation: an anchor is there once for each relation that it has links of.
+        edge_type: message edge type of these links, to exclude them from messages with its reverse;
+            null if the links carry no messages.
+        anchors: int64 [num_anchors], ascending dense ids; each has a target. With several
+            relations, ordered by relation: an anchor appears once per relation.
         indptr: int64 [num_anchors + 1].
         targets: int64 [num_links], dense ids, ascending within a row.
         times: int64 or float64 [num_links], the earliest of each pair, or null.
-        hard_negatives: pairs known not to be linked, with a row for each of the same anchors, some
-            of them empty; null where the graph declares none.
-        relations: int64 [num_anchors], which of several relations the links of an anchor are of;
-            null where there is one.
-        edge_types: of several relations, `edge_type` of each.
+        hard_negatives: pairs known not to be linked, with a possibly empty row for each of the same
+            anchors; null if the graph declares none.
+        relations: int64 [num_anchors], relation of an anchor's links; null with one relation.
+        edge_types: `edge_type` of each of several relations.
     """
 
     anchor_type: str
@@ -61,7 +60,7 @@ class SupervisionEdges:
         return self.edge_types or (self.edge_type,)
 
     def row_of(self, links: np.ndarray) -> np.ndarray:
-        """int64, the rows of the anchors of links at these positions."""
+        """int64, rows of the anchors of links at these positions."""
         return np.searchsorted(self.indptr, links, side="right") - 1
 
     @property
@@ -70,7 +69,6 @@ class SupervisionEdges:
 
     @property
     def num_links(self) -> int:
-        """Number of (anchor, target) pairs."""
         return len(self.targets)
 
 
@@ -80,20 +78,15 @@ class KnownPositives:
 
     Attributes:
         indptr: int64 [num_anchor_nodes + 1].
-        targets: int32 or int64, dense ids, ascending within a row, parallel edges repeated.
+        targets: int32 or int64, dense ids, ascending within a row, with parallel edges repeated.
     """
 
     indptr: np.ndarray
     targets: np.ndarray
 
     def mask(self, anchors: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Whether each anchor is linked to each target.
-
-        Args:
-            anchors: int64 [num_anchors], dense ids.
-            targets: int64 [num_targets], dense ids, may repeat.
-        Returns:
-            bool [num_anchors, num_targets].
+        """Whether each int64 anchor is linked to each int64 target (may repeat): bool [num_anchors,
+        num_targets].
         """
         found = np.zeros((len(anchors), len(targets)), bool)
         wanted = _ids(targets)
@@ -109,7 +102,7 @@ class KnownLinks:
     """Known links of one relation or of several.
 
     Attributes:
-        is_one_type: anchors and targets are nodes of one type, and none is asked to link to itself.
+        is_one_type: anchors and targets have one node type, and none may link to itself.
     """
 
     parts: tuple[KnownPositives, ...]
@@ -118,12 +111,8 @@ class KnownLinks:
     def mask(
         self, anchors: np.ndarray, targets: np.ndarray, relations: np.ndarray | None = None
     ) -> np.ndarray:
-        """Whether each anchor is linked to each target, or is the target.
-
-        See `KnownPositives.mask`.
-
-        Args:
-            relations: int64 [num_anchors]; null where there is one.
+        """Whether each anchor is linked to each target, or is the target; see
+        `KnownPositives.mask`.
         """
         if relations is None:
             found = self.parts[0].mask(anchors, targets)
@@ -139,11 +128,7 @@ class KnownLinks:
     def rows(
         self, anchors: np.ndarray, relations: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The known targets of some anchors.
-
-        Returns:
-            int64 [num_anchors + 1], where each anchor's targets begin, and int64 dense ids.
-        """
+        """Known targets of some anchors: int64 [num_anchors + 1] starts, and int64 dense ids."""
         relations = np.zeros(len(anchors), np.int64) if relations is None else relations
         found = []
         for relation, anchor in zip(relations.tolist(), anchors.tolist(), strict=True):
@@ -154,14 +139,14 @@ class KnownLinks:
 
 
 def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, SupervisionEdges]:
-    """Supervision edges of train, val and test; those of a split that nothing is in are empty.
+    """Supervision edges of train, val and test, possibly empty.
 
-    The first call on a node splits all edges and keeps the result in the bundle's folder.
+    The first call on a node splits all edges and stores the result in the bundle's folder.
 
     Args:
-        links: of each relation, all between the same two node types and split by one rule.
+        links: of each relation, all between the same node types and split by one rule.
     Raises:
-        DataError: the links cannot be split so, or no link falls into a split that the rule makes.
+        DataError: the links cannot be split this way, or a split that the rule makes is empty.
     """
     folders = [link_folder(bundle, link) for link in links]
     found = {
@@ -185,11 +170,11 @@ def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, Supervision
 def known_positives(
     bundle: Bundle, link: LinkSplit, *, in_training: bool = False, both_ways: bool = False
 ) -> KnownPositives:
-    """All links of a type: label edges and message edges of the type.
+    """All links of a type: its label edges and message edges.
 
     Args:
-        in_training: only those that training sees, in the loss or as messages; else of all splits.
-        both_ways: anchors and targets are of one type, and the reverse of a link is known too.
+        in_training: only links that training sees, in the loss or as messages.
+        both_ways: anchors and targets have one type, and the reverse of a link is also known.
     Raises:
         DataError: the graph has no such links.
     """
@@ -223,10 +208,10 @@ def known_positives(
 def known_positives_as_of(
     bundle: Bundle, link: LinkSplit, anchors: np.ndarray, as_of: AsOf
 ) -> KnownPositives:
-    """The links of some anchors that are not later than a moment; those without times are too.
+    """The links of some anchors up to a moment, including links without times.
 
     Args:
-        anchors: int64, dense ids, each once; other nodes have no targets in what is returned.
+        anchors: int64, distinct dense ids; other nodes have no targets in the result.
     Raises:
         DataError: the graph has no such links.
     """

@@ -1,4 +1,4 @@
-"""From graph tables to a partitioned graph, without a process that holds the whole graph."""
+"""Graph tables to a partitioned graph, without a process that has the whole graph."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ class Partitioning:
     """Options of partitioning.
 
     Attributes:
-        num_parts: of each node type; a part may have no nodes of a small type.
-        method: `hash` gives a node the part of the hash of its original id, `range` cuts each node
-            table into runs of rows, `ldg` and `metis` put nodes where their neighbors are.
+        num_parts: for each node type; a part may have no nodes of a small type.
+        method: `hash` assigns nodes by the hash of their original id, `range` divides each node
+            table into ranges of rows, `ldg` and `metis` assign nodes to the parts of their
+            neighbors.
     """
 
     num_parts: int
@@ -83,18 +84,18 @@ def partition(
 ) -> PartitionRecord:
     """Writes the parts of a graph, each node with the edges into it, and partition.json last.
 
-    Steps leave their results in `out/work`. An interrupted partition of the same tables resumes
-    with the tasks that are not whole. A finished one is checked and left as it is.
+    Steps store their results in `out/work`. An interrupted partition of the same tables resumes
+    with incomplete tasks. A finished one is checked and not changed.
 
     Args:
         manifest_uri: the graph's folder or its graph.yaml; a local path or any fsspec URI.
         out: a local path or any fsspec URI. Parts for a bucket are made in the cache folder, and
-            sent when all are whole.
-        schedule: runs the tasks, given the folder in which they write.
-        progress: receives a line for each step, and what was dropped.
-        min_scheduled_bytes: tables of fewer bytes than that are read in this process.
+            sent when all are complete.
+        schedule: runs the tasks, given the folder that they write.
+        progress: receives a line for each step, and the number of dropped rows.
+        min_scheduled_bytes: smaller tables are read in this process.
     Raises:
-        DataError: the manifest or the tables break a rule, or `out` cannot be written into.
+        DataError: the manifest or the tables break a rule, or `out` is not writable.
     """
     options = options or IngestOptions()
     _check(partitioning)
@@ -155,10 +156,10 @@ def _finished(place: str, name: str, progress: Callable[[str], None]) -> Partiti
 
 @dataclass(frozen=True)
 class _Read:
-    """A node type whose pieces have been read, or a table of edges.
+    """A node type, or a table of edges, whose pieces have been read.
 
     Attributes:
-        pieces: each piece, and its rows: of nodes by bucket, of edges by the part of the target.
+        pieces: each piece, and its rows: nodes by bucket, edges by the target's part.
     """
 
     pieces: Sequence[tuple[Piece, GroupedRows]]
@@ -168,7 +169,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """A node type whose dense ids are known.
+    """A node type with known dense ids.
 
     Attributes:
         by_part: rows of each piece.
@@ -276,11 +277,7 @@ class _Build:
     def _number(
         self, read: Mapping[str, _Read], assigned: tuple[Path, Mapping[str, _Nodes]] | None
     ) -> dict[str, _Nodes]:
-        """Gives nodes their parts and dense ids.
-
-        Args:
-            assigned: see `_assigned`; None if parts follow from the ids or the rows.
-        """
+        """Assigns parts and dense ids. `assigned`: None if parts follow from ids or rows."""
         placed = {name: self._place(name, found, assigned) for name, found in read.items()}
         num_nodes = sum(piece.starts[-1] for found in placed.values() for piece in found)
         if num_nodes < self.how.num_parts:
@@ -349,7 +346,6 @@ class _Build:
     def _ends(
         self, plan: EdgePlan, nodes: Mapping[str, _Nodes]
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """First dense ids of the parts, of the sources and of the targets."""
         return nodes[plan.edge_type[0]].first_ids, nodes[plan.edge_type[2]].first_ids
 
     def _read_edges(self, plan: EdgePlan, nodes: Mapping[str, _Nodes]) -> _Read:
@@ -476,7 +472,7 @@ class _Build:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Links the arrays of a task into a part: no byte is copied."""
+    """Links the arrays of a task into a part, without a copy."""
     for path in sorted(source.rglob("*.npy")):
         link = target / path.relative_to(source)
         link.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Parts by neighbors. Linear deterministic greedy puts a node where most of its neighbors are.
+"""Parts by neighbors. Linear deterministic greedy assigns a node to the part of most neighbors.
 
-METIS gives it better parts to start from, for graphs that fit into memory many times over.
+METIS gives better initial parts for graphs that fit into memory many times over.
 
 Sources: Stanton and Kliot, Streaming Graph Partitioning for Large Distributed Graphs, KDD 2012;
 more passes over the same stream: Nishimura and Ugander, Restreaming Graph Partitioning, KDD 2013;
@@ -37,11 +37,7 @@ _BYTES_PER_NODE = 100
 
 
 def check_metis() -> None:
-    """Checks that METIS is installed.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """Raises a ConfigError if METIS is not installed."""
     try:
         import pymetis  # noqa: F401
     except ImportError as error:
@@ -54,14 +50,12 @@ def check_metis() -> None:
 
 
 def _metis_parts(indptr: np.ndarray, neighbors: np.ndarray, num_parts: int) -> np.ndarray:
-    """The part of each node, so that few edges are cut and parts have as many nodes.
+    """Balanced parts with few cut edges, int32 [num_nodes].
 
     Args:
-        indptr: int64 [num_nodes + 1], where the neighbors of each node begin.
-        neighbors: [2 num_edges], both ends of each edge; several edges of a pair count as many.
+        indptr: int64 [num_nodes + 1], start of each node's neighbors.
+        neighbors: [2 num_edges], both ends of each edge; parallel edges count separately.
         num_parts: at least 1.
-    Returns:
-        int32 [num_nodes].
     Raises:
         ResourceError: METIS would need more memory than this machine has.
     """
@@ -90,7 +84,7 @@ def _metis_parts(indptr: np.ndarray, neighbors: np.ndarray, num_parts: int) -> n
 
 
 def parts_path(folder: Path, node_type: str) -> Path:
-    """int32 [num_nodes], the part of each node, in a folder that `assign_parts` has filled."""
+    """File of int32 [num_nodes], the part of each node, in the folder of `assign_parts`."""
     return folder / f"{node_type}.npy"
 
 
@@ -102,12 +96,12 @@ def assign_parts(
     num_parts: int,
     by_metis: bool,
 ) -> dict[str, Any]:
-    """Gives each node the part with most of its neighbors, weighted by the room that it has.
+    """Assigns each node to the part with most of its neighbors, weighted by the remaining capacity.
 
-    With `by_metis` all begin in METIS's parts. Nodes are taken breadth first, along and against
-    edges of all types, so that most have neighbors that have parts. Parts of each node type are at
-    most 5 % larger than the mean. In memory are 21 bytes a node, beside what METIS takes;
-    neighbors, 8 bytes an edge (16 above 2^31 nodes), are on the disk.
+    With `by_metis`, all start in METIS's parts. Nodes are visited breadth first, along and against
+    edges of all types, so that most have neighbors with parts. Parts of each node type are at most
+    5 % larger than the mean. Memory is 21 bytes per node, besides METIS; neighbors, 8 bytes per
+    edge (16 above 2^31 nodes), are on the disk.
 
     Args:
         edges: source type, target type, and the folders of the pieces that have been read.
@@ -189,10 +183,10 @@ def _breadth_first(indptr, neighbors, order):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _assign(indptr, neighbors, order, bounds, capacity, num_parts, part):  # type: ignore[no-untyped-def]
-    """One pass: `part` of nodes to come is that of the pass before, or negative.
+    """One pass: `part` of later nodes is that of the previous pass, or negative.
 
     Args:
-        bounds: int64 [num_types + 1], where the nodes of each type begin.
+        bounds: int64 [num_types + 1], start of each type's nodes.
         capacity: [num_types], nodes of a type in a part.
     """
     size = np.zeros((len(capacity), num_parts), np.int64)

@@ -1,4 +1,4 @@
-"""A partitioned graph without opening it whole: the outline that all read, and single parts."""
+"""Reads a partitioned graph without joining it: the outline that all read, and single parts."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _OF_TABLES = ("nodes/", "edges/", "label_edges/")
 
 
 class Outline(Bundle):
-    """A graph without its edges and features: ids, splits, labels and times of all nodes.
+    """A graph without edges and features: ids, splits, labels and times of all nodes.
 
-    Training tables are complete. For a task of links or edges it has their pairs too: those of
-    some edge types, and the label edges. Its record is that of the whole graph, without label
-    edges where it has no pairs.
+    Training tables are complete. For a task of links or edges it also has pairs of some edge types,
+    and the label edges. Its record is that of the whole graph, without label edges if it has no
+    pairs.
     """
 
     @classmethod
@@ -51,12 +51,12 @@ class Outline(Bundle):
         pairs: Pairs | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> Outline:
-        """Gives the outline of a partitioned graph, which is kept in the cache.
+        """Builds the outline of a partitioned graph, stored in the cache.
 
         Args:
             folder: of the partitioned graph, a path or any fsspec URI.
-            pairs: edge types whose pairs it has, with their times, splits and labels, and names of
-                features that it has too; None is of a task that reads no pairs and no label edges.
+            pairs: edge types with pairs, times, splits and labels, and names of their features;
+                None for tasks without pairs and label edges.
         Raises:
             DataError: a part is missing, damaged, or of another partition.
         """
@@ -104,11 +104,6 @@ class Outline(Bundle):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Outline:
-        """Opens the folder of an outline.
-
-        Raises:
-            DataError: it is none, of an unknown version, or a file is cut off.
-        """
         folder = Path(path).absolute()
         return cls(folder, BundleRecord.load(folder))
 
@@ -116,10 +111,8 @@ class Outline(Bundle):
         return Outline.open, (str(self.path),)
 
     def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:
-        """See `Bundle.of_types`; all types of the graph, since its parts have all.
-
-        Raises:
-            DataError: they are not all, or in another order.
+        """All types of the graph, because its parts have all. Raises a DataError for others or
+        another order.
         """
         if [*node_types, *edge_types] != [*self.node_types, *self.edge_types]:
             raise DataError(
@@ -132,7 +125,7 @@ class Outline(Bundle):
         return self
 
     def holds(self, type_: str | EdgeType, column: str) -> bool:
-        """Whether a column is here, and not in the parts alone."""
+        """Whether a column is here, and not only in the parts."""
         return isinstance(type_, str) and self.columns(type_)[column].role != "feature"
 
     def _open(self, path: Path) -> np.ndarray:
@@ -168,7 +161,7 @@ def _held_columns(graph: BundleRecord, pairs: Pairs | None) -> dict[str, Sequenc
 
 
 def _is_held(held: Mapping[str, Sequence[ColumnInfo]], name: str) -> bool:
-    """Whether a file, by its path in a part, is one that the outline is made of."""
+    """Whether a file, by path in a part, belongs to the outline."""
     folder, has_columns, _ = name.partition("/columns/")
     if not has_columns:
         return name.rpartition("/")[0] in held
@@ -186,16 +179,16 @@ def _names(node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> str:
 class Part(Bundle):
     """One part of a graph: the edges into its nodes, and the columns of both.
 
-    Rows of `csc` and of columns are those of the part; neighbors are dense ids of the whole graph.
-    Columns of nodes that the outline holds are of all nodes.
+    Rows of `csc` and columns are the part's; neighbors are dense ids of the whole graph. Node
+    columns of the outline contain all nodes.
 
     Args:
-        folder: of the partitioned graph, absolute; a part in a bucket is fetched to where the
-            outline lies.
-        progress: receives lines about what is fetched.
+        folder: of the partitioned graph, absolute. A part in a bucket is fetched to the outline's
+            disk.
+        progress: receives lines about fetching.
     Raises:
         DataError: the part is missing, damaged, or of another partition.
-        ResourceError: the part cannot be kept on this machine.
+        ResourceError: the part cannot be stored on this machine.
     """
 
     def __init__(
@@ -224,7 +217,7 @@ class Part(Bundle):
             ) from error
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
-        """See `Bundle.column`; of the part's rows, or of all nodes where the outline holds it."""
+        """The part's rows, or all nodes if the outline has the column."""
         if name in self.columns(type_) and self.outline.holds(type_, name):
             return self.outline.column(type_, name)
         return super().column(type_, name)
@@ -239,7 +232,7 @@ class Part(Bundle):
 class PartMessages(MessageGraph):
     """The edges of a part that carry messages.
 
-    How links are split follows from the pairs of the outline, of which this node keeps the codes.
+    Link splits follow from the outline's pairs, whose codes this node stores.
     """
 
     def __init__(self, part: Part, messages: Messages) -> None:
@@ -247,6 +240,5 @@ class PartMessages(MessageGraph):
         self._part = part
 
     def codes(self, link: LinkSplit, edge_type: EdgeType) -> np.ndarray:
-        """Split codes of the part's edges, as in `MessageGraph.codes`."""
         first, num_edges = self._part.first_row(edge_type), len(self._part.csc(edge_type).indices)
         return message_codes(self._part.outline, link, edge_type)[first : first + num_edges]

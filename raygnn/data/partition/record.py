@@ -1,4 +1,4 @@
-"""`partition.json` and `part.json`: what a partitioned graph holds, written when it is complete."""
+"""`partition.json` and `part.json`: content of a partitioned graph, written when complete."""
 
 from __future__ import annotations
 
@@ -46,7 +46,6 @@ Folder = str | os.PathLike[str]
 
 
 def part_name(part: int) -> str:
-    """Name of the folder of a part."""
     return f"part-{part:05d}"
 
 
@@ -69,15 +68,14 @@ class EdgeCounts:
 
 @dataclass(frozen=True)
 class PartitionRecord:
-    """The whole of partition.json.
+    """The content of partition.json.
 
     Attributes:
-        nodes: nodes of each part, by node type. Part p has the dense ids that follow those of
-            part p - 1.
+        nodes: number of nodes of each part, by node type. Dense ids of part p follow those of part
+            p - 1.
         edges: in the order of the edge types of `whole`.
-        label_edges: as edges; the owner of a label edge is that of its anchor.
-        whole: the record of the graph as one bundle, without the look-up of its ids and without
-            files.
+        label_edges: as edges; a label edge belongs to its anchor's part.
+        whole: the record of the graph as one bundle, without id lookup and files.
     """
 
     method: str
@@ -89,7 +87,6 @@ class PartitionRecord:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the tables, the options and the partition."""
         return self.whole.fingerprint
 
     def first_ids(self, node_type: str) -> list[int]:
@@ -101,23 +98,17 @@ class PartitionRecord:
         return list(accumulate(self.counts_of(edge_type).counts, initial=0))
 
     def counts_of(self, edge_type: EdgeType) -> EdgeCounts:
-        """The edges of a type by part."""
         return self.edges[[edge.type for edge in self.whole.edges].index(edge_type)]
 
     def save(self, folder: Path) -> None:
-        """Writes partition.json."""
         content = {**asdict(self), "whole": self.whole.to_content()}
         content = {"format": _FORMAT, "version": FORMAT_VERSION, **content}
         write_text(folder / RECORD_NAME, dump_record(content))
 
     @classmethod
     def load(cls, folder: Folder) -> PartitionRecord:
-        """Reads partition.json.
-
-        Args:
-            folder: of the partitioned graph; a path or any fsspec URI.
-        Raises:
-            DataError: there is none, it is damaged, or of another version.
+        """Reads partition.json. Raises a DataError if it is missing, damaged, or of another
+        version.
         """
         content = _read(folder, RECORD_NAME, "partitioned graph")
         _check_format(content, folder, _FORMAT)
@@ -141,7 +132,7 @@ class PartRecord:
     """The content of part.json.
 
     Attributes:
-        file_sizes: bytes of each file, by its path in the part.
+        file_sizes: size of each file, by path in the part.
         checksums: of these files; empty in parts of older versions.
     """
 
@@ -152,13 +143,7 @@ class PartRecord:
 
     @classmethod
     def load(cls, folder: Folder, part: int) -> PartRecord:
-        """Reads part.json.
-
-        Args:
-            folder: of the part; a path or any fsspec URI.
-        Raises:
-            DataError: there is none, it is damaged, or of another version.
-        """
+        """Reads part.json. Raises a DataError if it is missing, damaged, or of another version."""
         content = _read(folder, PART_NAME, f"part {part}")
         _check_format(content, folder, _PART_FORMAT)
         try:
@@ -177,7 +162,6 @@ class PartRecord:
 
 
 def save_part(folder: Path, fingerprint: str, part: int) -> None:
-    """Lists all files of a part with their sizes and checksums in its part.json."""
     sizes = file_sizes(folder)
     record = PartRecord(fingerprint, part, sizes, file_checksums(folder, sizes))
     content = {"format": _PART_FORMAT, "version": FORMAT_VERSION, **asdict(record)}
@@ -185,11 +169,7 @@ def save_part(folder: Path, fingerprint: str, part: int) -> None:
 
 
 def check_parts(folder: Folder) -> PartitionRecord:
-    """Reads the record of a partitioned graph, and checks that all of its parts are there.
-
-    Raises:
-        DataError: a part is missing, damaged, or of another partition.
-    """
+    """Reads a partition's record. Raises a DataError if a part is missing or damaged."""
     record = PartitionRecord.load(folder)
 
     def check(part: int) -> None:
@@ -201,11 +181,7 @@ def check_parts(folder: Folder) -> PartitionRecord:
 
 
 def check_part(folder: Folder, fingerprint: str, part: int) -> PartRecord:
-    """Checks that a part is complete and belongs to this partition.
-
-    Raises:
-        DataError: it is not.
-    """
+    """Raises a DataError unless a part is complete and belongs to this partition."""
     record = PartRecord.load(folder, part)
     if (record.partition, record.part) != (fingerprint, part):
         raise DataError(
@@ -224,10 +200,6 @@ def check_part(folder: Folder, fingerprint: str, part: int) -> PartRecord:
 
 
 def part_bytes(folder: Folder, part: int) -> int:
-    """Bytes of the files of a part, as its record lists them.
-    Raises:
-        DataError: the part is missing or damaged.
-    """
     return sum(PartRecord.load(join(os.fspath(folder), part_name(part)), part).file_sizes.values())
 
 

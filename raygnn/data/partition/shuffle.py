@@ -1,7 +1,7 @@
-"""The shuffle of a partition: rows of nodes and edges move to the part that holds them.
+"""The shuffle of a partition: rows of nodes and edges move to their part.
 
 Each function is a task of `Steps`: it reads files of earlier tasks, fills a folder, and returns
-what JSON can hold.
+JSON values.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _SEED = 0  # of the hash that an id's bucket and part follow from
 
 @dataclass(frozen=True)
 class GroupedRows:
-    """The rows of a piece, grouped by the bucket of their id or by part.
+    """The rows of a piece, grouped by bucket of their id or by part.
 
     Attributes:
         folder: arrays of the rows.
@@ -77,18 +77,16 @@ class GroupedRows:
     starts: tuple[int, ...]
 
     def rows(self, group: int) -> Rows:
-        """The rows of a group."""
         return Rows(self.numbers, self.starts[group], self.starts[group + 1])
 
 
 def _group(path: Path, rows: np.ndarray, groups: np.ndarray, num_groups: int) -> list[int]:
-    """Writes the numbers of rows by group; returns `GroupedRows.starts`."""
     np.save(path, rows[np.lexsort((rows, groups))].astype(np.int32))
     return [0, *np.cumsum(np.bincount(groups, minlength=num_groups)).tolist()]
 
 
 def _bucket_of(ids: pa.Array, num_buckets: int) -> np.ndarray:
-    """int64 [n]: the bucket of each id; nulls and ids that int64 cannot hold count as 0 or ""."""
+    """int64 [n]: the bucket of each id; nulls and ids beyond int64 count as 0 or ""."""
     if pa.types.is_integer(ids.type):
         hashes = hash_ids(integer_ids(ids)[0], _SEED)
     else:
@@ -102,7 +100,7 @@ class Bucket:
 
     Attributes:
         ids: folder of the ids and their table.
-        dense: folder of DENSE: the dense id of each of them.
+        dense: folder of DENSE, their dense ids.
     """
 
     ids: Path
@@ -112,25 +110,18 @@ class Bucket:
 
 @dataclass(frozen=True)
 class BucketedIds:
-    """The id map of a node type, of which one bucket at a time is mapped."""
+    """The id map of a node type, with one bucket mapped at a time."""
 
     buckets: tuple[Bucket, ...]
 
     @property
     def inputs(self) -> tuple[Rows, ...]:
-        """No arrays: a bucket is mapped while ids are looked up in it."""
         return ()
 
     def open(self, tables: Sequence[np.ndarray]) -> BucketedIds:
-        """Returns itself."""
         return self
 
     def lookup(self, ids: pa.Array) -> np.ndarray:
-        """Dense ids of original ids.
-
-        Returns:
-            int64 [n]; -1 if no node has the id, and for nulls.
-        """
         out = np.full(len(ids), -1, np.int64)
         if len(ids) == 0:
             return out
@@ -149,7 +140,7 @@ class BucketedIds:
 
 
 def read_nodes(piece: Piece, folder: Path, *, plan: NodePlan, num_buckets: int) -> dict[str, Any]:
-    """Reads and checks a piece; orders its rows by the bucket of their id."""
+    """Reads and checks a piece; groups its rows by bucket of their id."""
     create_node_arrays(plan, folder, piece.num_rows)
     result = OnAnyNode(convert_nodes)(NodeTask(piece, plan, folder, 0, folder))
     buckets = _bucket_of(read_ids(folder, plan.id_kind), num_buckets)
@@ -165,11 +156,11 @@ def index_bucket(
     pieces: Sequence[tuple[Piece, GroupedRows]],
     drop: bool,
 ) -> dict[str, Any]:
-    """Gathers the ids of a bucket in the order of the table, and finds those that come twice.
+    """Gathers the ids of a bucket in table order, and finds repeated ones.
 
     Args:
         pieces: with their rows by bucket.
-        drop: an id in a bad row does not count as an earlier one.
+        drop: ids in bad rows do not count as earlier ones.
     """
     gather_ids([(by.folder, by.rows(bucket)) for _, by in pieces], plan.id_kind, folder)
     rows = [by.rows(bucket).read() for _, by in pieces]
@@ -194,13 +185,13 @@ def place_nodes(
     buckets: Sequence[Path],
     parts: Path | None,
 ) -> dict[str, Any]:
-    """Chooses the part of each row that stays, and orders the rows by part.
+    """Chooses the part of each kept row, and groups the rows by part.
 
     Args:
         item: a piece, its rows by bucket, and the folder of the dense ids that `parts` refers to.
         num_rows: of the whole table.
         buckets: folders of `index_bucket`, if bad rows are dropped.
-        parts: file with the part of each node by dense id, for methods that look at neighbors.
+        parts: file with the part of each node by dense id, for methods by neighbors.
     """
     piece, by_bucket, dense = item
     kept = open_array(by_bucket.folder / BAD, "r") == 0
@@ -221,10 +212,8 @@ def place_nodes(
 
 
 def number_nodes(item: tuple[Piece, GroupedRows, Sequence[int]], folder: Path) -> dict[str, Any]:
-    """Writes the dense id of each row of a piece; -1 for dropped ones.
-
-    Args:
-        item: a piece, its rows by part, and the dense id of its first row in each part.
+    """Writes the dense id of each row of a piece, -1 if dropped. `item`: a piece, its rows by part,
+    and the dense id of its first row in each part.
     """
     piece, by_part, first_ids = item
     dense = np.full(piece.num_rows, -1, np.int64)
@@ -238,10 +227,8 @@ def number_nodes(item: tuple[Piece, GroupedRows, Sequence[int]], folder: Path) -
 def join_bucket(
     bucket: int, folder: Path, *, pieces: Sequence[tuple[GroupedRows, Path]]
 ) -> dict[str, Any]:
-    """Gathers the dense ids of a bucket, in the order of its ids.
-
-    Args:
-        pieces: rows by bucket, and the folder of the dense ids, of each piece.
+    """Gathers the dense ids of a bucket, in the order of its ids. `pieces`: rows by bucket, and the
+    folder of the dense ids.
     """
     gather_rows([(dense, by.rows(bucket)) for by, dense in pieces], DENSE, folder)
     return {}
@@ -255,12 +242,7 @@ def gather_part(
     pieces: Sequence[GroupedRows],
     classes: Sequence[Mapping[str, np.ndarray]],
 ) -> dict[str, Any]:
-    """Writes ids, columns and split of a part's nodes, by dense id.
-
-    Args:
-        pieces: rows by part.
-        classes: see `gather_nodes`.
-    """
+    """Writes ids, columns and split of a part's nodes, by dense id. `pieces`: rows by part."""
     gather_nodes(plan, [(by.folder, by.rows(part)) for by in pieces], folder, classes)
     return {}
 
@@ -273,7 +255,7 @@ def read_edges(
     ids: tuple[BucketedIds, BucketedIds],
     first_ids: tuple[Sequence[int], Sequence[int]],
 ) -> dict[str, Any]:
-    """Reads and checks a piece; orders its rows by the part that holds them.
+    """Reads and checks a piece; groups its rows by part.
 
     Args:
         ids: of sources and targets.
@@ -303,7 +285,7 @@ def read_edges(
 def read_training_rows(
     piece: Piece, folder: Path, *, plan: TrainingPlan, ids: BucketedIds, num_nodes: int
 ) -> dict[str, Any]:
-    """Reads and checks a piece; writes the numbers of the rows that are kept."""
+    """Reads and checks a piece; writes the numbers of kept rows."""
     dtype = index_dtype(num_nodes)
     create_training_arrays(plan, folder, piece.num_rows, dtype)
     task = TrainingTask(piece, plan, ids, dtype, folder, 0)
@@ -322,10 +304,8 @@ def cut_training_rows(
     classes: Sequence[Mapping[str, np.ndarray]],
     num_parts: int,
 ) -> dict[str, Any]:
-    """Writes the rows of a part: parts hold runs of a table's kept rows, in its order.
-
-    Args:
-        pieces: with the kept rows as their only group.
+    """Writes the rows of a part: a range of the table's kept rows. `pieces` have these as their
+    only group.
     """
     num_rows, start = sum(piece.starts[1] for piece in pieces), 0
     first, last = (number * num_rows // num_parts for number in (part, part + 1))
@@ -350,7 +330,7 @@ def sort_part_edges(
     """Writes the CSC of a part: `indptr` of its nodes, `indices` of the whole graph.
 
     Args:
-        plan: of a reverse type, with `is_swapped`: the rows are those of another type.
+        plan: for a reverse type, with `is_swapped`: rows belong to another type.
         pieces: rows by part.
         classes: see `EdgeRows`.
         first_ids: see `read_edges`; of the sources and targets of `plan`.

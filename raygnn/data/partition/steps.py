@@ -39,11 +39,7 @@ class StepTask:
 
 @dataclass(frozen=True)
 class Done:
-    """A finished task.
-
-    Attributes:
-        result: its return value, by way of JSON.
-    """
+    """A finished task, with its JSON `result`."""
 
     folder: Path
     result: dict[str, Any]
@@ -55,7 +51,7 @@ class Steps:
 
     Attributes:
         schedule: runs the tasks, in this process or on nodes that see the work folder.
-        progress: receives lines, with an estimate of the time that a long step still takes.
+        progress: receives lines, with an estimate of the remaining time of a long step.
     """
 
     work: Path
@@ -65,13 +61,11 @@ class Steps:
     def run(
         self, name: str, fn: TaskFunction[Item], items: Sequence[Item], what: str
     ) -> list[Done]:
-        """Runs the tasks of a step that are not whole yet.
+        """Runs the unfinished tasks of a step, and returns all in the order of the items.
 
         Args:
             name: folder of the step, in the work folder.
-            what: what the tasks do, for progress.
-        Returns:
-            The finished tasks, in the order of the items.
+            what: description of the tasks, for progress.
         """
         folders = [self.work / name / f"{number:06d}" for number in range(len(items))]
         tasks = [
@@ -105,9 +99,9 @@ class Steps:
 
 
 def _wait_for(path: Path) -> None:
-    """Waits until this node sees what another one has written to a network file system.
+    """Waits until this node sees another node's file on a network file system.
 
-    Such systems remember for some time that a file did not exist.
+    Such systems cache for some time that a file did not exist.
     """
     until = time.monotonic() + _SEEN_AFTER_S
     while not path.exists() and time.monotonic() < until:
@@ -123,10 +117,10 @@ def run_task(task: StepTask) -> None:
 
 @contextmanager
 def building(folder: Path) -> Iterator[Path]:
-    """Yields a folder to fill. It takes its name when it is complete and on the disk.
+    """Yields a folder to fill. It gets its name when it is complete and on the disk.
 
     If the node of a task dies, the task runs again on another. A node that only seemed dead may
-    still run it: each attempt fills a folder of its own, and the first one stays.
+    still run it, so each attempt fills its own folder, and the first one stays.
     """
     beside = folder.with_name(f"{BUILDING}{folder.name}-{uuid.uuid4().hex[:8]}")
     beside.mkdir(parents=True)

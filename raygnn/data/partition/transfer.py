@@ -1,5 +1,3 @@
-"""Parts of a graph between a bucket and the disk of this machine."""
-
 from __future__ import annotations
 
 import os
@@ -42,20 +40,19 @@ _REPORT_EVERY_S = 10.0
 
 
 def absolute_folder(folder: Folder) -> str:
-    """The folder of a partitioned graph, as any working folder names it: a path or a URI."""
     return absolute(folder)
 
 
 def part_on_disk(
     folder: Folder, record: PartitionRecord, part: int, cache: Path, progress: Progress
 ) -> Path:
-    """A part on a disk, fetched into the cache where it is in a bucket.
+    """A part on a disk, fetched into the cache if it is in a bucket.
 
     Args:
         folder: of the partitioned graph, absolute.
     Raises:
         DataError: the part is missing, damaged, or of another partition.
-        ResourceError: the cache cannot be written, or is full.
+        ResourceError: the cache is not writable, or full.
     """
     uri = join(os.fspath(folder), part_name(part))
     listed = check_part(uri, record.fingerprint, part)
@@ -79,12 +76,12 @@ def parts_on_disk(
     is_read: Callable[[str], bool] = lambda _: True,
     progress: Progress = lambda _: None,
 ) -> Iterator[list[Path]]:
-    """Folders with files of all parts; of parts in a bucket they are here meanwhile.
+    """Folders with files of all parts, with temporary copies of parts in a bucket.
 
     Args:
         folder: of the partitioned graph, absolute.
-        scratch: folder for what is fetched; it is removed at the end.
-        is_read: whether a file of a part, by its path in it, is fetched.
+        scratch: folder for copies, which is removed at the end.
+        is_read: whether a file of a part, by relative path, is fetched.
     Raises:
         DataError: a part is missing, damaged, or of another partition.
     """
@@ -104,12 +101,12 @@ def parts_on_disk(
 
 
 def send_parts(folder: Path, uri: str, record: PartitionRecord, progress: Progress) -> None:
-    """Copies a partitioned graph into a bucket: its record last, and of each part part.json last.
+    """Copies a partitioned graph into a bucket: its record last, and each part's part.json last.
 
-    A part that is there already is not sent again.
+    Parts that are already there are not sent again.
 
     Raises:
-        DataError: a part is not whole here.
+        DataError: a part is not complete here.
     """
     for part in range(record.num_parts):
         there = join(uri, part_name(part))

@@ -1,4 +1,4 @@
-"""A partitioned graph opened whole: its parts, joined to an ordinary bundle in the cache."""
+"""Joins the parts of a partitioned graph to an ordinary bundle in the cache."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def open_partitioned(
 ) -> Bundle:
     """Returns the bundle of a partitioned graph. Joins its parts if the cache does not have it.
 
-    Nodes have the dense ids of the partition: those of part 0 first.
+    Nodes have the dense ids of the partition, starting with part 0.
 
     Args:
-        folder: that `raygnn.partition` has written, a path or any fsspec URI.
-        cache_dir: local folder for bundles; None means $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
+        folder: written by `raygnn.partition`, a path or any fsspec URI.
+        cache_dir: local folder for bundles. Default: $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
     Raises:
         DataError: a part is missing, damaged, or of another partition.
     """
@@ -67,11 +67,7 @@ def open_partitioned(
 
 
 def is_whole(path: Path, check: Callable[[Path], object]) -> bool:
-    """Whether a folder of the cache has its record and passes a check.
-
-    Args:
-        check: raises a DataError if the folder is damaged.
-    """
+    """Whether a folder of the cache has its record and passes a check, which raises a DataError."""
     if not (path / BUNDLE_NAME).exists():
         return False
     try:
@@ -100,12 +96,7 @@ def _join(record: PartitionRecord, parts: Sequence[Path], target: Path) -> Bundl
 
 
 def join_nodes(record: NodeRecord, parts: Sequence[Path], target: Path) -> NodeRecord:
-    """Joins the columns, splits and ids of the nodes of one type.
-
-    Args:
-        record: of all its nodes, with the columns to join.
-        parts: the type's folder in each part.
-    """
+    """Joins columns, splits and ids of the nodes of one type, from its folder in each part."""
     kind: IdKind = "string" if record.ids.kind == "strings" else "int"
     sources = [(part, None) for part in parts]
     _join_columns(record.columns, sources, target)
@@ -122,7 +113,7 @@ def join_edges(
     """Joins the pairs and columns of one set of edges.
 
     Args:
-        columns: those to join.
+        columns: columns to join.
         parts: their folders.
         name: the set's folder in each part.
         target: folder of the joined graph.
@@ -133,7 +124,6 @@ def join_edges(
 
 
 def join_training_rows(table: TrainingTableRecord, parts: Sequence[Path], target: Path) -> None:
-    """Joins the rows of a training table into the folder of the joined graph."""
     sources = [(part / table.folder, None) for part in parts]
     gather_rows(sources, NODES, target / table.folder)
     _join_columns(table.columns, sources, target / table.folder)

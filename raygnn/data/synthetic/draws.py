@@ -1,7 +1,7 @@
-"""Arguments of generators, and random arrays that are a pure function of (seed, stream, position).
+"""Arguments of generators, and random arrays as pure functions of (seed, stream, position).
 
-Counter-based, so a stream never depends on how much of another was drawn, and numpy's generators,
-whose streams may change between its releases, are not involved.
+Counter-based, so a stream never depends on other draws, and independent of numpy's generators,
+whose streams may change between releases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TWO_PI = 2 * np.pi
 
 
 def stream_key(seed: int, stream: str) -> int:
-    """The key of a named stream of a seed; the seed may be any integer."""
+    """The key of a named stream; the seed may be any integer."""
     key = seed_key(seed)
     for byte in stream.encode():
         key = int(splitmix64_array(np.array([byte]), key)[0])
@@ -48,12 +48,12 @@ def draw_uniform(seed: int, stream: str, count: int) -> np.ndarray:
 
 
 def draw_integers(seed: int, stream: str, count: int, high: int | np.ndarray) -> np.ndarray:
-    """int64 [count], uniform in [0, high); high is one bound or one a draw, each below 2^53."""
+    """int64 [count], uniform in [0, high); high is one bound or one per draw, each below 2^53."""
     return (draw_uniform(seed, stream, count) * high).astype(np.int64)
 
 
 def draw_normal(seed: int, stream: str, shape: tuple[int, ...]) -> np.ndarray:
-    """float32, standard normal; Box-Muller, two numbers of each 64 bits."""
+    """float32, standard normal; Box-Muller, two numbers from each 64 bits."""
     count = int(np.prod(shape, dtype=np.int64))
 
     def fill(start: int, stop: int) -> np.ndarray:
@@ -88,12 +88,11 @@ def _in_chunks(
 
 
 def field(description: str, low: float | None = None, high: float | None = None) -> Any:
-    """`Annotated[int, field("number of nodes", low=1)]`: what an argument means, and its bounds."""
     return Field(description=description, ge=low, le=high)
 
 
 def argument_problems(generator: Callable[..., Any], args: Mapping[str, Any]) -> list[Problem]:
-    """Everything wrong with the arguments, in the words of the config section data.synthetic."""
+    """All problems of the arguments, with the keys of the config section data.synthetic."""
     section = arguments_of(generator)
     found = []
     for problem in broken_section(section, args):
@@ -108,7 +107,7 @@ def argument_problems(generator: Callable[..., Any], args: Mapping[str, Any]) ->
 
 
 def checked(generator: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a generator: its arguments are checked before it runs, and taken by name only."""
+    """Decorates a generator: arguments are checked before it runs, and passed by name only."""
 
     @functools.wraps(generator)
     def checked_generator(**args: Any) -> Any:

@@ -37,7 +37,7 @@ GENERATORS: dict[str, Callable[..., GraphTables]] = {
 
 
 def synthetic_problems(type: str, **args: Any) -> list[Problem]:
-    """Everything wrong with a `data.synthetic` section, without generating anything."""
+    """All problems of a `data.synthetic` section, without generating anything."""
     if type not in GENERATORS:
         remedy = choose_from(type, list(GENERATORS))
         problem = Problem(
@@ -56,7 +56,7 @@ def synthetic_tables(type: str, **args: Any) -> GraphTables:
 
     Args:
         type: a name in GENERATORS.
-        args: the generator's arguments; what is left out takes its default.
+        args: the generator's arguments.
     Raises:
         ConfigError: unknown type, unknown or invalid arguments; names all of them.
     """

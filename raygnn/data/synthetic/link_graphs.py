@@ -1,4 +1,4 @@
-"""Graphs to predict links in: purchases, ratings, likes, and links without any pattern."""
+"""Graphs for link prediction: purchases, ratings, likes, and links without any pattern."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def shop(
 def _draw_items(
     category: np.ndarray, wanted: np.ndarray, is_late: np.ndarray, cold: float, seed: int
 ) -> np.ndarray:
-    """int64: an item of each wanted category, by popularity; a cold one only where it is late."""
+    """int64: an item of each wanted category, by popularity; cold ones only where it is late."""
     num_items = len(category)
     by_category = np.argsort(category, kind="stable")
     sizes = np.bincount(category)

@@ -1,4 +1,4 @@
-"""Graphs to classify or regress nodes on, with a best score that is known, and R-MAT graphs."""
+"""Graphs for node classification and regression with a known best score, and R-MAT graphs."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def draw_rmat_edges(
     """int64 [num_edges] sources and targets, hubs first: edge i is a pure function of (seed, i).
 
     Args:
-        first_edge: where to begin, so that a large graph can be drawn piece by piece.
+        first_edge: start, to draw a large graph in pieces.
     """
     num_levels = max(1, int(num_nodes - 1).bit_length())
     unit = 1 << _LEVEL_BITS

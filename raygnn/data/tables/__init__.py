@@ -1,1 +1,0 @@
-"""Graph tables: their files, columns and specs, in memory and on disk."""

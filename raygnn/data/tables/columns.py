@@ -18,9 +18,8 @@ FeatureSpec = str | list[str] | list[str | dict[str, object]] | dict[str, object
 
 @dataclass(frozen=True)
 class SparseRows:
-    """CSR rows: row i holds values[indptr[i]:indptr[i + 1]] at the same part of indices.
-
-    All values are one when they are None.
+    """CSR rows: row i has values[indptr[i]:indptr[i + 1]] at these indices. All values are one if
+    None.
     """
 
     indptr: np.ndarray
@@ -46,7 +45,7 @@ class SparseRows:
         return SparseRows(indptr, cells % self.dim, values, self.dim)
 
     def take(self, position: np.ndarray) -> SparseRows:
-        """The rows at these positions; a position of -1 gives a row without entries."""
+        """The rows at these positions; -1 is a row without entries."""
         lengths = np.where(position < 0, 0, np.diff(self.indptr, append=self.indptr[-1])[position])
         indptr = np.zeros(len(position) + 1, np.int64)
         np.cumsum(lengths, out=indptr[1:])
@@ -57,7 +56,7 @@ class SparseRows:
         return SparseRows(indptr, self.indices[entries], values, self.dim)
 
     def to_dense(self) -> np.ndarray:
-        """Rows as float32 [num_rows, dim]; repeated entries of a cell are added up."""
+        """Rows as float32 [num_rows, dim]; repeated entries add up."""
         dense = np.zeros((self.num_rows, self.dim), np.float32)
         rows = np.repeat(np.arange(self.num_rows), np.diff(self.indptr))
         values: np.ndarray | np.float32 = np.float32(1) if self.values is None else self.values
@@ -70,19 +69,19 @@ Features = np.ndarray | SparseRows
 
 @dataclass(frozen=True)
 class FeatureColumns:
-    """The Arrow columns that hold one feature or label, and how the manifest refers to them."""
+    """The Arrow columns of one feature or label, and their description in the manifest."""
 
     columns: Mapping[str, pa.Array]
     spec: FeatureSpec
 
 
 def feature_columns(name: str, features: Features, may_be_sparse: bool = True) -> FeatureColumns:
-    """Stores features the smaller way: sparse rows as lists, all else as dense rows.
+    """Stores features in the smaller way: sparse rows as lists, others as dense rows.
 
     Args:
-        name: column name; sparse rows take `<name>_indices` and, unless all ones, `<name>_values`.
+        name: column name; sparse rows have `<name>_indices` and, unless all ones, `<name>_values`.
         features: [num_rows], [num_rows, dim] or sparse rows.
-        may_be_sparse: false for edges, whose features the format keeps dense.
+        may_be_sparse: false for edges, whose features are dense.
     """
     if isinstance(features, SparseRows):
         if may_be_sparse and features.density() < SPARSE_BELOW:
@@ -106,7 +105,6 @@ def sparse_rows(dense: np.ndarray) -> SparseRows:
 
 
 def dense_columns(name: str, rows: np.ndarray) -> FeatureColumns:
-    """Scalars [n] as a plain column, rows [n, dim] as fixed-size binary, the fastest to read."""
     if rows.ndim == 1:
         return FeatureColumns({name: pa.array(rows)}, name)
     width = int(np.prod(rows.shape[1:]))
@@ -119,7 +117,6 @@ def dense_columns(name: str, rows: np.ndarray) -> FeatureColumns:
 
 
 def label_columns(name: str, labels: np.ndarray) -> FeatureColumns:
-    """Labels [n], or [n, num_targets]: integers are then multi-label, floats regression."""
     if labels.ndim == 1:
         return FeatureColumns({name: pa.array(labels)}, name)
     kind = "regression" if labels.dtype.kind == "f" else "multilabel"

@@ -1,7 +1,7 @@
 """CSV and TSV files: the kinds of their columns over all shards, and reading by blocks.
 
-Arrow infers types from the first block only when it streams, so a first pass reads the needed
-columns as text and finds what each of them can be; the second pass reads them as that.
+Arrow infers types from the first block only when streaming, so a first pass reads the needed
+columns as text and finds possible types; the second pass reads them with the types.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ _TYPES: dict[CsvKind, pa.DataType] = {
 
 @dataclass(frozen=True)
 class CsvSniff:
-    """A CSV file, and the columns of it that are needed."""
-
     reads_only: ClassVar[bool] = True
 
     uri: str
@@ -72,7 +70,7 @@ class CsvShape:
 
     Attributes:
         header: all column names.
-        kinds: what each needed column that is there can be read as.
+        kinds: possible kind of each needed column.
     """
 
     num_rows: int
@@ -97,7 +95,7 @@ def sniff(item: CsvSniff) -> CsvShape:
 
 
 def unify(kinds: Sequence[CsvKind]) -> CsvKind:
-    """The narrowest kind that all shards of a column can be read as."""
+    """The narrowest kind that fits all shards of a column."""
     found = set(kinds) - {"null"}
     if not found:
         return "null"
@@ -107,7 +105,6 @@ def unify(kinds: Sequence[CsvKind]) -> CsvKind:
 
 
 def arrow_type(kind: CsvKind) -> pa.DataType:
-    """The Arrow type that a column of this kind is read as."""
     return _TYPES[kind]
 
 
@@ -116,11 +113,10 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Reads the columns in `types`, block by block.
 
-    An empty field is null, and so is `NULL_MARK`. In columns of other types than text, so are
-    `NULL_WORDS`.
+    An empty field and `NULL_MARK` are null. In columns other than text, so are `NULL_WORDS`.
 
     Raises:
-        DataError: a row has another number of fields, or a field does not read as its type.
+        DataError: a row has another number of fields, or a field does not fit its type.
     """
     if not form.header:
         types = {f"f{column}": kind for column, kind in types.items()}  # as Arrow names them
@@ -145,12 +141,11 @@ def read_batches(
 
 
 def read_together(files: Sequence[CsvSniff]) -> list[pa.Table]:
-    """Reads the files of one table, each column as the narrowest kind that all of them fit.
+    """Reads the rows of each file of a table, in the first file's needed columns of the narrowest
+    common kinds.
 
-    Returns:
-        The rows of each file, in the needed columns of the first one.
     Raises:
-        DataError: as of `read_batches`; or a file lacks one of these columns.
+        DataError: as in `read_batches`, or a file lacks one of these columns.
     """
     shapes = [sniff(file) for file in files]
     types = {
@@ -180,10 +175,10 @@ def open_csv(
     parse: pa.csv.ParseOptions | None,
     convert: pa.csv.ConvertOptions | None = None,
 ) -> Iterator[pa.csv.CSVStreamingReader]:
-    """Opens a text file of separated columns, to be read block by block.
+    """Opens a text file of separated columns, to read it block by block.
 
     Args:
-        parse: None detects the separator in the first line after the skipped ones.
+        parse: None detects the separator in the first unskipped line.
     """
     read.block_size = _BLOCK_BYTES
     with ExitStack() as stack:
@@ -223,10 +218,10 @@ def _positions(schema: pa.Schema) -> list[str]:
 
 
 def read_header(uri: str, name: str, form: CsvFormat = PLAIN_CSV) -> tuple[str, ...]:
-    """The column names of a CSV file; the positions 0, 1, ... of one without a header.
+    """The column names of a CSV file, or the positions 0, 1, ... without a header.
 
     Raises:
-        DataError: it has no header line, or cannot be read.
+        DataError: it has no header line, or is unreadable.
     """
     try:
         with _open_table(uri, form) as reader:
@@ -240,7 +235,6 @@ def read_header(uri: str, name: str, form: CsvFormat = PLAIN_CSV) -> tuple[str, 
 
 
 def _cause(error: Exception) -> str:
-    """Arrow's message without the line that it quotes, which may hold anything."""
     return _QUOTED_LINE.sub(r"\1", str(error))
 
 

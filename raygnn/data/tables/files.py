@@ -1,4 +1,4 @@
-"""The files of a table: found by pattern, their format by suffix, opened wherever they lie."""
+"""The files of a table: listed by pattern, with a format by suffix, opened from anywhere."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class TableFile:
     """One file of a table.
 
     Attributes:
-        name: the path as messages show it, below the graph's folder.
-        version: the store's own mark of the content, where it keeps one.
+        name: path in messages, relative to the graph's folder.
+        version: the store's version mark, if any.
         modified: modification time on a local disk.
         csv: how a text file is read.
     """
@@ -94,16 +94,16 @@ def list_files(
     roots: Sequence[str] | None = None,
     csv: CsvFormat | None = None,
 ) -> list[TableFile]:
-    """Finds the files of a table, each pattern's in the order of their names.
+    """Lists the files of a table, each pattern's sorted by name.
 
     Args:
-        place: what messages call the field, such as `node_types.user.files`.
-        roots: the only folders that patterns may lead to; null where a user wrote the patterns.
+        place: the field in messages, such as `node_types.user.files`.
+        roots: the only folders that patterns may lead to; null for a user's patterns.
         csv: format of text files, which may then have any suffix.
     Raises:
-        DataError: a pattern matches nothing, or a file whose suffix says no known format, or only
-            some of the files that number themselves, as `part-00000-of-00002.parquet` does; or it
-            leads out of `roots`, or to something that is not a regular file.
+        DataError: a pattern matches nothing, a file of unknown format, or only some of the files of
+            a numbered set such as `part-00000-of-00002.parquet`; or it leads out of `roots`, or to
+            something that is not a regular file.
     """
     files: dict[str, TableFile] = {}
     for pattern in patterns:
@@ -140,10 +140,10 @@ def _check_numbers(paths: Sequence[str], place: str) -> None:
 def match_files(
     folder: str, pattern: str, place: str, roots: Sequence[str] | None = None
 ) -> list[tuple[str, Mapping[str, Any]]]:
-    """The files of a pattern below a folder, by name, and what the store says of each.
+    """The files of a pattern below a folder, by name, with the store's information.
 
     Args:
-        place: what messages call the field of the pattern.
+        place: the pattern's field in messages.
     Raises:
         DataError: the pattern leads out of `roots`, or to something that is not a regular file.
     """
@@ -187,7 +187,6 @@ def match_files(
 def _match(
     fs: fsspec.AbstractFileSystem, path: str, folder: str, pattern: str
 ) -> dict[str, Mapping[str, Any]]:
-    """Matching files and folders, by path."""
     if not glob.has_magic(pattern):
         try:
             return {path: fs.info(path)}
@@ -202,11 +201,7 @@ def _match(
 
 
 def check_below(uri: str, roots: Sequence[str], place: str) -> None:
-    """Checks that a file which data names lies where data may lead.
-
-    Raises:
-        DataError: it does not.
-    """
+    """Raises a DataError if a file named by data is outside of its roots."""
     if not is_below(uri, roots):
         raise DataError(
             f"{place} is invalid: it leads out of {redact(roots[0])}. Put the files into that "
@@ -216,13 +211,12 @@ def check_below(uri: str, roots: Sequence[str], place: str) -> None:
 
 
 def suffix_and_format(uri: str) -> tuple[str, TableFormat] | None:
-    """A file's suffix and the format that it stands for. None for other files."""
+    """A file's suffix and its format. None for other files."""
     name = uri.lower()
     return next(((end, kind) for end, kind in _FORMATS.items() if name.endswith(end)), None)
 
 
 def is_parquet(uri: str) -> bool:
-    """Whether a table's file is Parquet, by its suffix."""
     found = suffix_and_format(uri)
     return found is not None and found[1] == "parquet"
 
@@ -252,7 +246,6 @@ def _short_name(folder: str, uri: str) -> str:
 
 
 def is_tab_separated(uri: str) -> bool:
-    """True for .tsv files, compressed or not."""
     return uri.lower().removesuffix(".gz").endswith(".tsv")
 
 
@@ -273,9 +266,9 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
     """Opens a Parquet file.
 
     Args:
-        footer_only: only schema and row counts are wanted; the data of a remote file stays there.
+        footer_only: reads only schema and row counts, without downloading a remote file.
     Raises:
-        DataError: the file is not Parquet, or was cut off.
+        DataError: the file is not Parquet, or is truncated.
     """
     fs, path = open_fs(uri)
     try:
@@ -297,10 +290,8 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
 
 
 def read_parquet(uri: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Reads a Parquet file, or some columns of it in this order.
-
-    Raises:
-        DataError: it cannot be read.
+    """Reads a Parquet file, or some columns of it in this order. Raises a DataError if it is
+    unreadable.
     """
     with open_parquet(uri) as file:
         table = file.read(None if columns is None else list(columns))
@@ -308,11 +299,7 @@ def read_parquet(uri: str, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 def write_parquet(table: pa.Table, uri: str) -> None:
-    """Writes a table to one file, and makes its folder if needed.
-
-    Args:
-        uri: a local path or any fsspec URI.
-    """
+    """Writes a table to one file, a local path or any fsspec URI, and makes its folder."""
     fs, path = open_fs(uri)
     fs.makedirs(path.rpartition("/")[0], exist_ok=True)
     with fs.open(path, "wb") as file:

@@ -1,4 +1,4 @@
-"""Graph tables in memory, their writing and their summary. Every converter returns them."""
+"""Graph tables in memory, with writing and summary. Every converter returns them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _MAX_ROW_GROUP_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class _Rows:
-    """A table, and which of its columns means what.
+    """A table with the roles of its columns.
 
     Attributes:
-        table: an Arrow table; a DataFrame or a mapping of arrays becomes one.
+        table: an Arrow table; DataFrames and mappings of arrays are converted.
     """
 
     table: pa.Table
@@ -57,8 +57,6 @@ class _Rows:
 
 @dataclass(frozen=True)
 class NodeRows(_Rows):
-    """The nodes of one type."""
-
     id: str
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
     labels: Mapping[str, FeatureSpec] = field(default_factory=dict)
@@ -68,8 +66,6 @@ class NodeRows(_Rows):
 
 @dataclass(frozen=True)
 class EdgeRows(_Rows):
-    """The edges of one type."""
-
     source: str
     target: str
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
@@ -97,7 +93,7 @@ class GraphTables:
     """A graph as tables per node and edge type.
 
     Attributes:
-        notes: what was changed on the way here (dropped, symmetrised), a sentence each.
+        notes: changes during conversion, a sentence each.
         label_edges: by type and sign (`positive`, `negative`).
         training_tables: by name.
     """
@@ -116,10 +112,10 @@ def node_rows(
     time: np.ndarray | None = None,
     id_name: str = "id",
 ) -> NodeRows:
-    """Builds a node table from arrays; each feature and label is a column of its own name.
+    """Builds a node table from arrays; each feature and label is a column of its name.
 
     Args:
-        labels: classes, targets or rows of them; an Arrow array (strings, nulls) is kept as it is.
+        labels: classes, targets or rows of them; Arrow arrays (strings, nulls) are kept unchanged.
     """
     columns = {id_name: ids if isinstance(ids, pa.Array) else pa.array(ids)}
     feature_specs = _add_features(columns, features)
@@ -143,11 +139,7 @@ def edge_rows(
     time: np.ndarray | None = None,
     labels: Mapping[str, pa.Array | np.ndarray] | None = None,
 ) -> EdgeRows:
-    """Builds an edge table from arrays of original ids and of what the edges carry.
-
-    Args:
-        labels: as of `node_rows`.
-    """
+    """Builds an edge table from arrays of original ids, features, weights, times and labels."""
     columns = {
         name: ids if isinstance(ids, pa.Array) else pa.array(ids)
         for name, ids in (("source", source), ("target", target))
@@ -206,22 +198,22 @@ def write_tables(
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> str:
-    """Writes Parquet shards and, when all are there, graph.yaml.
+    """Writes Parquet shards, then graph.yaml.
 
-    Edge types without edges are left out: to readers, an empty table is a mistake in the tables.
-    On a local disk everything is written beside the target and moved into place when complete. On
-    a remote store the shards are written in place and removed again when something fails.
+    Edge types without edges are left out, because readers treat an empty table as a mistake. On a
+    local disk, everything is written next to the target and moved when complete. On a remote store,
+    shards are written in place and removed after an error.
 
     Args:
         out_uri: folder, a local path or any fsspec URI.
-        num_shards: files per node and edge type; fewer where a type has fewer rows.
-        overwrite: replaces the graph (graph.yaml and the shards, nothing else) that is there.
+        num_shards: files per node and edge type, at most its number of rows.
+        overwrite: replaces an existing graph (graph.yaml and the shards, nothing else).
         progress: receives a line for each type written.
     Returns:
         URI of graph.yaml.
     Raises:
-        DataError: the folder is in use, num_shards is no positive number, a type's name is none, or
-            a node type has no nodes.
+        DataError: the folder is in use, num_shards is not positive, a type's name is invalid, or a
+            node type has no nodes.
     """
     empty = [name for name, node in tables.nodes.items() if node.table.num_rows == 0]
     if empty:
@@ -259,10 +251,8 @@ def write_tables(
 
 
 def check_folder(out_uri: str, overwrite: bool = False) -> None:
-    """Checks, before any work is done, that a graph may be written to a folder.
-
-    Raises:
-        DataError: it is a file, or holds files that may not be replaced.
+    """Raises a DataError if a graph may not be written to a folder: it is a file, or has files to
+    keep.
     """
     fs, root = open_fs(out_uri)
     fs.invalidate_cache()  # remote listings are cached, and others write there too
@@ -296,7 +286,7 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
 
 @contextmanager
 def _staging(fs: fsspec.AbstractFileSystem, root: str, in_place: bool) -> Iterator[str]:
-    """Gives the folder to write into; the graph is at root in the end, or nothing new is."""
+    """Yields the folder to write into. At the end the graph is at root, or nothing new is."""
     staged = root if in_place else f"{root}.partial-{uuid4().hex[:8]}"
     if in_place:
         _remove_graph(fs, root)
@@ -330,7 +320,7 @@ def _move_graph(fs: fsspec.AbstractFileSystem, staged: str, root: str) -> None:
 
 
 def _shard_folders(tables: GraphTables) -> dict[str | EdgeType, str]:
-    """nodes/<type> and edges/<relation>; edges/<src__rel__dst> where relations share a name."""
+    """nodes/<type> and edges/<relation>; edges/<src__rel__dst> if relations share a name."""
     relations = Counter(relation for _, relation, _ in tables.edges)
     folders: dict[str | EdgeType, str] = {name: f"nodes/{name}" for name in tables.nodes}
     for edge_type in tables.edges:
@@ -363,7 +353,6 @@ def _write_shards(
 
 
 def _manifest(tables: GraphTables, folders: Mapping[str | EdgeType, str]) -> str:
-    """The text of graph.yaml, checked as a reader would."""
     node_types = {
         name: {
             "files": f"{folders[name]}/*.parquet",
@@ -432,7 +421,6 @@ _FEW_EDGE_TYPES = 5
 
 
 def summarize_tables(tables: GraphTables) -> Iterator[str]:
-    """A line for each node type and edge type, then the notes."""
     for name, node in tables.nodes.items():
         parts = [f"{node.table.num_rows:,} nodes"]
         parts += [_feature(node.table, name, spec) for name, spec in node.features.items()]

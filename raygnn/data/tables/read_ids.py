@@ -27,11 +27,11 @@ def read_ids(uri: str, column: str | None, kind: IdKind, option: str) -> pa.Arra
 
     Args:
         uri: a file, or a pattern of files in one folder.
-        column: null takes the only column, or the one named id.
-        kind: of the ids, which CSV files do not tell.
-        option: what messages call the file.
+        column: null uses the only column, or the one named id.
+        kind: kind of the ids, which CSV files do not determine.
+        option: the file's option in messages.
     Raises:
-        DataError: there is no such file or column, or it cannot be read.
+        DataError: the file or column is missing or unreadable.
     """
     folder, slash, name = uri.rpartition("/")
     return read_id_files(list_files(folder or slash or ".", [name], option), column, kind, option)
@@ -40,7 +40,7 @@ def read_ids(uri: str, column: str | None, kind: IdKind, option: str) -> pa.Arra
 def read_id_files(
     files: Sequence[TableFile], column: str | None, kind: IdKind, option: str
 ) -> pa.Array:
-    """Reads a column of ids from files, one after the other; the arguments are of `read_ids`."""
+    """Reads and concatenates a column of ids from files; see `read_ids`."""
     return pa.chunked_array([_read(file, column, kind, option) for file in files]).combine_chunks()
 
 
@@ -67,12 +67,8 @@ def _names(file: TableFile) -> Sequence[str]:
 
 
 def read_columns(files: Sequence[TableFile], names: Sequence[str], place: str) -> pa.Table:
-    """Reads columns of a table as they are, in the order of its files and rows.
-
-    Args:
-        place: what messages call the table.
-    Raises:
-        DataError: a file lacks a column, or cannot be read.
+    """Reads columns of a table unchanged, in the order of its files and rows. Raises a DataError if
+    one is missing.
     """
     wanted = tuple(dict.fromkeys(names))
     for file in files:
@@ -96,12 +92,8 @@ def _check_there(
 
 
 def dense_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.ndarray:
-    """Looks original ids up.
-
-    Returns:
-        int64 dense ids, each once, in the order given.
-    Raises:
-        DataError: there are none, or some are not in the graph.
+    """Distinct int64 dense ids of original ids, in order. Raises a DataError for none or unknown
+    ids.
     """
     dense = look_up_ids(bundle, node_type, ids, option)
     _, first = np.unique(dense, return_index=True)
@@ -109,26 +101,16 @@ def dense_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.ndarr
 
 
 def original_ids(bundle: Bundle, node_type: str, dense: np.ndarray) -> pa.Array:
-    """Original ids of nodes, texts as Arrow's `string`.
-
-    Args:
-        dense: int64 [num_nodes], dense ids, which may repeat.
-    """
     return as_plain_texts(bundle.take_ids(node_type, dense))
 
 
 def as_plain_texts(ids: pa.Array) -> pa.Array:
-    """Ids as tables hold them: texts as Arrow's `string`, not `large_string`."""
     return ids.cast(pa.string()) if pa.types.is_large_string(ids.type) else ids
 
 
 def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.ndarray:
-    """Looks original ids up.
-
-    Returns:
-        int64 dense ids, as often and in the order given.
-    Raises:
-        DataError: there are none, or some are not in the graph.
+    """int64 dense ids of original ids, with repeats, in order. Raises a DataError for none or
+    unknown ids.
     """
     try:
         given = ids if isinstance(ids, pa.Array | np.ndarray) else pa.array(ids)

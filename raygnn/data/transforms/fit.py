@@ -1,7 +1,7 @@
-"""Fitting while streaming: what some rows of a column say, merged to what all rows say.
+"""Fitting while streaming: mergeable statistics of rows.
 
 Counts, sums, extrema and vocabularies are exact, and quantiles are those of a fixed sample, so that
-no order and no cut of the rows changes a bit of what is fitted.
+results do not depend on order and division of the rows.
 """
 
 from __future__ import annotations
@@ -70,7 +70,6 @@ class ExactMoments:
         return found
 
     def merged(self, other: ExactMoments) -> ExactMoments:
-        """Merges the moments of two sets of values."""
         return ExactMoments(
             self.count + other.count,
             self.sum + other.sum,
@@ -137,14 +136,13 @@ _TAIL = 0.001
 
 @dataclass(frozen=True)
 class Sample:
-    """The rows with the least keys, which are hashes: any rows, but the same ones always."""
+    """The rows with the smallest keys, which are hashes: arbitrary rows, but always the same."""
 
     keys: np.ndarray
     values: np.ndarray
 
     @classmethod
     def of(cls, keys: np.ndarray, values: np.ndarray) -> Sample:
-        """Takes the rows; uint64 keys and float64 values."""
         if len(keys) > SAMPLE_SIZE:
             near = keys <= np.partition(keys, SAMPLE_SIZE - 1)[SAMPLE_SIZE - 1]
             keys, values = keys[near], values[near]
@@ -154,12 +152,11 @@ class Sample:
 
     @property
     def bound(self) -> np.uint64:
-        """No greater key comes into the sample any more."""
+        """Greater keys can no longer enter the sample."""
         is_full = len(self.keys) == SAMPLE_SIZE
         return np.uint64(self.keys.max() if is_full else np.iinfo(np.uint64).max)
 
     def merged(self, other: Sample) -> Sample:
-        """Merges the counts of two sets of rows."""
         return Sample.of(
             np.concatenate([self.keys, other.keys]), np.concatenate([self.values, other.values])
         )
@@ -180,13 +177,13 @@ class NumberCounts:
     def of(
         cls, values: np.ndarray, keys: np.ndarray, *, sums: bool, bound: np.uint64
     ) -> NumberCounts:
-        """Takes rows.
+        """Counts rows.
 
         Args:
             values: float64 [n]; NaN is a gap.
             keys: uint64 [n].
-            sums: whether moments are wanted.
-            bound: of a sample that these rows are merged with.
+            sums: whether to compute moments.
+            bound: of a sample that these rows will be merged with.
         """
         is_finite = np.isfinite(values)
         found = values[is_finite]
@@ -201,7 +198,6 @@ class NumberCounts:
         )
 
     def merged(self, other: NumberCounts) -> NumberCounts:
-        """Merges the counts of two sets of rows."""
         return NumberCounts(
             self.num_gaps + other.num_gaps,
             self.num_values + other.num_values,
@@ -214,11 +210,11 @@ class NumberCounts:
 
 @dataclass(frozen=True)
 class TextCounts:
-    """In how many rows each value is; None, where there is nothing else, is a gap.
+    """Number of rows with each value. None is a gap.
 
     Attributes:
-        values: [num_distinct] strings, each once; null is a gap.
-        is_cut: there are more than `MAX_DISTINCT`, and `values` has none.
+        values: [num_distinct] distinct strings; null is a gap.
+        is_cut: there are more than `MAX_DISTINCT`, and `values` is empty.
     """
 
     num_rows: int
@@ -228,21 +224,17 @@ class TextCounts:
 
     @classmethod
     def of(cls, values: pa.Array, num_rows: int) -> TextCounts:
-        """Takes the values of some rows."""
         return cls._counted(num_rows, values, np.ones(len(values), np.int64))
 
     @property
     def num_gaps(self) -> int:
-        """Rows without a value."""
         return int(self.counts[pc.is_null(self.values).to_numpy(zero_copy_only=False)].sum())
 
     @property
     def num_distinct(self) -> int:
-        """Values beside gaps."""
         return len(self.values) - self.values.null_count
 
     def merged(self, other: TextCounts) -> TextCounts:
-        """Merges the counts of two sets of rows."""
         num_rows = self.num_rows + other.num_rows
         if self.is_cut or other.is_cut:
             return _cut(num_rows)
@@ -288,7 +280,7 @@ def count(
 
 
 def needs_counts(spec: ColumnTransform) -> bool:
-    """Whether a transform has to read rows to be fitted."""
+    """Whether fitting a transform needs rows."""
     stateless = spec.transform in {None, "log1p"} and spec.missing in {None, "zero"}
     return not stateless and spec.transform != "hashed_words"
 
@@ -296,11 +288,11 @@ def needs_counts(spec: ColumnTransform) -> bool:
 def fit(
     spec: ColumnTransform, kind: Kind, found: Counts | None, place: str, *, embeds: bool = True
 ) -> FittedColumn:
-    """The state that training rows give.
+    """The state from training rows.
 
     Args:
-        found: of all of them; None of a transform that needs none.
-        place: what messages call the feature.
+        found: statistics of all rows; None if the transform needs none.
+        place: the feature in messages.
         embeds: whether `auto` may choose `category`.
     Raises:
         DataError: the transform does not fit its column.
@@ -426,9 +418,8 @@ def _vocabulary_state(spec: ColumnTransform, found: TextCounts, place: str) -> A
 def _frequent(
     spec: ColumnTransform, found: TextCounts, least: int
 ) -> tuple[tuple[str | None, ...], bool]:
-    """Values that are not rare, sorted, None last; and whether there are rare ones.
-
-    Of values in as many rows the later ones stay, as in `OneHotEncoder`.
+    """Values that are not rare, sorted, None last; and whether there are rare ones. At equal counts
+    later values stay, as in `OneHotEncoder`.
     """
     order = pc.sort_indices(found.values).to_numpy()  # nulls come last
     counts = found.counts[order]
@@ -442,11 +433,7 @@ def _frequent(
 
 
 def looks_like_ids(num_distinct: int, num_given: int) -> bool:
-    """Whether most rows have a text of their own, as ids, names and free texts are.
-
-    Args:
-        num_given: rows that have one.
-    """
+    """Whether most of `num_given` rows have their own text, like ids, names and free texts."""
     return num_distinct > 2 and 2 * num_distinct > num_given
 
 
@@ -471,7 +458,7 @@ def _chosen_vocabulary(
 
 
 def _chosen_for_numbers(spec: ColumnTransform, kind: Kind, found: NumberCounts) -> ColumnTransform:
-    """Logarithms or ranks for numbers with heavy tails; others stay as they are."""
+    """Logarithms or ranks for numbers with heavy tails; others do not change."""
     missing = spec.missing or ("indicator" if found.num_gaps else "median")
     if kind == "time":
         missing = "median" if missing == "zero" else missing
@@ -485,7 +472,7 @@ def _chosen_for_numbers(spec: ColumnTransform, kind: Kind, found: NumberCounts) 
 
 
 def is_heavy_tailed(values: np.ndarray) -> bool:
-    """Whether one value in a thousand is many quartile ranges from the median; never of flags."""
+    """Whether one value in a thousand is many quartile ranges from the median; never for flags."""
     if len(np.unique(values)) <= 2:
         return False
     low, first, middle, third, high = np.quantile(values, [_TAIL, 0.25, 0.5, 0.75, 1 - _TAIL])

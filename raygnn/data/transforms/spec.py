@@ -1,4 +1,4 @@
-"""A column of a feature as `graph.yaml` has it: its name, its transform, what stands for gaps."""
+"""A column of a feature in `graph.yaml`: its name, its transform, its replacement of gaps."""
 
 from __future__ import annotations
 
@@ -50,15 +50,16 @@ class TransformedColumn(Section):
     """One column of a feature, and how its values become numbers.
 
     Attributes:
-        column: by its name, or in tables without names by its position.
-        transform: null leaves numbers as they are.
-        missing: what stands for nulls and NaN: the median of the training rows, 0, or the median
-            and beside it an element that is 1. null refuses gaps.
-        n_bins: of `bucket`; null means 10.
-        min_frequency: a value in fewer training rows is rare. null means 2 for `category`, else 1.
-        max_categories: elements at most, one of them for rare values; null sets no bound.
+        column: name, or position in tables without names.
+        transform: null leaves numbers unchanged.
+        missing: replacement of nulls and NaN: the median of the training rows, 0, or the median and
+            an additional element of 1. null refuses gaps.
+        n_bins: of `bucket`. Default: 10.
+        min_frequency: a value in fewer training rows is rare. Default: 2 for `category`, else 1.
+        max_categories: maximum number of elements, including one for rare values; null sets no
+            limit.
         separator: between the values of a text, for tables without lists.
-        dim: elements of `hashed_words`; null means 128.
+        dim: elements of `hashed_words`. Default: 128.
         unit: of times that are numbers since 1970.
         format: of texts: dates as 15/06/2024 (`day_first`) or 06/15/2024 (`month_first`), numbers
             as EUR 1,234.50 (`decimal_point`) or 1.234,50 EUR (`decimal_comma`).
@@ -103,6 +104,4 @@ class TransformedColumn(Section):
 
 
 class ColumnTransform(TransformedColumn):
-    """One column of a feature as `graph.yaml` has it, by name."""
-
     column: str

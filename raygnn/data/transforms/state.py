@@ -43,9 +43,9 @@ class State(ABC):
     """A fitted transform.
 
     Attributes:
-        kind: the form of the values that it reads.
-        width: elements that it gives of a row.
-        is_scaled: whether they are on one scale, so that `data.standardize` leaves them alone.
+        kind: kind of the input values.
+        width: output elements per row.
+        is_scaled: whether elements have one scale already, so that `data.standardize` skips them.
     """
 
     kind: ClassVar[Kind] = "number"
@@ -53,17 +53,15 @@ class State(ABC):
 
     @property
     def width(self) -> int:
-        """Elements that it gives of a row."""
         return 1
 
     @property
     def scaled(self) -> tuple[bool, ...]:
-        """Whether `data.standardize` leaves an element unchanged, for each element."""
         return (self.is_scaled,) * self.width
 
     @abstractmethod
     def rows(self, values: Any) -> np.ndarray:
-        """[num_rows, width] of values that are no gaps."""
+        """[num_rows, width] of values without gaps."""
 
     def refused(self, values: Any) -> tuple[str, np.ndarray] | None:
         """The rule that values may break, and which of them do."""
@@ -72,7 +70,7 @@ class State(ABC):
 
 @dataclass(frozen=True)
 class Number(State):
-    """Numbers as they are."""
+    """Numbers, unchanged."""
 
     type: Literal["number"] = "number"
     is_scaled: ClassVar[bool] = False
@@ -95,7 +93,7 @@ class Standard(State):
 
 @dataclass(frozen=True)
 class MinMax(State):
-    """Training rows lie between 0 and 1, others perhaps outside. See `MinMaxScaler`."""
+    """Scales training rows to [0, 1]; others may be outside. See `MinMaxScaler`."""
 
     low: float
     high: float
@@ -123,7 +121,7 @@ class Log1p(State):
 class RankGauss(State):
     """The normal score of a value's rank. See `QuantileTransformer(output_distribution="normal")`.
 
-    Of equal values the score is that of their middle rank, at both ends too.
+    Equal values have the score of their middle rank, also at both ends.
     """
 
     quantiles: tuple[float, ...]
@@ -144,7 +142,7 @@ class RankGauss(State):
 
 @dataclass(frozen=True)
 class Bucket(State):
-    """One-hot of the range that a value lies in. See `KBinsDiscretizer(strategy="quantile")`."""
+    """One-hot of a value's bin. See `KBinsDiscretizer(strategy="quantile")`."""
 
     edges: tuple[float, ...]
     type: Literal["bucket"] = "bucket"
@@ -197,9 +195,9 @@ class OneHot(State):
     """One-hot of a value. See `OneHotEncoder(handle_unknown="infrequent_if_exist")`.
 
     Attributes:
-        vocabulary: sorted; None, the last, stands for gaps.
-        has_rare: training rows have rarer values. These and unknown ones are the last element; else
-            a row of an unknown value is 0.
+        vocabulary: sorted; the last, None, is for gaps.
+        has_rare: training rows have rarer values. The last element is for these and unknown ones;
+            otherwise a row of an unknown value is 0.
     """
 
     vocabulary: tuple[str | None, ...]
@@ -217,9 +215,9 @@ class OneHot(State):
 
 @dataclass(frozen=True)
 class Category(State):
-    """The number of a value, whose embedding the model's input layer learns.
+    """The code of a value, whose embedding the model's input layer learns.
 
-    0 stands for rare and unknown values, i for `vocabulary[i - 1]`; see `OneHot`.
+    0 is for rare and unknown values, i for `vocabulary[i - 1]`; see `OneHot`.
     """
 
     vocabulary: tuple[str | None, ...]
@@ -228,7 +226,6 @@ class Category(State):
 
     @property
     def num_codes(self) -> int:
-        """Values, and one for the rest."""
         return len(self.vocabulary) + 1
 
     def rows(self, values: pa.Array) -> np.ndarray:
@@ -258,7 +255,7 @@ class MultiHot(State):
 
 @dataclass(frozen=True)
 class HashedWords(State):
-    """Counts of words and pairs of words under signed hashes, of length 1 as a vector.
+    """Counts of words and pairs of words under signed hashes, as a vector of length 1.
 
     As `HashingVectorizer(ngram_range=(1, 2))`, with CRC-32 as the hash. No vocabulary is fitted.
     """
@@ -308,8 +305,8 @@ class Applied(NamedTuple):
     """A column's part of the rows of a feature.
 
     Attributes:
-        rows: float32 [num_rows, width]; those of a broken rule hold anything.
-        broken: by rule, bool [num_rows], where there is any.
+        rows: float32 [num_rows, width]; arbitrary for rows that break a rule.
+        broken: by broken rule, bool [num_rows].
     """
 
     rows: np.ndarray
@@ -321,10 +318,10 @@ class FittedColumn:
     """A column of a feature with its state.
 
     Attributes:
-        fill: number that stands for a gap, in the column's own unit (of a time: seconds since
-            1970); None refuses gaps.
-        indicator: the last element is 1 where there is a gap.
-        format: how its texts are written; see `TransformedColumn`.
+        fill: replacement of a gap, in the column's own unit (seconds since 1970 for a time); None
+            refuses gaps.
+        indicator: the last element is 1 for a gap.
+        format: format of its texts; see `TransformedColumn`.
     """
 
     column: str
@@ -335,12 +332,10 @@ class FittedColumn:
 
     @property
     def width(self) -> int:
-        """Elements that it gives of a row."""
         return self.state.width + self.indicator
 
     @property
     def scaled(self) -> tuple[bool, ...]:
-        """Whether `data.standardize` leaves an element unchanged, for each element."""
         return self.state.scaled + (True,) * self.indicator
 
     def takes(self, type_: pa.DataType) -> bool:
@@ -353,7 +348,7 @@ class FittedColumn:
         return self.format is not None and pa.types.is_floating(type_)
 
     def apply(self, column: pa.Array) -> Applied:
-        """Applies the transform to some rows of any table."""
+        """Applies the transform to rows of any table."""
         state = self.state
         if isinstance(state, MultiHot):
             return Applied(state.rows(lists(column, state.separator)), {})
@@ -383,37 +378,32 @@ class FittedColumn:
 
 @dataclass(frozen=True)
 class PlainColumn:
-    """A column of a feature without a transform."""
-
     column: str
     width: int
 
     @property
     def scaled(self) -> tuple[bool, ...]:
-        """Whether `data.standardize` leaves an element unchanged, for each element."""
         return (False,) * self.width
 
 
 @dataclass(frozen=True)
 class FittedFeature:
-    """All parts of a feature's rows, in their order."""
+    """All parts of a feature's rows, in order."""
 
     parts: tuple[PlainColumn | FittedColumn, ...]
     version: int = VERSION
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of all columns, in their order."""
         return tuple(part.column for part in self.parts)
 
     @property
     def scaled(self) -> tuple[bool, ...]:
-        """Whether `data.standardize` leaves an element unchanged, for each element of a row."""
         return tuple(is_scaled for part in self.parts for is_scaled in part.scaled)
 
     @property
     def num_codes(self) -> dict[int, int]:
-        """Number of categories, by the position in a row that contains the number of a category."""
+        """Number of categories, by position of a category code in a row."""
         found, position = {}, 0
         for part in self.parts:
             if isinstance(part, FittedColumn) and isinstance(part.state, Category):
@@ -422,18 +412,12 @@ class FittedFeature:
         return found
 
     def to_content(self) -> dict[str, Any]:
-        """The states as JSON; `of_content` reads them back."""
         return asdict(self)
 
     @classmethod
     def of_content(cls, content: Any, name: str) -> FittedFeature:
-        """Reads saved states.
-
-        Args:
-            name: of the feature, for messages.
-        Raises:
-            DataError: they are of another version.
-            ValueError: they are no such record.
+        """Reads saved states of the named feature. Raises a DataError for another version, a
+        ValueError for invalid content.
         """
         found = content.get("version") if isinstance(content, dict) else None
         if found != VERSION:
@@ -450,7 +434,7 @@ Transforms = Mapping[str, Mapping[str, FittedFeature]]
 
 
 def _positions(values: pa.Array, vocabulary: tuple[str | None, ...]) -> np.ndarray:
-    """int64: position of each value in the vocabulary, or its length if it has none."""
+    """int64: position of each value in the vocabulary, or its length if missing."""
     found = pc.index_in(values, value_set=_value_set(vocabulary))
     out: np.ndarray = pc.fill_null(found, len(vocabulary)).to_numpy(zero_copy_only=False)
     return out.astype(np.int64)
@@ -462,7 +446,7 @@ def _value_set(vocabulary: tuple[str | None, ...]) -> pa.Array:
 
 
 def _one_hot(positions: np.ndarray, width: int) -> np.ndarray:
-    """float32 [num_rows, width]; a position beyond the width gives a row of zeros."""
+    """float32 [num_rows, width]; a position beyond the width is a row of zeros."""
     out = np.zeros((len(positions), width + 1), np.float32)
     out[np.arange(len(positions)), np.minimum(positions, width)] = 1
     return out[:, :width]

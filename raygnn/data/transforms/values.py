@@ -1,4 +1,4 @@
-"""The values of a raw column in the one form that its transform reads: numbers, texts or lists."""
+"""The values of a raw column in the form that its transform reads: numbers, texts or lists."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class Lists(NamedTuple):
-    """Each value of each row once.
+    """Distinct values of each row.
 
     Attributes:
         rows: int64 [num_values], ascending.
@@ -85,7 +85,6 @@ def kind_of(
 
 
 def is_number_type(type_: pa.DataType) -> bool:
-    """Whether values are integers, floats or decimals."""
     return pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
 
 
@@ -101,7 +100,7 @@ def numbers(column: pa.Array) -> np.ndarray:
 def read_numbers(
     column: pa.Array, kind: Kind, unit: str | None, written: Format | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """float64 [n] of a column of numbers or times, NaN for gaps; and which texts are neither."""
+    """float64 [n] of a column of numbers or times, NaN for gaps, and a mask of invalid texts."""
     if kind == "time":
         return seconds(column, unit, written)
     if written is not None:
@@ -110,10 +109,10 @@ def read_numbers(
 
 
 def written_numbers(column: pa.Array, written: Format) -> tuple[np.ndarray, np.ndarray]:
-    """float64 [n] of numbers as people write them, NaN for gaps; and which texts are none.
+    """float64 [n] of numbers as people write them, NaN for gaps, and a mask of invalid texts.
 
-    A currency (EUR, €), % and separators of thousands are left out. Other units are refused: 3 kg
-    and 3 g, 1.2 and 1.2k are not alike.
+    Currencies (EUR, €), % and thousands separators are removed. Other units are refused, because 3
+    kg and 3 g, or 1.2 and 1.2k, differ.
 
     Args:
         written: `decimal_point` or `decimal_comma`.
@@ -144,10 +143,11 @@ def written_numbers(column: pa.Array, written: Format) -> tuple[np.ndarray, np.n
 def seconds(
     column: pa.Array, unit: str | None, written: Format | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """float64 [n], seconds since 1970 in UTC, NaN for gaps; and which values are not times.
+    """float64 [n], seconds since 1970 in UTC, NaN for gaps, and a mask of values that are not
+    times.
 
     Args:
-        column: timestamps, dates, texts that `parsed_times` reads, or numbers.
+        column: timestamps, dates, texts for `parsed_times`, or numbers.
         unit: of numbers.
         written: of texts, `day_first` or `month_first`.
     """
@@ -163,7 +163,6 @@ def seconds(
 
 
 def is_text_type(type_: pa.DataType) -> bool:
-    """Whether values are strings, however Arrow stores them."""
     return (
         pa.types.is_string(type_)
         or pa.types.is_large_string(type_)
@@ -172,7 +171,7 @@ def is_text_type(type_: pa.DataType) -> bool:
 
 
 def texts(column: pa.Array) -> pa.Array:
-    """Strings, with nulls: whole numbers are written without a point, NaN is null."""
+    """Strings, with nulls: whole numbers without a point, NaN as null."""
     if not pa.types.is_floating(column.type):
         return pc.cast(column, pa.string())
     values = numbers(column)
@@ -204,7 +203,7 @@ def lists(column: pa.Array, separator: str | None) -> Lists:
 
 
 def looks_like_times(column: pa.Array, written: Format | None = None) -> bool:
-    """Whether all texts are dates or moments, and there are any."""
+    """Whether there are texts, and all are dates or times."""
     if column.null_count == len(column):
         return False
     # A year or a plain number is not a date, whatever a parser takes it for.
@@ -214,12 +213,12 @@ def looks_like_times(column: pa.Array, written: Format | None = None) -> bool:
 
 
 def parsed_times(column: pa.Array, written: Format | None = None) -> tuple[pa.Array, np.ndarray]:
-    """Moments of texts, null where there is a gap or what is not one; and the latter.
+    """Parsed times, null for gaps and invalid texts, and a mask of the latter.
 
     Args:
         column: ISO 8601, also without leading zeros, with dots and the day first (21.5.2024) or
             with slashes and the year first; a time may follow.
-        written: `day_first` or `month_first`, of dates as 05/06/2024.
+        written: `day_first` or `month_first`, for dates as 05/06/2024.
     """
     column = pc.cast(column, pa.string())
     none = np.zeros(len(column), bool)

@@ -1,1 +1,0 @@
-"""Analysis of a folder of tables for a draft of `graph.yaml`."""

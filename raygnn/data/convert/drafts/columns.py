@@ -1,4 +1,4 @@
-"""The profile of a column: what its values may be."""
+"""The profile of a column: possible meanings of its values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Column:
     """A column of a table.
 
     Attributes:
-        distinct: values of numbers and texts, without gaps.
+        distinct: distinct numbers and texts, without gaps.
     """
 
     name: str
@@ -47,7 +47,6 @@ class Column:
 
     @property
     def num_given(self) -> int:
-        """Rows that are not null."""
         return len(self.values) - int(self.values.null_count)
 
     @cached_property
@@ -90,19 +89,17 @@ class Column:
 
     @cached_property
     def distinct_ids(self) -> pa.Array:
-        """Each id once."""
         return self.ids.unique().drop_null()
 
     @cached_property
     def can_be_key(self) -> bool:
-        """Whether each row has an id of its own, but for a few errors."""
+        """Whether each row has its own id, apart from a few errors."""
         num_rows = len(self.values)
         num_errors = num_rows - len(self.distinct_ids)
         return self.kind in {"int", "text"} and num_rows > 0 and num_errors <= _REPEATED * num_rows
 
     @cached_property
     def is_unique(self) -> bool:
-        """Whether each row has another id."""
         return self.can_be_key and len(self.distinct_ids) == len(self.values)
 
     @property
@@ -112,7 +109,7 @@ class Column:
 
     @cached_property
     def is_prose(self) -> bool:
-        """Whether texts have more words than names and categories do."""
+        """Whether texts have more words than names and categories."""
         if not self.is_free_text:
             return False
         num_words = pc.count_substring_regex(self.distinct, r"\w+")
@@ -120,7 +117,7 @@ class Column:
 
     @cached_property
     def formats(self) -> tuple[Format, ...]:
-        """Formats in which texts can be read as dates or numbers, the likeliest first."""
+        """Formats that fit texts with dates or numbers, the most likely first."""
         texts = self.distinct
         if self.kind != "text" or len(texts) == 0:
             return ()
@@ -140,13 +137,12 @@ class Column:
 
     @property
     def is_time(self) -> bool:
-        """Whether all values are times, and can be read in one way only."""
+        """Whether all values are times in exactly one format."""
         is_one_date = len(self.formats) == 1 and self.formats[0] in DATE_FORMATS
         return self.kind == "time" or is_one_date
 
     @property
     def is_split(self) -> bool:
-        """Whether the values are names of splits."""
         if self.kind != "text" or not 2 <= len(self.distinct) <= len(SPLIT_CODES):
             return False
         words = {text.strip().lower() for text in self.distinct.to_pylist()}
@@ -154,7 +150,7 @@ class Column:
 
     @property
     def is_class(self) -> bool:
-        """Whether the values may be classes: a few, each in several rows."""
+        """Whether the values may be classes: few, each in several rows."""
         is_small = 2 <= len(self.distinct) <= min(FEW_CLASSES, self.num_given // 2)
         is_flag = pa.types.is_boolean(self.values.type)
         return is_flag or (is_small and (self.kind in {"int", "text"} or self.is_whole))
@@ -167,7 +163,6 @@ class Column:
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """The words of a name in lower case and in the singular: `homeTeams_id` is home, team, id."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     return tuple(singular(word.lower()) for word in re.findall(r"[A-Za-z]+|\d+", apart))
 
@@ -178,13 +173,11 @@ def word_set(text: str) -> frozenset[str]:
 
 
 def is_plural(name: str) -> bool:
-    """Whether the last word of a name is a plural: `orders`, `upVotes`."""
     last = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)[-1:]
     return bool(last) and singular(last[0].lower()) != last[0].lower()
 
 
 def singular(word: str) -> str:
-    """An English plural's singular, by its ending."""
     irregular = {"people": "person", "children": "child", "status": "status", "series": "series"}
     if word in irregular:
         return irregular[word]
@@ -195,6 +188,6 @@ def singular(word: str) -> str:
 
 
 def type_name(name: str) -> str:
-    """A name as `graph.yaml` takes it."""
+    """A name that is valid in `graph.yaml`."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", name)
     return name.strip("_") or "node"

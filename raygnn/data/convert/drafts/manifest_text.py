@@ -28,7 +28,6 @@ _END_OF_KEY = re.compile(
 
 
 def manifest_lines(tables: Sequence[Table], task: Task) -> Iterator[str]:
-    """The text in parts, once the roles of all tables are chosen."""
     yield (
         "# A draft: look at the lines with '?'. docs/graph-format.md has every key.\n"
         f"format: {FORMAT}\n"
@@ -73,7 +72,6 @@ def _why_unused(table: Table) -> str:
 
 
 def _remarks(table: Table) -> Iterator[str]:
-    """Repairs of a table, and errors in its rows."""
     if table.repairs:
         repairs = "; ".join(table.repairs)
         yield f"{table.pattern} is a repaired copy of {table.source}: {repairs}"
@@ -147,7 +145,7 @@ def _label_lines(column: Column) -> Iterator[str]:
 
 
 def label_name(column: str) -> str:
-    """A column's name as the name of a label, which some names cannot be."""
+    """A valid label name for a column."""
     return "y" if type_name(column) in {"id", "split", "time", "weight"} else type_name(column)
 
 
@@ -177,7 +175,7 @@ def _feature_lines(columns: Sequence[Column], name: str) -> Iterator[str]:
 
 
 def _why_no_feature(column: Column) -> str | None:
-    """Why no transform reads a column. None if one does."""
+    """The reason that no transform reads a column. None if one does."""
     if column.kind == "other" or not column.num_given:
         return "nothing that becomes numbers"
     if len(column.distinct) == 1 and not column.values.null_count:
@@ -200,7 +198,7 @@ def _marks(column: Column) -> list[str]:
 
 
 def _transform(column: Column) -> str:
-    """`auto`; for texts that hold lists, dates or amounts, how to read them."""
+    """`auto`, or how to read texts with lists, dates or amounts."""
     if column.formats:
         return f"transform: auto, format: {column.formats[0]}"
     if column.is_prose:
@@ -252,5 +250,5 @@ def _edge(table: Table, edge_type: tuple[str, str, str], source: str, target: st
 
 
 def _quoted(text: str) -> str:
-    """The text as YAML, in quotes if YAML would read something else."""
+    """The text as YAML, quoted if YAML would read it differently."""
     return dump_yaml([text], flow_leaves=True).strip()[1:-1]

@@ -1,4 +1,4 @@
-"""Reads the tables of a folder, also files that ingest would refuse, and records each repair."""
+"""Reads the tables of a folder, also files that ingest would refuse, and records repairs."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Reference:
     """A column whose values are ids of a table.
 
     Attributes:
-        rate: share of the rows with a value whose value is an id of the table.
-        num_unknown: rows with a value that is not.
+        rate: share of non-null rows whose value is an id of the table.
+        num_unknown: number of other non-null rows.
         why: the evidence, for people.
     """
 
@@ -63,18 +63,18 @@ class Reference:
 
 @dataclass
 class Table:
-    """A table and what the draft has found out about it.
+    """A table and the draft's findings.
 
     Attributes:
         pattern: its files, relative to the folder.
         columns: by name, with repaired values.
-        repairs: how values differ from the files. A table with repairs is written as a copy.
-        source: the pattern of the files of a copy.
+        repairs: differences from the files. A table with repairs is written as a copy.
+        source: file pattern of a copy.
         key: the column of ids.
-        row_key: a column of ids that edges and training rows do without.
+        row_key: an id column that edges and training rows do not need.
         references: by column.
         rejected: columns that look like references, and why they are not.
-        edge_files: of a reference with gaps, the file of its edges.
+        edge_files: by reference with gaps, the file of its edges.
         unsure: remarks for the user.
     """
 
@@ -93,7 +93,6 @@ class Table:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of the table's name, in the singular."""
         return words_of(self.name)
 
     @property
@@ -105,7 +104,6 @@ class Table:
 
 
 def find_tables(folder: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Name, pattern and URIs of each table."""
     fs, root = open_fs(folder)
     paths = sorted(fs.find(root)) if fs.isdir(root) else []
     groups: dict[tuple[str, str], list[str]] = {}
@@ -145,9 +143,9 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
     """Reads all rows of a table.
 
     Args:
-        encoding: of text files that are not UTF-8; None detects it.
+        encoding: encoding of text files that are not UTF-8; None detects it.
     Raises:
-        DataError: a file cannot be read.
+        DataError: a file is unreadable.
     """
     repairs: list[str] = []
     is_typed = True
@@ -180,10 +178,8 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
 def _read_leniently(
     uris: Sequence[str], encoding: str | None, repairs: list[str]
 ) -> list[pa.Table]:
-    """Reads text files of any encoding, with line breaks in fields and without broken rows.
-
-    Returns:
-        The rows of each file, as texts.
+    """Reads the rows of text files of any encoding as texts, with line breaks in fields and without
+    broken rows.
     """
     parts = []
     for uri in uris:
@@ -250,7 +246,7 @@ def _decoded(data: bytes, encoding: str | None, uri: str) -> tuple[str, str]:
 
 
 def _distinct_names(header: str, separator: str) -> list[str]:
-    """Column names; a repeated name gets a number, and an empty one its position."""
+    """Column names; repeated names get a number, empty ones their position."""
     fields = pacsv.read_csv(
         pa.BufferReader(header.encode() + b"\n"),
         pacsv.ReadOptions(autogenerate_column_names=True),
@@ -267,7 +263,6 @@ def _distinct_names(header: str, separator: str) -> list[str]:
 
 
 def _typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Texts as the type that ingest would read them as."""
     kind = kind_of_values(texts.combine_chunks(), "null")
     if kind == "string":
         return texts
@@ -297,7 +292,7 @@ def _without_null_words(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedA
 
 
 def _with_dates(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str | None]:
-    """Integers such as 20240521 or 930521 as dates, in columns that are called so."""
+    """Converts integers such as 20240521 or 930521 to dates, in columns named accordingly."""
     if not (pa.types.is_integer(values.type) and _DATES & {*words_of(name)}):
         return values, None
     texts = pc.cast(values, pa.string())

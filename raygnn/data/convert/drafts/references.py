@@ -1,8 +1,8 @@
-"""Finds keys and references by names and by values.
+"""Finds keys and references by names and values.
 
-A reference needs two kinds of evidence: almost all of its rows must have an id of the other table,
-and a chance match must be excluded, by the names or because the ids are texts or have large gaps.
-Small integers are ids of every table that counts its rows from 1, so alone they prove nothing.
+A reference needs two kinds of evidence: almost all rows have an id of the other table, and a chance
+match is excluded, by the names or because ids are texts or have large gaps. Small integers are ids
+of every table that counts its rows from 1, so alone they prove nothing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Match(NamedTuple):
     """How well a column fits a key.
 
     Attributes:
-        level: 3 the names agree; 2 they agree in part; 1 they may agree; 0 only values do.
+        level: 3 names agree; 2 they agree in part; 1 they may agree; 0 only values do.
         is_accepted: whether the evidence suffices.
         why: the evidence, or what is missing.
     """
@@ -76,10 +76,8 @@ Overrides = Mapping[tuple[str, str], tuple[str, str] | None]
 
 
 def parse_overrides(refs: Sequence[str], tables: Sequence[Table]) -> Overrides:
-    """Reads `ratings.movie_id=movies.id` and `ratings.stars=none`.
-
-    Raises:
-        ConfigError: a text has another form, or names an unknown table or column.
+    """Parses `ratings.movie_id=movies.id` and `ratings.stars=none`. Raises a ConfigError for
+    anything else.
     """
     columns = {(table.name, column) for table in tables for column in table.columns}
     found: dict[tuple[str, str], tuple[str, str] | None] = {}
@@ -136,7 +134,7 @@ def _find_key(table: Table, tables: Sequence[Table], overrides: Overrides) -> st
 
 
 def key_level(column: str, table: Table, tables: Sequence[Table]) -> int:
-    """How well the name of a column fits the ids of its table: 4 best, 0 not at all."""
+    """How well a column's name fits the ids of its table: 4 best, 0 not at all."""
     words, stem = words_of(column), _stem(column)
     others = {_joined(other.words) for other in tables if other is not table}
     if _joined(stem or words) == _joined(table.words):
@@ -151,7 +149,7 @@ def key_level(column: str, table: Table, tables: Sequence[Table]) -> int:
 
 
 def _release_shared_keys(tables: Sequence[Table], overrides: Overrides) -> None:
-    """Of two tables with the same ids in a column of the same name, one lists them."""
+    """If two tables have the same ids in a column of the same name, one of them lists them."""
     fixed = {end[0] for end in overrides.values() if end is not None}
     for table in tables:
         for other in tables:
@@ -205,7 +203,6 @@ def _num_keys(table: Table) -> int:
 
 
 def _containment(column: Column, other: Table) -> tuple[float, int]:
-    """Share of the rows with an id that the other table lists, and the rows with another one."""
     keys = other.columns[other.key or ""].distinct_ids
     num_given = len(column.ids) - int(column.ids.null_count)
     if not num_given or column.ids.type != keys.type:
@@ -246,7 +243,6 @@ def _match(table: Table, column: Column, other: Table) -> Match:
 
 
 def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
-    """How well the name of a column fits a table, and why."""
     words, stem = words_of(column.name), _stem(column.name)
     key = words_of(other.key or "")
     names = stem or words
@@ -312,7 +308,7 @@ def _is_end(words: Sequence[str], table: Table) -> bool:
 
 
 def _abbreviates(short: str, word: str) -> bool:
-    """Whether letters of a word, in their order, make the short form: dept, cust, acct."""
+    """Whether letters of a word, in order, make the short form: dept, cust, acct."""
     if len(short) < 3 or short[0] != word[0] or len(short) >= len(word):
         return False
     letters = iter(word)
@@ -320,9 +316,9 @@ def _abbreviates(short: str, word: str) -> bool:
 
 
 def _is_sparse(values: pa.Array, keys: pa.Array) -> bool:
-    """Whether the keys have so many gaps that unrelated numbers would hit some.
+    """Whether the keys have enough gaps to make chance matches unlikely.
 
-    Gaps count on the grid of the keys: numbers in steps of 10 hit ids in steps of 10.
+    Gaps are measured on the keys' grid: numbers in steps of 10 hit ids in steps of 10.
     """
     low, high = pc.min_max(values).as_py().values()
     is_within = pc.and_(pc.greater_equal(keys, low), pc.less_equal(keys, high))
@@ -333,10 +329,9 @@ def _is_sparse(values: pa.Array, keys: pa.Array) -> bool:
 
 
 def list_missing_nodes(tables: list[Table], overrides: Overrides) -> dict[str, pa.Table]:
-    """Adds node types for columns of ids that no table lists, if a table would have one end only.
+    """Adds node types for id columns that no table lists, if a table would have only one end.
 
-    Returns:
-        The tables to write, by file.
+    Returns the tables to write, by file.
     """
     users: dict[str, list[tuple[Table, Column]]] = {}
     referred = {ref.table for table in tables for ref in table.references.values()}
@@ -385,7 +380,7 @@ def _stem_of_id(name: str) -> tuple[str, ...]:
 
 
 def spell_references(tables: Sequence[Table]) -> None:
-    """Writes references as the ids of their table, if ingest would not read them as equal."""
+    """Spells references like the ids of their table, if ingest would not treat them as equal."""
     keys = {table.name: table.columns[table.key] for table in tables if table.key is not None}
     for table in tables:
         for name, reference in table.references.items():
@@ -421,7 +416,7 @@ def _example(column: Column) -> str:
 
 
 def write_gapless_edges(tables: Sequence[Table]) -> dict[str, pa.Table]:
-    """Pairs of ids for references of nodes that some rows lack: an edge has two ends."""
+    """Pairs of ids for references of nodes that have gaps: an edge has two ends."""
     made: dict[str, pa.Table] = {}
     for table in tables:
         if table.key is None:

@@ -1,5 +1,3 @@
-"""Chooses the roles of tables and columns, and the task."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -45,7 +43,7 @@ def is_edges(table: Table) -> bool:
 
 
 def is_training_rows(table: Table) -> bool:
-    """Whether the rows are of one entity at a time, with a label."""
+    """Whether the rows are one entity at a time, with a label."""
     return table.key is None and len(table.references) == 1
 
 
@@ -72,9 +70,9 @@ def choose_roles(tables: Sequence[Table]) -> None:
 
 
 def show_columns(tables: Sequence[Table], task: Task) -> None:
-    """Makes edges with columns nodes, unless they are what is predicted.
+    """Turns edges with columns into nodes, unless they are predicted.
 
-    Most layers read columns of nodes only: the amounts of purchases would reach no user.
+    Most layers read only node columns: the amounts of purchases would reach no user.
     """
     for table in tables:
         has_columns = any(not column.is_unique for column in roles_of(table).features)
@@ -91,19 +89,19 @@ def _number_rows(table: Table) -> None:
 
 
 def is_event(table: Table) -> bool:
-    """Whether the rows happen at a time and refer to what takes part."""
+    """Whether rows happen at a time and refer to their participants."""
     return bool(table.references) and _time(table) is not None
 
 
 def _asks(table: Table) -> bool:
-    """Whether rows are an entity, a time and a label, and nothing else."""
+    """Whether rows consist of an entity, a time and a label."""
     roles = roles_of(table, is_rows=True)
     is_alone = len(table.references) == 1 and not roles.features
     return is_alone and roles.time is not None and roles.label is not None
 
 
 def _joins(table: Table) -> bool:
-    """Whether rows are links of two nodes rather than something with links of its own."""
+    """Whether rows link two nodes, rather than being something with links of its own."""
     if len(table.references) != 2:
         return False
     if table.key is None or key_level(table.key, table, ()) < OWN_NAME:
@@ -113,10 +111,10 @@ def _joins(table: Table) -> bool:
 
 
 def _time(table: Table) -> Column | None:
-    """The column of the times of rows.
+    """The time column of a table.
 
-    Of tables without references only if its name is one of times. Of tables that others refer to,
-    a word of it must be: a policy is older than its last renewal.
+    In tables without references, only if its name is one of times. In referenced tables, a word of
+    the name must say so: a policy is older than its last renewal.
     """
     columns = [c for c in table.columns.values() if c.name not in table.references]
     named = [c for c in columns if c.name.lower() in TIMES]
@@ -131,7 +129,7 @@ def _time(table: Table) -> Column | None:
 
 
 def _inherit_time(table: Table, tables: Sequence[Table], events: set[str]) -> None:
-    """Gives a table of events without times the times of events that it refers to."""
+    """Copies times to events without them, from events that they refer to."""
     for name, reference in table.references.items():
         if reference.table not in events:
             continue
@@ -157,7 +155,7 @@ def roles_of(table: Table, label: str | None = None, is_rows: bool = False) -> R
     """Columns by role.
 
     Args:
-        label: a column that the user chose.
+        label: a column chosen by the user.
         is_rows: reads the table as training rows, even if it has ids.
     """
     taken = {table.key, *table.references}
@@ -176,7 +174,7 @@ def roles_of(table: Table, label: str | None = None, is_rows: bool = False) -> R
 
 
 def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
-    """The column to predict: by its name, or the last column of classes if there is a split."""
+    """The column to predict: by name, or the last column of classes if there is a split."""
     named = [column for column in columns if column.name.lower() in LABELS]
     words = [c for c in columns if _OUTCOMES & {*words_of(c.name)} and c.is_class]
     of_classes = [
@@ -188,7 +186,7 @@ def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
 
 
 def is_order(column: Column) -> bool:
-    """Whether the values are grades, such as 1 to 5, rather than numbers of classes."""
+    """Whether values are grades, such as 1 to 5, rather than class numbers."""
     values = column.distinct_ids
     if not (column.is_class and pa.types.is_integer(values.type)) or len(values) < 4:
         return False
@@ -198,14 +196,14 @@ def is_order(column: Column) -> bool:
 
 @dataclass(frozen=True)
 class Task:
-    """What a draft predicts.
+    """The prediction target of a draft.
 
     Attributes:
-        table: with the label or the links; None without a task.
+        table: has the label or the links; None without a task.
         column: the label; None predicts links.
-        reference: of a table of nodes, the column whose links are predicted.
-        is_event: the rows happen at a time, so that later rows are the test.
-        sureness: how sure the choice is, for people.
+        reference: in a table of nodes, the column whose links are predicted.
+        is_event: rows happen at a time, so that later rows are the test.
+        sureness: confidence of the choice, for people.
     """
 
     table: str | None = None
@@ -232,7 +230,7 @@ def choose_task(tables: Sequence[Table], wanted: str | None) -> Task:
         wanted: `TABLE.COLUMN` predicts a column, or the links of a reference; `TABLE` predicts the
             links of a table of edges; None chooses.
     Raises:
-        ConfigError: `wanted` names nothing that can be predicted.
+        ConfigError: `wanted` cannot be predicted.
     """
     task = _likely_task(tables) if wanted is None else _given_task(tables, wanted)
     happens = any(table.name == task.table and is_event(table) for table in tables)
@@ -289,7 +287,6 @@ def _given_task(tables: Sequence[Table], wanted: str) -> Task:
 
 
 def _joins_people(table: Table) -> bool:
-    """Whether rows join people with things, or name a sender and a receiver."""
     references = table.references.values()
     words = {word for ref in references for word in words_of(ref.table)}
     is_directed = all({*words_of(ref.column)} & {*ENDS[0], *ENDS[1]} for ref in references)
@@ -297,7 +294,7 @@ def _joins_people(table: Table) -> bool:
 
 
 def ordered_ends(table: Table) -> list[Reference]:
-    """The two ends of an edge: by names such as from and to, else people before things."""
+    """The ends of an edge: by names such as from and to, else people before things."""
 
     def rank(reference: Reference) -> tuple[int, bool]:
         words = set(words_of(reference.column))
@@ -320,7 +317,7 @@ def _examples(tables: Sequence[Table]) -> list[str]:
 
 
 def _question(tables: Sequence[Table]) -> str | None:
-    """The most likely question: do people have another event soon."""
+    """The most likely question: will people have another event soon."""
     found = [
         (table.num_rows, table.name, ref.table)
         for table in tables
