@@ -1,5 +1,3 @@
-"""The config: loading, checking, and building what it names."""
-
 from raygnn.config.component_arguments import config_json_schema
 from raygnn.config.components import build, resolve
 from raygnn.config.loader_section import BatchPlan

@@ -1,4 +1,4 @@
-"""Arguments of components: read off their signatures, and validated before they are built."""
+"""Arguments of components: read from their signatures, and validated before building."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Arguments(Section):
 
 
 class OpenArguments(Arguments):
-    """Base of components that take further arguments beside their declared ones."""
+    """Base of arguments of components that accept further ones."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -91,12 +91,12 @@ _IDS = {
 def validated_arguments(
     kind: type[A], args: Mapping[str, Any], owner: str, place: str, slot: str = ""
 ) -> A:
-    """Makes the section of a component's arguments.
+    """Validates a component's arguments as a section.
 
     Args:
         place: dotted path of the arguments in the config.
     Raises:
-        ConfigError: an argument is unknown, missing, of another type or out of range; lists all.
+        ConfigError: arguments are unknown, missing, of another type or out of range; lists all.
     """
     if problems := argument_problems(kind, args, owner, place, slot):
         raise ConfigError(problems)
@@ -156,9 +156,9 @@ def _of_component(
 def arguments_of(
     target: Callable[..., Any], left_out: frozenset[str] = frozenset()
 ) -> type[Section]:
-    """The arguments of a class or function, as its signature declares them.
+    """The arguments of a class or function, from its signature.
 
-    A class may keep them, or some, in a section `Options`, whose rules hold too.
+    A class may declare them in a section `Options`, whose rules also apply.
     """
     options = getattr(target, "Options", None)
     try:

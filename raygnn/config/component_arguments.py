@@ -1,4 +1,4 @@
-"""The keys of a config, arguments of raygnn's own components, and the JSON Schema of both."""
+"""Config keys, arguments of raygnn's components, and the JSON Schema of both."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Argument:
     """One argument that a config may set.
 
     Attributes:
-        annotation: its type, None where the code gives none.
-        meaning: from the docstring of its class, or of the record that holds it.
+        annotation: its type; None if the code has none.
+        meaning: from the docstring of its class, or of its options.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Argument:
 
 @dataclass(frozen=True)
 class Described:
-    """A component by its short name.
+    """A component by short name.
 
     Attributes:
         summary: the first paragraph of its docstring.
-        is_open: whether it takes arguments beside those that it names.
+        is_open: whether it accepts further arguments.
     """
 
     name: str
@@ -79,7 +79,7 @@ def describe(slot: str) -> Iterator[Described]:
 
 
 def config_keys() -> list[str]:
-    """Every key by dotted path, of lists and components without what is in them."""
+    """Every key by dotted path, without the content of lists and components."""
     found = list(Config.model_fields)
     for path, section in subsections("", Config):
         if "[]" not in path:
@@ -108,7 +108,6 @@ def _annotation_of(section: type[Section], name: str) -> Any:
 
 
 def members(annotation: Any) -> list[Any]:
-    """The types of a union."""
     origin = typing.get_origin(annotation)
     if origin is Annotated:
         return members(typing.get_args(annotation)[0])
@@ -118,9 +117,8 @@ def members(annotation: Any) -> list[Any]:
 
 
 def config_json_schema() -> dict[str, Any]:
-    """The schema of a config file, in the dialect that pydantic writes.
-
-    It knows the arguments of raygnn's own components, whose classes it imports.
+    """The JSON Schema of a config file, in pydantic's dialect, including arguments of raygnn's
+    components. Imports their classes.
     """
     schema = Config.model_json_schema()
     for slot in ("task", "model", "metric", "logger"):

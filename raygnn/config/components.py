@@ -1,4 +1,4 @@
-"""Components: their rules, which are checked without any import, and how they are built."""
+"""Components: rules that are checked without imports, and building."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from,
 
 
 def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[Problem]:
-    """Problems of the components and functions that a config names."""
     for path, slot, component in components_of(config):
         yield from broken_component_rules(component, slot, path, allow_modules)
     functions: list[tuple[KeyPath, str | None]] = [
@@ -53,7 +52,7 @@ def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[
 def broken_component_rules(
     component: Component, slot: str, path: KeyPath, allow_modules: Sequence[str]
 ) -> Iterator[Problem]:
-    """The problems of `check_component`, at the place of the component in the config."""
+    """The problems of a component at its path in the config."""
     spec = SLOTS[slot]
     if component.given is not None:
         if component.args and not isinstance(component.given, type):
@@ -162,9 +161,7 @@ def coerce(value: dict[str, Any]) -> Any:
 
     Raises:
         KeyError: no such type.
-        ValueError: the value is none of that type.
-        TypeError: the same, for a value that is a list or a mapping.
-        OverflowError: the same, for an infinite number as int.
+        ValueError, TypeError, OverflowError: the value is not of that type.
     """
     coerced = _COERCIONS[value[VALUE_TYPE_KEY]](value.get(VALUE_KEY))
     if broken := broken_scalar(coerced):
@@ -178,7 +175,7 @@ def broken_nested_rules(
     """Problems of nested arguments that are visible without imports.
 
     Args:
-        check_path: says why a dotted path may not be imported.
+        check_path: returns why a dotted path may not be imported, if so.
     """
     if isinstance(value, list):
         for index, item in enumerate(value):
@@ -227,10 +224,10 @@ Target = type | Callable[..., Any]
 
 
 def resolve(component: Component | str, slot: str, allow_modules: Sequence[str] = ()) -> Target:
-    """Imports the class (or function, where the slot takes one) that a component names.
+    """Imports the class (or function, if the slot takes one) that a component names.
 
     Raises:
-        ConfigError: it may not be imported, is not there, or is not what the slot needs.
+        ConfigError: it is not allowed, does not exist, or does not fit the slot.
     """
     if isinstance(component, Component) and (given := component.given) is not None:
         return given if isinstance(given, type) else type(given)
@@ -252,11 +249,11 @@ def build(
 
     Args:
         slot: a key of SLOTS.
-        injected: arguments from raygnn. A class given by a dotted path gets those of them that it
-            has parameters for.
+        injected: arguments from raygnn. A class with a dotted path gets those that it has
+            parameters for.
     Raises:
-        ConfigError: the component cannot be imported, sets what raygnn injects, or its arguments
-            are not those of its constructor.
+        ConfigError: the component cannot be imported, sets an injected argument, or its arguments
+            do not fit its constructor.
     """
     if component.given is not None and not isinstance(component.given, type):
         return deepcopy(component.given)
@@ -277,9 +274,9 @@ def check_arguments(
     """Checks the names of a component's arguments without building it.
 
     Args:
-        injected: names of what raygnn may set.
+        injected: names of arguments that raygnn may set.
     Raises:
-        ConfigError: its constructor takes no such arguments, or needs others.
+        ConfigError: its constructor lacks such arguments, or needs others.
     """
     target = resolve(component, slot, allow_modules)
     path = (*parse_path(SLOTS[slot].path), "args")
@@ -305,7 +302,7 @@ def _holds_object(value: Any) -> bool:
 
 
 def parameters_of(target: Target) -> Collection[str]:
-    """Names of the parameters of a class or function, as far as they can be known."""
+    """Names of the parameters of a class or function, as far as they are known."""
     return _parameters(target) or ()
 
 
@@ -337,11 +334,11 @@ def _import_base(path: str) -> type:
 
 @dataclass(frozen=True)
 class _Nest:
-    """Builds the objects inside of the arguments of one component.
+    """Builds the objects inside of a component's arguments.
 
     Attributes:
         slot: of the component.
-        injected: what the component itself is given.
+        injected: arguments of the component itself.
     """
 
     slot: Slot
@@ -349,7 +346,6 @@ class _Nest:
     injected: Mapping[str, Any]
 
     def expand(self, value: Any, path: KeyPath) -> Any:
-        """The argument with its objects built."""
         if isinstance(value, list):
             return [self.expand(item, (*path, i)) for i, item in enumerate(value)]
         if is_value_type(value):
@@ -384,7 +380,6 @@ class _Nest:
 
 
 def _parameters(target: Target) -> dict[str, inspect.Parameter] | None:
-    """Parameters by name; None where they cannot be known."""
     try:
         return dict(inspect.signature(target).parameters)
     except ValueError:  # a class written in C
@@ -392,9 +387,8 @@ def _parameters(target: Target) -> dict[str, inspect.Parameter] | None:
 
 
 def _accepted(target: Target, injected: Mapping[str, Any]) -> dict[str, Any]:
-    """The injected arguments that the target accepts.
-
-    A user's `**kwargs` takes all; that of a library is for its own options.
+    """Injected arguments that the target accepts. A user's `**kwargs` accepts all; a library's is
+    for its own options.
     """
     parameters = _parameters(target)
     if parameters is None:
@@ -470,7 +464,6 @@ def _check_arguments(
 def _named(
     parameters: Mapping[str, inspect.Parameter] | None, injected: Collection[str]
 ) -> list[str]:
-    """Names of the arguments that a config may give."""
     return [
         name
         for name, p in (parameters or {}).items()
@@ -479,7 +472,7 @@ def _named(
 
 
 def components_of(config: Config) -> Iterator[tuple[KeyPath, str, Component]]:
-    """Every component: its place, its slot and itself."""
+    """Path, slot and component of every component."""
     yield ("task",), "task", config.task
     for name, entry in config.tasks.items():
         yield ("tasks", name), "task", entry

@@ -1,4 +1,4 @@
-"""The rules between sections of a config: which keys of one do not fit those of another."""
+"""Rules between sections of a config."""
 
 from __future__ import annotations
 
@@ -368,7 +368,7 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
 
 
 def broken_cross_rules(config: Sections) -> Iterable[Problem]:
-    """Every rule between sections that does not hold, with the sections it has read."""
+    """Every broken rule between sections, with the sections it has read."""
     for rule, sections in _RULES:
         for problem in rule(config):
             yield replace(problem, needs=sections)

@@ -164,7 +164,6 @@ class Synthetic(Section):
 
     @property
     def args(self) -> dict[str, Any]:
-        """Arguments of the generator, which checks them itself."""
         return dict(self.model_extra or {})
 
 
@@ -258,12 +257,10 @@ class Data(Section):
 
     @property
     def names_a_graph(self) -> bool:
-        """Whether one of `uri`, `synthetic` and `type` is set."""
         return bool(self.uri or self.synthetic or self.type)
 
     @property
     def component(self) -> Component | None:
-        """`type` and `args` as a component of slot `dataset`."""
         return None if self.type is None else Component(type=self.type, args=self.args)
 
     def broken_rules(self) -> Iterable[Problem]:

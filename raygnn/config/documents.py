@@ -1,4 +1,4 @@
-"""Reads what users and strangers write, YAML and JSON, within limits.
+"""Reads YAML and JSON of users and strangers, within limits.
 
 YAML follows the core schema of YAML 1.2: `on` is a text, `1e-3` a number, `010` is ten, `0o10`
 eight, `2024-01-31` a text. Beyond it, `<<` merges mappings, and `1_000` is a number.
@@ -41,16 +41,14 @@ _SCALARS = {
 
 
 class Limits:
-    """Counts the values of one document, wherever aliases and references lead to."""
+    """Counts the values of one document, following aliases and references."""
 
     def __init__(self) -> None:
         self._num_values = self._num_characters = 0
 
     def check(self, value: Any, depth: int, line: int | None = None) -> None:
-        """Counts a value; a mapping or list counts once, and so does each value in it.
-
-        Raises:
-            RuleError: it is one too many or too deep, or no program could hold it.
+        """Counts a value; a mapping or list counts once, and so does each value in it. Raises a
+        RuleError beyond a limit.
         """
         self._num_values += 1
         self._num_characters += len(value) if isinstance(value, str) else 0
@@ -71,7 +69,7 @@ class Limits:
 
 
 def broken_scalar(value: Any) -> Problem | None:
-    """Checks that files and tensors can hold a text or number."""
+    """The rule that a text or number breaks, if files or tensors cannot store it."""
     if isinstance(value, int) and not -_INT64 <= value < _INT64:
         shown = str(value) if abs(value).bit_length() <= 128 else "a number"
         return Problem(
@@ -118,10 +116,10 @@ class YamlDocument:
 
 
 def parse_yaml(text: str) -> YamlDocument:
-    """Parses one document; no tag makes anything but texts, numbers, lists and mappings.
+    """Parses one document into texts, numbers, lists and mappings only.
 
     Raises:
-        RuleError: a syntax error, a tag of another kind, several documents, or a limit.
+        RuleError: a syntax error, another tag, several documents, or a limit.
     """
     document = YamlDocument()
     try:
@@ -148,11 +146,7 @@ def parse_yaml(text: str) -> YamlDocument:
 
 
 def parse_scalar(text: str) -> Any:
-    """The value of a short text, as of an override.
-
-    Raises:
-        RuleError: the text is not YAML.
-    """
+    """The value of a short text, such as an override. Raises a RuleError unless it is YAML."""
     document = parse_yaml(text)
     for problem in document.problems:
         rule = f"{dotted(problem.path)}: {problem.rule}"
@@ -312,10 +306,8 @@ for _tag, _pattern in _SCALARS.items():
 
 
 def dump_yaml(value: Any, *, flow_leaves: bool = False) -> str:
-    """YAML in the order of the mapping, which `parse_yaml` reads back equal.
-
-    Args:
-        flow_leaves: writes lists and mappings of scalars on one line.
+    """YAML in the order of the mapping, which `parse_yaml` reads back. `flow_leaves` writes lists
+    and mappings of scalars on one line.
     """
     style = None if flow_leaves else False
     return yaml.dump(
@@ -332,10 +324,8 @@ def dump_yaml(value: Any, *, flow_leaves: bool = False) -> str:
 
 
 def parse_json(content: str | bytes, max_bytes: int | None = MAX_JSON_BYTES) -> Any:
-    """Parses JSON; unlike `json.loads`, refuses repeated keys, NaN, and what Python cannot hold.
-
-    Raises:
-        RuleError: it is not JSON, or beyond a limit; the line where it is known.
+    """Parses JSON; unlike `json.loads`, refuses repeated keys, NaN, and values beyond Python's.
+    Raises a RuleError with the line.
     """
     if max_bytes is not None and len(content) > max_bytes:
         raise RuleError(f"it has more than {max_bytes >> 20} MiB", "Shorten it", id="document-size")

@@ -1,4 +1,4 @@
-"""Dotted paths of a config: which of them may be imported, and the imports."""
+"""Dotted paths of a config: which may be imported, and the imports."""
 
 from __future__ import annotations
 
@@ -44,10 +44,8 @@ _UNREACHABLE = ("torch_geometric.nn.sequential",)
 
 
 def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
-    """The package or module under which a path must stay; allowed modules go first.
-
-    Raises:
-        RuleError: it is not a dotted path, or not under anything that is allowed.
+    """The package or module that a path must stay in; allowed modules first. Raises a RuleError for
+    paths outside of all allowed ones.
     """
     parts = path.split(".")
     if parts[0] == "__main__" or "<locals>" in parts:
@@ -77,7 +75,6 @@ def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
 
 
 def is_of_library(path: str) -> bool:
-    """Whether a dotted path begins in one of `LIBRARY_ROOTS`, allowed by name or not."""
     return path.partition(".")[0] in LIBRARY_ROOTS
 
 
@@ -85,7 +82,7 @@ def check_reachable(module: str, *, is_alias: bool = False) -> None:
     """Checks that a module of a library is within a config's reach.
 
     Args:
-        is_alias: it is where a path finds the class, which may be above the module that defines it
+        is_alias: the class is found there, possibly above its defining module
             (torchmetrics.Accuracy).
     """
     is_reachable = any(
@@ -115,12 +112,12 @@ def is_within(module: Any, root: str) -> bool:
 def import_dotted(
     path: str, allow_modules: Sequence[str], *, takes_functions: bool
 ) -> type | Callable[..., Any]:
-    """Imports a class that is defined under the allowed root of its path.
+    """Imports a class that is defined in the allowed root of its path.
 
     Args:
-        takes_functions: a function is fine too, if it is defined in an allowed user module.
+        takes_functions: also accepts a function of an allowed user module.
     Raises:
-        RuleError: there is no such thing, or it is defined elsewhere or is no class.
+        RuleError: it does not exist, is defined elsewhere or is not a class.
     """
     root = allowed_root(path, allow_modules)
     module, rest = _import_module(path, root)
@@ -157,14 +154,14 @@ def import_dotted(
 
 
 def _is_ours(found: Any, root: str) -> bool:
-    """Whether it is a module or a class of the allowed root: nothing else is looked into."""
+    """Whether it is a module or class of the allowed root; nothing else is inspected."""
     if isinstance(found, types.ModuleType):
         return is_within(found.__name__, root) or root.startswith(f"{found.__name__}.")
     return isinstance(found, type) and is_within(found.__module__, root)
 
 
 def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
-    """Imports the longest part of a path that is a module; gives the names that are left."""
+    """Imports the longest part of a path that is a module; returns the remaining names."""
     parts = path.split(".")
     for length in range(len(parts) - 1, root.count("."), -1):
         name = ".".join(parts[:length])
@@ -187,7 +184,7 @@ def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
 
 
 def _import_module_by_name(name: str, root: str) -> types.ModuleType:
-    """Imports a module; a user's may lie in the current directory, wherever sys.path leads."""
+    """Imports a module; a user's may be in the current directory, independently of sys.path."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`${a.b}` takes another key's value, `${env:X}` an environment variable's; `$${` is a literal."""
+"""`${a.b}` is another key's value, `${env:X}` an environment variable's; `$${` is a literal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Interpolated:
     """A tree without references.
 
     Attributes:
-        shown: `${env:X}` is left as written: for error texts and saved configs.
-        texts: places that hold an environment variable and nothing else, with its text.
+        shown: with `${env:X}` as written, for error texts and saved configs.
+        texts: texts of values that consist of one environment variable, by path.
     """
 
     value: Any = None
@@ -36,11 +36,11 @@ def interpolate(
 ) -> Interpolated:
     """Resolves all references of a config.
 
-    A string that is one reference and nothing else takes the value with its type; an environment
-    variable is read as a YAML scalar, list or mapping. Inside of a longer string it is text.
+    A string that is a single reference has the value's type; environment variables are parsed as a
+    YAML scalar, list or mapping. Within a longer string, references are text.
 
     Args:
-        defaults: where keys are looked up that the config does not set.
+        defaults: values of keys that the config does not set.
     """
     result = Interpolated()
     result.value = _Resolver(raw, defaults, environ, result).resolve(keep_env=False)

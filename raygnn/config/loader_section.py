@@ -82,12 +82,10 @@ FanoutsSetting = Annotated[
 
 
 def num_hops(fanouts: Any) -> int:
-    """Hops of `sampling.fanouts`."""
     return len(next(iter(fanouts.values())) if isinstance(fanouts, dict) else fanouts)
 
 
 def with_fanouts(config: Any, change: Callable[[list[int]], list[int]]) -> Any:
-    """The config with each list of `sampling.fanouts` changed."""
     fanouts = config.sampling.fanouts
     if isinstance(fanouts, dict):
         every = fanouts | {REST: fanouts.get(REST, DEFAULT_FANOUTS)}
@@ -106,7 +104,7 @@ def overridden_fanouts(fanouts: Any, own: Any) -> Any:
 
 
 def samples_type(fanouts: Any, name: str) -> bool:
-    """Whether fanouts sample edges of a type; of `REST`, of all that a map does not name."""
+    """Whether fanouts sample edges of a type; `REST` means all that a map does not name."""
     if isinstance(fanouts, dict):
         fanouts = fanouts.get(name, fanouts.get(REST, DEFAULT_FANOUTS))
     return any(fanouts)
@@ -208,22 +206,20 @@ class Sampling(Section):
 
     @property
     def is_full(self) -> bool:
-        """Whether each step computes on the whole graph."""
         return self.type == FULL
 
     @property
     def is_labor(self) -> bool:
-        """Whether all nodes of a hop draw by the same random numbers of their neighbors."""
+        """Whether all nodes of a hop share one random number per neighbor."""
         return self.type == LABOR
 
     @property
     def draws_neighbors(self) -> bool:
-        """Whether raygnn's own sampler draws the neighborhoods."""
         return self.component is None and not self.is_full
 
     @property
     def num_hops(self) -> int:
-        """Hops of the neighborhood, which is also the number of layers."""
+        """Number of hops, which is also the number of layers."""
         return num_hops(self.fanouts)
 
     def broken_rules(self) -> Iterable[Problem]:
@@ -357,7 +353,6 @@ class Loader(Section):
 
     @property
     def balances_seeds(self) -> bool:
-        """Whether training draws all classes equally often."""
         return self.train is not None and self.train.balanced_seeds
 
 
@@ -371,12 +366,7 @@ class LoaderPlan:
 
 
 def plan_loader(loader: Loader, split: str, train_batch_size: int) -> LoaderPlan:
-    """Resolves split over evaluation over common settings.
-
-    Args:
-        split: train, val or test.
-        train_batch_size: the resolved batch size of training.
-    """
+    """Resolves the loader settings of a split: its own, those of evaluation, common ones."""
     special: SplitLoader | TrainLoader | None = getattr(loader, split)
     batch_size = train_batch_size
     if split != "train":
@@ -397,12 +387,12 @@ _GLOBAL = ("training", "global_batch_size")
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The number of seeds per micro-batch and step.
+    """Numbers of seeds per micro-batch and step.
 
     Attributes:
         batch_size: seeds of one micro-batch on one worker.
         accumulate: micro-batches of each worker in one optimizer step.
-        world_size: workers, at most.
+        world_size: maximum number of workers.
     """
 
     batch_size: int
@@ -412,7 +402,6 @@ class BatchPlan:
 
     @property
     def num_micro_batches(self) -> int:
-        """Micro-batches of one optimizer step, which are dealt to the workers that there are."""
         return self.accumulate * self.world_size
 
 
@@ -422,11 +411,7 @@ def plan_batches(
     workers: int,
     global_batch_size: int | None,
 ) -> BatchPlan:
-    """Fills in what of the triple is not given; the triple is known to be consistent.
-
-    Args:
-        workers: of the run, at least one.
-    """
+    """Completes the consistent triple of batch sizes. `workers`: of the run, at least one."""
     if global_batch_size is None:
         assert batch_size is not None
         accumulate = accumulate or 1

@@ -1,4 +1,4 @@
-"""Loads a config: checks everything, reports all problems at once, and says what is saved of it."""
+"""Loads and validates a config, reports all problems together, and prepares its saved form."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from raygnn.errors import ConfigError, KeyPath, Problem, dotted, shown
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A checked config, and what belongs to it on its way to the workers.
+    """A validated config, and what travels with it to the workers.
 
     Attributes:
-        allow_modules: user modules that dotted paths may lead into.
-        saved: the config to write with the run: all defaults, overrides and `${a.b}` resolved,
-            `${env:X}` as written, no secrets.
-        environment: the environment variables that `${env:X}` has read.
-        folder: where relative paths of the config start: workers run in other folders.
+        allow_modules: user modules that dotted paths may name.
+        saved: the config to save with the run: with defaults, overrides and resolved `${a.b}`, with
+            `${env:X}` as written, without secrets.
+        environment: environment variables read by `${env:X}`.
+        folder: start of the config's relative paths, because workers run in other folders.
     """
 
     config: Config = field(repr=False)  # holds secrets
@@ -46,13 +46,13 @@ class LoadedConfig:
     _messages: Messages | None = field(default=None, repr=False, compare=False)  # holds secrets
 
     def check_arguments(self, left_out: Collection[str] = ()) -> None:
-        """Checks the arguments of components of raygnn and of libraries, and monitors.
+        """Checks the arguments of raygnn's and libraries' components, and monitors.
 
-        It takes seconds where torch is not imported yet, so `load_config` leaves it to whoever
-        continues with the config, unless it has other mistakes to report too.
+        Takes seconds if torch is not imported yet, so `load_config` leaves it to later steps,
+        unless it reports other problems too.
 
         Args:
-            left_out: top-level keys that are not looked at.
+            left_out: top-level keys to skip.
         Raises:
             ConfigError: with all problems.
         """
@@ -62,25 +62,22 @@ class LoadedConfig:
             raise ConfigError(texts)
 
     def saved_yaml(self) -> str:
-        """`saved` as YAML, which loads to an equal config where nothing was secret."""
         return dump_yaml(self.saved)
 
     def fingerprint(self) -> str:
         """sha256 of what defines the training result: equal for a run that continues elsewhere.
 
-        Names, places, logging, machines and limits do not count, but the global batch size does.
+        Excludes names, folders, logging, machines and limits, but includes the global batch size.
         """
         return result_fingerprint(self.config)
 
     def differences(self, other: LoadedConfig) -> dict[str, tuple[Any, Any]]:
-        """Differences to another config that change the result: its value and this one's by path.
-
-        They are as saved: environment variables by name, and no secrets.
+        """Differences to another config that change the result: its value and this one's by path,
+        as saved.
         """
         return result_differences(other.config, other.saved, self.config, self.saved)
 
     def limits(self) -> dict[str, float | None]:
-        """The limits of the run by dotted path; None if unset."""
         return limits_of(self.config)
 
 
@@ -92,14 +89,14 @@ def load_config(
 ) -> LoadedConfig:
     """Loads a config, applies overrides, resolves references and checks everything.
 
-    Nothing of the user's is imported: dotted paths are resolved by `build` on the worker.
+    Imports nothing of the user's: `build` resolves dotted paths on the worker.
 
     Args:
-        source: a path, any fsspec URI, YAML text, a mapping, or what was read of one of these.
+        source: a path, any fsspec URI, YAML text, a mapping, or a `Source`.
         overrides: as on the command line: `["--seed", "1", "--run.name=cora"]`, with
             `--allow-module`.
-        allow_modules: user modules that dotted paths may lead into.
-        model: a `torch.nn.Module` or a class of such, in place of the one that `model.type` names.
+        allow_modules: user modules that dotted paths may name.
+        model: a `torch.nn.Module` or such a class, instead of `model.type`.
     Raises:
         ConfigError: with all problems.
     """
@@ -128,10 +125,8 @@ def load_config(
 
 
 def _name_of(model: Any) -> str:
-    """The dotted path of a module's class.
-
-    Raises:
-        ConfigError: it is neither a `torch.nn.Module` nor a class of such.
+    """The dotted path of a module's class. Raises a ConfigError unless it is a `torch.nn.Module` or
+    such a class.
     """
     kind = model if isinstance(model, type) else type(model)
     if not any(f"{c.__module__}.{c.__name__}" == _MODULE for c in kind.__mro__):
@@ -173,7 +168,7 @@ def _check(read: Sequence[Problem], overridden: Overridden, resolved: Interpolat
 
 
 def _defaults_beside(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults that a reference may lead to: a component of the user's own has none of ours."""
+    """Defaults that references may read: a user's own component has none of ours."""
     fitting = dict(defaults)
     for key in DEFAULT_COMPONENTS:
         given = raw.get(key)
@@ -183,7 +178,7 @@ def _defaults_beside(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
 
 
 def _without_allowed(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Overrides, and apart from them the modules that `--allow-module` names."""
+    """Overrides, and separately the modules of `--allow-module`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--allow-module", action="append", default=[], nargs="?")
     found, rest = parser.parse_known_args(list(overrides))
@@ -205,13 +200,12 @@ _MIN_HIDDEN = 8  # a shorter text of the environment would be hidden inside of o
 
 
 class Messages:
-    """Knows where each key of a config was set."""
+    """The origin of each key of a config, for messages."""
 
     def __init__(self, source: Source, overridden: Overridden, resolved: Interpolated) -> None:
         self._source, self._overridden, self._resolved = source, overridden, resolved
 
     def texts(self, problems: Iterable[Problem | str]) -> list[str]:
-        """One message for each problem, none twice."""
         return list(dict.fromkeys(self._text(problem) for problem in problems))
 
     def _text(self, problem: Problem | str) -> str:
@@ -278,7 +272,7 @@ _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
 
 
 def savable(config: Config, resolved: Interpolated, secrets: Collection[str]) -> dict[str, Any]:
-    """The whole config with all defaults, environment variables by name and without secrets."""
+    """The complete config with defaults, environment variables by name and without secrets."""
     saved = config.model_dump(mode="json")
     _restore(saved, resolved.shown, resolved.value)
     redacted: dict[str, Any] = redact(saved, secrets)
@@ -286,13 +280,11 @@ def savable(config: Config, resolved: Interpolated, secrets: Collection[str]) ->
 
 
 def result_fingerprint(config: Config) -> str:
-    """sha256 of what defines the training result."""
     text = json.dumps(_defining(config), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def limits_of(config: Config) -> dict[str, float | None]:
-    """The limits of a run by dotted path; null where there is none."""
     values = config.model_dump(mode="json")
     found = {dotted(path): value_at(values, path) for path in LIMITS}
     return {name: None if value is MISSING else value for name, value in found.items()}
@@ -301,9 +293,8 @@ def limits_of(config: Config) -> dict[str, float | None]:
 def result_differences(
     config: Config, saved: Mapping[str, Any], other: Config, other_saved: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """Differences of two configs that change the result: both saved values by dotted path.
-
-    Environment variables are shown by name, and secrets are not shown.
+    """Differences of two configs that change the result: both saved values by dotted path, without
+    secrets.
     """
     ours, theirs = dict(_leaves(_defining(config))), dict(_leaves(_defining(other)))
     found = {}
@@ -317,13 +308,13 @@ def result_differences(
 
 
 def _shown(path: KeyPath, saved: Mapping[str, Any], resolved: Any) -> Any:
-    """A value as it is saved; what follows from other keys is saved as null."""
+    """A value as saved; values that follow from other keys are saved as null."""
     value = value_at(saved, path)
     return resolved if value is MISSING or value is None else value
 
 
 def _leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Every value of a tree by its place; lists of plain values are one value."""
+    """Every value of a tree by path; lists of plain values are one value."""
     inner: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, dict):
         inner = value.items()
@@ -336,7 +327,6 @@ def _leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def _defining(config: Config) -> dict[str, Any]:
-    """The part of a config that defines the training result, without secrets."""
     defining: dict[str, Any] = redact(config.model_dump(mode="json"))
     for path in _NOT_OF_THE_RESULT:
         parent = value_at(defining, path[:-1])
@@ -355,7 +345,7 @@ def _defining(config: Config) -> dict[str, Any]:
 
 
 def _restore(saved: Any, shown: Any, value: Any, path: KeyPath = ()) -> None:
-    """Puts `${env:X}` and `$${` back where the validated config has what they stand for."""
+    """Restores `${env:X}` and `$${` where the validated config has their values."""
     if isinstance(shown, dict):
         for key, inner in shown.items():
             _restore(saved, inner, value_at(value, (key,)), (*path, key))

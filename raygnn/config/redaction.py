@@ -69,11 +69,11 @@ _BEARER = re.compile(r"(?i)\b(bearer\s{1,4})[\w.~+/=-]{8,}")
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
     """Replaces secrets in a text: `s3://key:secret@host/x` becomes `s3://***@host/x`.
 
-    So are values of secret names (`?pwd=x`, `AccountKey=x;`, `"token": "x"`, `--password x`) and
-    what follows `Authorization:`, `Cookie:` and `Bearer`.
+    Also values of secret names (`?pwd=x`, `AccountKey=x;`, `"token": "x"`, `--password x`) and text
+    after `Authorization:`, `Cookie:` and `Bearer`.
 
     Args:
-        secrets: texts that are known to be secret.
+        secrets: texts known to be secret.
     """
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
@@ -85,7 +85,7 @@ def redact_text(text: str, secrets: Collection[str] = ()) -> str:
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether a key is named like something that nobody should read: `apiKey`, `db.password`."""
+    """Whether a key is named like a secret: `apiKey`, `db.password`."""
     if not isinstance(name, str):
         return False
     words = _words(name)
@@ -102,13 +102,13 @@ def is_secret_name(name: object) -> bool:
 
 
 def redact(value: Any, secrets: Collection[str] = (), path: Sequence[object] = ()) -> Any:
-    """A copy without secrets: `SecretStr`, values of secret names, and what texts hold.
+    """A copy without secrets: `SecretStr`, values of secret names, and secrets in texts.
 
-    A value that is only the name of an environment variable, `${env:X}`, is not a secret.
+    The name of an environment variable alone, `${env:X}`, is not a secret.
 
     Args:
-        secrets: texts that are known to be secret.
-        path: keys under which the value stands.
+        secrets: texts known to be secret.
+        path: keys of the value.
     """
     if any(_hides(part, value) for part in path):
         return REDACTED

@@ -12,15 +12,15 @@ class Slot:
     """A place in the config that takes a component.
 
     Attributes:
-        path: where it is in the config.
-        bases: dotted classes, of one of which the component is a subclass.
+        path: its path in the config.
+        bases: dotted classes, one of which the component must derive from.
         names: dotted path of each short name.
         injected: arguments that raygnn sets and the config may not.
-        takes_functions: a function of an allowed user module is fine too.
-        functions_only: nothing but such a function is.
-        any_user_class: `bases` bind the classes of libraries only.
-        nests: objects inside of its args are of its own kind, with its short names and injected
-            arguments: the schedulers of a `SequentialLR`.
+        takes_functions: also accepts a function of an allowed user module.
+        functions_only: accepts only such a function.
+        any_user_class: `bases` restrict only classes of libraries.
+        nests: objects in its args are of its own kind, with its short names and injected arguments,
+            such as the schedulers of a `SequentialLR`.
     """
 
     path: str

@@ -107,22 +107,20 @@ class Scaling(Section):
 
     @property
     def world_size(self) -> int:
-        """Workers of the run at most: Ray's, or torchrun's processes, or this process."""
         return self.max_workers or int(os.environ.get("WORLD_SIZE", "1"))
 
     @property
     def is_elastic(self) -> bool:
-        """Whether workers come and go while the run trains."""
+        """Whether workers may join and leave while the run trains."""
         return isinstance(self.num_workers, list)
 
     @property
     def min_workers(self) -> int:
-        """Workers that a run needs to start."""
         return self.num_workers[0] if isinstance(self.num_workers, list) else self.num_workers
 
     @property
     def max_workers(self) -> int:
-        """Workers that a run takes at most; the batch arithmetic is made for this number."""
+        """Maximum number of workers, which the batch arithmetic uses."""
         return self.num_workers[1] if isinstance(self.num_workers, list) else self.num_workers
 
 
@@ -170,12 +168,11 @@ class Parameter(Section):
 
     @property
     def kind(self) -> str:
-        """Name of the one that is given."""
         return next(name for name in type(self).model_fields if getattr(self, name) is not None)
 
     @property
     def values(self) -> list[Any]:
-        """The given form: a list of values, or two bounds."""
+        """A list of values, or two bounds."""
         given: list[Any] = getattr(self, self.kind)
         return given
 
@@ -309,7 +306,7 @@ _FIXED = ("run", "tune", "job_name", "loggers", "profiler")
 
 
 def broken_space(tune: Tune, root: type[Section]) -> Iterable[Problem]:
-    """Paths of the space that the config `root` lacks, or that must be equal in all trials."""
+    """Paths of the space that are missing in `root`, or that must be equal in all trials."""
     for name in tune.space:
         place, path = ("tune", "space", name), parse_path(name)
         if path[0] in _FIXED:

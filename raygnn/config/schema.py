@@ -1,4 +1,4 @@
-"""The whole config: sections, defaults that depend on other keys, each of several tasks alone."""
+"""The complete config: sections, dependent defaults, and the config of each of several tasks."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ class Config(Sections):
 
     @property
     def task_configs(self) -> dict[str, Config]:
-        """Config of a run of each task alone, by name.
+        """Config of a run of each task alone, by name. Empty for a run with one task.
 
-        Its encoder has a width of its own and a head behind it, as all tasks share one. What is
-        monitored of the task goes by its name there. Empty of a run with one task.
+        Its encoder has its own width and a head, because all tasks share one. Monitored metrics
+        have the names of that run.
         """
         return {name: _alone(self, name, entry) for name, entry in self.tasks.items()}
 
     @property
     def single_tasks(self) -> list[Config]:
-        """The configs of the tasks of a run, one or several."""
         return [*self.task_configs.values()] or [self]
 
     @model_validator(mode="after")
@@ -97,7 +96,7 @@ DEFAULT_COMPONENTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def fill_dependent_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of the config with the defaults that follow from what is given."""
+    """A copy of the config with the defaults that depend on given keys."""
     filled = dict(raw)
     if filled.get("tasks") and "task" not in filled:
         filled["task"] = {"type": SEVERAL_TASKS}

@@ -1,4 +1,4 @@
-"""The base of all sections of the config, and types that they share."""
+"""The base of all config sections, and shared types."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 
 def value_at(tree: Any, path: KeyPath) -> Any:
-    """The value at a path, MISSING where there is none."""
+    """The value at a path, or MISSING."""
     for part in path:
         if isinstance(tree, list):
             has_part = isinstance(part, int) and 0 <= part < len(tree)
@@ -39,12 +39,10 @@ def value_at(tree: Any, path: KeyPath) -> Any:
 
 
 def set_value(tree: Any, path: KeyPath, value: Any) -> None:
-    """Replaces the value at a path whose parent exists."""
     value_at(tree, path[:-1])[path[-1]] = value
 
 
 def is_below(path: KeyPath, parent: KeyPath) -> bool:
-    """Whether a path is the parent or under it."""
     return path[: len(parent)] == parent
 
 
@@ -66,7 +64,7 @@ class Rule:
 
 
 class Section(BaseModel):
-    """A frozen mapping of known keys; a section checks the rules among its own keys itself."""
+    """A frozen mapping of known keys, which checks the rules among its own keys."""
 
     rules: ClassVar[tuple[Rule, ...]] = ()
 
@@ -79,7 +77,7 @@ class Section(BaseModel):
     )
 
     def broken_rules(self) -> Iterable[Problem]:
-        """Rules among the section's keys that do not hold; paths are relative to the section."""
+        """Broken rules among the section's keys; paths are relative to the section."""
         for rule in self.rules:
             if rule.is_broken(self):
                 yield Problem((rule.key,), rule.rule, rule.remedy, id=rule.id)
@@ -92,7 +90,7 @@ class Section(BaseModel):
 
 
 def sections_in(annotation: Any) -> list[type[Section]]:
-    """The section classes in a type: those of a union, and of a list's or map's items."""
+    """The section classes in a type, including those of unions and of items of lists and maps."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [inner for arg in typing.get_args(annotation) for inner in sections_in(arg)]

@@ -1,4 +1,4 @@
-"""The sections of a config and what follows from them; no rule between them is checked here."""
+"""The sections of a config and derived values; rules between them are not checked here."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ class Sections(Section):
 
     @property
     def batch(self) -> BatchPlan:
-        """The batch arithmetic, resolved; on the whole graph a step is one micro-batch."""
+        """The resolved batch arithmetic; on the whole graph a step is one micro-batch."""
         if self.sampling.is_full:
             return plan_batches(self.loader.batch_size or 1, 1, 1, None)
         return plan_batches(
@@ -278,19 +278,18 @@ class Sections(Section):
         )
 
     def loader_plan(self, split: str) -> LoaderPlan:
-        """The loader options of a split: train, val or test."""
         return plan_loader(self.loader, split, self.batch.batch_size)
 
     @property
     def evaluates_by_layers(self) -> bool:
         """Whether evaluation encodes the whole graph layer by layer.
 
-        With times each seed has a graph of its own, so exact evaluation samples all neighbors.
+        With times, each seed has its own graph, so exact evaluation samples all neighbors.
         """
         return self.training.eval == "exact" and self.sampling.temporal is None
 
     @property
     def embedding_width(self) -> int:
-        """The width of an encoder's output, for tasks that leave it to the config."""
+        """The width of an encoder's output, if the task leaves it to the config."""
         args = self.model.args
         return int(args.get("out_channels") or args.get("hidden_channels") or _DEFAULT_WIDTH)

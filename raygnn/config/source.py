@@ -29,7 +29,7 @@ _KEY_AND_VALUE = re.compile(r"\s*[\w\"']+:(\s|$)")
 
 @dataclass
 class Source:
-    """A config as written; `name` and `lines` say where, for messages."""
+    """A config as written; `name` and `lines` give the location in messages."""
 
     value: dict[str, Any]
     name: str | None = None
@@ -49,10 +49,8 @@ class Source:
 
 
 def read_source(source: str | os.PathLike[str] | Mapping[str, Any] | BaseModel) -> Source:
-    """Reads a config; a text that has a newline, or `key: value`, is YAML itself.
-
-    Raises:
-        ConfigError: nothing can be read there, or it is no YAML mapping.
+    """Reads a config; a text with a newline, or `key: value`, is YAML itself. Raises a ConfigError
+    unless it is a YAML mapping.
     """
     if isinstance(source, Mapping | BaseModel):
         given = Source({})
@@ -100,12 +98,8 @@ def _read(name: str) -> str:
 
 
 def parse_source(text: str, name: str | None) -> Source:
-    """Reads a config from its YAML text.
-
-    Args:
-        name: of the file, for messages.
-    Raises:
-        ConfigError: it is not a YAML mapping.
+    """Parses a config from YAML text; `name` is the file in messages. Raises a ConfigError unless
+    it is a mapping.
     """
     try:
         document = parse_yaml(text)
@@ -123,13 +117,13 @@ def parse_source(text: str, name: str | None) -> Source:
 
 
 def to_plain(value: Any, problems: list[Problem], secrets: set[str]) -> Any:
-    """A deep copy of what a Python caller gives, as mappings, lists and scalars.
+    """A deep copy of a Python caller's value, as mappings, lists and scalars.
 
     Args:
-        problems: gets one for whatever else is met.
-        secrets: gets the values of every `SecretStr`.
+        problems: receives one for each other value.
+        secrets: receives the values of every `SecretStr`.
     Raises:
-        RuleError: it is beyond a limit, or holds itself.
+        RuleError: it is beyond a limit, or contains itself.
     """
     return _Copier(problems, secrets).copy(value, ())
 
@@ -182,7 +176,7 @@ _MAX_SHOWN = 120  # characters of a name in a message
 
 @dataclass(frozen=True)
 class Override:
-    """One change of the config; `text` is its value as written, None of a deletion or a flag."""
+    """One change of the config; `text` is its value as written, None for a deletion or a flag."""
 
     path: KeyPath
     value: Any = None
@@ -207,12 +201,12 @@ class Overridden:
 def apply_overrides(
     raw: dict[str, Any], tokens: Sequence[str], defaults: Mapping[str, Any]
 ) -> Overridden:
-    """Applies overrides in their order; the last one wins.
+    """Applies overrides in order; the last one wins.
 
     Args:
         raw: the config, which is changed in place.
-        defaults: lists that the config does not set are taken from here when one of their items
-            is overridden.
+        defaults: source of lists that the config does not set, when one of their items is
+            overridden.
     """
     result = Overridden(raw)
     for override in _parse(tokens, result.problems):

@@ -172,7 +172,6 @@ class Training(Section):
 
     @property
     def combined_by(self) -> str:
-        """`grad_reduction`, resolved."""
         return self.grad_reduction or ("sum" if self.loss_reduction == "sum" else "sample_mean")
 
     def _broken_reductions(self) -> Iterable[Problem]:
@@ -393,7 +392,6 @@ class Profiler(Section):
 
     @property
     def by_batch(self) -> bool:
-        """Whether micro-batches, and not a schedule, say what is traced."""
         return self.begin_batch is not None
 
     def broken_rules(self) -> Iterable[Problem]:

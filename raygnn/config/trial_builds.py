@@ -1,6 +1,6 @@
-"""Builds components as far as they go without a graph, to find mistakes in their arguments.
+"""Builds components as far as possible without a graph, to find mistakes in their arguments.
 
-Unlike all other checks of a config this one imports: raygnn's components, and libraries.
+Unlike all other checks of a config, this one imports raygnn's components and libraries.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ def broken_arguments(
 ) -> Iterator[Problem | str]:
     """Problems in the arguments of components.
 
-    Components of the user's own are left to the workers, which may have other modules.
+    A user's own components are left to the workers, which may have other modules.
 
     Args:
-        left_out: places of components that are not looked at, or below which something is known
-            to be wrong.
+        left_out: paths to skip, at or below which something is known to be wrong.
     """
     for path, slot, component in components_of(config):
         is_left_out = any(is_below(place, path) or is_below(path, place) for place in left_out)
@@ -66,7 +65,6 @@ def broken_arguments(
 
 
 def _is_known(component: Component, slot: str, allow_modules: Sequence[str]) -> bool:
-    """Whether a component is raygnn's or a library's, and there."""
     if component.given is not None:
         return False
     is_library = component.type.partition(".")[0] in LIBRARY_ROOTS
@@ -80,11 +78,6 @@ def _is_known(component: Component, slot: str, allow_modules: Sequence[str]) -> 
 
 
 def _build(slot: str, component: Component, config: Config, allow_modules: Sequence[str]) -> None:
-    """Builds a component with stand-ins for what is of the graph.
-
-    Raises:
-        ConfigError: its arguments are wrong.
-    """
     if slot == "model":
         _check_model(component, allow_modules)
     elif slot == "metric":
@@ -116,10 +109,8 @@ def _optimizer(component: Component, allow_modules: Sequence[str]) -> Any:
 
 
 def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> None:
-    """Has the optimizer try a sparse gradient, where the model's learned rows have such.
-
-    Raises:
-        ConfigError: the optimizer takes none, as torch's Adam, or not with these arguments.
+    """Raises a ConfigError if learned rows have sparse gradients and the optimizer refuses them, as
+    torch's Adam does.
     """
     import torch
 
@@ -151,19 +142,17 @@ def _check_model(component: Component, allow_modules: Sequence[str]) -> None:
 
 
 def _targets(config: Config) -> list[Any]:
-    """The target of the task, or those that a task of the user's own may be like."""
+    """The target of the task, or those that a user's own task may be like."""
     targets = import_module(_TARGETS)
     own = targets.target_class(config.task.type)
     return targets.target_classes() if own is None else [own]
 
 
 def _problems(config: Config) -> list[tuple[str, int]]:
-    """Kinds of problem that the task may turn out to be, each with a number of outputs."""
     return [found for target in _targets(config) for found in target.problems(config.task.args)]
 
 
 def _build_metric(component: Component, config: Config, allow_modules: Sequence[str]) -> Any:
-    """Builds a metric for one of the problems that it is defined for."""
     error: ConfigError | None = None
     for problem, num_outputs in _problems(config):
         try:
@@ -180,7 +169,7 @@ def _build_metric(component: Component, config: Config, allow_modules: Sequence[
 def _unknown_monitors(
     config: Config, allow_modules: Sequence[str], left_out: Collection[str | int]
 ) -> Iterator[Problem]:
-    """Monitors that no metric of the task is called."""
+    """Monitors that are not metrics of the task."""
     known = _logged_names(config, allow_modules)
     if known is None:
         return
@@ -214,7 +203,7 @@ def _own_metrics(config: Config) -> Iterator[str]:
 
 
 def _logged_names(config: Config, allow_modules: Sequence[str]) -> list[str] | None:
-    """Names of what validation may log; null where code of the user's own may log more."""
+    """Names that validation may log; null if the user's own code may log more."""
     if config.callbacks or config.task.type not in SLOTS["task"].names:
         return None
     if config.tasks:

@@ -1,4 +1,4 @@
-"""Validates a plain tree against a schema; pydantic's errors become problems in our words."""
+"""Validates a plain tree against a schema, and rewords pydantic's errors."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Validated:
     """A config, as far as it is valid.
 
     Attributes:
-        config: broken sections are left at their defaults.
-        broken: the top-level keys that are.
+        config: with broken sections at their defaults.
+        broken: top-level keys of these.
         problems: everything found.
     """
 
@@ -71,12 +71,12 @@ def validate(
     texts: Mapping[KeyPath, str],
     broken: Iterable[str] = (),
 ) -> Validated:
-    """Validates each section, then the rules between those that are whole.
+    """Validates each section, then the rules between valid ones.
 
     Args:
         value: the resolved tree.
-        texts: how scalars were written whose type was guessed (overrides, environment); where
-            the schema wants a text, `--run.name 2024` is one.
+        texts: original texts of scalars whose type was guessed (overrides, environment), so that
+            `--run.name 2024` is a text.
         broken: top-level keys known to be wrong already.
     """
     config, errors = _validated(Config, value, EACH_SECTION_ALONE)
@@ -101,7 +101,7 @@ def validate(
 
 
 def validate_file(root: type[S], text: str, name: str, see: str) -> S:
-    """Reads a YAML file that describes data, and says by its key `format` how it is to be read.
+    """Reads a YAML file that describes data, in the version of its key `format`.
 
     Args:
         name: of the file, for messages.
@@ -132,14 +132,12 @@ def validate_file(root: type[S], text: str, name: str, see: str) -> S:
 
 
 def broken_section(root: type[Section], value: Mapping[str, Any]) -> list[Problem]:
-    """Problems of a section by itself."""
     return list(_translate(_validated(root, value)[1], value, root))
 
 
 def _validated(
     root: type[S], value: Mapping[str, Any], context: str | None = None
 ) -> tuple[S | None, list[Any]]:
-    """The section, or pydantic's errors."""
     try:
         return root.model_validate(value, context=context), []
     except ValidationError as error:
@@ -210,7 +208,6 @@ def _short_names(path: KeyPath) -> list[str]:
 
 
 def type_rule(error: Mapping[str, Any]) -> Problem:
-    """Rule and remedy of a pydantic error."""
     kind, context = error["type"], error.get("ctx", {})
     if kind == "missing":
         key = error["loc"][-1]

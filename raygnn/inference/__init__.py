@@ -1,1 +1,0 @@
-"""Predictions and embeddings of a trained model, as tables."""

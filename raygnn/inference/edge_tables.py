@@ -1,4 +1,4 @@
-"""Tables of what a model predicts of edges: the original ids of both ends, and predictions."""
+"""Tables of edge predictions: the original ids of both ends, and predictions."""
 
 from __future__ import annotations
 
@@ -35,18 +35,17 @@ _MOST_EXACT = 64
 
 
 class EdgeTables:
-    """Makes tables of edges, each encoded without the messages of its own edge.
+    """Makes tables of edges, each encoded without its own edge as a message.
 
-    Each edge has neighborhoods of its own, so that its row does not depend on the others.
+    Each edge has separate neighborhoods, so its row does not depend on others.
 
     Args:
-        exact: takes all neighbors; else as many as the model's fanouts say.
+        exact: samples all neighbors instead of the model's fanouts.
         model: encodes the ends of a batch of edges and predicts the edges.
-        edges: those that are predicted, in the order of their positions.
-        as_of: when all edges are encoded; None takes each at its own time.
-        stores: the graph's, if there are any yet.
-        one_by_one: each edge is a batch, in which both ends share a neighborhood.
-
+        edges: predicted edges, in the order of their positions.
+        as_of: encoding time of all edges; None uses each edge's own.
+        stores: existing stores of the graph.
+        one_by_one: each edge is a batch, whose ends share a neighborhood.
     Attributes:
         alignment: tables begin at multiples of it.
     """
@@ -95,10 +94,8 @@ class EdgeTables:
         self.alignment = options["batch_size"]
 
     def range(self, first: int, last: int) -> pa.Table:
-        """The edges of a range of positions, which begins at a multiple of the alignment.
-
-        Raises:
-            DataError: the model gives values that are not finite.
+        """The edges of a range of positions that begins at a multiple of the alignment. Raises a
+        DataError for values that are not finite.
         """
 
         def predict(batch: EdgeBatch) -> Tensor:
@@ -128,7 +125,6 @@ class EdgeTables:
         return sources, targets
 
     def close(self) -> None:
-        """Frees the loader's threads."""
         self._loader.close()
 
     def _batches(self, first: int, last: int) -> Iterator[EdgeBatch]:
@@ -158,11 +154,7 @@ class EdgeTables:
 
 
 def edges_to_predict(spec: ModelSpec, bundle: Bundle) -> SeedEdges:
-    """All edges of the type that a model predicts; see `seed_edges`.
-
-    Raises:
-        DataError: there are none.
-    """
+    """All edges of the type that a model predicts. Raises a DataError without any."""
     edge_type = _edge_type(spec)
     edges = seed_edges(spec, bundle, edge_type)
     if not edges.num_edges:
@@ -182,12 +174,12 @@ def pairs_to_predict(
     times: SeedTimes | None,
     relation: int = 0,
 ) -> SeedEdges:
-    """Pairs of nodes, int64 dense ids. Pairs that are edges with times have these times.
+    """Pairs of int64 dense ids, with the times of edges that they equal.
 
     Args:
-        relation: which of the links of a model they are.
+        relation: number of the model's relation.
     Raises:
-        ConfigError: the model reads features of the edges, which pairs do not have.
+        ConfigError: the model reads edge features, which pairs do not have.
     """
     links = spec.output.links
     edge_type = links[relation] if links else _edge_type(spec)

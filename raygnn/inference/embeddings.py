@@ -1,4 +1,4 @@
-"""Embeddings of the nodes of a graph, exact or sampled, the same for any number of ranks."""
+"""Embeddings of the nodes of a graph, exact or sampled, equal for any number of ranks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BATCHES_PER_CHUNK = 16
 
 
 class Embeddings(ABC):
-    """Rows of what an encoder gives for each node of a graph.
+    """Encoder outputs of a graph's nodes.
 
     Attributes:
         alignment: `rows` begins at multiples of it.
@@ -52,28 +52,22 @@ class Embeddings(ABC):
 
     @abstractmethod
     def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
-        """[num_ids, channels] on the CPU. Collective: all ranks must call.
+        """[num_ids, channels] on the CPU, of int64 dense ids.
 
-        Args:
-            ids: int64, dense ids, equal on all ranks.
+        Collective: all ranks must call, with equal ids.
         """
 
     def close(self) -> None:  # noqa: B027 - nothing to free is fine
-        """Frees loaders and threads."""
+        ...
 
 
 class KeptEmbeddings(Embeddings):
-    """Rows of all nodes that were computed before.
-
-    Args:
-        rows: [num_nodes, channels] on the CPU, by node type.
-    """
+    """Precomputed rows of all nodes, [num_nodes, channels] on the CPU by node type."""
 
     def __init__(self, rows: Mapping[str, Tensor]) -> None:
         self._rows = rows
 
     def rows(self, node_type: str, first: int, last: int) -> Tensor:
-        """A view."""
         return self._rows[node_type][first:last]
 
     def all_rows(self, node_type: str) -> Tensor:
@@ -89,10 +83,10 @@ class ExactEmbeddings(KeptEmbeddings):
     Collective: all ranks must build it.
 
     Args:
-        node_types: whose rows are wanted.
-        as_of: they take no edges and no neighbors that are later; None takes all.
+        node_types: types to encode.
+        as_of: excludes later edges and neighbors; None includes all.
     Raises:
-        ConfigError: the encoder does not go layer by layer.
+        ConfigError: the encoder does not work layer by layer.
     """
 
     def __init__(
@@ -120,14 +114,13 @@ class ExactEmbeddings(KeptEmbeddings):
 
 
 class Stores(NamedTuple):
-    """Edges and features of a graph, which what they have derived makes worth keeping."""
+    """Edges and features of a graph, kept because of what they have derived."""
 
     graph: GraphStore
     features: FeatureStore
 
     @classmethod
     def of(cls, env: TaskEnvironment, spec: ModelSpec) -> Stores:
-        """The stores of the graph in the form that the model reads."""
         bundle = env.bundle
         if isinstance(bundle, ExtendedBundle):
             return cls.of(replace(env, bundle=bundle.graph), spec).extended(bundle, spec)
@@ -135,7 +128,7 @@ class Stores(NamedTuple):
         return cls(graph, feature_store(env.loaded, bundle, spec, env.parts))
 
     def extended(self, bundle: ExtendedBundle, spec: ModelSpec) -> Stores:
-        """These embeddings for a graph with added rows."""
+        """These stores for a graph with added rows."""
         assert isinstance(self.graph, LocalGraphStore)
         assert isinstance(self.features, LocalFeatureStore)
         return Stores(
@@ -175,13 +168,13 @@ class Stores(NamedTuple):
 
 
 class SampledEmbeddings(Embeddings):
-    """Rows of fixed batches of nodes in their order, computed when they are asked for.
+    """Rows of fixed batches of nodes in order, computed on demand.
 
-    Of a user's model with several outputs it is the first one.
+    For a user's model with several outputs, the first one.
 
     Args:
-        nodes: int64, dense ids by node type: rows are asked for by position in them.
-        stores: the graph's, where they are there already.
+        nodes: int64, dense ids by node type; rows are requested by position in them.
+        stores: existing stores of the graph.
         plan: rows of (entity, time); `nodes` are positions in them.
     """
 
@@ -228,7 +221,6 @@ class SampledEmbeddings(Embeddings):
         )
 
     def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
-        """See `Embeddings`. Encodes the batches that the nodes are in, so that rows are equal."""
         size = self.alignment
         batches, places = np.unique(ids // size, return_inverse=True)
         last_row = min((int(batches[-1]) + 1) * size, self._loaders[node_type].num_examples)

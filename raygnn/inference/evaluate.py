@@ -36,18 +36,18 @@ _ALL_ARE_TEST = HashSplit(type="hash").model_copy(update={"fractions": [0.0, 0.0
 def evaluate_model(
     saved: SavedModel, model: nn.Module, bundle: Bundle, split: str | None, *, exact: bool
 ) -> dict[str, float]:
-    """Judges a model by the metrics of its config, else those of its task.
+    """Evaluates a model with the metrics of its config or task.
 
     Collective: all ranks must call.
 
     Args:
         saved: opened with its metrics.
-        split: train, val or test, by the graph's split column or the model's `data.splits`. None
-            takes all labelled nodes; of links, edges and probes it is test.
-        exact: see `TrainedModel.open`. Seeds with times are sampled, each as of its own, and take
-            all neighbors.
+        split: train, val or test, from the graph's split column or the model's `data.splits`.
+            Default: all labelled nodes; test for links, edges and probes.
+        exact: see `TrainedModel.open`. Seeds with times are sampled as of their own, with all
+            neighbors.
     Returns:
-        By name of the metric. The loss is not among them: it may need modules of training.
+        Values by metric, without the loss, which may need modules of training.
     Raises:
         ConfigError: there is no such split.
         DataError: the graph does not fit, has no labels or other classes, or the split is empty.
@@ -110,17 +110,17 @@ _METRICS: dict[str, tuple[type[SumMetric], ...]] = {
 def probe_model(
     graph: OpenGraph, config: Config, label: str | None, node_type: str | None
 ) -> dict[str, float]:
-    """Fits a probe to embeddings of the training nodes, and judges it on the others.
+    """Fits a probe to embeddings of the training nodes, and evaluates it on the others.
 
     Args:
-        config: of the model; its `data.splits`, else the graph's split column, splits the nodes.
-        label: column of labels; None takes the only one.
-        node_type: None takes the only one, or the only one that has labels.
+        config: of the model; its `data.splits`, or the graph's split column, splits the nodes.
+        label: column of labels. Default: the only one.
+        node_type: default: the only one, or the only one with labels.
     Returns:
-        By split and metric, as `test/accuracy`; `inverse_penalty` is the C that was chosen.
+        By split and metric, as `test/accuracy`; `inverse_penalty` is the chosen C.
     Raises:
         ConfigError: there is no such label or node type, or several.
-        DataError: nothing says how to split, there are no labels, or a split is empty.
+        DataError: there are no splits or labels, or a split is empty.
     """
     arguments = SelfSupervisedArguments(target=node_type, label=label)
     bundle = graph.bundle

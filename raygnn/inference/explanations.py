@@ -57,8 +57,8 @@ class ExplainOptions:
     Attributes:
         method: GNNExplainer, or one of Captum's attributions: IntegratedGradients, InputXGradient
             or Saliency.
-        num_edges, num_columns: the explanation that `fidelity` is of and the picture shows: as many
-            of the most important edges and columns.
+        num_edges, num_columns: size of the explanation in `fidelity` and picture: that many of the
+            most important edges and columns.
     Raises:
         ConfigError: there is no such method, its package is missing, or a number is below 1.
     """
@@ -97,17 +97,16 @@ class Explanations:
     """Explanations of predictions. Importances of GNNExplainer are between 0 and 1.
 
     Attributes:
-        predictions: a row for each node: `id` (of a pair in all tables `from_id` and `to_id`),
-            `prediction`; `score`, the probability of that
-            class or the value; `score_kept` and `score_removed`, the same with nothing but the
-            explanation and without it; `fidelity_plus` and `fidelity_minus`, 1 where the prediction
-            is another one without it, and with nothing but it (null of regressions); `num_edges` of
-            the neighborhood.
+        predictions: a row for each node: `id` (`from_id` and `to_id` for a pair, in all tables),
+            `prediction`; `score`, the probability of that class or the value; `score_kept` and
+            `score_removed`, the same with only the explanation and without it; `fidelity_plus` and
+            `fidelity_minus`, 1 if the prediction changes without it, and with only it (null for
+            regression); `num_edges` of the neighborhood.
         edges: `id`, `edge_type`, `source_id`, `target_id`, `importance`, and `kept`: whether the
-            edge is in the explanation. Edges as messages go, the most important first.
-        neighbors: `id`, `node_type`, `neighbor_id`, `importance`: that of its most important edge.
-        columns: `id`, `node_type`, `column` of the tables, `element` of a column of lists (else
-            null), `importance`, `kept`.
+            edge is in the explanation. In the direction of messages, the most important first.
+        neighbors: `id`, `node_type`, `neighbor_id`, `importance` of its most important edge.
+        columns: `id`, `node_type`, `column` of the tables, `element` of a list column (else null),
+            `importance`, `kept`.
     """
 
     predictions: Table
@@ -123,7 +122,7 @@ class Explanations:
             uri: folder, any fsspec URI.
             overwrite: replaces the output of an earlier call.
         Raises:
-            RunError: the folder cannot be written, or holds something else.
+            RunError: the folder is not writable, or has other content.
         """
         folder = OutputFolder.check(fspath(uri), overwrite)
         with folder.in_progress():
@@ -136,10 +135,10 @@ class Explanations:
 
 
 class Element(NamedTuple):
-    """One element of an input row: the table's column that it comes from.
+    """One element of an input row, and the table column that it comes from.
 
     Attributes:
-        element: its position in a column of lists; None of other columns.
+        element: its position in a list column; None otherwise.
     """
 
     node_type: str
@@ -163,7 +162,6 @@ class Seed:
 
 
 def seed_node(batch: NodeBatch, bundle: Bundle, model: Any) -> Seed:
-    """The only node of a batch."""
     name, index = batch.node_type, batch.seed_index
 
     def head(rows: Mapping[str, Any]) -> Tensor:
@@ -179,7 +177,7 @@ def seed_node(batch: NodeBatch, bundle: Bundle, model: Any) -> Seed:
 def seed_pair(
     batch: EdgeBatch, bundle: Bundle, model: Any, edge_type: EdgeType, relation: int
 ) -> Seed:
-    """The only pair of a batch: as an edge, or by the score of a model of links."""
+    """The only pair of a batch: as an edge, or by a link model's score."""
     names, index = edge_type[::2], batch.end_index
 
     def head(rows: Mapping[str, Any]) -> Tensor:
@@ -208,7 +206,7 @@ def explain_batches(
     """Explains the prediction of each batch, which has one seed.
 
     Args:
-        names: by node type, what the elements of the rows are that the encoder reads.
+        names: by node type, the elements of the encoder's input rows.
     Raises:
         ConfigError: the model reads nothing to mask.
     """
@@ -221,10 +219,8 @@ def explain_batches(
 
 
 def check_explained(spec: ModelSpec) -> str:
-    """The problem that a prediction solves; scores of links are values.
-
-    Raises:
-        ConfigError: it predicts neither one label nor links.
+    """The problem of a prediction; link scores are values. Raises a ConfigError unless it is one
+    label or links.
     """
     output = spec.output
     if output.links:
@@ -325,7 +321,7 @@ class _Explained:
     def _column_table(
         self, elements: Sequence[Element], importance: np.ndarray, num_kept: int
     ) -> tuple[pa.Table, np.ndarray]:
-        """The rows, and which elements are kept: float32 [num_elements]."""
+        """The rows, and the kept elements: float32 [num_elements]."""
         of_column: dict[Element, float] = {}
         for element, value in zip(elements, importance, strict=True):
             of_column[element] = max(float(value), of_column.get(element, 0.0))
@@ -420,10 +416,10 @@ class _Explained:
 
 
 class _GNNExplainer(GNNExplainer):
-    """GNNExplainer, arXiv:1903.03894, whose masks begin equal: equal edges get equal importance.
+    """GNNExplainer, arXiv:1903.03894, with equal initial masks: equal edges get equal importance.
 
-    What has no part in the prediction keeps a mask of 0; the size of a neighborhood does not change
-    how much an edge costs.
+    Inputs that do not affect the prediction keep a mask of 0; the size of a neighborhood does not
+    change the cost of an edge.
     """
 
     def __init__(self) -> None:
@@ -460,7 +456,7 @@ def _explainer(masked: MaskedModel, problem: str, method: str) -> Explainer:
 
 
 def _importance(made: Any, name: str) -> np.ndarray:
-    """float32 by edge, or by element of a row: over all rows where an attribution has each."""
+    """float32 by edge, or by element of a row, summed over the rows of an attribution."""
     mask = made.get(name)
     if mask is None:
         return np.zeros(made.edge_index.shape[1] if name == "edge_mask" else 0, np.float32)
@@ -475,14 +471,14 @@ def _column_name(row: Mapping[str, Any]) -> str:
 
 
 def input_columns(spec: ModelSpec, manifest: Manifest | None) -> dict[str, list[Element]]:
-    """By node type, of each element of the rows that its encoder reads, the table's column.
+    """The table column of each element of the encoder's input rows, by node type.
 
-    A column that a transform made several numbers of, or a category's embedding, is one column; of
-    a column of lists each element is one.
+    A column with a transform, or a category's embedding, is one column; each element of a list
+    column is one.
 
     Args:
-        manifest: of the graph's tables; None of a graph that did not come from tables, whose
-            columns are named by the feature.
+        manifest: of the graph's tables; None for other graphs, whose columns are named by the
+            feature.
     """
     found = {}
     for name, width in spec.widths.items():

@@ -32,14 +32,14 @@ _TOLERANCE = 1e-5  # of program and model, relative to the largest output
 
 
 class PlainModel(nn.Module):
-    """From tensors of a graph of one type to outputs for all of its nodes.
+    """Tensors of a graph of one type to outputs for all its nodes.
 
     Args:
-        interaction: from features to what the encoder reads.
-        encoder: a module of PyG.
-        head: from embeddings to outputs.
-        features: how the features are standardized; None leaves them as they are.
-        target: the label, whose unit the outputs get; None leaves them as they are.
+        interaction: features to encoder inputs.
+        encoder: a PyG module.
+        head: embeddings to outputs.
+        features: standardization of features, if any.
+        target: the label, whose unit the outputs get, if any.
     """
 
     shift: Tensor
@@ -63,14 +63,14 @@ class PlainModel(nn.Module):
                 self.register_buffer(name, torch.from_numpy(part))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Gives a row for each node.
+        """Returns a row for each node.
 
         Args:
-            x: float32 [num_nodes, width], features as the tables and their transforms give them.
-            edge_index: int64 [2, num_edges], along which messages pass from row 0 to row 1.
+            x: float32 [num_nodes, width], features after transforms, before standardization.
+            edge_index: int64 [2, num_edges], messages from row 0 to row 1.
         Returns:
-            float32 [num_nodes, num_outputs]: logits, values in the unit of the target, or
-            embeddings of a model of links.
+            float32 [num_nodes, num_outputs]: logits, values in the target's unit, or embeddings of
+            a link model.
         """
         if self._has_scale:
             x = (x - self.shift) * self.factor + self.offset
@@ -82,14 +82,14 @@ class PlainModel(nn.Module):
 
 
 class PlainHetero(nn.Module):
-    """From tensors of a graph of several types to outputs for all nodes of what is predicted.
+    """Tensors of a graph of several types to outputs for all predicted nodes.
 
     Args:
         encoder: with a `Hetero` as its module.
-        head: from embeddings to outputs.
-        ends: the node types whose rows are given.
-        features: by node type, how its features are standardized.
-        target: the label, whose unit the outputs get; None leaves them as they are.
+        head: embeddings to outputs.
+        ends: node types with outputs.
+        features: standardization of features, by node type.
+        target: the label, whose unit the outputs get, if any.
     """
 
     def __init__(
@@ -109,14 +109,11 @@ class PlainHetero(nn.Module):
         }
 
     def forward(self, x: dict[str, Tensor], edge_index: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gives a row for each node, by node type.
+        """Returns a row for each node, by node type; see `PlainModel`.
 
         Args:
-            x: by node type, float32 [num_nodes, width], features as the tables and their transforms
-                give them.
+            x: by node type, float32 [num_nodes, width], features after transforms.
             edge_index: by edge type, `src__rel__dst`, int64 [2, num_edges], from row 0 to row 1.
-        Returns:
-            By node type, float32 [num_nodes, num_outputs]; see `PlainModel`.
         """
         module = self.encoder.module
         assert isinstance(module, Hetero)
@@ -159,15 +156,15 @@ def _layer_rows(
 
 
 def export_program(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
-    """The file of a program for graphs of any size, as `torch.export.load` reads it.
+    """The file of a program for graphs of any size, for `torch.export.load`.
 
     Args:
-        model: the trained module, with its encoder, and its head where it has one.
+        model: the trained module, with its encoder, and its head if any.
         name: of the model in the config.
     Raises:
-        ConfigError: the model reads learned rows or columns of edges, or several types by another
-            encoder than `Hetero`, or PyG has no module of this kind.
-        RunError: the program gives other values than the model.
+        ConfigError: the model reads learned rows or edge columns, or several types with another
+            encoder than `Hetero`, or PyG has no equivalent module.
+        RunError: the program's output differs from the model's.
     """
     program, _ = _program(model, spec, name)
     file = io.BytesIO()
@@ -178,11 +175,10 @@ def export_program(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
 def export_onnx(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
     """Exports the program as ONNX. Typed inputs are named `x.TYPE` and `edge_index.TYPE`.
 
-    The note is in the metadata of the file, under its name. Arguments and errors are those of
-    `export_program`.
+    The note is in the file's metadata. Arguments and errors are those of `export_program`.
 
     Raises:
-        ConfigError: also where packages of the extra are missing.
+        ConfigError: also if packages of the extra are missing.
     """
     try:
         import onnxruntime

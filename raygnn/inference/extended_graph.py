@@ -1,4 +1,4 @@
-"""An open graph with new nodes and edges, and what a model gives of them."""
+"""An open graph with new nodes and edges, and a model's results for them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from raygnn.inference.table import Table
 
 
 class ExtendedGraph(OpenGraph):
-    """A graph as if new nodes and edges were in its tables.
+    """A graph as if its tables also contained new nodes and edges.
 
-    Each node is encoded from its own neighborhood. Top-k compares new nodes with the known ones,
-    whose embeddings are those of the graph without the new rows. Nothing is written to a disk.
+    Each node is encoded from its own neighborhood. Top-k compares new nodes with known ones, whose
+    embeddings do not see the new rows. Nothing is written to disk.
 
     Args:
-        rows: or the folder or URI of tables with the new rows.
+        rows: new rows, or the folder or URI of their tables.
     Raises:
         ConfigError: there are no tables, or the model takes no new rows.
         DataError: rows do not fit the graph's tables.
@@ -54,14 +54,11 @@ class ExtendedGraph(OpenGraph):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Nothing is left to close."""
+    def __exit__(self, *_: object) -> None: ...
 
     def top_k(self, anchors: Ids, k: int = 10, **options: Any) -> Table:
-        """The k known nodes of highest score for each new node; see `OpenGraph.top_k`.
-
-        Raises:
-            ConfigError: an anchor is not a new node.
+        """The k best-scored known nodes of each new node; see `OpenGraph.top_k`. Raises a
+        ConfigError for other anchors.
         """
         chosen = TopKOptions.of(options)
         every = chosen.model_copy(update={"filter_known": False})
@@ -111,19 +108,18 @@ class ExtendedGraph(OpenGraph):
 
 
 class _NewAnchors(KeptEmbeddings):
-    """Rows of all known targets, and of anchors that are encoded when they are asked for."""
+    """Rows of all known targets, and of anchors that are encoded on demand."""
 
     def __init__(self, graph: ExtendedGraph, targets: Tensor, target_type: str) -> None:
         super().__init__({target_type: targets})
         self._graph = graph
 
     def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
-        """See `Embeddings`."""
         return self._graph._aligned_rows(node_type, ids)
 
 
 def _without(table: pa.Table, links: set[tuple[object, object]], k: int) -> pa.Table:
-    """The first k neighbors of each anchor that it has no link to, ranked anew."""
+    """The first k neighbors of each anchor without a link to it, ranked anew."""
     kept, ranks, num_kept = [], [], dict[object, int]()
     pairs = zip(*(table.column(name).to_pylist() for name in table.column_names[:2]), strict=True)
     for row, (anchor, neighbor) in enumerate(pairs):

@@ -34,10 +34,10 @@ class NodeRequest:
     """A row for each node of some types.
 
     Attributes:
-        what: the columns beside `id`.
-        node_types: a table each.
-        times: when nodes are encoded; None of a model that does not read times.
-        nodes: int64, dense ids, by node type; None takes all nodes.
+        what: columns besides `id`.
+        node_types: one table each.
+        times: encoding times of nodes; None for a model without times.
+        nodes: int64, dense ids, by node type; None for all nodes.
     """
 
     what: What
@@ -53,13 +53,13 @@ class NodeRequest:
         node_types: tuple[str, ...],
         times: SeedTimes | None = None,
     ) -> NodeRequest:
-        """Fills in what is left open, and checks the rest.
+        """Completes and validates a request.
 
         Args:
-            what: null is predictions of a node task, else embeddings.
-            node_types: empty takes the task's: the one that is predicted, or both ends of links.
+            what: default: predictions for node tasks, else embeddings.
+            node_types: default: the task's: the predicted type, or both ends of links.
         Raises:
-            ConfigError: the model does not give that.
+            ConfigError: the model has no such output.
         """
         output = spec.output
         own = tuple(dict.fromkeys(output.ends))
@@ -93,11 +93,7 @@ class EdgeRequest:
     def of(
         cls, spec: ModelSpec, what: str, node_types: tuple[str, ...], times: SeedTimes | None = None
     ) -> EdgeRequest:
-        """Checks what is asked for.
-
-        Raises:
-            ConfigError: the model does not give that.
-        """
+        """Validates a request. Raises a ConfigError if the model has no such output."""
         if node_types:
             raise ConfigError(
                 f"--node-type={node_types[0]!r} is invalid: the model predicts edges. Leave it "
@@ -109,17 +105,17 @@ class EdgeRequest:
 
     @property
     def node_types(self) -> tuple[str, ...]:
-        """None: no table is of nodes."""
+        """None: this job writes no node table."""
         return ()
 
 
 def predicts_edges(spec: ModelSpec, what: str | None) -> bool:
-    """Whether what is asked for is of edges; None asks for predictions where there are any."""
+    """Whether `what` belongs to edges; None means predictions if there are any."""
     return spec.output.predicted_edges is not None and what != "embeddings"
 
 
 class TopKOptions(BaseModel):
-    """Options of top-k: of the command line, in Python, and in requests to a server."""
+    """Options of top-k, for the command line, Python, and server requests."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -144,11 +140,7 @@ class TopKOptions(BaseModel):
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Checks options by name.
-
-        Raises:
-            ConfigError: there is no such option, or its value is of another type.
-        """
+        """Validates options by name. Raises a ConfigError for unknown or invalid ones."""
         try:
             return cls(**options)
         except ValidationError as error:
@@ -162,10 +154,8 @@ class TopKOptions(BaseModel):
             ) from error
 
     def ends(self, spec: ModelSpec) -> tuple[str, str]:
-        """Node types of anchors and targets.
-
-        Raises:
-            ConfigError: the model does not embed one, or `edge_type` leads elsewhere.
+        """Node types of anchors and targets. Raises a ConfigError if the model does not embed them
+        or `edge_type` differs.
         """
         own = spec.output.ends
         ends = (self.anchor_type or own[0], self.target_type or own[1])
@@ -183,17 +173,15 @@ class TopKOptions(BaseModel):
 
 @dataclass(frozen=True)
 class TopKRequest:
-    """The targets of highest score for each anchor.
+    """The best-scored targets of each anchor.
 
     Attributes:
-        anchors: int64, dense ids, each once.
-        filter_known: edge types whose links are left out; with `times`, those not later than the
-            moment.
-        score: the inner product of embeddings, or what the model's decoder gives.
-        relation: which of the model's links are asked for, by their number; None where it was not
-            said.
+        anchors: int64, distinct dense ids.
+        filter_known: edge types whose links are excluded; with `times`, only earlier links.
+        score: the inner product of embeddings, or the decoder's score.
+        relation: number of the model's relation; None if not chosen.
         times: see `NodeRequest`.
-        columns: `id` and further columns of the targets' table, which neighbors get.
+        columns: `id` and further columns of the targets' table.
     """
 
     k: int
@@ -217,14 +205,14 @@ class TopKRequest:
         times: SeedTimes | None,
         read_columns: Callable[[str, tuple[str, ...]], pa.Table] | None,
     ) -> TopKRequest:
-        """Fills in what is left open, and checks the rest.
+        """Completes and validates a request.
 
         Args:
             bundle: the part of the graph that the model reads.
             anchors: original ids.
-            read_columns: reads columns of a node table; None of a graph that came from no tables.
+            read_columns: reads columns of a node table; None for a graph without tables.
         Raises:
-            ConfigError: the model does not give that.
+            ConfigError: the model has no such output.
             DataError: an anchor is not in the graph.
         """
         edge_type = options.edge_type
@@ -245,11 +233,8 @@ class TopKRequest:
         return request
 
     def check(self, spec: ModelSpec, bundle: Bundle) -> None:
-        """Checks k and score against graph and model.
-
-        Raises:
-            ConfigError: k is not a number of candidates, there is no such score, or it is another
-                one for each relation and none was chosen.
+        """Checks k and score against graph and model, and that a relation is chosen if scores
+        depend on it. Raises a ConfigError.
         """
         is_same = self.anchor_type == self.target_type
         num_candidates = bundle.num_nodes(self.target_type) - is_same
@@ -286,9 +271,9 @@ class InferenceJob:
     """The job of every worker. Crosses process boundaries.
 
     Attributes:
-        rows_per_file: of an output table; of sampled embeddings rounded up to whole batches.
+        rows_per_file: rows per output file; sampled embeddings round it up to whole batches.
         chunk_size: rows on the device at a time in exact encoding.
-        parts: of a partitioned graph, whose outline then is the bundle.
+        parts: of a partitioned graph, whose outline is the bundle.
         addition: new rows of the graph.
     """
 
@@ -303,11 +288,7 @@ class InferenceJob:
 
 
 def check_no_new_nodes(new_nodes: object) -> None:
-    """Checks that predictions of edges are not asked of new nodes.
-
-    Raises:
-        ConfigError: they are.
-    """
+    """Raises a ConfigError if predictions of edges are requested for new nodes."""
     if new_nodes is not None:
         raise ConfigError(
             f"--new-nodes={str(new_nodes)!r} is invalid: the model predicts edges, and new nodes "
@@ -318,10 +299,8 @@ def check_no_new_nodes(new_nodes: object) -> None:
 
 
 def relation_of(spec: ModelSpec, name: str) -> int:
-    """The number of an edge type, `src__rel__dst`, among those that a model's links are of.
-
-    Raises:
-        ConfigError: its links are not of that type.
+    """The number of an edge type, `src__rel__dst`, among a model's relations. Raises a ConfigError
+    for others.
     """
     links = spec.output.links
     if not links:
@@ -340,11 +319,6 @@ def relation_of(spec: ModelSpec, name: str) -> int:
 
 
 def check_score_name(score: object) -> None:
-    """Checks that there is such a score.
-
-    Raises:
-        ConfigError: there is none.
-    """
     if score not in SCORES:
         raise ConfigError(
             f"--score={score!r} is invalid: unknown score. Set one of: {', '.join(SCORES)}.",
@@ -353,12 +327,7 @@ def check_score_name(score: object) -> None:
 
 
 def check_score(spec: ModelSpec, score: str, relation: int | None) -> None:
-    """Checks that a model gives such scores.
-
-    Raises:
-        ConfigError: there is no such score, or it is another one for each relation and none was
-            chosen.
-    """
+    """Raises a ConfigError unless a model has the score, with a relation if it depends on it."""
     check_score_name(score)
     if score != "decoder":
         return
@@ -383,12 +352,8 @@ def known_types(
     target_type: str,
     relation: int | None = None,
 ) -> tuple[EdgeType, ...]:
-    """Edge types whose links count as known: those of the task, else all between the two types.
-
-    Args:
-        relation: of the task's, this one only.
-    Raises:
-        ConfigError: there are none.
+    """Edge types whose links are known: the task's (of `relation`, if given), else all between the
+    two types. Raises a ConfigError without any.
     """
     labels = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
     every = dict.fromkeys([*bundle.edge_types, *labels])
@@ -407,11 +372,7 @@ def known_types(
 
 
 def check_node_type(spec: ModelSpec, name: str, option: str) -> None:
-    """Checks that a model embeds a node type.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raises a ConfigError unless a model embeds a node type."""
     if name not in spec.node_types:
         raise ConfigError(
             f"{option}={name!r} is invalid: the model has no such node type. Set one of: "

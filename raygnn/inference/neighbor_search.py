@@ -111,7 +111,6 @@ def _scores(request: TopKRequest, model: nn.Module) -> Scores:
 
 
 def precise_decoder(model: nn.Module) -> Decoder:
-    """A copy of a model's decoder in float64."""
     assert isinstance(model.decoder, Decoder)
     return copy.deepcopy(model.decoder).double()
 

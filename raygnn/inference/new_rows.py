@@ -1,5 +1,3 @@
-"""Checks and columns of new rows for trained models."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -30,14 +28,11 @@ class TablesSource:
     options: IngestOptions
 
     def manifest(self) -> Manifest:
-        """Column descriptions."""
         return Manifest.load(self.uri, self.options.allow_outside)
 
     def columns(self, node_type: str, names: Sequence[str]) -> pa.Table:
-        """Columns of a node table as they are, behind its `id`.
-
-        Raises:
-            DataError: the table has no such column.
+        """Columns of a node table unchanged, after its `id`. Raises a DataError for unknown
+        columns.
         """
         table, folder = self.manifest().node_types[node_type], manifest_folder(self.uri)
         place = f"node_types.{node_type}"
@@ -48,12 +43,8 @@ class TablesSource:
 
 
 def row_reader(saved: SavedModel, bundle: Bundle, source: TablesSource | None) -> RowReader:
-    """Decodes new rows for a model.
-
-    Args:
-        bundle: the part of the graph that the model reads.
-    Raises:
-        ConfigError: there are no tables, or the sampler takes no new rows.
+    """A decoder of new rows for a model. Raises a ConfigError without tables, or if the sampler
+    takes no new rows.
     """
     sampling, spec = saved.loaded.config.sampling, saved.spec
     if source is None:
@@ -67,10 +58,8 @@ def row_reader(saved: SavedModel, bundle: Bundle, source: TablesSource | None) -
 
 
 def check_takes_new(saved: SavedModel, node_types: list[str]) -> None:
-    """Checks that new nodes of these types may be encoded.
-
-    Raises:
-        ConfigError: the model has learned rows of one.
+    """Raises a ConfigError if the model has learned rows of a type, so that it cannot encode new
+    nodes.
     """
     learned = sorted(saved.spec.embedded_types.intersection(node_types))
     if learned:

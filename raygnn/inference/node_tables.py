@@ -1,4 +1,4 @@
-"""Tables of what a model gives of nodes: their original ids, and embeddings or predictions."""
+"""Tables of a model's results for nodes: original ids, and embeddings or predictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NodeTables:
 
     Args:
         what: embeddings, predictions or probabilities.
-        nodes: int64, dense ids, by node type: `range` counts in them; None counts in all nodes.
+        nodes: int64, dense ids, by node type, whose positions `range` uses; None for all nodes.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class NodeTables:
         self._model = model
 
     def range(self, embeddings: Embeddings, node_type: str, first: int, last: int) -> pa.Table:
-        """The nodes of a range, which begins at a multiple of the alignment."""
+        """The nodes of a range that begins at a multiple of the alignment."""
         bundle = self._task.env.bundle
         if self._nodes is None:
             ids = bundle.ids(node_type).slice(first, last - first)
@@ -49,10 +49,8 @@ class NodeTables:
         return self.of_rows(ids, embeddings.rows(node_type, first, last))
 
     def of_rows(self, ids: pa.Array, rows: Tensor) -> pa.Table:
-        """Nodes with these original ids and embeddings.
-
-        Raises:
-            DataError: the model gives values that are not finite.
+        """Nodes with these original ids and embeddings. Raises a DataError for values that are not
+        finite.
         """
         ids = as_plain_texts(ids)
         columns: Mapping[str, Any] = {"embedding": rows.float().numpy()}
@@ -71,20 +69,14 @@ class NodeTables:
 
 
 def arrow_column(column: np.ndarray | pa.Array) -> pa.Array:
-    """A column of a table; rows of several numbers are lists of one length."""
+    """A table column; rows of several numbers are lists of one length."""
     if isinstance(column, pa.Array) or column.ndim == 1:
         return pa.array(column)
     return pa.FixedSizeListArray.from_arrays(pa.array(column.reshape(-1)), column.shape[1])
 
 
 def check_finite(rows: Tensor, ids: pa.Array, what: str = "nodes") -> None:
-    """Checks that a model gives numbers.
-
-    Args:
-        ids: of the rows' nodes, or of the sources of their edges.
-    Raises:
-        DataError: it does not, for some row.
-    """
+    """Raises a DataError with ids of rows that are not finite."""
     wrong = np.flatnonzero(~rows.isfinite().all(dim=1).numpy())
     if len(wrong):
         raise DataError(

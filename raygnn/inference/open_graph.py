@@ -74,11 +74,11 @@ _CHUNK_SIZE = 30_000
 
 
 class OpenGraph:
-    """A graph that fits a trained model, and what the model gives of it, under original ids.
+    """A graph that fits a trained model, with the model's results by original ids.
 
-    Exact embeddings of all nodes are computed when they are first needed, and kept. After a change
-    of the model's weights or device, open the graph again. Collective in a process group of
-    torch.distributed: all ranks must call, and all get all rows.
+    Exact embeddings of all nodes are computed on first use, and kept. After changing the model's
+    weights or device, open the graph again. Collective in a process group of torch.distributed: all
+    ranks must call, and all get all rows.
 
     Attributes:
         bundle: the part of the graph that the model reads.
@@ -113,13 +113,13 @@ class OpenGraph:
 
     @property
     def is_precomputed(self) -> bool:
-        """Whether the rows of all nodes of the model's ends are kept."""
+        """Whether the rows of all nodes of the model's end types are kept."""
         return self._keeps(self._spec.output.ends)
 
     def precompute(self) -> None:
         """Encodes all nodes of the types that the model predicts or links, and keeps the rows.
 
-        Later calls read them, also those of a model that does not go layer by layer, or with
+        Later calls read them, also for models that do not work layer by layer, or with
         `exact=False`.
         """
         ends = list(dict.fromkeys(self._spec.output.ends))
@@ -138,22 +138,21 @@ class OpenGraph:
         """Predictions for nodes or edges of the model's type.
 
         Args:
-            nodes: original ids, in any order; None takes all nodes. Of a model of edges, pairs of
-                ids as of `score`; None takes all label edges of its type where the graph has such,
-                else all edges.
+            nodes: original ids, in any order. Default: all nodes. For a model of edges, pairs of
+                ids as in `score`. Default: all label edges of its type, or all edges without any.
             what: predictions or probabilities.
-            rows: rows of (entity, time) in place of nodes, each predicted from what is known at
-                its time: the name of a training table of the graph, or a DataFrame, Arrow table or
-                mapping with the columns `id` and `time`, or their names in the training table.
-                Rows of ids only are as of now.
-            split: train, val or test, of the training table; None takes all of its rows.
+            rows: rows of (entity, time) instead of nodes, each predicted from what is known at its
+                time: the name of a training table of the graph, or a DataFrame, Arrow table or
+                mapping with the columns `id` and `time`, or their names in the training table. Rows
+                of only ids are as of now.
+            split: train, val or test of the training table. Default: all its rows.
         Returns:
-            Columns `id` (of edges `source_id` and `target_id`), `prediction` and of classes
-            `probability`; of probabilities the ids and `probability`, [num_nodes, num_classes].
-            Rows in the order of `nodes`.
+            Columns `id` (for edges `source_id` and `target_id`), `prediction` and for classes
+            `probability`; for probabilities the ids and `probability`, [num_nodes, num_classes].
+            Rows are in the order of `nodes`.
         Raises:
-            ConfigError: the model does not give that, or pairs lack features that it reads.
-            DataError: an id is not in the graph, or the model gives values that are not finite.
+            ConfigError: the model has no such output, or pairs lack features that it reads.
+            DataError: an id is not in the graph, or values are not finite.
         """
         chosen = what or next(iter(self._spec.output.predictions), "predictions")
         if rows is not None:
@@ -166,16 +165,14 @@ class OpenGraph:
         return self._node_table(request.what, request.node_types[0], nodes)
 
     def embed(self, nodes: Ids | None = None, *, node_type: str | None = None) -> Table:
-        """The encoder's output.
+        """The encoder's output: columns `id` and `embedding`, [num_nodes, channels].
 
         Args:
-            nodes: as of `predict`.
-            node_type: any that the model knows; None takes that of its predictions or links.
-        Returns:
-            Columns `id` and `embedding`, [num_nodes, channels].
+            nodes: as in `predict`.
+            node_type: any that the model knows. Default: that of its predictions or links.
         Raises:
             ConfigError: the model does not know the node type, or links have two.
-            DataError: as of `predict`.
+            DataError: as in `predict`.
         """
         ends = dict.fromkeys(self._spec.output.ends)
         if node_type is None and len(ends) > 1:
@@ -189,17 +186,17 @@ class OpenGraph:
         return self._node_table("embeddings", chosen, nodes)
 
     def score(self, pairs: Any, *, edge_type: str | None = None, score: str | None = None) -> Table:
-        """Scores of links between given nodes; a larger one is a likelier link.
+        """Scores of links between given nodes. A higher score is a likelier link.
 
-        In time, a pair that is a link of the relation in the graph is encoded as of that link,
-        without it; other pairs as of the latest time. `as_of` encodes all pairs at one moment.
+        With times, a pair that is a link of the relation is encoded as of that link, without it;
+        other pairs as of the latest time. `as_of` encodes all pairs at one time.
 
         Args:
-            pairs: original ids of anchors and targets: a list of pairs, an array [num_pairs, 2],
-                or a DataFrame of two columns.
+            pairs: original ids of anchors and targets: a list of pairs, an array [num_pairs, 2], or
+                a DataFrame of two columns.
             edge_type: `src__rel__dst`, for a model of several relations.
-            score: decoder or inner_product of the embeddings; None takes the decoder of a model of
-                links, else the inner product.
+            score: decoder or inner_product of the embeddings. Default: the decoder of a link model,
+                else the inner product.
         Returns:
             Columns `anchor_id`, `target_id` and `score`, computed in float64, in the order of
             `pairs`.
@@ -228,7 +225,7 @@ class OpenGraph:
         return Table(pa.table([anchors, targets, pa.array(scores.numpy())], names=names))
 
     def top_k(self, anchors: Ids, k: int = 10, **options: Any) -> Table:
-        """The k nodes of highest score among all nodes, for each anchor; see `raygnn.infer.top_k`.
+        """The k best-scored nodes among all nodes, for each anchor; see `raygnn.infer.top_k`.
 
         Args:
             options: fields of `TopKOptions`.
@@ -258,15 +255,15 @@ class OpenGraph:
         `torch_geometric.explain` masks. An edge is not part of its own explanation.
 
         Args:
-            nodes: original ids of the type that the model predicts.
-            options: None is `ExplainOptions()`.
-            pairs: as of `score`, in place of nodes, for a model of edges or links; of links their
-                score is explained.
-            edge_type: as of `score`.
+            nodes: original ids of the predicted type.
+            options: default: `ExplainOptions()`.
+            pairs: as in `score`, instead of nodes, for a model of edges or links (whose score is
+                explained).
+            edge_type: as in `score`.
         Raises:
-            ConfigError: the model predicts several values at once, reads nothing that can be
-                masked, or its sampler has no exact neighborhoods; or pairs of a model of nodes, or
-                nodes of a model of edges or links, are asked for.
+            ConfigError: the model predicts several values together, reads nothing that can be
+                masked, or has no exact neighborhoods; or pairs are requested for a model of nodes,
+                or nodes for a model of edges or links.
             DataError: an id is not in the graph.
         """
         check_explained(self._spec)
@@ -324,32 +321,30 @@ class OpenGraph:
             return explain_batches(batches, seed, self._task, self._model, names, asked)
 
     def _pairs(self, pairs: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Dense ids of the sources and of the targets of pairs."""
         given = zip(self._spec.output.ends, _columns_of(pairs), strict=True)
         sources, targets = (look_up_ids(self.bundle, name, ids, "pairs") for name, ids in given)
         return sources, targets
 
     def manifest(self) -> Manifest | None:
-        """Column descriptions of the graph's tables; None of parts and of data in memory."""
+        """Column descriptions of the graph's tables; None for parts and data in memory."""
         if self._source is None or self.bundle.is_of_parts:
             return None
         return self._source.manifest()
 
     @cached_property
     def training_table(self) -> TrainingTable | None:
-        """The model's training table in the graph's tables, if it has one."""
         manifest, output = self.manifest(), self._spec.output
         if manifest is None or not isinstance(output, NodeOutput):
             return None
         return manifest.training_tables.get(output.table or "")
 
     def to_pyg(self) -> Any:
-        """The graph as PyG's modules take it, with features as the model reads them.
+        """The graph for PyG's modules, with features as the model reads them.
 
         Returns:
-            `Data`, or `HeteroData` of several types: `x` (standardized; numbers of categories as
-            they are), `edge_index` of all edges along which messages pass, and `edge_attr` or
-            `edge_weight` where the model reads it. Node i has the i-th id of `embed()`.
+            `Data`, or `HeteroData` of several types: `x` (standardized; category codes unchanged),
+            `edge_index` of all message edges, and `edge_attr` or `edge_weight` if the model reads
+            it. Node i has the i-th id of `embed()`.
         """
         return pyg_graph(self.bundle, self._spec, self._loaded.config.sampling.direction)
 
@@ -365,7 +360,7 @@ class OpenGraph:
 
     @contextmanager
     def _prepared(self) -> Iterator[None]:
-        """While it lasts, process and model are as inference wants them."""
+        """Configures process and model for inference while a block runs."""
         training = self._model.training
         self._model.eval()
         try:
@@ -416,7 +411,7 @@ class OpenGraph:
     def _encode_known_links(
         self, relation: int | None, pairs: Sequence[np.ndarray], rows: Sequence[Tensor]
     ) -> None:
-        """Replaces the rows of pairs that are links with times: those as of the link's own."""
+        """Replaces the rows of pairs that are links with times by those as of the link."""
         links, times = self._spec.output.links, self._times
         if times is None or not links or (relation is None and len(links) > 1):
             return
@@ -483,7 +478,6 @@ class OpenGraph:
 
     @contextmanager
     def _encoded(self, node_types: Sequence[str]) -> Iterator[Embeddings]:
-        """Embeddings of all nodes of some types."""
         if self._keeps(node_types):
             yield KeptEmbeddings(self._kept)
             return
@@ -499,7 +493,6 @@ class OpenGraph:
             embeddings.close()
 
     def _every(self, node_types: Sequence[str]) -> KeptEmbeddings:
-        """Encodes these types, and the ends of links with them, layer by layer."""
         wanted = {*node_types, *self._spec.output.ends} - self._kept.keys()
         if self._times is not None:
             wanted -= self._times.own
@@ -524,7 +517,6 @@ class OpenGraph:
 
     @cached_property
     def row_reader(self) -> RowReader:
-        """Decodes new rows of this graph; see `row_reader`."""
         return row_reader(self.saved, self.bundle, self._source)
 
     @cached_property
@@ -533,7 +525,6 @@ class OpenGraph:
 
 
 def _columns_of(pairs: Any) -> list[Any]:
-    """Anchors and targets of pairs."""
     if isinstance(pairs, pa.Table):
         columns = pairs.columns
     elif hasattr(pairs, "columns"):

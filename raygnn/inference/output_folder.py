@@ -1,4 +1,4 @@
-"""A folder of Parquet tables that is whole or not there, written by all ranks."""
+"""A folder of Parquet tables that is complete or missing, written by all ranks."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _OURS = re.compile(
 class OutputFolder:
     """Tables at `<uri>/<table>/part-00000-of-00001.parquet`, and `<uri>/_manifest.json`.
 
-    On a local disk (or one that all workers mount) files are written into a folder beside the
-    target, which is renamed when all are there. On a remote store they are written in place, and
-    the manifest last: a folder without it is not whole, and the next call replaces it. Crosses
-    process boundaries.
+    On a local disk (or one that all workers mount), files are written into a folder next to the
+    target, which is renamed when complete. On a remote store they are written in place, and the
+    manifest last: a folder without it is incomplete, and the next call replaces it. Crosses process
+    boundaries.
 
     Attributes:
-        staged_uri: where the files are written.
+        staged_uri: folder in which files are written.
     """
 
     uri: str
@@ -66,7 +66,7 @@ class OutputFolder:
         Args:
             overwrite: whether the output of an earlier call may be replaced.
         Raises:
-            RunError: it is a file, or holds what may not be replaced.
+            RunError: it is a file, or has content that may not be replaced.
         """
         fs, path = open_fs(uri)
         path = path.rstrip("/")
@@ -97,13 +97,13 @@ class OutputFolder:
 
     @contextmanager
     def in_progress(self) -> Iterator[None]:
-        """Lasts while files are written; removes them if it is left by an exception.
+        """Context of writing files, which are removed after an exception.
 
-        One process enters it, before any writes, and calls `finish` at its end. What is left of
-        calls that were killed is removed first.
+        One process enters it before any writes, and calls `finish` at its end. Leftovers of killed
+        calls are removed first.
 
         Raises:
-            RunError: the place cannot be written.
+            RunError: the folder is not writable.
         """
         self._make_room()
         with ExitStack() as stack:
@@ -131,11 +131,7 @@ class OutputFolder:
             ) from error
 
     def write(self, table: str, part: int, num_parts: int, rows: pa.Table) -> dict[str, Any]:
-        """Writes one file.
-
-        Returns:
-            What the manifest says of it: file, num_rows, num_bytes.
-        """
+        """Writes one file. Returns its manifest entry: file, num_rows, num_bytes."""
         name = f"{table}/part-{part:05d}-of-{num_parts:05d}.parquet"
         buffer = pa.BufferOutputStream()
         pq.write_table(rows, buffer)
@@ -145,16 +141,15 @@ class OutputFolder:
 
     @property
     def records_uri(self) -> str:
-        """Folder for Ray's own records until the output is complete."""
         return join(self.staged_uri, _RECORDS)
 
     def finish(self, content: Mapping[str, Any]) -> None:
         """Writes the manifest and shows the folder. One process calls it, after all have written.
 
         Args:
-            content: of the manifest; `tables` has what `write` returned.
+            content: of the manifest; `tables` has the results of `write`.
         Raises:
-            RunError: a file is not here, as another machine wrote it to its own disk.
+            RunError: a file is missing, because another machine wrote it to its own disk.
         """
         for table in content["tables"].values():
             for file in table["files"]:
@@ -213,10 +208,8 @@ class OutputFolder:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Marks a folder as being filled, for as long as this process lives.
-
-    Raises:
-        filelock.Timeout: another process fills it, or nobody can tell.
+    """Marks a folder as being filled while this process lives. Raises filelock.Timeout if another
+    process fills it.
     """
     lock = filelock.FileLock(folder / _ALIVE)
     try:

@@ -17,7 +17,7 @@ def pyg_graph(bundle: Bundle, spec: ModelSpec, direction: str) -> Data | HeteroD
 
     Args:
         bundle: the part of the graph that the model reads.
-        direction: `in` or `out`, as of `sampling.direction`.
+        direction: `in` or `out`, as `sampling.direction`.
     """
     features, graph = LocalFeatureStore(bundle, spec.standardization), HeteroData()
     for name in bundle.node_types:

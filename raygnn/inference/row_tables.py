@@ -42,17 +42,17 @@ def find_rows(
     moment: AsOf | None,
     declared: TrainingTable | None,
 ) -> tuple[RowPlan, np.ndarray]:
-    """The rows that a user asks for.
+    """The rows that a user requests.
 
     Args:
         rows: name of a training table of the graph; or a DataFrame, Arrow table or mapping with the
             columns `id` (original ids) and `time`, or their names in the model's training table.
-        split: train, val or test of a training table that the model was trained on; None takes all.
-        moment: the time of rows that consist of ids only.
+        split: train, val or test of a training table that the model was trained on. Default: all.
+        moment: time of rows that consist of ids only.
         declared: the model's training table in graph.yaml.
     Returns:
-        The rows, and int64 positions in them. Rows of a split see the graph until the time that
-        `sampling.temporal.until` sets for it, as in the evaluation.
+        The rows, and int64 positions in them. Rows of a split see the graph until the time of
+        `sampling.temporal.until`, as in the evaluation.
     Raises:
         ConfigError: the model does not predict nodes, or there is no such table or split.
         DataError: an id is not in the graph, or a time cannot be compared with the graph's.
@@ -87,10 +87,8 @@ def find_rows(
 
 
 def read_rows(uri: str, bundle: Bundle, declared: TrainingTable | None) -> pa.Table:
-    """Reads rows from a Parquet or CSV file, ids as the graph has them.
-
-    Raises:
-        DataError: there is no such file, or it cannot be read.
+    """Reads rows from a Parquet or CSV file, with ids as in the graph. Raises a DataError if it is
+    unreadable.
     """
     fs, path = open_fs(uri)
     try:
@@ -119,7 +117,7 @@ def write_table(table: pa.Table, uri: str | PathLike[str]) -> None:
 
 
 def relbench_table(found: pa.Table, declared: TrainingTable, output: NodeOutput) -> pa.Table:
-    """Predictions in the columns of a training table's files, as `relbench.submit` scores them.
+    """Predictions in the columns of a training table's files, for `relbench.submit`.
 
     Two classes are the probability of class 1, more classes a list of probabilities.
 
@@ -136,7 +134,6 @@ def relbench_table(found: pa.Table, declared: TrainingTable, output: NodeOutput)
 
 
 def with_times(table: pa.Table, rows: SeedRows, positions: np.ndarray) -> pa.Table:
-    """A table of predictions with the rows' times after their ids."""
     if rows.time is None:
         return table
     times = pa.array(np.asarray(rows.time[positions]))
@@ -201,7 +198,6 @@ def _given(
 
 
 def _times(values: Any, unit: str | None) -> np.ndarray:
-    """int64 or float64, in the unit of the graph's times."""
     words = unit_words(unit)
     try:
         given = pa.array(values)

@@ -1,4 +1,4 @@
-"""Times at which predicted nodes and edges are encoded: their own, or one moment for all."""
+"""Times at which predicted nodes and edges are encoded: their own, or one time for all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SeedTimes:
     """The time at which each node and edge is encoded. Nothing later influences its row.
 
     Attributes:
-        moment: the time of all nodes and edges without times of their own.
+        moment: time of all nodes and edges without their own.
         own: node types and edge types (`src__rel__dst`) whose rows are encoded at their own times.
         is_latest: the moment is the latest time in the graph.
     """
@@ -78,19 +78,17 @@ class SeedTimes:
 def find_seed_times(
     saved: SavedModel, bundle: Bundle, as_of: str | Time | None
 ) -> SeedTimes | None:
-    """Chooses the times at which nodes and edges of a graph are encoded.
+    """Chooses the times at which nodes and edges of a graph are encoded; None without times.
 
-    Without `as_of`, rows that training encodes at their own times are encoded so here: nodes of a
-    model of nodes, edges of a model of edges or links. The nodes of a model of edges or links, and
-    rows without times, are encoded as of the latest time in the graph.
+    By default, rows that training encodes at their own times are encoded so: nodes of a node model,
+    edges of a model of edges or links. Nodes of a model of edges or links, and rows without times,
+    are encoded as of the latest time in the graph.
 
     Args:
         bundle: the part of the graph that the model reads.
-        as_of: a date, a number or `latest`: the moment of all rows.
-    Returns:
-        None if the model does not read times.
+        as_of: a date, a number or `latest`: the time of all rows.
     Raises:
-        ConfigError: it is not a time, not one of this graph's unit, or the model reads no times.
+        ConfigError: it is not a time, has another unit, or the model reads no times.
         DataError: the graph has no times, or times of several units.
     """
     temporal = saved.loaded.config.sampling.temporal
@@ -122,9 +120,9 @@ def find_seed_times(
 
 
 def seed_edges(spec: ModelSpec, bundle: Bundle, edge_type: EdgeType) -> SeedEdges:
-    """The label edges of a type if the graph has such, else its message edges.
+    """The label edges of a type if there are any, else its message edges.
 
-    A model that reads features of the edges takes message edges: label edges have none.
+    A model that reads edge features uses message edges, because label edges have none.
     """
     is_label = _labels(spec, bundle, edge_type) is not None
     return SeedEdges.of_bundle(bundle, edge_type, label_edges=is_label)
@@ -144,13 +142,13 @@ def _have_times(spec: ModelSpec, bundle: Bundle, edge_type: EdgeType) -> bool:
 def times_of_pairs(
     edges: SeedEdges, sources: np.ndarray, targets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Times of pairs that are edges of a type; of parallel edges the earliest.
+    """Times of pairs that are edges of a type; the earliest of parallel edges.
 
     Args:
         edges: all edges of the type, with times.
         sources, targets: int64 [num_pairs], dense ids.
     Returns:
-        bool [num_pairs], whether the pair is such an edge, and [num_pairs], its time there.
+        bool [num_pairs], whether the pair is an edge, and [num_pairs], its time.
     """
     assert edges.indptr is not None
     assert edges.times is not None
@@ -172,7 +170,7 @@ def times_of_pairs(
 
 
 def _parsed_time(text: str, unit: str | None) -> Time:
-    """A time in the unit of the graph's. Numbers are microseconds where times are dates."""
+    """A time in the graph's unit. Numbers are microseconds if times are dates."""
     key = f"--as-of={text[:50]!r} is invalid"
     try:
         return parse_time(text, unit)

@@ -1,4 +1,4 @@
-"""A saved model's task and module, and how its config is changed for exact encoding."""
+"""A saved model's task and module, and its config for exact encoding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def set_up_task(
 
     Args:
         bundle: a graph that fits the model, or `schema_bundle`.
-        parts: of a partitioned graph, of which the bundle is the outline; None maps them here.
+        parts: of a partitioned graph, whose outline is the bundle; None maps them here.
     """
     loaded, spec = saved.loaded, saved.spec
     if parts is None and isinstance(bundle, Outline):
@@ -49,7 +49,7 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
     """The trained model, in float32 and evaluation mode, on the task's device.
 
     Raises:
-        CheckpointError: the weights are damaged, or of another model than the config's.
+        CheckpointError: the weights are damaged, or do not fit the config's model.
         ConfigError: the model has no encoder.
     """
     model = task.build_model()

@@ -1,4 +1,4 @@
-"""Results in memory: rows under original ids, as arrays, tensors or a DataFrame."""
+"""Results in memory: rows by original ids, as arrays, tensors or a DataFrame."""
 
 from __future__ import annotations
 
@@ -38,18 +38,15 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns."""
         return list(self.arrow.column_names)
 
     def to_numpy(self) -> dict[str, np.ndarray]:
-        """Arrays by column: [num_rows], or [num_rows, width]; texts as objects."""
         return {name: self[name] for name in self.columns}
 
     def to_torch(self) -> dict[str, Tensor]:
-        """Tensors by column, copies on the CPU. Columns of texts are left out."""
+        """Tensors by column, copied to the CPU, without text columns."""
         arrays = self.to_numpy()
         return {n: torch.from_numpy(a.copy()) for n, a in arrays.items() if a.dtype.kind in "iuf"}
 
     def to_pandas(self) -> pd.DataFrame:
-        """A DataFrame; a row of an embedding is an array."""
         return self.arrow.to_pandas()

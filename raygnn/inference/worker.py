@@ -41,12 +41,10 @@ _Part = tuple[list[tuple[int, int]], Callable[[int, int], pa.Table]]
 
 
 def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
-    """Computes and writes this rank's share of the tables.
+    """Computes and writes this rank's share of the tables. Returns the manifest.
 
     Collective: all ranks must call.
 
-    Returns:
-        The manifest, equal on all ranks.
     Raises:
         TrainingError: a rank failed; raised on all ranks.
     """

@@ -1,1 +1,0 @@
-"""Outputs of a run: lines, curves, traces, a report."""

@@ -69,10 +69,10 @@ class Advice(Callback):
         """For `metrics.json`.
 
         Returns:
-            `baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics, by their names;
-            `steps_per_epoch`; `warnings`, of the start and of the end of the training;
-            and `no_better_than_baseline`, the metrics by which the model is not. Both are texts,
-            empty where there is nothing to say.
+            `baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics by name;
+            `steps_per_epoch`; `warnings` of the start and end of training; and
+            `no_better_than_baseline`, the metrics by which the model is not better. Both are texts,
+            possibly empty.
         """
         return {
             **self._metrics,
@@ -103,7 +103,7 @@ def baselines_of(metrics: Mapping[str, Any], split: str = "") -> dict[str, dict[
 
 
 def say_baselines(metrics: Mapping[str, Any], split: str) -> None:
-    """Prints a line for each guess."""
+    """Prints a line for each baseline."""
     for guess, of_guess in baselines_of(metrics, f"{split}/").items():
         shown = "  ".join(f"{name} {of_guess[name]:.4f}" for name in headline(of_guess))
         say(f"baseline {guess}: {shown}", "baseline", baseline=guess, metrics=of_guess)
@@ -131,7 +131,6 @@ def verdicts(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def too_large(bundle: Bundle) -> list[str]:
-    """Names the sizes of a graph that does not fit into memory."""
     if not bundle.is_larger_than_memory:
         return []
     sizes = [f"{size / 1e9:,.1f} GB" for size in (bundle.num_bytes, memory_bytes())]
@@ -178,7 +177,7 @@ def _scales(engine: Engine) -> list[str]:
 
 
 def coarse_steps(bundle: Bundle) -> list[str]:
-    """Names features whose int8 steps are wide against the spread of their elements."""
+    """Names features whose int8 steps are wide compared with the spread of their elements."""
     types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     texts = []
     for type_ in types:

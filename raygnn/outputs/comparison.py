@@ -44,7 +44,7 @@ _MAX_RUNS_IN_TABLES = 12
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The files of a run; empty for those not written yet.
+    """The files of a run; empty if not written yet.
 
     Attributes:
         metrics: of `metrics.json`.
@@ -59,11 +59,7 @@ class StoredRun:
 
     @classmethod
     def open(cls, uri: str) -> StoredRun:
-        """Reads the folder of a run.
-
-        Raises:
-            RunError: there is no run.
-        """
+        """Reads the folder of a run. Raises a RunError if there is no run."""
         if not exists(join(uri, "run.json")):
             raise RunError(
                 f"RUN={redact(uri)!r} is invalid: it contains no run. Name folders of runs, with "
@@ -77,7 +73,6 @@ class StoredRun:
 
     @property
     def task_names(self) -> list[str]:
-        """The names of several tasks."""
         return _union([path.split(".")[1]] for path in self.config if path.startswith("tasks."))
 
     def is_of(self, other: StoredRun, name: str) -> bool:
@@ -90,7 +85,7 @@ class StoredRun:
         return ours[0] == theirs[0] and all(a == b or None in (a, b) for a, b in pairs)
 
     def as_task(self, name: str) -> StoredRun:
-        """This run with the metric names and keys that it would have as one of several tasks."""
+        """This run with the metric names and keys of one of several tasks."""
 
         def metric_of(metric: str) -> str:
             split, _, own = metric.partition("/")
@@ -115,7 +110,7 @@ class StoredRun:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The content of the page: tables by heading, and charts, in this order."""
+    """The content of the page: tables by heading, and charts, in order."""
 
     title: str
     subtitle: str
@@ -124,17 +119,16 @@ class Comparison:
     charts: list[Chart]
 
     def html(self) -> str:
-        """The page. All that comes from users is escaped."""
         return render("comparison.html.jinja", self)
 
 
 def compare(uris: Sequence[str]) -> Comparison:
-    """Compares runs: test metrics with their intervals, what their configs differ in, curves, cost.
+    """Compares runs: test metrics with intervals, config differences, curves, cost.
 
     Args:
         uris: folders of runs, or of one sweep, whose trials are compared.
     Raises:
-        RunError: there is no run in one of them.
+        RunError: a folder has no run.
     """
     if len(uris) == 1 and exists(join(uris[0], "trials.json")):
         return _compare_trials(uris[0])
@@ -148,7 +142,7 @@ def compare(uris: Sequence[str]) -> Comparison:
 
 
 def _lined_up(runs: Mapping[str, StoredRun]) -> dict[str, StoredRun]:
-    """The runs, those of one task as that of several that it must be, where there is one."""
+    """The runs, with those of one task converted to one of several, if there is such a run."""
     several = [run for run in runs.values() if run.task_names]
     found = dict(runs)
     for key, run in runs.items():
@@ -266,7 +260,6 @@ _WIDE = 50  # times as large as the smallest: such values are drawn by their log
 
 
 def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
-    """The trials, the best first."""
     paths = _sweep_paths(sweep)
     heads = ("trial", sweep["metric"], "validations", "status", *paths)
     rows = [
@@ -283,7 +276,7 @@ def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def sweep_charts(sweep: Mapping[str, Any]) -> list[Chart]:
-    """Parallel coordinates of the trials that have a value, and the importance of each key."""
+    """Parallel coordinates of trials with a value, and the importance of each key."""
     paths, trials = _sweep_paths(sweep), [row for row in sweep["trials"] if row["best"] is not None]
     if not paths or not trials:
         return []
@@ -309,14 +302,11 @@ def _importance(shares: Mapping[str, float], metric: str) -> Chart:
 
 
 def explained(values: Sequence[Any], metric: Sequence[float]) -> float | None:
-    """The share of a metric's variance, by rank, that one key explains by itself, adjusted.
+    """The share of a metric's variance, by rank, that one key explains alone, adjusted.
 
-    Of numbers by a parabola over their ranks, so that a best value in the middle counts; of others
-    by the means of equal values. Adjusted for the number of coefficients (Ezekiel 1930), at least
-    0.
-
-    Returns:
-        None with fewer than 6 trials or with one value.
+    Numbers use a parabola over their ranks, so that a best value in the middle counts; others use
+    the means of equal values. Adjusted for the number of coefficients (Ezekiel 1930), at least 0.
+    None with fewer than 6 trials or with one value.
     """
     distinct = {_shown(value) for value in values}
     if len(metric) < _MIN_TRIALS or len(distinct) < 2:

@@ -26,11 +26,7 @@ NUM_EVAL_BATCHES = 2
 
 
 class Estimate(Callback):
-    """Measures steps and validation batches, and says what the whole run takes of them.
-
-    Args:
-        whole: the limits of the run that is tried.
-    """
+    """Measures steps and validation batches to estimate a run with the limits `whole`."""
 
     def __init__(self, whole: Training) -> None:
         self._whole = whole
@@ -58,12 +54,12 @@ class Estimate(Callback):
         self._batches_s.append(time.monotonic() - self._began_s)
 
     def values(self, engine: Engine) -> dict[str, Any]:
-        """The estimate, of this rank's figures.
+        """The estimate, from this rank's figures.
 
         Returns:
             `step_s`, `validation_s`, `test_s`; `steps` and `validations` at most, and `time_s` of
-            all (None of a run without a limit in steps or epochs); `memory_bytes`, the most that
-            this process has held, and `cuda_memory_bytes` of a GPU; `workers`.
+            all (None without a limit in steps or epochs); `memory_bytes`, the peak of this process,
+            and `cuda_memory_bytes` of a GPU; `workers`.
         """
         step_s = statistics.median(self._steps_s[1:] or self._steps_s)
         validation_s = self._evaluation_s(engine, "val", self._whole.num_val_batches)
@@ -98,7 +94,6 @@ class Estimate(Callback):
 
 
 def describe_estimate(values: dict[str, Any]) -> str:
-    """The estimate in a line."""
     most = "at most " if values["stops_early"] else ""
     step = _duration(values["step_s"])
     if values["time_s"] is None:

@@ -1,4 +1,4 @@
-"""Explanations as one picture: of each node the edges and columns that its prediction rests on."""
+"""Explanations as one picture: the edges and columns behind each prediction."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Drawn:
     """The explanation of a node or a pair.
 
     Attributes:
-        seeds: the nodes that are explained, keys of `nodes`.
+        seeds: explained nodes, keys of `nodes`.
         edges: (source, target, importance), the most important first.
         columns: (name, importance), the most important first.
     """
@@ -39,10 +39,10 @@ class Drawn:
 
 
 def draw_explanations(drawn: Sequence[Drawn]) -> str:
-    """An SVG with a panel for each node, the first 24; it loads nothing.
+    """An SVG with a panel for each of the first 24 explanations; it loads nothing.
 
-    The node is in the middle, others on rings by their number of edges away from it. Edges are as
-    wide as they are important; bars are columns.
+    The node is in the middle, others on rings by their distance in edges. Widths of edges are
+    importances; bars are columns.
     """
     shown = drawn[:_MOST_PANELS]
     bars = max((len(one.columns) for one in shown), default=0) * _BAR

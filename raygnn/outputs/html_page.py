@@ -1,4 +1,4 @@
-"""Pages that need no network and no server: one file with its style, charts and their code."""
+"""Pages without network and server: one file with style, charts and code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _95_PERCENT = 1.96  # standard errors on either side
 
 
 def render(template: str, page: object) -> str:
-    """The page of a template of `page/`. All that comes from users is escaped."""
+    """The page of a template of `page/`, with user content escaped."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, loader=jinja2.FunctionLoader(_read)
     )
@@ -30,7 +30,6 @@ def render(template: str, page: object) -> str:
 
 
 def show(value: Any) -> str:
-    """A value in a table."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -39,7 +38,7 @@ def show(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: 12.3 s, 4 min 5 s, 2 h 3 min."""
+    """A duration as people write it: 12.3 s, 4 min 5 s, 2 h 3 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -51,7 +50,7 @@ def duration(seconds: float) -> str:
 def interval(metrics: Mapping[str, Any], name: str) -> str | None:
     """A metric's 95 % interval as "0.71 to 0.74", or half of it as "± 0.012"; None if unknown.
 
-    From the spread of evaluation batches where these are many; else by the standard error of
+    From the spread of evaluation batches if there are many; else from the standard error of
     `raygnn.loops.baselines`, which is rather too large than too small.
     """
     ends = metrics.get("intervals", {}).get(name)
@@ -75,7 +74,7 @@ class Series:
     """One line.
 
     Attributes:
-        points: (x, y) by ascending x; where y is not finite nothing is drawn.
+        points: (x, y) by ascending x; gaps where y is not finite.
     """
 
     name: str
@@ -84,7 +83,6 @@ class Series:
 
     @property
     def is_flat(self) -> bool:
-        """Whether it has one value only."""
         return len({y for _, y in self.points}) <= 1
 
 
@@ -93,11 +91,11 @@ class Chart:
     """Lines, or bars, over a common x axis.
 
     Attributes:
-        marked_x: where to draw a vertical line, or null.
+        marked_x: position of a vertical line, or null.
         from_zero, x_from_zero: whether the axes begin at 0.
-        x_names: what to write at x = 0, 1, ..., instead of numbers.
-        wide: takes the whole width of the page.
-        texts: of each line what to show of it at each x, instead of its numbers.
+        x_names: labels of x = 0, 1, ..., instead of numbers.
+        wide: uses the whole width of the page.
+        texts: labels of each line at each x, instead of its numbers.
     """
 
     title: str
@@ -136,7 +134,7 @@ class Chart:
         }
 
     def json(self) -> Markup:
-        """`data` for a script element: no character of it can end the element."""
+        """`data` for a script element, without characters that could end the element."""
         text = json.dumps(self.data(), separators=(",", ":"))
         for letter in "<>&":
             text = text.replace(letter, f"\\u{ord(letter):04x}")
@@ -155,5 +153,5 @@ def label(value: float) -> str:
 
 
 def _rounded(value: float | None) -> float | None:
-    """To the seven digits of a float32: a third of the bytes."""
+    """Rounds to the seven digits of a float32: a third of the bytes."""
     return None if value is None else float(f"{value:.7g}")

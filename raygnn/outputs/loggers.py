@@ -1,4 +1,4 @@
-"""Loggers: where metric curves go. They act on rank 0 only."""
+"""Loggers of metric curves. They act only on rank 0."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MetricLogger(Callback, ABC):
-    """A callback that hands metrics, with their step, to some service.
+    """A callback that passes metrics, with their step, to a service.
 
     Args:
         logs_uri: the run's log folder; injected.
@@ -35,14 +35,12 @@ class MetricLogger(Callback, ABC):
         self.logs_uri, self.run_name = logs_uri, run_name
 
     @abstractmethod
-    def write(self, metrics: dict[str, float], step: int) -> None:
-        """Takes finite metrics of one step."""
+    def write(self, metrics: dict[str, float], step: int) -> None: ...
 
     def write_hparams(self, config: Mapping[str, Any], metrics: dict[str, float]) -> None:
-        """Takes the resolved config and the final test metrics, after training."""
+        """Logs the resolved config and the final test metrics, after training."""
 
-    def flush(self) -> None:
-        """Makes what was written visible to readers."""
+    def flush(self) -> None: ...
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         self._write(engine, metrics)
@@ -75,12 +73,12 @@ def _finite(metrics: dict[str, float]) -> dict[str, float]:
 class EventWriter:
     """An event file that is written in the caller's thread.
 
-    tensorboardX hands events to a thread: a flush does not wait for it, and when that thread fails,
+    tensorboardX passes events to a thread: a flush does not wait for it, and if that thread fails,
     as on a full disk, the next event waits forever.
 
     Args:
-        folder: local, and there.
-        purge_step: TensorBoard forgets what earlier files have of this step and later.
+        folder: an existing local folder.
+        purge_step: TensorBoard ignores this step and later ones of earlier files.
     """
 
     def __init__(self, folder: str, purge_step: int) -> None:
@@ -96,9 +94,9 @@ class EventWriter:
         self._file.write_event(Event(step=purge_step, session_log=start))
 
     def add_scalars(self, values: dict[str, float], step: int) -> None:
-        """Adds a point to each named curve, under just that name, as hyperparameters have it.
+        """Adds a point to each curve, under its exact name, as in hyperparameters.
 
-        tensorboardX's own `scalar` replaces an `@` and says so each time.
+        tensorboardX's own `scalar` replaces `@`, with a warning each time.
         """
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -112,7 +110,6 @@ class EventWriter:
             self._file.write_event(event)
 
     def flush(self) -> None:
-        """Makes what was added visible to readers."""
         self._file.flush()
 
     def close(self) -> None:
@@ -122,10 +119,9 @@ class EventWriter:
 class TensorBoardLogger(MetricLogger):
     """TensorBoard events on any fsspec URI.
 
-    Object stores cannot append: there the growing event file is written locally and copied
-    whole at each flush, that is at each validation and checkpoint. Every start of a run has a
-    file of its own, which begins with the step from which TensorBoard forgets what earlier ones
-    have logged.
+    Object stores cannot append, so the event file is written locally and copied completely at each
+    flush: at each validation and checkpoint. Every start of a run has its own file, which begins
+    with the step from which TensorBoard ignores earlier ones.
     """
 
     _writer: EventWriter | None = None
@@ -174,9 +170,9 @@ class TensorBoardLogger(MetricLogger):
 
 
 class JSONLinesLogger(MetricLogger):
-    """`metrics.jsonl` in the log folder: a line for each step at which anything was logged.
+    """`metrics.jsonl` in the log folder: a line for each logged step.
 
-    It is rewritten whole at each flush, as object stores cannot append.
+    It is rewritten at each flush, because object stores cannot append.
     """
 
     def __init__(self, logs_uri: str, run_name: str) -> None:
@@ -205,7 +201,7 @@ class WandBLogger(MetricLogger):
     """Weights & Biases; needs the package `wandb`. A resumed run continues under its id.
 
     Args:
-        project: where the run is listed.
+        project: project that lists the run.
         settings: further arguments of `wandb.init`, such as entity, mode or tags.
     """
 
@@ -258,8 +254,8 @@ class MLflowLogger(MetricLogger):
     """MLflow; needs the package `mlflow`. A resumed run continues under its id.
 
     Args:
-        experiment: where the run is listed.
-        tracking_uri: null takes `MLFLOW_TRACKING_URI`, or MLflow's default.
+        experiment: experiment that lists the run.
+        tracking_uri: default: `MLFLOW_TRACKING_URI`, or MLflow's default.
     """
 
     #: Of one request, and of one value: https://mlflow.org/docs/latest/rest-api.html#log-batch.
@@ -345,9 +341,9 @@ def _import_extra(name: str) -> ModuleType:
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """The values of a saved config by dotted key; nulls and empty values are left out.
+    """The values of a saved config by dotted key, without nulls and empty values.
 
-    A list of scalars is one text, `[15, 10]`; other lists count their items: `losses.0.type`.
+    A list of scalars is one text, `[15, 10]`; other lists number their items: `losses.0.type`.
     """
     return dict(_leaves(config, ""))
 

@@ -1,4 +1,4 @@
-"""The trained model as others load it: safetensors, the config that built it, its spec."""
+"""Saved models: safetensors, the config that built it, its spec."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def write_model(
 ) -> str:
     """Writes a model to a folder on any fsspec URI, and returns the weights' URI.
 
-    Equal weights make the same bytes.
+    Equal weights give equal bytes.
 
     Args:
-        spec: for inference, as JSON; None where the task offers none.
+        spec: for inference, as JSON; None if the task has none.
         write: writes a file, given its URI.
     """
     tensors = {
@@ -52,10 +52,8 @@ def write_model(
 
 
 def read_weights(uri: str) -> dict[str, Tensor]:
-    """Reads the weights of a model.
+    """Reads weights from a safetensors file, and verifies the sha256 in its `model.json`, if any.
 
-    Args:
-        uri: of the safetensors file. A `model.json` beside it has the sha256 of its bytes.
     Raises:
         CheckpointError: the weights have changed since `model.json` was written.
         SafetensorError: they are not a safetensors file.
@@ -75,7 +73,6 @@ def read_weights(uri: str) -> dict[str, Tensor]:
 
 
 def saved_digests(spec: bytes) -> dict[str, str]:
-    """sha256 by file of a model, from its `model.json`; empty in those of older versions."""
     try:
         digests = parse_record(spec).get("sha256", {})
     except ValueError as error:
@@ -86,13 +83,13 @@ def saved_digests(spec: bytes) -> dict[str, str]:
 
 
 def export_checkpoint(source: str, out: str) -> str:
-    """Writes a model as a finished run leaves it, and returns the weights' URI.
+    """Writes a model like a finished run, and returns the weights' URI.
 
     Args:
-        source: a run's folder, of which the best weights so far are taken, or a checkpoint, of
-            which its own are. Where the run keeps an average of the weights, that is meant.
+        source: a run's folder, with its best weights so far, or a checkpoint, with its own. The
+            moving average of weights if the run has one.
     Raises:
-        CheckpointError: there is no whole checkpoint, or it is damaged.
+        CheckpointError: there is no complete checkpoint, or it is damaged.
     """
     store, name, is_run = _find(source)
     manifest = store.verify(name)

@@ -1,6 +1,5 @@
-"""Memory and disk that a run needs of a node, and a check that they fit.
-
-docs/scaling.md derives the numbers.
+"""Memory and disk that a run needs on a node, and a check that they fit. docs/scaling.md derives
+the numbers.
 """
 
 from __future__ import annotations
@@ -27,13 +26,12 @@ _NUMBERS_KEPT = {"SGD": 0, "RowWiseAdagrad": 0, "Adagrad": 1, "RMSprop": 1}
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes that a run takes.
+    """Memory and disk needs of a run, in bytes.
 
     Attributes:
-        graph: of files that a node maps, once for its workers, and reads as batches need them.
-        learned: of each worker, for learned rows: these, their gradients, what the optimizer keeps,
-            and the best of them.
-        cached: of files for rows of parts on other nodes, at most, that a node maps in like manner.
+        graph: files that a node maps once for its workers, and reads on demand.
+        learned: learned rows of each worker: rows, gradients, optimizer state, and best rows.
+        cached: maximum size of mapped files with rows of other nodes' parts.
     """
 
     graph: int
@@ -42,11 +40,11 @@ class Needs:
 
 
 def needs_of(config: Config, bundle: Bundle, spec: ModelSpec | None) -> Needs:
-    """Memory and disk that a run needs of a node.
+    """Memory and disk that a run needs on a node.
 
     Args:
-        bundle: the graph, or of a partitioned one the outline.
-        spec: what the model reads; None where only the task knows.
+        bundle: the graph, or the outline of a partitioned one.
+        spec: inputs of the model; None if only the task knows.
     """
     graph, cached = bundle.num_bytes, 0
     if config.data.mode == "partitioned":
@@ -81,12 +79,8 @@ def _learned_bytes(config: Config, spec: ModelSpec | None) -> int:
 
 
 def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> None:
-    """Checks that the workers of a node have memory for what they hold for themselves.
-
-    Args:
-        memory: of this node; by default what it has.
-    Raises:
-        ResourceError: they have not.
+    """Raises a ResourceError if the workers' own memory does not fit into `memory` (default: this
+    node's).
     """
     memory = memory_bytes() if memory is None else memory
     if num_workers * needs.learned <= memory:
@@ -102,7 +96,7 @@ def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> No
 
 
 def say_needs(needs: Needs) -> None:
-    """Prints the parts of a run's needs that are worth a line: those above 1 GB."""
+    """Prints the parts of a run's needs above 1 GB."""
     parts = {
         "graph: {}B, mapped from disk": needs.graph,
         "rows of other nodes: up to {}B, mapped from disk": needs.cached,

@@ -25,10 +25,10 @@ _WAIT, _WARMUP, _ACTIVE, _REPEAT = 1, 1, 3, 1
 
 
 class Profiler(Callback):
-    """Traces the steps that `profiler` asks for, on every rank.
+    """Traces the steps of the section `profiler`, on every rank.
 
-    A trace is named as `torch.profiler.tensorboard_trace_handler` names it, so TensorBoard's
-    profiler plugin shows it, as do chrome://tracing and https://ui.perfetto.dev.
+    Traces are named as by `torch.profiler.tensorboard_trace_handler`, for TensorBoard's profiler
+    plugin, chrome://tracing and https://ui.perfetto.dev.
 
     Args:
         uri: folder of the traces.

@@ -114,11 +114,11 @@ class Progress(Callback):
             )
 
     def _position(self, engine: Engine) -> dict[str, Any]:
-        """The values that all events on the position of training have.
+        """The values of all events on the position of training.
 
         Returns:
             `epoch` (from 1) and `step`, `epochs` and `steps` (at most; None without a limit),
-            `epoch_step` (steps done of the epoch), `time_s` (of training), and `left_s` (None
+            `epoch_step` (finished steps of the epoch), `time_s` (of training), and `left_s` (None
             without a limit).
         """
         now, per_epoch = engine.position, engine.steps_per_epoch
@@ -155,7 +155,6 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 
 
 def show_global_batch(engine: Engine) -> str:
-    """The seeds of a step, and who computes them."""
     batch, num_workers = engine.config.batch, engine.context.world_size
     if engine.config.sampling.is_full:
         others = "" if num_workers == 1 else f", computed by one worker; {num_workers - 1} wait"
@@ -170,7 +169,6 @@ def show_global_batch(engine: Engine) -> str:
 
 
 def show_share(engine: Engine) -> str:
-    """Describes how the micro-batches of a step are shared among workers."""
     batch, num_workers = engine.config.batch, engine.context.world_size
     if batch.num_micro_batches == batch.accumulate * num_workers:
         return f"{num_workers} worker(s) x {batch.accumulate}"
@@ -188,13 +186,13 @@ def _of(number: int, total: int | None) -> str:
 
 
 def planned_steps(limits: Training, steps_per_epoch: int) -> int | None:
-    """The optimizer steps until a limit in steps or epochs; None where there is neither."""
+    """The optimizer steps until a limit in steps or epochs, if there is one."""
     of_epochs = None if limits.max_epochs is None else limits.max_epochs * steps_per_epoch
     return min((x for x in (limits.max_steps, of_epochs) if x is not None), default=None)
 
 
 def headline(names: Iterable[str]) -> list[str]:
-    """One metric of each kind, such as one of all `hits@k`: the one at 10, else the first."""
+    """One metric of each kind, such as of all `hits@k`: the one at 10, else the first."""
     kinds: dict[str, str] = {}
     for name in names:
         kind, _, k = name.partition("@")
@@ -220,7 +218,7 @@ class Work:
     """Seeds and edges of all ranks, and this rank's seconds for them.
 
     Attributes:
-        time_s: inside of training steps: validation and checkpoints are not counted.
+        time_s: in training steps, without validation and checkpoints.
         wait_s: the part of it in which the training thread waited for a batch.
     """
 
@@ -250,7 +248,7 @@ _OF_PARTS = ("perf/part_requests", "perf/part_bytes", "perf/cached_rows")
 
 
 class Throughput(Callback):
-    """Adds `perf/...` to what is logged; comes before the loggers, so that they get it.
+    """Adds `perf/...` to logged metrics; must precede the loggers.
 
     Rates are over all ranks, by this rank's clock; waiting and memory are this rank's.
     """
@@ -274,7 +272,7 @@ class Throughput(Callback):
         self._window = Work()
 
     def totals(self) -> dict[str, float]:
-        """Means over the whole run, all of its attempts, by name."""
+        """Means over the whole run, with all of its attempts, by name."""
         return self._total.rates()
 
     def state_dict(self) -> dict[str, Any]:
@@ -285,7 +283,7 @@ class Throughput(Callback):
 
 
 class PartTraffic(Callback):
-    """Adds what this rank has asked of other nodes' parts to what is logged, by step.
+    """Adds this rank's requests to other nodes' parts to logged metrics, per step.
 
     Batches of an evaluation between two logs, and those made ahead, count too.
     """
@@ -305,7 +303,7 @@ class PartTraffic(Callback):
 
 
 def memory(device: torch.device) -> dict[str, float]:
-    """Resident memory of this process, and the largest that tensors took of its GPU."""
+    """Resident memory of this process, and the peak of tensors on its GPU."""
     values = {"perf/memory_bytes": float(psutil.Process().memory_info().rss)}
     if device.type == "cuda":
         values["perf/cuda_memory_bytes"] = float(torch.cuda.max_memory_allocated(device))
@@ -313,7 +311,7 @@ def memory(device: torch.device) -> dict[str, float]:
 
 
 class HistoryWriter(Callback):
-    """Rewrites `history.jsonl` whole on rank 0, so that a resume leaves no row twice."""
+    """Rewrites `history.jsonl` completely on rank 0, so that a resume leaves no row twice."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -328,9 +326,8 @@ MAX_ROWS = 400
 
 
 class LogRows(Callback):
-    """Keeps a row for each `on_log`; when there are too many, every second one.
-
-    Comes after what adds to the logged metrics.
+    """Stores a row for each `on_log`, and every second one if there are too many. Must follow
+    callbacks that add metrics.
     """
 
     def __init__(self) -> None:

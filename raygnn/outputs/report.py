@@ -1,4 +1,4 @@
-"""`report.html`: a run on one page, which needs no network and no server."""
+"""`report.html`: a run on one page, without network and server."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Report:
     """The content of the page.
 
     Attributes:
-        tiles: (what, value) of the few numbers that matter most.
+        tiles: (name, value) of the few most important numbers.
         guesses: names of the baselines.
-        metrics: by name the final value, its 95 % interval, that of the last validation, and the
-            value of each guess.
-        errors: where predictions are wrong.
-        data_tables, degrees: what the run saw: types, degrees and splits.
-        flat: the curves that are not drawn, since they have one value.
+        metrics: by name the final value, its 95 % interval, the value of the last validation, and
+            that of each baseline.
+        errors: prediction errors.
+        data_tables, degrees: data of the run: types, degrees and splits.
+        flat: curves that are not drawn, because they have one value.
         cost_tables: by heading.
-        facts: (what, value) of the environment.
-        usage: how to use the model, in Python; empty where inference cannot.
+        facts: (name, value) of the environment.
+        usage: how to use the model in Python; empty if inference cannot.
     """
 
     title: str
@@ -73,7 +73,6 @@ class Report:
     usage: str = ""
 
     def html(self) -> str:
-        """The page. All that comes from users is escaped."""
         return render("report.html.jinja", self)
 
 
@@ -85,11 +84,7 @@ def build_report(
     starts: list[dict[str, Any]],
     note: str,
 ) -> Report:
-    """Gathers the report of a run. Makes no collective call.
-
-    Args:
-        note: how it ended.
-    """
+    """Gathers the report of a run. Makes no collective call. `note`: how the run ended."""
     best = engine.best
     saved = engine.loaded.saved  # not the config itself: it may hold secrets
     validated = bool(best.metrics)
@@ -130,7 +125,6 @@ def build_report(
 
 
 def _tasks(saved: Mapping[str, Any]) -> str:
-    """The type of the task, or names and types of several."""
     named = [f"{name} ({entry['type']})" for name, entry in saved["tasks"].items()]
     return ", ".join(named) or str(saved["task"]["type"])
 
@@ -203,7 +197,6 @@ _MAX_DEGREE_CHARTS = 4
 
 
 def data_tables(engine: Engine) -> dict[str, Table]:
-    """Node types, edge types, label edges and splits, by heading."""
     bundle = engine.task.env.bundle
     nodes = [(t, bundle.num_nodes(t), _columns(bundle, t)) for t in bundle.node_types]
     edges = [
@@ -226,7 +219,7 @@ def data_tables(engine: Engine) -> dict[str, Table]:
 def degree_charts(bundle: Bundle) -> list[Chart]:
     """In-degree histograms of the largest edge types.
 
-    A partitioned graph, whose edges no process holds, has none.
+    A partitioned graph, whose edges no process has, has none.
     """
     if isinstance(bundle, Outline):
         return []
@@ -245,7 +238,6 @@ def degree_charts(bundle: Bundle) -> list[Chart]:
 
 
 def split_chart(engine: Engine) -> Chart:
-    """Seeds by split."""
     rows = _splits(engine)
     line = Series("seeds", [(place, row[1]) for place, row in enumerate(rows)], 2)
     names = [row[0] for row in rows]
@@ -319,7 +311,7 @@ def run_charts(
     """Charts of everything in the history of validations and in the logged rows.
 
     Args:
-        best: the step to mark in the charts of losses and metrics, and what to say there.
+        best: the step to mark in charts of losses and metrics, and its label.
     """
     groups: dict[str, list[Series]] = {}
     for name in _names([*history, *logged]):
@@ -343,9 +335,9 @@ def run_charts(
 
 
 def without_flat(charts: Sequence[Chart]) -> tuple[list[Chart], list[tuple[str, float]]]:
-    """The charts that show something; and of those whose lines have one value, name and value.
+    """Charts without flat lines, and names and values of the flat ones.
 
-    Of losses and metrics a chart stays, however flat.
+    Charts of losses and metrics are always kept.
     """
     drawn, flat = list[Chart](), list[tuple[str, float]]()
     for chart in charts:

@@ -25,8 +25,8 @@ class ConfusionTable:
     """Confusion matrix of a split.
 
     Attributes:
-        rows: of each actual class its name, and of each predicted class the count, with the share
-            of the row in whole percent.
+        rows: for each actual class its name, and for each predicted class the count and its share
+            of the row in percent.
     """
 
     title: str
@@ -42,8 +42,8 @@ class Errors:
     """Prediction errors of a run.
 
     Attributes:
-        confusions: of each task with classes; none where there are many.
-        charts, tables: beside it, the latter by heading.
+        confusions: of each task with classes, unless there are many.
+        charts, tables: further results; tables by heading.
     """
 
     confusions: list[ConfusionTable] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Errors:
 def find_errors(metrics: Mapping[str, Any]) -> Errors:
     """Reads prediction errors from `metrics.json`, by name and split.
 
-    Of several tasks, what `metrics.json` has by `<task>/<name>`; headings begin with the task.
+    For several tasks, these are under `<task>/<name>`, and headings begin with the task.
     """
     charts, tables = list[Chart](), dict[str, Table]()
     confusions = list[ConfusionTable]()

@@ -1,4 +1,4 @@
-"""The run folder: what lies where, and who may write into it."""
+"""The run folder: its files, and who may write them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LOCK = "run.lock"
 
 
 class RunStatus(Enum):
-    """State of a run; only `FINISHED` is terminal, anything else can go on."""
+    """State of a run; only `FINISHED` is terminal, others can resume."""
 
     RUNNING = "running"
     FAILED = "failed"
@@ -50,12 +50,12 @@ class RunStatus(Enum):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of one run on any fsspec URI. Rank 0 and the driver write, nobody else.
+    """Paths of one run on any fsspec URI. Only rank 0 and the driver write.
 
     Attributes:
-        model_uri: where `model.safetensors` and its config go; the folder itself by default.
-        logs_uri: where TensorBoard events go; `<folder>/logs` by default.
-        attempt: names what this start of the run writes, so that two never mix.
+        model_uri: folder of `model.safetensors` and its config; default: the run folder.
+        logs_uri: folder of TensorBoard events; default: `<folder>/logs`.
+        attempt: identifies this start's files, so that two starts never mix.
     """
 
     uri: str
@@ -90,7 +90,7 @@ class RunFolder:
     def write_state(
         self, status: RunStatus, loaded: LoadedConfig, stop_reason: str | None = None
     ) -> None:
-        """Writes `run.json`; the starts and the lineage that it holds stay.
+        """Writes `run.json`, keeping its starts and lineage.
 
         Args:
             stop_reason: the engine's, of a finished run.
@@ -101,11 +101,10 @@ class RunFolder:
         self._change_state(lambda state: {**state, **changes})
 
     def is_this_start(self) -> bool:
-        """Whether the folder is the one in which this very start has written its state."""
         return (self.read_state() or {}).get("attempt") == self.attempt
 
     def lock(self) -> AbstractContextManager[None]:
-        """Keeps other starts from writing, on local disks and NFS; a thread may take it again."""
+        """Blocks other starts from writing, on local disks and NFS. Reentrant per thread."""
         return locked(join(self.uri, _LOCK), lambda text: say(f"run {self.name}: {text}"))
 
     @contextmanager
@@ -113,7 +112,7 @@ class RunFolder:
         """Runs a block of writes during which no newer start takes the folder.
 
         On local disks and NFS a newer start waits for the end of the block. Object stores have no
-        locks: there each file that `write` writes is conditional.
+        locks: there, `write` is conditional for each file.
 
         Raises:
             RunError: as `check_is_held`.
@@ -123,7 +122,7 @@ class RunFolder:
             yield
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Writes a file, if the folder is still this start's.
+        """Writes a file, if the folder still belongs to this start.
 
         Args:
             name: path in the folder, or the URI of an output elsewhere.
@@ -142,11 +141,7 @@ class RunFolder:
                 return
 
     def check_is_held(self) -> None:
-        """Looks whether the folder is still this start's: of two at a time the newer one has it.
-
-        Raises:
-            RunError: the run has been started once more, or its folder is gone.
-        """
+        """Raises a RunError if a newer start has taken the folder, or it was deleted."""
         state = self.read_state()
         if state is None:
             raise RunError(
@@ -162,7 +157,7 @@ class RunFolder:
             )
 
     def record_start(self, *, resumed_from: str | None, step: int, num_workers: int) -> None:
-        """Notes in `run.json` that the workers start, for the first time or again. Rank 0 only."""
+        """Records a start of the workers in `run.json`. Rank 0 only."""
         start = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "host": socket.gethostname(),
@@ -173,7 +168,7 @@ class RunFolder:
         self._change_state(lambda state: {**state, "starts": [*state.get("starts", []), start]})
 
     def read_lineage(self) -> frozenset[str] | None:
-        """The starts whose checkpoints are of this run; None where all in the folder are.
+        """The starts whose checkpoints belong to this run; None if all in the folder do.
 
         An overwritten start that still runs may finish a checkpoint on a store without locks.
         """
@@ -181,13 +176,12 @@ class RunFolder:
         return None if lineage is None else frozenset(lineage)
 
     def forget_failure(self) -> None:
-        """Deletes what an earlier start left of its failure: it would be taken for the result."""
+        """Deletes the failure record of an earlier start, which would be taken for the result."""
         with self.held():
             for uri in (self.metrics_uri, self.report_uri):
                 delete(uri)
 
     def read_starts(self) -> list[dict[str, Any]]:
-        """Every start of the run's workers, the first one first."""
         return list((self.read_state() or {}).get("starts", []))
 
     def _change_state(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -203,22 +197,18 @@ class RunFolder:
                 return
 
     def read_state(self) -> dict[str, Any] | None:
-        """Content of `run.json`; None if it is missing.
-
-        Raises:
-            RunError: it is damaged.
-        """
+        """Content of `run.json`; None if it is missing. Raises a RunError if it is damaged."""
         fs, path = open_fs(self.state_uri)
         if not fs.exists(path):
             return None
         return _parsed_state(read_bytes(self.state_uri), self.uri)
 
     def is_run(self) -> bool:
-        """Whether a run has left its state in the folder, damaged or not."""
+        """Whether the folder has a run's state, damaged or not."""
         return exists(self.state_uri)
 
     def is_empty(self) -> bool:
-        """Whether nothing is in the folder, or there is none."""
+        """Whether the folder is empty or missing."""
         fs, path = open_fs(self.uri)
         fs.invalidate_cache()
         found = fs.ls(path, detail=False) if fs.exists(path) else []
@@ -238,7 +228,7 @@ class RunFolder:
         return [json.loads(line) for line in read_text(self.history_uri).splitlines()]
 
     def clear(self) -> None:
-        """Deletes everything of the run, logs and model included, and nothing of others."""
+        """Deletes everything of the run, including logs and model, and nothing else."""
         for uri in dict.fromkeys((self.logs_uri, self.model_uri)):
             fs, path = open_fs(uri)
             fs.invalidate_cache()

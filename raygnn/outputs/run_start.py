@@ -29,16 +29,16 @@ _MAX_SHOWN = 8
 
 
 def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
-    """Decides what a start under this name means, without writing anything.
+    """Determines what a start under this name means, without writing anything.
 
-    Fresh folder, or one whose workers never started: a new run. An unfinished run of the same
-    config resumes, unless `checkpoint.resume` is never, and so does a finished one whose limit was
-    raised. Anything else is refused before any work is done.
+    A fresh folder, or one whose workers never started, is a new run. An unfinished run of the same
+    config resumes, unless `checkpoint.resume` is never, and so does a finished one with a raised
+    limit. Anything else is refused before any work is done.
 
     Raises:
-        RunError: the name is taken by a finished or another run, there is nothing to resume where
-            `checkpoint.resume` demands it, or `run.overwrite` would delete what it starts from, or
-            what no run has written.
+        RunError: the name belongs to a finished or another run, there is nothing to resume although
+            `checkpoint.resume` requires it, or `run.overwrite` would delete its own starting point
+            or files that no run has written.
     """
     run = loaded.config.run
     uri = absolute(join(run.storage_path, name))
@@ -114,12 +114,12 @@ def _check_kept(folder: RunFolder, key: str, source: str) -> None:
 
 
 def check_writable(folder: RunFolder, run: Run) -> None:
-    """Tries whether the buckets of outputs may be written to, before any work is done for them.
+    """Checks that the buckets of outputs are writable, before any work is done for them.
 
-    A local folder is left alone: it is made when the run starts, without delay.
+    A local folder is not tested: it is made when the run starts, immediately.
 
     Raises:
-        RunError: one may not.
+        RunError: one is not writable.
     """
     places = {
         "storage_path": folder.uri,
@@ -153,10 +153,10 @@ def _no_access(field: str, given: str, what: str, error: Exception) -> RunError:
 def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     """Prepares the run folder for writing; with `run.overwrite` it is emptied first.
 
-    From here on, an older start writes nothing into it any more.
+    From here on, an older start can no longer write into it.
 
     Raises:
-        RunError: as `check_run_folder`, or the folder cannot be written.
+        RunError: as `check_run_folder`, or the folder is not writable.
     """
     folder = check_run_folder(loaded, name)
     try:

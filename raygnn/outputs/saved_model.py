@@ -1,4 +1,4 @@
-"""A trained model as it lies in a folder: its config, its spec and its weights."""
+"""A trained model in a folder: its config, its spec and its weights."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class SavedModel:
 
     Attributes:
         uri: folder with `model.safetensors` and `model.json`.
-        loaded: its config, with the changes that were asked for. Of `data` it holds how tables are
-            read, and no graph: whoever wrote the config is not trusted to choose what is opened.
-        graph: the override that names the graph of training, as the config has it.
-        task: of a model of several tasks the one that is asked for, of which config and spec are.
-        whole: of a model of several tasks, all of it.
+        loaded: its config, with overrides. `data` describes how tables are read, but names no
+            graph: the config's author is not trusted to choose what is opened.
+        graph: the override that names the training graph, as in the config.
+        task: the requested task of a model of several, to which config and spec belong.
+        whole: the complete model of several tasks.
     """
 
     uri: str
@@ -66,10 +66,8 @@ class SavedModel:
         return [self.whole.of_task(name) for name in output.tasks]
 
     def of_task(self, task: str | None) -> SavedModel:
-        """The model for one of its tasks; None of a model with one.
-
-        Raises:
-            ConfigError: there is no such task, or there are several and none is named.
+        """The model for one of its tasks; None for a model with one. Raises a ConfigError for a
+        missing or unknown name.
         """
         name, output = choose_task(self.spec, task), self.spec.output
         if name is None or not isinstance(output, SeveralOutput):
@@ -79,7 +77,7 @@ class SavedModel:
         return replace(self, loaded=loaded, spec=spec, task=name, whole=self)
 
     def fitted(self, bundle: Bundle) -> Bundle:
-        """The part of a graph that the model reads, with the edges that neighborhoods are of.
+        """The part of a graph that the model reads, with the edges that neighborhoods use.
 
         Raises:
             DataError: the graph does not fit; lists all problems.
@@ -102,14 +100,14 @@ class SavedModel:
         Args:
             uri: folder of a finished run, or of an exported model.
             overrides: of the config, as on the command line.
-            with_metrics: reads the config's metrics too, which may need `allow_modules`.
-            task: the one of `tasks` that is asked for; None of a model with one task.
-            model: as of `load_config`.
+            with_metrics: also reads the config's metrics, which may need `allow_modules`.
+            task: the requested one of `tasks`; None for a model with one task.
+            model: as in `load_config`.
         Raises:
-            ConfigError: an override is wrong, or of a section that training has fixed, or the model
-                has no such task.
-            RunError: no trained model is there, or one that inference cannot use, or `model.json`
-                is damaged.
+            ConfigError: an override is invalid, or of a section fixed by training, or the model has
+                no such task.
+            RunError: there is no trained model, inference does not support it, or `model.json` is
+                damaged.
         """
         config_uri = join(uri, "config.yaml")
         if not exists(config_uri):
@@ -181,13 +179,13 @@ def _load(
 
 
 def _model_uri(written: Source) -> str | None:
-    """`run.model_uri` as it is written: a stranger's config may not send `${env:X}` anywhere."""
+    """`run.model_uri` as written: a stranger's config may not send `${env:X}` anywhere."""
     uri = value_at(written.value, ("run", "model_uri"))
     return uri if isinstance(uri, str) else None
 
 
 def _graph(written: Source) -> str:
-    """The override that names the graph of training; of one in parts, its tables are not known."""
+    """The override that names the training graph; tables of a partitioned one are unknown."""
     if value_at(written.value, ("data", "mode")) == "partitioned":
         return "--data.uri TABLES"
     for key in ("uri", "synthetic", "type"):
@@ -199,10 +197,8 @@ def _graph(written: Source) -> str:
 
 
 def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
-    """Two lines of Python that use a model on the graph of its training: an import and a call.
-
-    Args:
-        uri: the run's folder.
+    """Two lines of Python that apply the model in the run's folder to its training graph: an import
+    and a call.
     """
     allowed = list(loaded.allow_modules)
     options = f", allow_modules={allowed!r}" if allowed else ""
@@ -229,7 +225,7 @@ def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
 
 
 def _named_graph(data: Mapping[str, Any]) -> tuple[list[str], str]:
-    """Overrides of `load` that name the graph, or else how a call names it."""
+    """Overrides of `load` that name the graph, or how a call names it."""
     if data["uri"]:
         return [], repr(redact(data["uri"]))
     keys = [key for key in ("synthetic", "type", "args") if data[key]]

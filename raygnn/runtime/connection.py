@@ -1,5 +1,3 @@
-"""Joining the cluster of a job or notebook, or starting a local Ray."""
-
 from __future__ import annotations
 
 import logging
@@ -16,10 +14,10 @@ from raygnn.runtime.ray_choice import ADDRESS_VARIABLE, choose_ray
 
 
 def connect(meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Joins the Ray of this job, notebook or user, or starts a local one; a line says which.
+    """Joins the Ray of this job, notebook or user, or starts a local one, and prints which.
 
     Args:
-        meanwhile: is called in a thread while Ray starts; what it raises is raised here.
+        meanwhile: called in a thread while Ray starts; its exceptions are raised here.
     Raises:
         ResourceError: no cluster answers at `RAY_ADDRESS`, or Ray cannot be started.
     """
@@ -58,12 +56,8 @@ def connect(meanwhile: Callable[[], None] = lambda: None) -> None:
 
 
 def _start(address: str | None) -> str | None:
-    """Calls `ray.init`, and raises a signal that came meanwhile when it is done.
-
-    Returns:
-        Host and port of the dashboard, where there is one.
-
-    An initialisation that Ctrl-C breaks off can take the process down when it ends.
+    """Calls `ray.init`, and raises a signal that arrived meanwhile afterwards: interrupting it can
+    take the process down later. Returns host and port of the dashboard, if any.
     """
     import ray
 

@@ -1,4 +1,4 @@
-"""A worker of Ray Train as the loops see it, and the metrics that it shows in Ray's dashboard."""
+"""A worker of Ray Train for the loops, and its metrics in Ray's dashboard."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RayWorkerContext:
     """`WorkerContext` over Ray Train; built inside a Train worker.
 
     Args:
-        stop_requests: the actor of `raygnn.runtime.stop_requests`; null where nobody can ask.
+        stop_requests: the actor of `raygnn.runtime.stop_requests`, if any.
     """
 
     def __init__(self, stop_requests: ActorHandle | None = None) -> None:
@@ -49,9 +49,8 @@ class RayWorkerContext:
         self._look_again_s = 0.0
 
     def report(self, metrics: Mapping[str, float], checkpoint_path: str | None) -> None:
-        """Hands metrics, and the checkpoint as already stored, to Ray's controller.
-
-        Collective: all ranks must call, equally often.
+        """Reports metrics, and a stored checkpoint, to Ray's controller. Collective: all ranks must
+        call, equally often.
         """
         plain = {name: float(value) for name, value in metrics.items()}
         checkpoint = None
@@ -68,7 +67,6 @@ class RayWorkerContext:
         return nullcontext()
 
     def interruption(self) -> str | None:
-        """The signal that the driver was given; rank 0 knows it, soon after."""
         now_s = time.monotonic()
         if self._request is None or now_s < self._look_again_s:
             return self._interruption
@@ -81,10 +79,7 @@ class RayWorkerContext:
         return self._interruption
 
     def host_interruption(self) -> str | None:
-        """Whether a node of the workers is about to be taken away.
-
-        Collective: all ranks must call.
-        """
+        """Whether a worker's node will be removed soon. Collective: all ranks must call."""
         return None if ray.train.get_preemption_info() is None else NODE_PREEMPTION
 
 
@@ -104,7 +99,7 @@ GAUGES = {
 
 
 class DashboardMetrics(Callback):
-    """Sets gauges on rank 0 at each log and validation; comes after `Throughput`."""
+    """Sets gauges on rank 0 at each log and validation; must follow `Throughput`."""
 
     def __init__(self, run_name: str) -> None:
         self._run_name = run_name

@@ -26,13 +26,14 @@ from raygnn.runtime.data_source import ingest_options
 
 
 def check_schema(loaded: LoadedConfig, uri: str) -> None:
-    """Checks model and fanouts by what `graph.yaml` declares, before tables are read.
+    """Checks model and fanouts against `graph.yaml`, before tables are read.
 
-    A task of the user's own may need neither.
+    A user's own task may need neither.
 
     Raises:
-        ConfigError: the model does not take as many types, or the fanouts name other edge types.
-        DataError: `graph.yaml` is wrong.
+        ConfigError: the model does not support the number of types, or the fanouts name other edge
+            types.
+        DataError: `graph.yaml` is invalid.
     """
     config, manifest = loaded.config, Manifest.load(uri)
     if config.task.type not in SLOTS["task"].names:
@@ -65,12 +66,12 @@ def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
 def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> LoadedConfig:
     """Completes `sampling` for a task that learns rows with times, if the graph has times.
 
-    Temporal sampling is on, takes the latest neighbors, and gives each row a neighborhood of its
-    own, so that predictions do not depend on the other rows of a batch. Keys that the config sets
-    stay; `sampling.temporal: null` turns all of it off.
+    Sampling becomes temporal, takes the latest neighbors, and gives each row its own neighborhood,
+    so that predictions do not depend on other rows of a batch. Keys of the config stay;
+    `sampling.temporal: null` turns all of it off.
 
     Args:
-        tables: URI of graph tables in place of the config's source.
+        tables: URI of graph tables instead of the config's source.
     """
     config = loaded.config
     sampling, uri = config.sampling, tables or config.data.uri
@@ -120,12 +121,11 @@ def _declared_times(config: Config, uri: str) -> tuple[bool, dict[str, bool]]:
 
 
 def _may_learn_rows(config: Config) -> bool:
-    """Whether a task may learn rows of a training table, as far as the config says."""
+    """Whether a task may learn rows of a training table, as far as the config determines it."""
     return config.task.type == "node_classification" and config.task.args.get("target") is None
 
 
 def _learns_times(config: Config, tables: Mapping[str, bool]) -> bool:
-    """Whether a task that may learn rows learns those of a table with times."""
     table = config.task.args.get("table")
     return any(tables.values()) if table is None else tables.get(table, False)
 
@@ -134,7 +134,7 @@ def open_outline(loaded: LoadedConfig) -> Outline:
     """The outline of the configured partitioned graph, built on this node for every worker.
 
     Raises:
-        ConfigError: the config needs more than parts answer.
+        ConfigError: the config needs more than parts can answer.
         DataError: a part is missing, damaged, or of another partition.
     """
     section = loaded.config.data
@@ -148,13 +148,12 @@ def open_outline(loaded: LoadedConfig) -> Outline:
 
 
 def check_parts_suffice(config: Config, outline: Bundle) -> None:
-    """Checks what of a config needs more of a partitioned graph than its parts answer.
+    """Checks that a config needs no more of a partitioned graph than its parts can answer.
 
     Args:
-        outline: types and columns of the graph; it may be without rows.
+        outline: types and columns of the graph, possibly without rows.
     Raises:
-        ConfigError: neighborhoods are sampled with timestamps on a graph of several types, of which
-            one has no other as its reverse.
+        ConfigError: temporal sampling on a graph of several types with a type without a reverse.
     """
     from raygnn.sampling.partitioned_stores import no_times_of_types
 
@@ -165,12 +164,8 @@ def check_parts_suffice(config: Config, outline: Bundle) -> None:
 
 
 def pairs_read(config: Config, schema: Bundle) -> Pairs | None:
-    """Per-node degrees of a partitioned graph, for `Outline.build`.
-
-    Args:
-        schema: types and columns of the graph.
-    Raises:
-        ConfigError: `task.args` name something that the graph does not have.
+    """Pairs of a partitioned graph for `Outline.build`. Raises a ConfigError if `task.args` name
+    something unknown.
     """
     kind = target_class(config.task.type)
     assert kind is not None
@@ -178,20 +173,18 @@ def pairs_read(config: Config, schema: Bundle) -> Pairs | None:
 
 
 def is_of_raygnn(component: Component | LossTerm) -> bool:
-    """Whether a component is one of raygnn's: one of the user's is imported in workers only."""
+    """Whether a component is raygnn's. A user's own is imported only in workers."""
     return component.type.startswith("raygnn.") or "." not in component.type
 
 
 def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
-    """Finds what a run of a built-in task learns, reads and predicts, and reports it.
+    """Determines inputs and outputs of a built-in task's run, and reports them.
 
-    Tasks, models and losses of the user's own are imported in the workers only: of a task nothing
-    is checked here, of a model only what the task learns.
+    A user's own tasks, models and losses are imported only in the workers: of a task nothing is
+    checked here, of a model only the target. None if the workers determine the spec.
 
-    Returns:
-        None, where the workers find it.
     Raises:
-        ConfigError: `task.args` or the fanouts name something that the graph does not have.
+        ConfigError: `task.args` or the fanouts name something that the graph lacks.
         DataError: labels or features are missing, or a split is empty.
     """
     config, kind = loaded.config, target_class(loaded.config.task.type)
@@ -218,7 +211,6 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
 
 
 def _say_fitted(config: Config, bundle: Bundle, rows: FitRows) -> None:
-    """Names the rows that standardization and transforms are fitted on."""
     types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     columns = [info for type_ in types for info in bundle.columns(type_).values()]
     if not any(info.role == "feature" for info in columns):
@@ -237,7 +229,7 @@ def _say_fitted(config: Config, bundle: Bundle, rows: FitRows) -> None:
 
 
 def _say_learned(bundle: Bundle, feature: str) -> None:
-    """Names node types that have no features, where a graph has several types."""
+    """Names node types without features, if a graph has several types."""
     without = [name for name in bundle.node_types if feature not in bundle.columns(name)]
     if without and bundle.node_types[1:]:
         say(

@@ -1,4 +1,4 @@
-"""From the config's `data` section to an open bundle, through graph tables in every case."""
+"""Opens the bundle of the config's `data` section, always through graph tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_source(loaded: LoadedConfig, data: Any) -> None:
     """Checks that there is one source of the graph.
 
     Args:
-        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
     Raises:
         ConfigError: no source, or two.
     """
@@ -61,18 +61,17 @@ def open_bundle(
     on_cluster: bool = False,
     transforms: Transforms = MappingProxyType({}),
 ) -> Bundle:
-    """Opens the bundle of the configured graph, building it first where it is not there yet.
+    """Opens the bundle of the configured graph, building it first if needed.
 
-    Generated graphs and PyG objects are written as graph tables into the cache and take the
-    same path from there.
+    Generated graphs and PyG objects are first written as graph tables into the cache.
 
     Args:
-        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
-        on_cluster: tables that are not small are ingested by Ray, which must have been started.
-        transforms: of features that are transformed as in an earlier training.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
+        on_cluster: Ray, which must be running, ingests tables that are not small.
+        transforms: of features transformed as in an earlier training.
     Raises:
         ConfigError: no source, or two.
-        DataError: the tables are wrong.
+        DataError: the tables are invalid.
     """
     return open_tables(loaded, tables_uri(loaded, data), on_cluster, transforms)
 
@@ -80,12 +79,12 @@ def open_bundle(
 def open_trial_bundle(
     loaded: LoadedConfig, sweep: LoadedConfig, bundle_path: str, given_tables: str | None
 ) -> Bundle:
-    """Opens the bundle of a trial: the sweep's, unless the trial varies what is ingested.
+    """Opens the bundle of a trial: the sweep's, unless the trial varies the ingest.
 
     Args:
         sweep: the config that trials vary.
         bundle_path: of the sweep.
-        given_tables: the tables of a graph that the sweep was given in place of the config's.
+        given_tables: tables passed to the sweep instead of the config's.
     """
     if _ingested(loaded) == _ingested(sweep):
         bundle = Bundle.open(bundle_path)
@@ -96,12 +95,8 @@ def open_trial_bundle(
 
 
 def tables_uri(loaded: LoadedConfig, data: Any) -> str:
-    """URI of the configured graph as graph tables. Writes them first if needed.
-
-    Args:
-        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
-    Raises:
-        ConfigError: no source, or two.
+    """URI of the configured graph as graph tables, written first if needed. Arguments and errors:
+    see `check_source`.
     """
     check_source(loaded, data)
     section = loaded.config.data
@@ -144,13 +139,7 @@ def open_tables(
     on_cluster: bool = False,
     transforms: Transforms = MappingProxyType({}),
 ) -> Bundle:
-    """Opens the bundle of graph tables, building it first where it is not there yet.
-
-    Args:
-        on_cluster, transforms: as of `open_bundle`.
-    Raises:
-        DataError: the tables are wrong.
-    """
+    """Opens the bundle of graph tables, building it first if needed; see `open_bundle`."""
     section = loaded.config.data
     options = replace(ingest_options(loaded), transforms=dict(transforms))
     say(f"graph {redact(uri)}")
@@ -162,14 +151,14 @@ def open_tables(
 
 
 def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = False) -> Bundle:
-    """Opens the bundle of graph tables to train on, its transforms fitted without test rows.
+    """Opens the bundle of graph tables to train on, with transforms fitted without test rows.
 
-    Ingest fits transforms on the training rows of a split column of nodes. Those of a rule or of a
-    training table are known when a bundle is there: transforms are then fitted again, and the
-    tables are ingested with them.
+    Ingest fits transforms on the training rows of a node split column. Those of a rule or of a
+    training table are only known with a bundle: then transforms are fitted again, and the tables
+    ingested with them.
 
     Raises:
-        ConfigError, DataError: tables, task or splits are wrong.
+        ConfigError, DataError: tables, task or splits are invalid.
     """
     bundle, config = open_tables(loaded, uri, on_cluster), loaded.config
     kind = target_class(config.task.type)
@@ -184,7 +173,6 @@ def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = Fals
 
 
 def ingest_options(loaded: LoadedConfig) -> IngestOptions:
-    """The keys of a config that define a bundle."""
     section = loaded.config.data
     reverse = section.reverse_edges
     return IngestOptions(
@@ -199,11 +187,11 @@ def ingest_options(loaded: LoadedConfig) -> IngestOptions:
 def tables_source(
     loaded: LoadedConfig, transforms: Transforms, uri: str | None = None
 ) -> TablesSource | None:
-    """The tables of a graph for a trained model; None of a graph that comes from no tables.
+    """The tables of a graph for a trained model; None for a graph without tables.
 
     Args:
         transforms: of the model.
-        uri: of the tables; None takes those of the config.
+        uri: of the tables. Default: the config's.
     """
     uri = uri or loaded.config.data.uri
     options = replace(ingest_options(loaded), transforms=dict(transforms))
@@ -217,7 +205,7 @@ def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:
 
 
 def _fitted_on(loaded: LoadedConfig) -> tuple[Any, ...]:
-    """Keys of a config that choose the rows that transforms are fitted on."""
+    """Config keys that choose the rows that transforms are fitted on."""
     config = loaded.config
     if config.data.splits is None:
         return config.task, config.tasks
@@ -244,7 +232,7 @@ def _write_data(data: Any, cache_dir: str | None) -> str:
 
 
 def _content_key(tables: GraphTables) -> str:
-    """sha256 over the tables' schemas and buffers, and over what their columns mean."""
+    """sha256 over the tables' schemas, buffers and column roles."""
     digest = hashlib.sha256()
     parts: list[tuple[Any, Any]] = [*tables.nodes.items(), *tables.edges.items()]
     parts += [*tables.label_edges.items(), *tables.training_tables.items()]
@@ -259,7 +247,7 @@ def _content_key(tables: GraphTables) -> str:
 
 
 def _write_once(cache_dir: str | None, name: str, make: Callable[[], GraphTables]) -> str:
-    """Writes tables under a name that tells their content, unless all of them are there already."""
+    """Writes tables under a name derived from their content, unless they exist."""
     from raygnn.data.tables.graph_tables import write_tables
 
     def build(folder: Path) -> None:
@@ -270,11 +258,7 @@ def _write_once(cache_dir: str | None, name: str, make: Callable[[], GraphTables
 
 
 def _single_graph(dataset: Any) -> Any:
-    """The graph itself, or the only one of a PyG dataset.
-
-    Raises:
-        ConfigError: the dataset holds several graphs.
-    """
+    """The graph itself, or the only one of a PyG dataset. Raises a ConfigError for several."""
     if hasattr(dataset, "edge_types") or hasattr(dataset, "edge_index"):
         return dataset
     if len(dataset) != 1:

@@ -1,4 +1,4 @@
-"""Ingest on a cluster: Ray Data runs the tasks, on the node that holds the cache folder."""
+"""Ingest on a cluster: Ray Data runs the tasks, on the node with the cache folder."""
 
 from __future__ import annotations
 
@@ -29,14 +29,12 @@ Result = TypeVar("Result")
 def ingest_on_cluster(
     uri: str, options: IngestOptions, cache_dir: str | None, min_scheduled_bytes: int
 ) -> Bundle:
-    """Ingests where Ray lends CPUs: in tasks on this node, or on another if this one lends none.
+    """Ingests in Ray tasks on this node, or on another node if this one lends no CPUs.
 
-    All nodes read and decode the tables of a bucket, look up ids and sort; the one that ingests
-    writes.
-
-    A head is often started without CPUs, so that no work burdens it. Tables of a bucket are then
-    ingested by the node that lends most, in threads, and the bundle is sent here. Tables on a disk
-    are there where this process is, which then ingests them itself, in threads.
+    All nodes read and decode the tables of a bucket, look up ids and sort; the ingesting node
+    writes. A head is often started without CPUs to keep it free. Tables of a bucket are then
+    ingested in threads by the node that lends most, and the bundle is sent here. Tables on a local
+    disk are ingested by this process, in threads.
 
     Args:
         min_scheduled_bytes: smaller tables are ingested by this process.
@@ -122,15 +120,13 @@ def _for_many_nodes(uri: str) -> Schedule | None:
 def ray_data_schedule(
     fn: Callable[[Item], Result], items: Sequence[Item], label: str
 ) -> list[Result]:
-    """Runs a plain function over items through Ray Data, one task per item.
+    """Runs a plain function over items through Ray Data, one task per item, in order.
 
-    The tasks write to memory-mapped files, so they are pinned to the node of the caller, which is
-    the one that holds the cache folder.
+    The tasks write to memory-mapped files, so they run on the caller's node, which has the cache
+    folder.
 
-    Returns:
-        The results, in the order of the items.
     Raises:
-        RaygnnError: what the function raised for the first of the items that failed.
+        RaygnnError: raised by the function for the first failed item.
         RunError: the function failed otherwise; the message has the cause and its traceback.
     """
     import ray
@@ -161,8 +157,8 @@ def ray_data_schedule(
 def by_all_nodes(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
     """Like `ray_data_schedule`, but any node reads tables, looks up ids and sorts.
 
-    Tasks `OnAnyNode` get what they need of the folder from the object store and leave there what
-    this process writes. Those that write nothing (`reads_only`) run on any node too.
+    `OnAnyNode` tasks get their inputs from the object store and return rows there for this process
+    to write. Tasks that write nothing (`reads_only`) run on any node too.
     """
     if items and getattr(items[0], "reads_only", False):
         return run_anywhere(fn, items, label)
@@ -235,9 +231,8 @@ def _compute(fn: OnAnyNode[Any, Any], item: Any, *arrays: np.ndarray) -> tuple[_
 
 
 def run_anywhere(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
-    """Runs a plain function over items on all nodes of the cluster; as `ray_data_schedule`.
-
-    Whatever it reads and writes, all nodes must see.
+    """Like `ray_data_schedule`, on all nodes of the cluster. All nodes must see what it reads and
+    writes.
     """
     return _run_all(_ANYWHERE, fn, items, label)
 
@@ -264,13 +259,12 @@ def _some_at_a_time(
     items: Sequence[Any],
     label: str,
 ) -> list[Any]:
-    """The results of tasks, of which only some are begun before others end.
-
-    The rows of all pieces would be the whole table.
+    """The results of tasks, of which only some run at a time: rows of all pieces would be the whole
+    table.
 
     Args:
-        begin: starts the task of an item; gives references, of which the last is its result.
-        end: is given those of a task that is done.
+        begin: starts the task of an item; returns references, the last of which is its result.
+        end: receives those of a finished task.
     """
     import ray
 
@@ -312,9 +306,9 @@ def _run(fn: Callable[[Any], Any], item: Any) -> _Outcome:
 
 
 def _run_item(row: dict[str, Any], fn: Callable[[Any], Any]) -> dict[str, Any]:
-    """Runs one item; an error travels as data.
+    """Runs one item and returns its error as data.
 
-    Ray Data wraps what is raised and loses its cause on the way, and logs two screens about it.
+    Ray Data wraps exceptions, loses their cause, and logs two screens about them.
     """
     return {
         "position": row["position"],
@@ -333,7 +327,7 @@ def _results(outcomes: Sequence[_Outcome], label: str) -> list[Any]:
 
 @contextmanager
 def quiet_ray_data() -> Iterator[None]:
-    """Keeps Ray Data's bars and plans out of the log; raygnn says itself what it does."""
+    """Keeps Ray Data's bars and plans out of the log, because raygnn reports progress itself."""
     import ray.data
 
     context, log = ray.data.DataContext.get_current(), logging.getLogger("ray.data")

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its folder and final metrics."""
-
     folder: RunFolder
     metrics: dict[str, Any]
 
@@ -42,8 +40,8 @@ def launch(loaded: LoadedConfig, *, data: Any = None, dry_run: bool = False) -> 
     torchrun's processes); else in workers of Ray Train.
 
     Args:
-        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
-        dry_run: a few batches of everything, in a temporary folder that is then deleted.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
+        dry_run: a few batches of everything, in a temporary folder.
     """
     if dry_run:
         from raygnn.outputs.estimate import describe_estimate
@@ -133,11 +131,7 @@ def _run_on_ray(
 
 
 def open_graph(loaded: LoadedConfig, tables: str | None, on_cluster: bool = False) -> Bundle:
-    """The bundle of the configured graph, or the outline of a partitioned one.
-
-    Args:
-        tables: URI of graph tables in place of the config's source.
-    """
+    """The bundle of the configured graph (or of `tables`), or the outline of a partitioned one."""
     if tables is None and loaded.config.data.mode == "partitioned":
         return open_outline(loaded)
     uri = tables or tables_uri(loaded, None)
@@ -148,7 +142,6 @@ def open_graph(loaded: LoadedConfig, tables: str | None, on_cluster: bool = Fals
 def _open_samples(
     loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None
 ) -> StoredSamples | None:
-    """The set of `data.samples`, once it is checked; null in other modes."""
     if loaded.config.data.mode != "presampled":
         return None
     from raygnn.runtime.stored_samples import open_samples
@@ -157,7 +150,7 @@ def _open_samples(
 
 
 def warn_of_vanishing(folder: RunFolder) -> None:
-    """Says so where outputs go to a folder that Ray deletes when the job is over."""
+    """Warns if outputs go to a folder that Ray deletes at the end of the job."""
     if "/runtime_resources/working_dir_files/" in folder.uri:
         say(
             "run.storage_path lies in the copy of the working directory that Ray made for this "
@@ -170,7 +163,7 @@ def default_name(loaded: LoadedConfig) -> str:
 
 
 def _shortened(loaded: LoadedConfig, scratch: str) -> LoadedConfig:
-    """Copy of the config for a few batches of each split, with outputs in a scratch folder."""
+    """Copy of the config with a few batches of each split, and outputs in a scratch folder."""
     from raygnn.outputs.estimate import NUM_EVAL_BATCHES, NUM_STEPS
 
     config = loaded.config

@@ -30,19 +30,12 @@ Ask = Callable[[SavedModel, Bundle], Asked]
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Output options of inference, as in `raygnn.infer`."""
-
     uri: str
     overwrite: bool = False
     rows_per_file: int = 65_536
     chunk_size: int = 100_000
 
     def check(self) -> None:
-        """Checks the numbers.
-
-        Raises:
-            ConfigError: one is less than 1.
-        """
         for option, value in (
             ("--rows-per-file", self.rows_per_file),
             ("--chunk-size", self.chunk_size),
@@ -58,15 +51,13 @@ class OutputOptions:
 def launch_inference(
     model: SavedModel, options: OutputOptions, ask: Ask, data: Any = None
 ) -> dict[str, Any]:
-    """Runs inference from tables to tables.
+    """Runs inference from tables to tables. Returns the manifest of the output.
 
     With `scaling.num_workers: 0` everything happens in this process, without Ray (or in each of
     torchrun's processes); else in workers of Ray Train.
 
     Args:
-        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
-    Returns:
-        The manifest of what was written.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
     """
     options.check()
     source = model.loaded.config.data
@@ -150,7 +141,6 @@ def _infer_worker(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
 
 
 def _open_graph(model: SavedModel, data: Any, on_cluster: bool = False) -> Bundle:
-    """The bundle of the configured graph, or the outline of a partitioned one."""
     if data is None and model.loaded.config.data.mode == "partitioned":
         return open_outline(model.loaded)
     return open_bundle(model.loaded, data, on_cluster, model.spec.transforms)

@@ -1,4 +1,4 @@
-"""The graph on every node that trains: mapped where it is, else sent there once."""
+"""The graph on every training node: mapped if present, else sent there once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class BundlePlace:
     """Location of a finished bundle. Crosses process boundaries.
 
     Attributes:
-        path: on the node that has ingested it.
+        path: on the node that ingested it.
     """
 
     path: str
@@ -35,18 +35,17 @@ class BundlePlace:
 
     @classmethod
     def here(cls, path: str, cache_dir: str | None) -> BundlePlace:
-        """A bundle of this node."""
         return cls(path, ray.get_runtime_context().get_node_id(), cache_dir)
 
 
 def bundle_on_this_node(place: BundlePlace) -> str:
-    """Path of the bundle on this node, which is sent it where it is missing.
+    """Path of the bundle on this node, which receives it if missing.
 
-    By one process of the node; the others wait for it. Nodes that share the cache folder, or have
-    kept the bundle from an earlier run, are sent nothing.
+    One process of the node fetches it while others wait. Nodes that share the cache folder, or
+    still have the bundle from an earlier run, fetch nothing.
 
     Raises:
-        DataError: the cache folder of this node cannot be written.
+        DataError: this node's cache folder is not writable.
     """
     if ray.get_runtime_context().get_node_id() == place.node_id:
         return place.path
@@ -58,7 +57,6 @@ def bundle_on_this_node(place: BundlePlace) -> str:
 
 
 def fetch_bundle(place: BundlePlace, folder: Path) -> None:
-    """Copies a bundle from its node into a folder of this one."""
     there = NodeAffinitySchedulingStrategy(place.node_id, soft=False)
     chunks: Any = (
         ray.remote(_read_bundle)

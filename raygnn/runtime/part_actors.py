@@ -38,9 +38,9 @@ _LEAST_BYTES_PER_S = 5e6  # a bucket that sends less counts as one that does not
 
 
 class PartActor:
-    """Maps one part and answers questions about it; fetches it first where it is in a bucket.
+    """Maps one part and answers questions about it, after fetching it from a bucket if needed.
 
-    It holds no state: Ray starts it again where it dies, and asks again what was open.
+    It is stateless: Ray restarts it when it dies, and repeats open requests.
     """
 
     def __init__(self, folder: Folder, number: int, outline: BundlePlace) -> None:
@@ -49,10 +49,8 @@ class PartActor:
         self._lock = threading.Lock()
 
     def node(self) -> str:
-        """Opens the part, and gives the id of the node that it is on.
-
-        Raises:
-            DataError: this node does not see the part, or it is damaged.
+        """Opens the part, and returns its node's id. Raises a DataError if the node does not see
+        it, or it is damaged.
         """
         node = ray.get_runtime_context().get_node_id()
         if not exists(self._folder):
@@ -67,11 +65,8 @@ class PartActor:
         return node
 
     def answer(self, question: Question, given: bytes) -> Any:
-        """The answer of `PartAnswers`.
-
-        Args:
-            given: arguments, pickled: what Ray unpickles cannot be written to, and kernels would be
-                compiled once more for it.
+        """An answer of `PartAnswers`. Arguments are pickled, because what Ray unpickles is
+        read-only and would compile kernels again.
         """
         return getattr(self._answers(), question)(*pickle.loads(given))
 
@@ -112,10 +107,10 @@ class _Awaited:
 
 @dataclass(frozen=True)
 class _PartClient:
-    """Asks the actor of a part; a `PartService`.
+    """A `PartService` that asks the actor of a part.
 
     Attributes:
-        node_id: the node that the actor was placed on.
+        node_id: the actor's node.
     """
 
     actor: ActorHandle
@@ -132,7 +127,8 @@ class _PartClient:
 def with_parts_of_this_node(job: Job) -> Job:
     """Copy of the job in which this process maps the parts whose actors run on its node.
 
-    They are in the node's memory already, so nothing is held twice, and no message is waited for.
+    These are already in the node's memory, so nothing is stored twice or requested.
+
     Collective: all ranks must call.
 
     Args:
@@ -177,7 +173,7 @@ def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
 
     Raises:
         DataError: a node does not see its part, or the part is damaged.
-        TrainingError: an actor does not start in `scaling.timeout_s`.
+        TrainingError: an actor does not start within `scaling.timeout_s`.
     """
     assert config.data.uri is not None
     folder, timeout_s = absolute_folder(config.data.uri), config.scaling.timeout_s

@@ -1,4 +1,4 @@
-"""Partitioning where it fits: small tables in this process, others in Ray's tasks."""
+"""Partitioning: small tables in this process, others in Ray's tasks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PROBE_S = 60.0  # for a node to say whether it sees a folder; the first task st
 def partition_tables(
     source: str, out: str, partitioning: Partitioning, options: IngestOptions
 ) -> PartitionRecord:
-    """Partitions graph tables, see `raygnn.data.partition.build.partition`.
+    """Partitions graph tables; see `raygnn.data.partition.build.partition`.
 
     Raises:
-        DataError: the tables break a rule, or `out` cannot be written into.
+        DataError: the tables break a rule, or `out` is not writable.
         ResourceError: Ray is needed and cannot be started.
     """
 
@@ -38,12 +38,9 @@ def partition_tables(
 
 
 def _schedule(folders: Sequence[str]) -> Schedule:
-    """Ray's tasks on all nodes if these see the folders, else on this node.
+    """Ray's tasks on all nodes if these see the absolute folders, else on this node.
 
-    In threads of this process where that lends Ray no CPU.
-
-    Args:
-        folders: absolute; the first is that which tasks write into.
+    In threads of this process if it lends Ray no CPU. The first folder is the one to write.
     """
     connect()
     here, cpus = lent_cpus()

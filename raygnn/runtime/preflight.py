@@ -1,6 +1,5 @@
-"""Checks that the cluster has room for the workers, before they start and while they run.
-
-What would otherwise be an endless wait becomes an error or a line.
+"""Checks that the cluster has room for the workers, before they start and while they run. An
+endless wait becomes an error or a line.
 """
 
 from __future__ import annotations
@@ -25,8 +24,6 @@ _LOOK_EVERY_S = 2.0
 
 @dataclass(frozen=True)
 class WorkerResources:
-    """The resources of one worker."""
-
     cpus: float
     use_gpu: bool
     other: dict[str, float]
@@ -37,15 +34,15 @@ class WorkerResources:
 
 
 def plan_resources(config: Config, num_runs: int = 1) -> WorkerResources:
-    """Decides a worker's resources, and checks that the cluster has a place for every worker.
+    """Determines a worker's resources, and checks that the cluster has room for every worker.
 
-    Without `scaling.cpus_per_worker` the cluster's CPUs are divided evenly, at most 8 each.
-    With `scaling.wait_for_nodes_s` an autoscaler is asked for what is missing, and waited for.
+    Without `scaling.cpus_per_worker`, the cluster's CPUs are divided evenly, at most 8 each. With
+    `scaling.wait_for_nodes_s`, requests missing resources from an autoscaler, and waits.
 
     Args:
-        num_runs: how many such runs share the cluster, as the trials of a sweep do.
+        num_runs: number of runs that share the cluster, such as a sweep's trials.
     Raises:
-        ResourceError: the workers of all runs cannot be placed at a time.
+        ResourceError: the workers of all runs do not fit together.
     """
     end_s = time.monotonic() + config.scaling.wait_for_nodes_s
     is_waiting = False

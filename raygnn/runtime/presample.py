@@ -1,4 +1,4 @@
-"""Sampling the neighborhoods of a training beforehand."""
+"""Sampling the neighborhoods of a training in advance."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ _SAY_EVERY_S = 5.0
 def presample(
     loaded: LoadedConfig, num_epochs: int | None = None, data: Any = None
 ) -> SampleRecord:
-    """Fills `data.samples` with the neighborhoods of the batches of a training.
+    """Fills `data.samples` with the neighborhoods of a training's batches.
 
-    Files that are there already are kept: what was interrupted resumes, and a set grows by epochs.
+    Existing files are kept: an interrupted set resumes, and a set grows by epochs.
 
     Args:
-        num_epochs: of training; None is those of the config, at most 10 or, of small epochs, as
-            many as have 2,000 batches.
-        data: `GraphTables`, or a PyG `Data` or `HeteroData`, in place of the config's source.
+        num_epochs: default: the config's, but at most 10, or for small epochs as many as give 2,000
+            batches.
+        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
     Raises:
-        DataError: the graph is a partitioned one; or the folder has neighborhoods of another graph
-            or config, or a node does not see it.
-        ResourceError: they do not fit on the disk.
+        DataError: the graph is partitioned; the folder has samples of another graph or config; or a
+            node does not see it.
+        ResourceError: the samples do not fit on the disk.
     """
     check_source(loaded, data)
     tables = None if data is None else tables_uri(loaded, data)
@@ -127,10 +127,8 @@ def _check_tables(uri: str | None) -> None:
 def _resumed(
     uri: str, wanted: SamplePlan, loaders: Loaders
 ) -> tuple[SamplePlan, dict[str, int], dict[str, Checksum]]:
-    """The plan, and bytes and checksums of its files that exist already.
-
-    Raises:
-        DataError: what is there is of another graph or config.
+    """The plan, and sizes and checksums of its existing files. Raises a DataError for another graph
+    or config.
     """
     stored = load_plan(uri)
     if stored is None:
@@ -164,7 +162,7 @@ def _resumed(
 
 
 def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:
-    """Says how much is written, and checks that a local disk has room for it."""
+    """Prints the size of the output, and checks that a local disk has room for it."""
     whole = f", beside {count(num_whole, 'file')} that are there already" if num_whole else ""
     say(f"presample: about {num_bytes / 1e6:,.1f} MB to write{whole}")
     if is_remote(uri):
@@ -182,11 +180,7 @@ def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:
 
 
 def _with_progress(written: Written, num_rows: dict[str, int]) -> Written:
-    """Reports rate and time left every few seconds.
-
-    Args:
-        num_rows: batches of each file, by its name.
-    """
+    """Reports rate and remaining time every few seconds. `num_rows`: batches of each file."""
     total, done = sum(num_rows.values()), 0
     began = said = time.monotonic()
     with closing(written):

@@ -30,7 +30,7 @@ _FILE_KEYS = ("split", "epoch", "first", "last")
 
 @dataclass(frozen=True)
 class PresampleJob:
-    """Settings that a Ray Data task samples by. Crosses process boundaries.
+    """Settings of a sampling task. Crosses process boundaries.
 
     Attributes:
         uri: folder of the set, which has its plan.
@@ -51,7 +51,6 @@ class PresampleJob:
         uri: str,
         plan: SamplePlan,
     ) -> PresampleJob:
-        """A bundle of this node, in pieces for other nodes."""
         place = BundlePlace.here(str(bundle.path), loaded.config.data.cache_dir)
         return cls(loaded, place, spec, uri, plan)
 
@@ -61,7 +60,7 @@ _opened: dict[str, Loaders] = {}
 
 
 def _write_files(rows: dict[str, np.ndarray], job: PresampleJob) -> dict[str, list[Any]]:
-    """Bytes and checksums of the files, or the error as data, as in `raygnn.runtime.ingest`."""
+    """Sizes and checksums of the files, or the error as data, as in `raygnn.runtime.ingest`."""
     written, error = [(0, 0, 0)] * len(rows["name"]), b""
     try:
         for i, row in enumerate(zip(*(rows[key] for key in _FILE_KEYS), strict=True)):
@@ -102,7 +101,7 @@ def write_on_ray(job: PresampleJob, files: Sequence[SampleFile]) -> Written:
     """Writes files on all nodes: a process for each CPU that Ray lends, which maps the graph.
 
     Yields:
-        Name, bytes and checksums of each file, in no order.
+        Name, size and checksums of each file, in no order.
     Raises:
         DataError: a node does not see the folder of the set.
         RunError: a task failed otherwise.

@@ -27,7 +27,7 @@ class RayChoice(NamedTuple):
     Attributes:
         address: for `ray.init`; None joins the Ray that the user started on this machine.
         reason: why this one, and how to choose another one.
-        warning: a Ray that should be there and does not answer; else empty.
+        warning: an expected Ray that does not answer; else empty.
     """
 
     address: str | None
@@ -38,8 +38,8 @@ class RayChoice(NamedTuple):
 def choose_ray() -> RayChoice:
     """Chooses the cluster of `RAY_ADDRESS`, else a Ray that this user started here, else a new one.
 
-    `ray start` leaves its address in a file. Ray itself joins that address whoever started it, and
-    waits minutes where its head has died.
+    `ray start` writes its address to a file. Ray itself joins that address whoever started it, and
+    waits minutes if its head has died.
 
     Raises:
         ResourceError: no cluster answers at `RAY_ADDRESS`.
@@ -78,12 +78,8 @@ def choose_ray() -> RayChoice:
 
 
 def check_address(address: str) -> None:
-    """Checks that something answers at an address, since Ray waits minutes for one that is gone.
-
-    Args:
-        address: as in `RAY_ADDRESS`. `auto` names the Ray that runs on this machine.
-    Raises:
-        ResourceError: nothing answers.
+    """Raises a ResourceError if nothing answers at an address as in `RAY_ADDRESS`; Ray itself would
+    wait minutes.
     """
     if address == "auto":
         try:
@@ -114,10 +110,8 @@ def _unreachable(address: str, cause: Exception) -> ResourceError:
 
 
 def _session_name(address: str) -> str | None:
-    """Name of the session of the head at an address.
-
-    Returns:
-        Empty where the head wants another token than this user's; None where no head answers.
+    """Name of the session of the head at an address. Empty if it requires another token; None if no
+    head answers.
     """
     import grpc
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc

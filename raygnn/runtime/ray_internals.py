@@ -1,4 +1,4 @@
-"""Access to Ray's private interface, and the version that has it. Does not import Ray itself."""
+"""Access to Ray's private interface, and its supported versions. Does not import Ray itself."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ TESTED_RAY = "2.60"
 
 
 def internal(module: str, name: str) -> Any:
-    """A name of one of Ray's private modules.
-
-    Raises:
-        ResourceError: this Ray does not have it.
-    """
+    """A name of one of Ray's private modules. Raises a ResourceError if this Ray lacks it."""
     try:
         found = import_module(module)
     except ImportError as error:
@@ -26,10 +22,8 @@ def internal(module: str, name: str) -> Any:
 
 
 def attribute(owner: Any, name: str) -> Any:
-    """A private attribute of one of Ray's objects.
-
-    Raises:
-        ResourceError: this Ray does not have it.
+    """A private attribute of one of Ray's objects. Raises a ResourceError if this Ray does not have
+    it.
     """
     try:
         return getattr(owner, name)

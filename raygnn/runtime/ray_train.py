@@ -35,16 +35,14 @@ def train_on_ray(
     callbacks: Sequence[UserCallback] = (),
     label: str = "",
 ) -> dict[str, Any]:
-    """Trains in workers of Ray Train; data and folder are ready.
+    """Trains in workers of Ray Train, when data and folder are ready. Returns the final metrics.
 
     Args:
         callbacks: of Ray Train, called in its controller.
-        label: what the workers' lines carry, as the name of a trial.
-    Returns:
-        The final metrics.
+        label: prefix of the workers' lines, such as the name of a trial.
     Raises:
-        TrainingError: training failed, or lost its nodes, and was not restarted any more.
-        PreemptedError: the run was asked to stop, and can go on.
+        TrainingError: training failed, or lost its nodes, and was not restarted.
+        PreemptedError: the run was asked to stop, and can resume.
     """
     folder, config = job.folder, job.loaded.config
     limit, num_preemptions = config.scaling.max_preemptions, 0
@@ -79,7 +77,6 @@ def train_on_ray(
 
 
 def _num_workers(scaling: Scaling) -> int | tuple[int, int]:
-    """The number of workers, or the bounds of it, as Ray takes them."""
     if scaling.is_elastic:
         return scaling.min_workers, scaling.max_workers
     return scaling.max_workers
@@ -99,10 +96,8 @@ def _train_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
 
 
 def check_folder_is_seen(folder: RunFolder, storage_path: str) -> None:
-    """Looks for what the driver has written into the run's folder.
-
-    Raises:
-        RunError: it is not there, so the folder is another one than the driver's.
+    """Raises a RunError if a worker does not see the driver's files, so that the run's folder is
+    another one there.
     """
     end_s = time.monotonic() + _SEEN_WITHIN_S
     while not folder.is_this_start():

@@ -34,9 +34,9 @@ class Work:
     """The function that every worker runs, `function(job, context)`. Crosses process boundaries.
 
     Attributes:
-        job: a dataclass with a `bundle_path`, which each worker gets as it is on its own node.
-        label: what the workers' lines carry, as the name of a trial.
-        stop_requests: the actor that hears the driver's signals.
+        job: a dataclass with a `bundle_path`, which is adapted to each worker's node.
+        label: prefix of the workers' lines, such as the name of a trial.
+        stop_requests: the actor that receives the driver's signals.
     """
 
     function: Callable[[Any, Any], Any]
@@ -55,17 +55,17 @@ def run_on_workers(
     num_workers: int | tuple[int, int],
     callbacks: Sequence[UserCallback] = (),
 ) -> Any:
-    """Does the work on every worker, and gives what rank 0 returns.
+    """Runs the work on every worker, and returns rank 0's result.
 
-    Workers that die are started again, `scaling.max_failures` times, and those whose nodes are
-    taken away `scaling.max_preemptions` times.
+    Dead workers are restarted, `scaling.max_failures` times, and those of removed nodes
+    `scaling.max_preemptions` times.
 
     Args:
-        storage_uri: folder where Ray Train keeps its own records.
-        num_workers: how many, or the bounds of it.
+        storage_uri: folder of Ray Train's own records.
+        num_workers: a number, or its bounds.
         callbacks: of Ray Train, called in its controller.
     Raises:
-        RaygnnError: what a worker raised.
+        RaygnnError: raised by a worker.
         TrainingError: workers died too often.
     """
     scaling = config.scaling
@@ -114,10 +114,10 @@ def run_on_workers(
 
 @contextmanager
 def _address_in_environment() -> Iterator[None]:
-    """Tells the actor that removes placement groups of dead controllers which Ray is its own.
+    """Gives the actor that removes placement groups of dead controllers the address of its Ray.
 
-    It asks Ray's state API, which looks for any Ray of the machine, and gives up where it finds
-    two: the placement group of a trial that was stopped would never be free again.
+    It calls Ray's state API, which looks for any Ray on the machine and gives up if it finds two.
+    The placement group of a stopped trial would then never be freed.
     """
     internal("ray.train.v2._internal.constants", "ENV_VARS_TO_PROPAGATE").add(ADDRESS_VARIABLE)
     before = os.environ.get(ADDRESS_VARIABLE)
@@ -134,9 +134,9 @@ def _address_in_environment() -> Iterator[None]:
 def _run_worker(config: dict[str, Any]) -> Any:
     """The train function of each worker.
 
-    Errors that a second try would only repeat come back as values, so that Ray restarts workers
-    that died and not runs that are wrong. All ranks must raise them: of one alone Ray would think
-    that it is done, while the others wait for it.
+    Errors that a retry would repeat are returned as values, so that Ray restarts workers that died
+    and not runs that are wrong. All ranks must return them: if only one did, Ray would consider it
+    done while others wait for it.
     """
     from raygnn.parallel.agreement import run_and_sync_errors
     from raygnn.runtime.context import RayWorkerContext

@@ -1,4 +1,4 @@
-"""Ray's `Result` of a run, made from what the run folder holds."""
+"""Ray's `Result` of a run, built from its run folder."""
 
 from __future__ import annotations
 

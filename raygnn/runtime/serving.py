@@ -34,19 +34,16 @@ _LOGGING = {"log_level": "WARNING", "enable_access_log": False}
 
 
 class Answering(Protocol):
-    """The model that a replica holds."""
-
-    def answer(self, questions: Sequence[Any], /) -> Sequence[Any]:
-        """An answer to each question, in their order."""
+    def answer(self, questions: Sequence[Any], /) -> Sequence[Any]: ...
 
 
 @dataclass(frozen=True)
 class ReplicaOptions:
-    """Number and resources of the replicas that hold the model.
+    """Number and resources of the replicas.
 
     Attributes:
-        num_replicas: processes that each hold the model.
-        max_queued: requests that wait for a replica; further ones are refused as overload.
+        num_replicas: processes that each have the model.
+        max_queued: maximum number of waiting requests; further ones are refused as overload.
     """
 
     num_replicas: int = 1
@@ -55,11 +52,6 @@ class ReplicaOptions:
     max_queued: int = 200
 
     def check(self) -> None:
-        """Checks the numbers.
-
-        Raises:
-            ConfigError: one is out of its range.
-        """
         for option, value, low, high in (
             ("--replicas", self.num_replicas, 1, 10_000),
             ("--cpus", self.num_cpus, 0.01, 10_000),
@@ -74,12 +66,12 @@ class ReplicaOptions:
 
 
 class Replicas:
-    """The replicas of one server, which other servers of the cluster do not change.
+    """The replicas of one server, independent of the cluster's other servers.
 
     Ray must be connected.
 
     Args:
-        make: makes the model that a replica holds.
+        make: builds the model of a replica.
     Raises:
         ResourceError: the cluster has no room for the replicas, or they do not start.
     """
@@ -117,10 +109,10 @@ class Replicas:
         threading.Thread(target=self._watch, name="raygnn-serve-watch", daemon=True).start()
 
     async def ask(self, question: Any) -> Any:
-        """Asks a replica, and one other if it dies, since a question changes nothing.
+        """Asks a replica, and another one if it dies, because questions change nothing.
 
-        Requests whose replica died are asked one at a time: the request that kills replicas meets
-        no other one at its second attempt.
+        Retries run one at a time, so a request that kills replicas does not affect others at its
+        second attempt.
 
         Raises:
             ResourceError: too many requests wait, two replicas died, or none answers.
@@ -166,27 +158,18 @@ class Replicas:
             pending.cancel()
 
     async def check_alive(self) -> None:
-        """Returns when a replica has answered.
-
-        Raises:
-            ResourceError: none does.
-        """
+        """Returns when a replica has answered. Raises a ResourceError if none does."""
         try:
             await self._while_there(self._handle.ping.remote())
         except (RayActorError, RayServeException) as error:
             raise _no_replica(error) from error
 
     def wait_until_gone(self) -> None:
-        """Blocks as long as the application exists.
-
-        Raises:
-            ResourceError: it has been deleted.
-        """
+        """Blocks while the application exists. Raises a ResourceError when it has been deleted."""
         self._is_gone.wait()
         self._check_not_gone()
 
     def stop(self) -> None:
-        """Ends the replicas."""
         self._is_stopping.set()
         if not self._is_gone.is_set():
             serve.delete(self._app)
@@ -219,8 +202,7 @@ class _Model:
     async def __call__(self, questions: list[Any]) -> list[Any]:
         return list(await asyncio.to_thread(self._answers.answer, questions))
 
-    async def ping(self) -> None:
-        """Returns immediately."""
+    async def ping(self) -> None: ...
 
 
 def _delete_abandoned() -> None:

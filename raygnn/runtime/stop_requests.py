@@ -1,4 +1,4 @@
-"""Carries a request to stop from the driver, where signals arrive, to the workers."""
+"""Passes a stop request from the driver, which receives signals, to the workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _StopRequests:
 
 @contextmanager
 def stop_requests() -> Iterator[ActorHandle]:
-    """Starts the actor, on the driver's machine, and ends it.
+    """Starts the actor on the driver's machine, and ends it.
 
     A notebook keeps the traceback of a stopped run, and with it every handle.
     """
@@ -55,8 +55,8 @@ def stop_requests() -> Iterator[ActorHandle]:
 def fit_interruptibly(trainer: Any, requests: ActorHandle) -> Result:
     """`trainer.fit()`, in which SIGTERM and Ctrl-C ask the workers to stop.
 
-    Ray handles Ctrl-C by ending the workers where they are, and in the main thread only: so it runs
-    in another one.
+    Ray handles Ctrl-C by killing the workers, and only in the main thread, so it runs in another
+    one.
     """
     if threading.current_thread() is not threading.main_thread():
         return trainer.fit()
@@ -74,10 +74,8 @@ def fit_interruptibly(trainer: Any, requests: ActorHandle) -> Result:
 
 
 def fit_until_signal(trainer: Any) -> Result:
-    """`trainer.fit()`, whose workers SIGTERM and Ctrl-C end where they are.
-
-    Raises:
-        KeyboardInterrupt: one came; `Terminated` if it was SIGTERM.
+    """`trainer.fit()`, in which SIGTERM and Ctrl-C kill the workers. Raises KeyboardInterrupt, or
+    `Terminated` for SIGTERM.
     """
     if threading.current_thread() is not threading.main_thread():
         return trainer.fit()

@@ -1,4 +1,4 @@
-"""Stored neighborhoods that a config needs, compared with those that a set has."""
+"""Compares the stored neighborhoods that a config needs with those of a set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Loaders = Mapping[str, SampledSequence]
 
 
 def sampled_loaders(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None) -> Loaders:
-    """The loaders of a run that sample, by split: with exact evaluation that of training alone."""
+    """The sampling loaders of a run, by split; with exact evaluation only that of training."""
     graph, cpu = neighborhood_graph(loaded.config, bundle), torch.device("cpu")
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)
     task.setup(TaskEnvironment(loaded, graph, 0, 1, cpu, spec))
@@ -46,7 +46,6 @@ def sampled_loaders(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None
 def plan_samples(
     config: Config, loaders: Loaders, num_epochs: int, rows_per_file: Mapping[str, int]
 ) -> SamplePlan:
-    """The contents of a set for these loaders."""
     sampler = loaders["train"].sampler
     assert isinstance(sampler, NeighborSampler)
     layout = RowLayout.of_sampler(sampler)
@@ -63,9 +62,9 @@ def plan_samples(
 
 
 def open_samples(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None) -> StoredSamples:
-    """Opens the set of `data.samples`, once it is checked.
+    """Opens and checks the set of `data.samples`.
 
-    Of a model or loss of the user's own, which workers import, settings and requests are checked
+    For a user's own model or loss, which only workers import, settings and requests are checked
     when a worker reads its first batch.
 
     Raises:
@@ -99,10 +98,8 @@ def check_requests(
     loader: SampledSequence,
     batches: Sequence[tuple[int, int]],
 ) -> None:
-    """Compares what some batches (epoch, number) of a split are sampled by with what is stored.
-
-    Raises:
-        DataError: it is something else.
+    """Raises a DataError if the sampling requests of some batches (epoch, number) differ from the
+    stored ones.
     """
     stored = samples.of_split(split, loader.seed)
     assert stored is not None

@@ -46,9 +46,9 @@ Printer = Callable[..., None]
 
 
 def show_worker_lines() -> None:
-    """Prints raygnn's lines without Ray's prefix, and keeps Ray's own noise for failures.
+    """Prints raygnn's lines without Ray's prefix, and stores Ray's own noise for failures.
 
-    Output of workers stays unprinted where it is, as with `log_to_driver=False`.
+    With `log_to_driver=False`, output of workers stays unprinted.
     """
     # Messages of raylets go to Ray's printing function directly, by its name in its module.
     worker = internal("ray._private", "worker")
@@ -64,10 +64,10 @@ def show_worker_lines() -> None:
 
 
 def drain_worker_lines(marker: ActorHandle) -> None:
-    """Waits until what workers have printed so far is shown.
+    """Waits until the workers' output so far is shown.
 
-    Ray reads the files of all processes of a node in turns: what was there before a first mark is
-    shown when a second one is, which is written after the first was seen.
+    Ray reads the files of a node's processes in turns: everything before a first mark is shown when
+    a second one is, if that was written after the first was seen.
 
     Args:
         marker: an actor of this node with `mark(text)`, which prints it.
@@ -85,7 +85,7 @@ def drain_worker_lines(marker: ActorHandle) -> None:
 
 
 def show_held_lines() -> None:
-    """Prints what was kept of Ray's own lines, on stderr."""
+    """Prints the stored lines of Ray, on stderr."""
     unfinished = [line for lines in _requests.values() for line in lines]
     if _HELD or unfinished:
         print("Ray's own messages:", *_HELD, *unfinished, sep="\n", file=sys.stderr)
@@ -150,9 +150,9 @@ def _is_noise(batch: dict[str, Any], line: str) -> bool:
 
 
 def _without_timeouts(batch: dict[str, Any]) -> Iterator[str]:
-    """A process's lines, without those of requests to the autoscaler that took too long.
+    """A process's lines, without those of autoscaler requests that timed out.
 
-    Such a record is a line, a traceback and the error, which may come in several batches.
+    Such a record is a line, a traceback and the error, possibly in several batches.
     """
     process = batch.get("ip"), batch.get("pid"), batch["is_err"]
     for line in batch["lines"]:

@@ -1,4 +1,4 @@
-"""Answers of a trained model on one graph: questions of one kind go through the model together."""
+"""Answers of a trained model on one graph, with alike questions batched."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Answers:
 
     Args:
         precomputed: encodes all nodes exactly now, so that questions only look rows up; otherwise
-            each node is encoded from a neighborhood of its own, sampled by the model's fanouts.
+            each node is encoded from its own sampled neighborhood.
         as_of: see `TrainedModel.open`.
-        columns: which columns of the tables clients may ask for.
+        columns: table columns that clients may request.
     Raises:
-        ConfigError: there is no graph, or `as_of` is wrong.
-        DataError: the graph is wrong, or does not fit the model.
+        ConfigError: there is no graph, or `as_of` is invalid.
+        DataError: the graph is invalid or does not fit the model.
     """
 
     def __init__(
@@ -57,11 +57,7 @@ class Answers:
             self._near.embed(self._near.bundle.ids(node_type).slice(0, 1), node_type=node_type)
 
     def answer(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answers questions, each as if it had come alone.
-
-        Returns:
-            In the order of the questions.
-        """
+        """Answers questions in order, each as if it had come alone."""
         alike: dict[Any, list[int]] = defaultdict(list)
         for place, question in enumerate(questions):
             kind = tuple(question.options().items())
@@ -107,7 +103,6 @@ class Answers:
 
 
 def _refused(question: Question, error: Exception) -> Refused:
-    """Why a question that was computed alone has no answer."""
     if isinstance(error, ConfigError | DataError):
         return Refused(shortened(str(error), question), error.id or "")
     logging.getLogger(__name__).error("A request failed.", exc_info=error)
@@ -116,9 +111,9 @@ def _refused(question: Question, error: Exception) -> Refused:
 
 
 def shortened(message: str, question: Question) -> str:
-    """A message in which the long texts of a question are cut, since clients choose their length.
+    """A message with shortened texts of a question, because clients choose their length.
 
-    At most five texts are shown by any message, so at most 100 letters come from the question.
+    A message shows at most five texts, so at most 100 letters come from the question.
     """
     texts = {text for text in _texts(question.model_dump()) if len(text) > _MAX_SHOWN}
     for text in sorted(texts, key=len, reverse=True):
@@ -138,7 +133,6 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _answers(graph: OpenGraph, questions: Sequence[Question], items: list[Any]) -> list[Answer]:
-    """Answers questions with the same options, of items of all of them."""
     first = questions[0]
     if isinstance(first, TopK):
         return _neighbors(graph, questions, items)
@@ -177,7 +171,6 @@ def _rows(
 
 
 def _plain(table: Table) -> list[dict[str, Any]]:
-    """Rows of a table, with dates as JSON has them."""
     rows: list[dict[str, Any]] = table.arrow.to_pylist()
     for row in rows:
         for name, value in row.items():

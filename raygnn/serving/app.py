@@ -52,7 +52,7 @@ def build_app(
 
     Args:
         check_alive: returns when a replica has answered.
-        token: what clients must send, except for `/health` and the OpenAPI page; None lets all in.
+        token: required from clients, except for `/health` and the OpenAPI page; None allows all.
     """
     app = FastAPI(
         title="raygnn",

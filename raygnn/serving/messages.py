@@ -36,10 +36,8 @@ _INT64 = -(2**63), 2**63 - 1
 
 
 def read_json(body: bytes) -> Any:
-    """Parses the body of a request, and checks all that it contains against the limits.
-
-    Raises:
-        DataError: it is not JSON, or a value is too large, too long or too deep.
+    """Parses the body of a request and checks limits. Raises a DataError unless it is JSON within
+    them.
     """
     try:
         content = from_json(body, allow_inf_nan=False)
@@ -83,7 +81,6 @@ def _check_text(text: str) -> None:
 
 
 def refuse(problem: str, remedy: str) -> NoReturn:
-    """Raises the DataError of a request that breaks a limit."""
     raise DataError(f"the request is invalid: {problem}. {remedy}.", id="serve-request")
 
 
@@ -133,11 +130,9 @@ class Question(BaseModel):
 
     @property
     def items(self) -> list[Any]:
-        """The ids or pairs that are asked for."""
         return list(getattr(self, self.ITEMS))
 
     def options(self) -> dict[str, Any]:
-        """All else but new rows."""
         return self.model_dump(exclude={self.ITEMS, "new"})
 
 
@@ -163,12 +158,10 @@ class Predict(Question):
         return self
 
     def options(self) -> dict[str, Any]:
-        """All but ids and new rows. Times may differ within a batch."""
         return {"what": self.what, "has_times": self.time is not None}
 
     @property
     def times(self) -> list[Any]:
-        """A time for each node."""
         return self.time if isinstance(self.time, list) else [self.time] * len(self.nodes)
 
 
@@ -280,12 +273,12 @@ class Neighbors(BaseModel):
 
 @dataclass(frozen=True)
 class Refused:
-    """Why a question has no answer. Crosses process boundaries.
+    """The reason that a question has no answer. Crosses process boundaries.
 
     Attributes:
         message: of the error.
         id: of the error.
-        is_question_wrong: else the model failed to answer it.
+        is_question_wrong: otherwise the model failed to answer it.
     """
 
     message: str

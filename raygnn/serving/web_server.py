@@ -1,4 +1,4 @@
-"""A web server in a thread, and its gate: deadlines of connections, tokens, limits of bodies."""
+"""A web server in a thread, with connection deadlines, tokens, and body limits."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ _MAX_HEADER_BYTES = 65_536
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Takes a port, before anything is started.
-
-    Raises:
-        ResourceError: it is taken, or the address does not belong to this machine.
+    """Binds a port, before anything is started. Raises a ResourceError if it is taken or not of
+    this machine.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -64,7 +62,7 @@ class WebServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answers the requests under way, then closes the socket."""
+        """Answers current requests, then closes the socket."""
         self._server.should_exit = True
         self._thread.join()
 
@@ -125,18 +123,18 @@ class RefusedRequestError(Exception):
 def problem_response(
     id: str, message: str, status: int, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """One problem, in the form in which FastAPI reports several."""
+    """One problem, in FastAPI's form of several."""
     problem = {"loc": ["body"], "msg": message, "type": id}
     return JSONResponse({"detail": [problem]}, status, headers)
 
 
 class Gate:
-    """ASGI middleware; the app receives complete bodies of allowed clients only.
+    """ASGI middleware; the app receives only complete bodies of allowed clients.
 
     Args:
-        token: clients send it as `Authorization: Bearer TOKEN`; None lets all clients in.
-        open_paths: need no token.
-        routes: are measured each under its own name.
+        token: clients send it as `Authorization: Bearer TOKEN`; None allows all clients.
+        open_paths: paths without a token.
+        routes: measured separately by name.
     """
 
     def __init__(

@@ -1,1 +1,0 @@
-"""The built-in tasks, from batches to losses and metrics."""

@@ -52,14 +52,12 @@ from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 
 
 def check_inputs(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> dict[str, str]:
-    """Checks that a graph has what the configured model reads.
+    """Checks that a graph has the inputs of the configured model. Returns its edge columns.
 
-    Returns:
-        The edge columns that it reads; see `find_edge_columns`.
     Raises:
-        ConfigError: the model does not read what `task.args` names, or takes one type of nodes and
-            edges and the graph has several.
-        DataError: the graph does not have it.
+        ConfigError: the model does not read an input of `task.args`, or supports one type of nodes
+            and edges while the graph has several.
+        DataError: the graph lacks an input.
     """
     config, arguments = loaded.config, target.arguments
     model_class = resolve(config.model, "model", loaded.allow_modules)
@@ -74,10 +72,10 @@ def check_inputs(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> di
 
 
 def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> ModelSpec:
-    """Finds what the configured model reads of a graph, and what it gives of a target.
+    """Determines the model's inputs from a graph, and its output from a target.
 
     Raises:
-        ConfigError, DataError: as of `check_inputs`.
+        ConfigError, DataError: as `check_inputs`.
     """
     config, feature = loaded.config, target.arguments.feature
     edge_inputs = check_inputs(loaded, bundle, target)
@@ -119,7 +117,6 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
 def _check_dictionaries(
     loaded: LoadedConfig, bundle: Bundle, feature: str, with_inputs: Collection[str]
 ) -> None:
-    """Checks that each node type has features, where a model takes dictionaries of them."""
     model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
     assert isinstance(model_class, type)
     bare = [name for name in bundle.node_types if name not in with_inputs]
@@ -136,7 +133,7 @@ def _check_dictionaries(
 def completed(
     spec: ModelSpec, loaded: LoadedConfig, bundle: Bundle, arguments: TaskArguments
 ) -> ModelSpec:
-    """A spec that an older version has saved, with what its file does not say."""
+    """A spec saved by an older version, completed with the fields that it lacks."""
     if spec.fanouts:
         return spec
     edge_inputs = _edge_inputs(loaded, bundle, arguments)
@@ -149,10 +146,10 @@ def graph_store(
     parts: PartitionedGraph | None = None,
     messages: Messages | None = None,
 ) -> GraphStore:
-    """The edges of a graph that carry messages; all where `messages` is null.
+    """The edges of a graph that carry messages; all if `messages` is null.
 
     Args:
-        parts: of a partitioned graph, of which the bundle is the outline.
+        parts: of a partitioned graph, whose outline is the bundle.
     """
     if parts is not None:
         assert isinstance(bundle, Outline)
@@ -165,10 +162,8 @@ def graph_store(
 def feature_store(
     loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec, parts: PartitionedGraph | None = None
 ) -> FeatureStore:
-    """The features of a graph as the model reads them: standardized, sparse or dense.
-
-    Args:
-        parts: of a partitioned graph, of which the bundle is the outline.
+    """The features of a graph as the model reads them: standardized, sparse or dense. `parts`: see
+    `graph_store`.
     """
     model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
     keeps_sparse = bool(getattr(model_class, "takes_sparse_input", False))
@@ -186,9 +181,9 @@ def build_encoder(
 
     Args:
         bundle: a graph that fits the spec.
-        out_channels: width of the output; None where the config sets it.
+        out_channels: width of the output; None if the config sets it.
     Raises:
-        ConfigError: the model learns rows of other node types than its class says.
+        ConfigError: the model learns rows of other node types than its class declares.
     """
     config = loaded.config
     model: Component = config.model
@@ -263,10 +258,8 @@ def build_encoder(
 
 
 def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput | None:
-    """The times that a model reads relative to a seed's; None if it reads none.
-
-    Raises:
-        ConfigError: it shall read them, and sampling is not temporal.
+    """Times that a model reads relative to a seed's, if any. Raises a ConfigError without temporal
+    sampling.
     """
     wanted, temporal = config.model.relative_time, config.sampling.temporal
     if wanted == "auto":
@@ -311,11 +304,7 @@ def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
 def _interactions(
     config: Config, spec: ModelSpec, widths: Mapping[str, int]
 ) -> dict[str, FeatureInteraction]:
-    """The cross layers of node types of which the model reads features.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """Cross layers by node type with features. Raises a ConfigError without any."""
     given = config.model.interaction
     if given is None:
         return {}
@@ -354,7 +343,7 @@ def build_layer(
 ) -> nn.Module:
     """One message passing layer of `model`, as an encoder of embeddings.
 
-    In the place of a module that is not an encoder of raygnn's, a linear layer.
+    A linear layer if the model is not one of raygnn's encoders.
 
     Args:
         in_channels: width of the embeddings of all node types.
@@ -387,13 +376,12 @@ def find_standardization(
     node_types: Collection[str],
     rows: FitRows = ALL_ROWS,
 ) -> Standardization:
-    """Finds the standardization of the features that a model reads.
-
-    Factors on messages (`edge_weight`) stay as they are.
+    """Standardization of the features that a model reads, without factors on messages
+    (`edge_weight`).
 
     Args:
-        node_types: those of which the model reads the feature.
-        rows: those that means and standard deviations are of.
+        node_types: types whose feature the model reads.
+        rows: rows for means and standard deviations.
     """
     if not config.data.standardize:
         return {}
@@ -419,7 +407,7 @@ def _find_transforms(
 def _read_columns(
     bundle: Bundle, feature: str, edge_columns: Collection[str], node_types: Collection[str]
 ) -> Iterator[tuple[str | EdgeType, str, ColumnInfo]]:
-    """The type, name and record of each column that a model reads."""
+    """Type, name and record of each column that a model reads."""
     read: list[tuple[str | EdgeType, str]] = [(name, feature) for name in node_types]
     read += [(edge_type, column) for edge_type in bundle.edge_types for column in edge_columns]
     for type_, column in read:
@@ -436,7 +424,7 @@ def _edge_inputs(loaded: LoadedConfig, bundle: Bundle, arguments: TaskArguments)
 def _embedded_types(
     loaded: LoadedConfig, bundle: Bundle, with_inputs: Collection[str]
 ) -> Collection[str]:
-    """Node types of which the configured model learns a row for each node."""
+    """Node types with a learned row per node in the configured model."""
     model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
     if not (isinstance(model_class, type) and issubclass(model_class, HeteroEncoder)):
         return ()
@@ -448,7 +436,7 @@ def _embedded_types(
 def _chosen_types(
     loaded: LoadedConfig, bundle: Bundle, target: TaskTarget, option: str
 ) -> frozenset[str]:
-    """Node types that an option of the model names; auto is of link prediction alone."""
+    """Node types of a model option; auto exists only in link prediction."""
     model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
     assert isinstance(model_class, type)
     if not _has_option(model_class, option):
@@ -470,7 +458,7 @@ def _has_option(model_class: type, option: str) -> bool:
 
 
 def _with_types_of(spec: ModelSpec, model: Component, model_class: type) -> Component:
-    """The model with the node types that the spec names in place of auto."""
+    """The model with the spec's node types instead of auto."""
     chosen = {
         "node_embeddings": sorted(spec.identified_types),
         "degree_inputs": sorted(n for n, read in spec.node_types.items() if read.degrees),
@@ -491,14 +479,14 @@ def _find_fanouts(config: Config, bundle: Bundle) -> dict[str, tuple[int, ...]]:
 
 
 def _message_types(config: Config, spec: ModelSpec) -> list[EdgeType]:
-    """The edge types that a model passes messages along: those of which any are sampled."""
+    """Edge types that carry messages: those with sampled edges."""
     names = {t: edge_type_name(t) for t in spec.edge_types}
     used = [t for t, name in names.items() if any(spec.fanouts.get(name, (1,)))]
     return [message_type(t, config.sampling.direction) for t in used]
 
 
 def _edge_dims(config: Config, spec: ModelSpec, model_class: type) -> dict[str, Any]:
-    """`edge_dim` or `edge_dims`, where the config leaves them to the graph."""
+    """`edge_dim` or `edge_dims`, if the config leaves them to the graph."""
     args, direction = config.model.args, config.sampling.direction
     feature = next((name for name, x in spec.edge_inputs.items() if x == EDGE_ATTR), None)
     if feature is None or args.keys() & {"edge_dim", "edge_dims"}:
@@ -511,7 +499,6 @@ def _edge_dims(config: Config, spec: ModelSpec, model_class: type) -> dict[str, 
 
 
 def _check_only_type(config: Config, bundle: Bundle, feature: str, model_class: type) -> None:
-    """Checks that a graph is of one type, with features that a model for such graphs reads."""
     name, num_edge_types = config.model.type, len(bundle.edge_types)
     check_types(name, model_class, len(bundle.node_types), num_edge_types)
     if not bundle.feature_widths(feature):

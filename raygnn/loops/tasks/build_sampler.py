@@ -20,11 +20,11 @@ from raygnn.sampling.temporal import Temporal
 def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
     """raygnn's sampler, or the user's own of `sampling.type`.
 
-    With `full` it takes all edges, which gives the rows of the whole graph batch by batch.
+    With `full` it samples all edges, to compute rows of the whole graph batch by batch.
 
     Raises:
         ConfigError: the settings do not fit the graph.
-        DataError: the graph has no edges, or not the columns that are asked for.
+        DataError: the graph has no edges, or lacks a requested column.
     """
     sampling = loaded.config.sampling
     if sampling.component is not None:
@@ -50,12 +50,11 @@ def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
 def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeType, list[int]]:
     """Fanouts by edge type, for raygnn's own sampling.
 
-    On the whole graph all edges for each layer, of types with fanouts other than 0. The number of
-    layers is `model.args.num_layers`, else that of the fanouts. No edge for a model that reads no
-    messages.
+    On the whole graph, all edges of types with fanouts other than 0, for `model.args.num_layers`
+    layers or as many as there are fanouts. No edges for a model that reads no messages.
 
     Raises:
-        ConfigError, DataError: as of `resolve_fanouts`.
+        ConfigError, DataError: as `resolve_fanouts`.
     """
     sampling = config.sampling
     resolved = resolve_fanouts(sampling.fanouts, edge_types)
@@ -70,10 +69,8 @@ def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeTyp
 
 
 def with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
-    """Copy of the config whose fanouts take all neighbors along the sampled edge types.
-
-    Raises:
-        ConfigError: a sampler of the user's own draws neighbors.
+    """Copy of the config with all neighbors as fanouts of sampled edge types. Raises a ConfigError
+    for a user's own sampler.
     """
     sampling = loaded.config.sampling
     if sampling.component is not None:

@@ -1,5 +1,3 @@
-"""Base of tasks with one encoder and one target."""
-
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -44,13 +42,13 @@ _MANY = 0.3  # of the nodes, that take no messages
 
 
 class EncoderTask(Task[BatchT]):
-    """A task whose model is built of `env.spec`, and which learns what its target says.
+    """Base of tasks with one encoder, built from `env.spec`, and one target.
 
-    A subclass names the class of its target, and builds model and loaders. `target` is made when
-    it is first asked for, which only training does.
+    A subclass declares the class of its target, and builds model and loaders. `target` is made on
+    first use, which only happens in training.
 
     Attributes:
-        arguments: `task.args`, checked.
+        arguments: validated `task.args`.
     """
 
     target_class: ClassVar[type[TaskTarget]]
@@ -67,51 +65,51 @@ class EncoderTask(Task[BatchT]):
         self._whole_graphs: dict[frozenset[tuple[str, str]], WholeGraph] = {}
 
     def setup(self, env: TaskEnvironment) -> None:
-        """Takes what the driver, or a run before, has found."""
         super().setup(env)
         self.spec = completed(self.spec, env.loaded, env.bundle, self.arguments)
 
     def find_spec(self, loaded: LoadedConfig, bundle: Bundle) -> ModelSpec:
-        """Finds the target, and what the model reads.
+        """Finds the target, and the inputs of the model.
 
         Raises:
-            ConfigError: an argument names something that the graph does not have.
-            DataError: there is nothing to learn, or nothing to learn it from.
+            ConfigError: an argument names something that the graph lacks.
+            DataError: there are no labels or no inputs.
         """
         self.target = self.target_class.find(bundle, loaded.config, self.arguments)
         return make_spec(loaded, bundle, self.target)
 
     @cached_property
     def target(self) -> Any:
-        """Labels and splits, or links: what is learned."""
+        """Labels and splits, or links."""
         config = self.env.loaded.config
         return self.target_class.of(self.env.bundle, config, self.arguments, self.spec.output)
 
     @cached_property
     def graph(self) -> GraphStore:
-        """The whole graph."""
         return self._store(None)
 
     def links(self) -> Sequence[LinkSplit]:
-        """Splits of the links or edges that the task learns. Empty for node tasks."""
+        """Splits of the learned links or edges. Empty for node tasks."""
         return ()
 
     @property
     def is_inductive(self) -> bool:
-        """Whether links of validation carry no messages in the test either."""
+        """Whether validation links carry no messages in the test either."""
         return False
 
     @property
     def sharing_tasks(self) -> Sequence[EncoderTask[Any]]:
-        """The tasks that train the encoder: this one, where `share_encoder` names no others."""
+        """The tasks that train the encoder; only this one unless `share_encoder` names others."""
         return self._sharing or (self,)
 
     def share_encoder(self, tasks: Sequence[EncoderTask[Any]]) -> None:
-        """Names all tasks of one encoder, this one too: held-out links of any carry no messages."""
+        """Sets all tasks of one encoder, including this one: held-out links of any carry no
+        messages.
+        """
         self._sharing = tuple(tasks)
 
     def message_store(self, split: str) -> GraphStore:
-        """The graph that messages pass along in a split; see `message_graph`."""
+        """The graph that carries messages in a split; see `message_graph`."""
         if split not in self._message_graphs:
             links = tuple(link for task in self.sharing_tasks for link in task.links())
             inductive = any(task.is_inductive for task in self.sharing_tasks)
@@ -123,11 +121,11 @@ class EncoderTask(Task[BatchT]):
         return graph_store(self.env.loaded, self.env.bundle, self.env.parts, messages)
 
     def silent_nodes(self, node_type: str, nodes: np.ndarray | range, what: str) -> list[str]:
-        """A warning where many nodes of a type can take no edge, and so no message.
+        """A warning if many nodes of a type have no edge to receive messages.
 
         Args:
-            nodes: dense ids; of very many some are looked at.
-            what: the nodes are, for the warning.
+            nodes: dense ids, of which a sample is checked.
+            what: name of the nodes in the warning.
         """
         config, graph = self.env.loaded.config, self.graph
         if config.sampling.component is not None or not len(nodes):
@@ -156,11 +154,10 @@ class EncoderTask(Task[BatchT]):
 
     @cached_property
     def features(self) -> FeatureStore:
-        """The features of the graph as the model reads them."""
         return feature_store(self.env.loaded, self.env.bundle, self.spec, self.env.parts)
 
     def sampler(self, split: str, graph: GraphStore) -> Any:
-        """The sampler of a split; that of an exact evaluation with times takes all neighbors."""
+        """The sampler of a split; in an exact evaluation with times it samples all neighbors."""
         loaded, config = self.env.loaded, self.env.loaded.config
         is_exact = config.training.eval == "exact" and not config.evaluates_by_layers
         takes_all = is_exact and split != "train"
@@ -176,14 +173,11 @@ class EncoderTask(Task[BatchT]):
         return self._loaders[split]
 
     def build_model(self) -> nn.Module:
-        """The encoder, and what the task puts behind it."""
         return self.build_head(self.build_encoder())
 
     def build_encoder(self) -> GraphEncoder:
-        """The configured encoder, of `encoder_width` where the config leaves its width open.
-
-        Raises:
-            ConfigError: it is to be evaluated exactly, and does not go layer by layer.
+        """The configured encoder, with `encoder_width` as default. Raises a ConfigError if exact
+        evaluation is impossible.
         """
         config = self.env.loaded.config
         width = None if config.model.args.get("out_channels") is not None else self.encoder_width
@@ -194,16 +188,14 @@ class EncoderTask(Task[BatchT]):
 
     @property
     def encoder_width(self) -> int:
-        """The width of the encoder's output where the config leaves it open."""
         return self.env.loaded.config.embedding_width
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
-        """The model of the task around an encoder, which several tasks may share.
-
-        Its attribute `encoder` is the encoder.
+        """The model of the task around an encoder, which several tasks may share, as attribute
+        `encoder`.
 
         Raises:
-            ConfigError: the task overrides `build_model` instead, which serves it alone.
+            ConfigError: the task overrides `build_model` instead, which cannot be shared.
         """
         raise ConfigError(
             f"task.type={self.env.loaded.config.task.type!r} is invalid: it builds encoder and "
@@ -213,7 +205,7 @@ class EncoderTask(Task[BatchT]):
         )
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
-        """Judges this rank's share of the batches, one after the other."""
+        """Evaluates this rank's batches one by one."""
         loader = self.loader(split)
         assert loader is not None
         with closing(loader.iterate(0, stop=num_batches)) as batches:
@@ -221,12 +213,12 @@ class EncoderTask(Task[BatchT]):
                 yield self.judge(batch.to(self.env.device))
 
     def judge(self, batch: BatchT) -> EvalOutput:
-        """Loss, predictions and targets of one evaluation batch, which is on the device."""
+        """Loss, predictions and targets of one evaluation batch on the device."""
         raise NotImplementedError(f"{type(self).__name__}.judge")
 
     @abstractmethod
     def build_loader(self, split: str) -> BatchSequence[BatchT] | None:
-        """The loader of a split; None where the split was not declared."""
+        """The loader of a split; None if it is not declared."""
 
     def neighbor_loader(
         self,
@@ -240,7 +232,7 @@ class EncoderTask(Task[BatchT]):
 
         Args:
             seeds: int64 [num_seeds], dense ids, or positions in the rows of the plan.
-            columns: further columns of nodes that a batch has, by what it calls them.
+            columns: further node columns, by their name in the batch.
             plan: rows of a training table.
         """
         if len(seeds) == 0:
@@ -276,7 +268,7 @@ class EncoderTask(Task[BatchT]):
         return self._whole_graphs[columns]
 
     def loader_options(self, split: str) -> dict[str, Any]:
-        """Arguments of the loaders of a split: its batches, this rank's share, edge columns."""
+        """Arguments of a split's loaders: batches, this rank's share, edge columns."""
         env, config = self.env, self.env.loaded.config
         settings = config.loader_plan(split)
         is_balanced = split == "train" and config.loader.balances_seeds
@@ -305,7 +297,7 @@ class EncoderTask(Task[BatchT]):
         """Classes of the training seeds, integers [num_seeds], for `loader.train.balanced_seeds`.
 
         Raises:
-            ConfigError: the task has none, which is so unless it overrides this method.
+            ConfigError: the task has no classes, unless it overrides this method.
         """
         raise ConfigError(
             f"loader.train.balanced_seeds=True is invalid: {self.env.loaded.config.task.type} has "
@@ -317,7 +309,6 @@ class EncoderTask(Task[BatchT]):
         self, encoder: GraphEncoder, graph: GraphStore, node_types: Sequence[str]
     ) -> dict[str, Tensor]:
         """Embeddings of all nodes of these types, [num_nodes, channels], layer by layer.
-
         Collective: all ranks must call.
         """
         env = self.env
@@ -327,7 +318,6 @@ class EncoderTask(Task[BatchT]):
         return encode_exactly(encoder, graph, self.features, self.spec, node_types, options=options)
 
     def build_metrics(self) -> Sequence[Any]:
-        """The configured metrics, else the task's defaults."""
         loaded = self.env.loaded
         chosen = loaded.config.metrics or [Component(type=name) for name in self.metric_names()]
         num_outputs, problem = self.metric_problem()
@@ -338,20 +328,16 @@ class EncoderTask(Task[BatchT]):
         ]
 
     def metric_problem(self) -> tuple[int, str]:
-        """Arguments of metrics: number of outputs, and problem.
-
-        A task of several problems overrides it.
-        """
+        """Number of outputs and problem, for metrics. Tasks with several problems override it."""
         ((problem, num_outputs),) = self.target_class.problems({})
         return num_outputs, problem
 
     def metric_names(self) -> Sequence[str]:
-        """The metrics of a run without `metrics`; those of the target by default."""
+        """Default metrics."""
         _, problem = self.metric_problem()
         return self.target_class.default_metrics[problem]
 
     def close(self) -> None:
-        """Ends the threads of the loaders."""
         for loader in self._loaders.values():
             if loader is not None:
                 loader.close()

@@ -1,4 +1,4 @@
-"""Exact embeddings of the nodes of a graph, for any encoder that goes layer by layer."""
+"""Exact embeddings of a graph's nodes, for any layer-by-layer encoder."""
 
 from __future__ import annotations
 
@@ -36,12 +36,8 @@ def check_exact(
     value: object = "exact",
     remedy: str = "Set it to sampled.",
 ) -> None:
-    """Checks that a whole graph can be encoded layer by layer, as a setting asks.
-
-    Args:
-        name: of the model in the config.
-    Raises:
-        ConfigError: the encoder does not go layer by layer.
+    """Raises a ConfigError for `key` unless the model called `name` can encode a graph layer by
+    layer.
     """
     if encoder.relative_time is not None:
         raise ConfigError(
@@ -75,9 +71,9 @@ def encode_exactly(
     """Embeds every node of some types from all of its edges, along the graph's direction.
 
     Args:
-        encoder: one that `check_exact` takes.
-        spec: says which columns of nodes and edges the encoder reads.
-        as_of: leaves out edges that are later, and edges from neighbors that are; None takes all.
+        encoder: accepted by `check_exact`.
+        spec: node and edge columns that the encoder reads.
+        as_of: excludes later edges and neighbors; None includes all.
     Returns:
         By node type, [num_nodes, channels] on the CPU.
     """
@@ -117,10 +113,10 @@ def encode_exactly(
 
 
 class _MessageEdges:
-    """The edges of a type by the node that takes them, all or those as of a moment.
+    """The edges of a type by the sampling node, all or those as of a moment.
 
-    The latter are picked anew for each range of nodes that is asked for: a worker holds a number
-    for each node, and no copy of the graph.
+    The latter are sampled for each requested range of nodes: a worker stores a number per node, and
+    no copy of the graph.
     """
 
     def __init__(self, graph: GraphStore, edge_type: EdgeType, as_of: AsOf | None) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def sampler_rules(config: Config) -> Iterator[Problem]:
-    """Settings of sampling under which edges cannot be kept out of their own messages."""
+    """Sampling settings with which edges cannot be excluded from their own messages."""
     if not config.sampling.draws_neighbors:
         yield Problem(
             ("sampling", "type"),
@@ -33,11 +33,7 @@ def sampler_rules(config: Config) -> Iterator[Problem]:
 
 
 def split_rule(config: Config) -> HashSplit | TemporalSplit | None:
-    """`data.splits`, as links and edges take it.
-
-    Raises:
-        ConfigError: it is of nodes.
-    """
+    """`data.splits` for links and edges. Raises a ConfigError for a rule of nodes."""
     rule = config.data.splits
     if rule is not None and rule.type == "per_class":
         raise ConfigError(
@@ -49,7 +45,7 @@ def split_rule(config: Config) -> HashSplit | TemporalSplit | None:
 
 
 def forward_types(bundle: Bundle, available: Sequence[EdgeType]) -> list[EdgeType]:
-    """The edge types without those that are the reverse of another."""
+    """The edge types without reverses of others."""
     kept: list[EdgeType] = []
     for edge_type in available:
         reverse = bundle.reverse_of(edge_type) if edge_type in bundle.edge_types else None
@@ -61,7 +57,7 @@ def forward_types(bundle: Bundle, available: Sequence[EdgeType]) -> list[EdgeTyp
 
 
 def with_reverses(bundle: Bundle, edge_types: Sequence[EdgeType]) -> list[EdgeType]:
-    """The edge types among these that carry messages, and their reverses."""
+    """These message edge types, and their reverses."""
     found: dict[EdgeType, None] = {}
     for edge_type in edge_types:
         if edge_type in bundle.edge_types:
@@ -70,6 +66,5 @@ def with_reverses(bundle: Bundle, edge_types: Sequence[EdgeType]) -> list[EdgeTy
 
 
 def reverse_types(bundle: Bundle) -> dict[EdgeType, EdgeType]:
-    """Edge types of a graph and their reverses."""
     found = {edge_type: bundle.reverse_of(edge_type) for edge_type in bundle.edge_types}
     return {edge_type: other for edge_type, other in found.items() if other is not None}

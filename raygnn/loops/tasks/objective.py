@@ -36,15 +36,15 @@ _OF_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss, nn.MultiLabe
 
 @dataclass(frozen=True)
 class BoundTerm:
-    """A loss or a regulariser, and which of the task's named inputs it takes.
+    """A loss or a regularizer, and its inputs.
 
     Attributes:
-        name: of the term in logs.
-        weight: its factor in the loss.
-        on: the output that `prediction` stands for; None is the only one.
-        loss: gives (sum, what to divide it by), or a mean over the batch as a scalar.
+        name: name in logs.
+        weight: factor in the loss.
+        on: the model output used as `prediction`; None for the only one.
+        loss: returns (sum, divisor), or a scalar mean over the batch.
         positional: inputs by position.
-        keywords: inputs by the name of the parameter.
+        keywords: inputs by parameter name.
     """
 
     name: str
@@ -56,15 +56,14 @@ class BoundTerm:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Names of the inputs that it takes."""
         return frozenset((*self.positional, *self.keywords.values()))
 
     def __call__(self, inputs: Mapping[str, Any]) -> tuple[Tensor, float | None]:
-        """The sum over the batch and its weight; a mean comes with None.
+        """The sum over the batch and its weight, or a mean and None.
 
         Raises:
-            ConfigError: `on` names no output, or the result is neither of the two.
-            DataError: prediction and target of a loss of torch differ in shape.
+            ConfigError: `on` is not an output, or the result is neither of the two.
+            DataError: prediction and target of a torch loss differ in shape.
         """
         result = self.loss(
             *(self._input(name, inputs) for name in self.positional),
@@ -101,13 +100,13 @@ def bind_term(
     device: torch.device,
     known: Mapping[str, Any],
 ) -> BoundTerm:
-    """Builds a term and finds out what to call it with.
+    """Builds a term and determines its inputs.
 
     Args:
-        provided: names of the inputs that the task gives.
-        known: what the constructor of a loss gets as far as it has parameters for it.
+        provided: names of the task's inputs.
+        known: arguments for constructors with these parameters.
     Raises:
-        ConfigError: it takes an input that there is not, or its reduction cannot be exact.
+        ConfigError: it takes an unknown input, or its reduction cannot be exact.
     """
     target = resolve(Component(type=term.type, args=term.args), "loss", loaded.allow_modules)
     if isinstance(target, type):
@@ -139,10 +138,8 @@ def bind_term(
 
 
 def select_output(outputs: Any, on: str | None) -> Tensor:
-    """The named output of a model that gives several, or the only one.
-
-    Raises:
-        ConfigError: the name is missing or unknown.
+    """The named output of a model with several, or the only one. Raises a ConfigError for a missing
+    or unknown name.
     """
     if not isinstance(outputs, dict):
         if on is None:
@@ -230,15 +227,15 @@ def _fitting(provided: Collection[str]) -> list[str]:
 class Objective:
     """Weighted sum of the terms under `losses`, or a task's default loss.
 
-    A term is called with named inputs of the task. It returns its sum over the batch and what
-    divides it; all terms of one objective must divide by the same, so that their sum is exact over
-    any cut into micro-batches. Or it returns a mean over the batch, or a value that does not depend
-    on it: that counts with the weight of the batch, so it is exact too.
+    A term is called with named inputs of the task. It returns its sum over the batch and the
+    divisor, which must be the same for all terms, so that their sum is exact for any division into
+    micro-batches. Or it returns a mean, or a value that does not depend on the batch: that is
+    weighted by the batch, so it is exact too.
 
     Args:
-        default: short name of the loss without any under `losses`.
-        provided: names of the inputs that each call gives.
-        known: of the labels; constructors of losses get those that they have parameters for.
+        default: short name of the default loss.
+        provided: names of the inputs of each call.
+        known: arguments about labels, for constructors with these parameters.
     Raises:
         ConfigError: a term takes other inputs.
     """
@@ -260,34 +257,31 @@ class Objective:
 
     @property
     def losses(self) -> list[Any]:
-        """The modules or functions of the terms."""
         return [term.loss for term in self._terms]
 
     @property
     def measures_distance(self) -> bool:
-        """Whether all terms that take the target are distances of the prediction from it."""
+        """Whether all terms with a target are distances between prediction and target."""
         terms = [term for term in self._terms if "target" in term.needs]
         return all(isinstance(term.loss, DISTANCES) for term in terms)
 
     @property
     def needs(self) -> frozenset[str]:
-        """Names of the inputs that any term takes."""
         return frozenset().union(*(term.needs for term in self._terms))
 
     @property
     def step_metrics(self) -> tuple[str, ...]:
-        """Names under which terms are logged, without their weights; none for a single term."""
+        """Logged names of the terms, without their weights; none for a single term."""
         return tuple(f"loss/{term.name}" for term in self._terms) if len(self._terms) > 1 else ()
 
     def __call__(self, num_seeds: int, **inputs: Any) -> StepOutput:
-        """The loss of one batch: summed, what divides the sum, and the sum of each term.
+        """The loss of one batch: its sum, the divisor, and the sum of each term.
 
         Args:
-            num_seeds: seeds or links of the batch; the weight where no term gives one.
+            num_seeds: seeds or links of the batch; the divisor if no term returns one.
             inputs: all of `needs`.
         Raises:
-            ConfigError: `on` names an output that the model does not give, or two terms divide
-                by different weights.
+            ConfigError: `on` is not an output of the model, or two terms have different divisors.
         """
         results = [term(inputs) for term in self._terms]
         weights = [weight for _, weight in results if weight is not None] or [float(num_seeds)]
@@ -308,7 +302,7 @@ class Objective:
 
 
 def term_names(terms: Sequence[LossTerm]) -> list[str]:
-    """A name of each term for logs: type, output, and a number where these repeat."""
+    """Logged name of each term: type, output, and a number if these repeat."""
     plain = [".".join(filter(None, (term.type.rpartition(".")[2], term.on))) for term in terms]
     seen: Counter[str] = Counter()
     names = []
@@ -326,10 +320,8 @@ _INPUTS_OF_LABELS = frozenset({"prediction", "outputs", "target", "embeddings", 
 def label_objective(
     loaded: LoadedConfig, output: Any, device: torch.device | None = None
 ) -> Objective:
-    """The losses of a task of labels; by default the usual loss of the problem.
-
-    Args:
-        output: a `LabelOutput`, with the counts of labels that class weights follow from.
+    """The losses of a label task; by default the usual loss of the problem. `output`: a
+    `LabelOutput` with label counts for class weights.
     """
     inputs = _INPUTS_OF_LABELS
     if loaded.config.evaluates_by_layers:

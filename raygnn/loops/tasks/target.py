@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class TaskArguments(Arguments):
-    """`task.args`. A task adds fields of its own, which need defaults.
+    """`task.args`. A task adds fields with defaults.
 
     Attributes:
         task: short name of the task.
-        feature: feature column of the input.
+        feature: feature column that the model reads.
         edge_feature: edge column that the model reads as `edge_attr`.
         edge_weight: edge column of a factor on each message.
     """
@@ -41,19 +41,15 @@ class TaskArguments(Arguments):
 
     @classmethod
     def of(cls, args: Mapping[str, Any]) -> Self:
-        """Takes `task.args`.
-
-        Raises:
-            ConfigError: one of them is not an argument of the task, or is out of its range.
-        """
+        """Validates `task.args`. Raises a ConfigError for unknown or invalid ones."""
         return validated_arguments(cls, args, cls.task, "task.args", "task")
 
 
 class TaskTarget(ABC):
     """The learning target in a graph: labels, splits or links, and the model's output.
 
-    The driver makes one to check data and to report what it has found, each rank of a training
-    makes one to learn from. Inference makes none. Modules of targets do not import torch.
+    The driver makes one to check data and report findings, and each training rank to learn from.
+    Inference makes none. Modules of targets do not import torch.
     """
 
     Arguments: ClassVar[type[TaskArguments]]
@@ -74,10 +70,8 @@ class TaskTarget(ABC):
 
     @classmethod
     def problems(cls, args: Mapping[str, Any]) -> Sequence[tuple[str, int]]:
-        """The problems that the task may turn out to be, each with a likely number of outputs.
-
-        Args:
-            args: `task.args`, not checked yet.
+        """Possible problems of the task with unvalidated `args`, each with a likely number of
+        outputs.
         """
         return [(problem, 1) for problem in cls.default_metrics]
 
@@ -96,57 +90,55 @@ class TaskTarget(ABC):
 
     @classmethod
     def pairs_read(cls, bundle: Bundle, arguments: Any) -> Pairs | None:
-        """Edge data that the target needs complete, also of a partitioned graph.
+        """Edge data that the target needs complete, also in a partitioned graph.
 
         Args:
-            bundle: types and columns; it may be without rows.
-            arguments: `task.args`, as of `find`.
+            bundle: types and columns, possibly without rows.
+            arguments: `task.args`.
         Returns:
-            Edge types of which it reads all pairs, with the features that it reads of them. Null
-            of a target that reads neither pairs nor label edges.
+            Edge types whose pairs it reads, with their features. Null for targets without pairs and
+            label edges.
         Raises:
-            ConfigError: the arguments name something that the graph does not have.
+            ConfigError: the arguments name something that the graph lacks.
         """
         return None
 
     @classmethod
     @abstractmethod
     def find(cls, bundle: Bundle, config: Config, arguments: Any) -> Self:
-        """Finds what arguments and config leave open, and checks the rest.
+        """Determines what arguments and config leave open, and checks the rest.
 
         Raises:
-            ConfigError: `task.args` or the config name something that the graph does not have.
+            ConfigError: `task.args` or the config name something that the graph lacks.
             DataError: there is nothing to learn, or a split is empty.
         """
 
     @classmethod
     def of(cls, bundle: Bundle, config: Config, arguments: Any, output: Any) -> Self:
-        """Builds the target of a known output, such as that of a saved model."""
+        """The target of a known output, such as that of a saved model."""
         return cls.find(bundle, config, arguments)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
-        """Rows that features are standardized by, and that transforms are fitted on."""
+        """Rows for standardization and transforms."""
         return FitRows()
 
     def reads_training_table(self) -> bool:
-        """Whether seeds are rows of a training table."""
         return False
 
     def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
-        """Times of the training seeds; None without."""
         return None
 
     def trained_output(self, loaded: LoadedConfig) -> Output:
-        """`output`, with what follows from the losses. Imports torch."""
+        """`output`, completed from the losses. Imports torch."""
         return self.output
 
     def summary(self, bundle: Bundle) -> Iterable[str]:
-        """Lines that say what was found."""
+        """Lines about the target."""
         return ()
 
 
 def target_class(task: str) -> type[TaskTarget] | None:
-    """The target of `task.type`; None of a task of the user's own."""
+    """The target of `task.type`; None for a user's own task."""
     path = TASK_TARGETS.get(task)
     if path is None:
         return None
@@ -156,10 +148,9 @@ def target_class(task: str) -> type[TaskTarget] | None:
 
 
 def target_classes() -> list[type[TaskTarget]]:
-    """The targets of all tasks of raygnn."""
     return [found for task in TASK_TARGETS if (found := target_class(task)) is not None]
 
 
 def output_classes() -> list[type[Output]]:
-    """Output records of raygnn's tasks, for `ModelSpec.from_json`."""
+    """Output classes of raygnn's tasks, for `ModelSpec.from_json`."""
     return list(dict.fromkeys(found.output_class for found in target_classes()))

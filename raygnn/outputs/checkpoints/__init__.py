@@ -1,1 +1,0 @@
-"""Checkpoints: written, kept, found and loaded."""

@@ -36,7 +36,7 @@ from raygnn.parallel.agreement import agreement
 
 
 class Uploads:
-    """Runs work that touches storage only, and keeps what it raises for whoever asks."""
+    """Runs storage-only work in a thread, and stores its exception."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="raygnn-upload")
@@ -45,17 +45,16 @@ class Uploads:
         self.given_up = threading.Event()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Starts work; what was started before must have been waited for."""
+        """Starts work; earlier work must have been waited for."""
         assert self._running is None
         self._running = self._pool.submit(work)
 
     def raise_failure(self) -> None:
-        """Raises what the work raised, if it has ended so. Does not wait."""
         if self._running is not None and self._running.done():
             self._running.result()
 
     def wait(self) -> bool:
-        """Waits for the work, and raises what it raised; returns whether there was any."""
+        """Waits for the work, and raises its exception; returns whether there was any."""
         running, self._running = self._running, None
         if running is None:
             return False
@@ -63,7 +62,6 @@ class Uploads:
         return True
 
     def close(self) -> None:
-        """Ends the thread once its work has ended."""
         self._pool.shutdown(wait=True)
 
 
@@ -74,10 +72,10 @@ _POLL_S = 0.25
 class Checkpointer(Callback):
     """Saves an engine into its run folder, and restores it from there.
 
-    With `checkpoint.async_upload` a checkpoint is a copy in memory at once, which a thread of each
-    rank writes; rank 0's thread finishes it when the files of all ranks are there. Nothing that is
-    older goes before. Threads make no collective calls; the hooks here tell the engine of their
-    failures.
+    With `checkpoint.async_upload`, a checkpoint is copied in memory immediately and written by a
+    thread of each rank; rank 0's thread finishes it when the files of all ranks exist. Nothing
+    older is deleted before. Threads make no collective calls; the hooks here report their failures
+    to the engine.
 
     Collective: all ranks must make one, and make every call.
     """
@@ -143,15 +141,16 @@ class Checkpointer(Callback):
         self._uploads.close()
 
     def restore(self, engine: Engine, resume: str) -> bool:
-        """Puts an engine where its run stood. Collective: all ranks must call.
+        """Restores an engine to the position of its run; returns whether there was anything to
+        restore.
+
+        Collective: all ranks must call.
 
         Args:
             resume: auto | must | last | best | never, or the URI of a checkpoint or a run.
-        Returns:
-            Whether there was anything to restore.
         Raises:
-            CheckpointError: what `resume` asks for is not there, is of another model, or nothing
-                readable is left.
+            CheckpointError: the requested checkpoint is missing, belongs to another model, or
+                nothing readable is left.
         """
         choice = None
         with agreement("choosing a checkpoint", CheckpointError):
@@ -243,7 +242,7 @@ class Checkpointer(Callback):
             self._prune(retention)
 
     def _point(self, last: str) -> None:
-        """Sets the pointers. `best` comes first: `last` must not be ahead of it."""
+        """Sets the pointers, `best` first: `last` must not be ahead of it."""
         self._store.point("best", self._best)
         self._store.point("last", last)
 

@@ -1,6 +1,5 @@
-"""Names of checkpoints, and which of them stay.
-
-Light to import: the driver asks for a checkpoint without torch.
+"""Names of checkpoints, and which are kept. Light to import: the driver looks for a checkpoint
+without torch.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class CheckpointName:
     """`step-<step>-<number>-<attempt>-<start>`.
 
     Attributes:
-        number: counts the checkpoints of a run as they are written. It orders them, and not the
-            step does: a run that went back to an earlier checkpoint writes lower steps later.
-        attempt: names the start of the driver.
-        start: names the start of the workers. One that was given up, and still writes, must not
-            write under a name of its successor.
+        number: counts a run's checkpoints in the order of writing, which steps do not: a run that
+            went back to an earlier checkpoint writes lower steps later.
+        attempt: identifies the start of the driver.
+        start: identifies the start of the workers. An abandoned one that still writes must not use
+            a name of its successor.
     """
 
     step: int
@@ -41,7 +40,7 @@ class CheckpointName:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The name that a text is; None for what raygnn did not write."""
+        """The parsed name; None if raygnn did not write it."""
         match = _PATTERN.fullmatch(text)
         if match is None:
             return None
@@ -55,8 +54,8 @@ class Retention:
 
     Attributes:
         policy: all | best | last | none.
-        last: how many of the newest stay under `best` and `last`.
-        best: how many of the best stay under `best`.
+        last: number of newest checkpoints to keep under `best` and `last`.
+        best: number of best checkpoints to keep under `best`.
         mode: whether a lower or a higher score is better: min | max.
     """
 
@@ -67,17 +66,17 @@ class Retention:
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the best checkpoint stays, so that a pointer may name it."""
+        """Whether the best checkpoint is kept, so that a pointer may name it."""
         return self.policy in ("all", "best")
 
     def obsolete(
         self, names: Sequence[str], scores: Mapping[str, float], needed: Collection[str]
     ) -> list[str]:
-        """The names of checkpoints that can be deleted, oldest first.
+        """Names of checkpoints to delete, oldest first.
 
         Args:
-            scores: the monitored value of those that were written at a validation.
-            needed: names that pointers hold; they stay in any case.
+            scores: monitored values of those written at a validation.
+            needed: names of pointers, which are always kept.
         """
         if self.policy == "all":
             return []

@@ -1,4 +1,4 @@
-"""Checkpoints on any fsspec URI: whole or not there, and verified before they are trusted."""
+"""Checkpoints on any fsspec URI: complete or missing, and verified before use."""
 
 from __future__ import annotations
 
@@ -41,8 +41,6 @@ FORMAT = "raygnn/checkpoint-v1"
 
 @dataclass(frozen=True)
 class File:
-    """Size and digest of a complete checkpoint file."""
-
     sha256: str
     num_bytes: int
 
@@ -50,11 +48,11 @@ class File:
 class CheckpointStore:
     """The `checkpoints` folder of one run.
 
-    A checkpoint is a folder of files with `manifest.json`, which holds their sha256 and is
-    written last: a folder without it, or with a sum that does not match, is never loaded.
+    A checkpoint is a folder of files with `manifest.json`, which has their sha256 and is written
+    last: a folder without it, or with a wrong sum, is never loaded.
 
     Args:
-        write: writes what makes a checkpoint count, its manifest and the pointers.
+        write: writes the files that make a checkpoint valid: its manifest and the pointers.
     """
 
     def __init__(self, uri: str, write: Callable[[str, str], None] = write_text) -> None:
@@ -62,27 +60,22 @@ class CheckpointStore:
         self._write = write
 
     def path_of(self, name: str) -> str:
-        """The checkpoint's path on its file system, without the scheme."""
         return open_fs(join(self.uri, name))[1]
 
     def write_parts(self, name: str, parts: dict[str, bytes]) -> None:
-        """Writes files of a checkpoint that is not finished yet; each rank those of its own.
-
-        Args:
-            parts: content by file name.
-        """
+        """Writes this rank's files of an unfinished checkpoint, by name."""
         fs, path = open_fs(join(self.uri, name))
         fs.makedirs(path, exist_ok=True)
         for file, content in parts.items():
             write_bytes(join(self.uri, name, file), content)
 
     def is_written(self, name: str, files: dict[str, File]) -> bool:
-        """Whether all files of a checkpoint are there, in full length."""
+        """Whether all files of a checkpoint exist in full length."""
         folder = join(self.uri, name)
         return all(file_size(join(folder, n)) == file.num_bytes for n, file in files.items())
 
     def finish(self, name: str, files: dict[str, File], world_size: int) -> None:
-        """Makes a checkpoint whose files are all written count, by its manifest. Rank 0 only."""
+        """Completes a checkpoint with its manifest, after all files are written. Rank 0 only."""
         manifest = {
             "format": FORMAT,
             "files": {file: content.sha256 for file, content in files.items()},
@@ -94,12 +87,11 @@ class CheckpointStore:
     def load(
         self, name: str, rank: int, tables: ShardedTables | None = None
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Reads a checkpoint, and checks the sums of what it reads.
+        """Reads and verifies a checkpoint: the shared state, and this rank's own if the number of
+        workers is the same.
 
         Args:
-            tables: of whose learned rows this rank holds a share; without, all rows are read.
-        Returns:
-            The shared state, and this rank's own if the run had as many workers then.
+            tables: sharded learned rows of this rank; None reads all rows.
         Raises:
             CheckpointError: incomplete or damaged.
         """
@@ -117,10 +109,8 @@ class CheckpointStore:
         return state, self._load(name, own, manifest)
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """The manifest of a finished checkpoint.
-
-        Raises:
-            CheckpointError: it has none, or another program's.
+        """The manifest of a finished checkpoint. Raises a CheckpointError if it is missing or
+        another program's.
         """
         uri = join(self.uri, name, MANIFEST)
         try:
@@ -141,14 +131,12 @@ class CheckpointStore:
         return manifest
 
     def is_finished(self, name: str) -> bool:
-        """Whether a checkpoint was written to its end; it may be damaged since."""
+        """Whether a checkpoint was completed; it may be damaged since."""
         return exists(join(self.uri, name, MANIFEST))
 
     def verify(self, name: str) -> dict[str, Any]:
-        """Checks all sums of a checkpoint, and returns the manifest.
-
-        Raises:
-            CheckpointError: incomplete or damaged; the message says which file.
+        """Verifies a checkpoint, and returns the manifest. Raises a CheckpointError that names the
+        damaged file.
         """
         manifest = self.manifest(name)
         for file in manifest["files"]:
@@ -156,11 +144,7 @@ class CheckpointStore:
         return manifest
 
     def read(self, name: str, file: str, manifest: dict[str, Any]) -> bytes:
-        """One file of a checkpoint.
-
-        Raises:
-            CheckpointError: it is missing, or not what was written.
-        """
+        """One verified file of a checkpoint. Raises a CheckpointError for a damaged one."""
         uri = join(self.uri, name, file)
         try:
             content = read_bytes(uri)
@@ -179,12 +163,10 @@ class CheckpointStore:
         return [str(name) for name in sorted(known, key=lambda name: (name.number, str(name)))]
 
     def newest_valid(self, names: list[str]) -> tuple[str | None, dict[str, str]]:
-        """The newest of some checkpoints that verifies.
+        """The newest valid one of some checkpoints, and why each newer one was skipped.
 
         Args:
             names: oldest first.
-        Returns:
-            Its name, and of each one passed over why.
         Raises:
             CheckpointError: there are finished checkpoints, and every one is damaged.
         """
@@ -208,7 +190,7 @@ class CheckpointStore:
         return None, passed_over
 
     def pointer(self, which: str) -> str | None:
-        """The name that the pointer `best` or `last` holds; None if it is not there, or damaged."""
+        """The name in the pointer `best` or `last`; None if it is missing or damaged."""
         uri = join(self.uri, f"{which}.json")
         try:
             name = parse_json(read_bytes(uri))["checkpoint"] if exists(uri) else None
@@ -217,7 +199,7 @@ class CheckpointStore:
         return name if isinstance(name, str) else None
 
     def point(self, which: str, name: str | None) -> None:
-        """Makes the pointer `best` or `last` name a finished checkpoint, or none. Rank 0 only."""
+        """Sets the pointer `best` or `last` to a finished checkpoint, or none. Rank 0 only."""
         uri = join(self.uri, f"{which}.json")
         if name is None:
             delete(uri)
@@ -234,31 +216,27 @@ class CheckpointStore:
 
 
 class UnfinishedError(CheckpointError):
-    """The checkpoint has no manifest: whoever wrote it died before it was whole."""
+    """The checkpoint has no manifest: its writer died before it was complete."""
 
 
 def rank_file(rank: int) -> str:
-    """The file of what a rank does not share with the others."""
     return f"rank-{rank}.pt"
 
 
 def rows_file(rank: int) -> str:
-    """The file of the learned rows that a rank holds, where these are sharded."""
     return f"rows-{rank}.pt"
 
 
 def encode(state: dict[Any, Any]) -> bytes:
-    """A state as a file's content; nothing of it is shared with what changes later."""
+    """A state as file content, independent of later changes."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
 
 
 def decode(content: bytes, uri: str) -> dict[Any, Any]:
-    """A state from a file's content; tensors and plain values, nothing else is unpickled.
-
-    Raises:
-        CheckpointError: it holds something else.
+    """A state from file content; unpickles only tensors and plain values. Raises a CheckpointError
+    for others.
     """
     cause: Exception | None = None
     try:
@@ -275,7 +253,7 @@ def decode(content: bytes, uri: str) -> dict[Any, Any]:
 
 
 def gather_files(parts: dict[str, bytes]) -> dict[str, File]:
-    """The files of all ranks, by name. Collective: all ranks must call."""
+    """Files of all ranks, by name. Collective: all ranks must call."""
     own = {
         name: File(hashlib.sha256(content).hexdigest(), len(content))
         for name, content in parts.items()
@@ -292,7 +270,7 @@ LAYOUT = "rows"
 
 
 def take_rows(state: dict[str, Any], tables: ShardedTables, optimizer: Optimizer) -> Rows:
-    """Takes this rank's rows out of an engine's state, which then says what is missing."""
+    """Removes this rank's rows from an engine's state, and marks them as missing there."""
     rows: Rows = {}
     layout: dict[Path, tuple[str, int, int]] = {}
     held = {name: len(weight) for name, weight in tables.weights.items()}
@@ -305,7 +283,7 @@ def take_rows(state: dict[str, Any], tables: ShardedTables, optimizer: Optimizer
 
 
 def keep_held_rows(state: dict[str, Any], tables: ShardedTables, optimizer: Optimizer) -> None:
-    """Leaves this rank's rows only in a state that has all of them."""
+    """Reduces a complete state to this rank's rows."""
     for path, name in list(_paths(state, tables, optimizer, tables.num_rows)):
         section = _section(state, path)
         section[path[-1]] = section[path[-1]][tables.share_of(name).ids(tables.num_rows[name])]
@@ -317,12 +295,12 @@ def put_rows(
     world_size: int,
     tables: ShardedTables | None = None,
 ) -> None:
-    """Puts rows into a state that they were taken from, one rank's file in memory at a time.
+    """Puts removed rows back into a state, with one rank's file in memory at a time.
 
     Args:
-        read: what a rank has written, by its number.
-        world_size: how many ranks have.
-        tables: of which this rank's rows are wanted; of others all rows.
+        read: reads a rank's rows, by its number.
+        world_size: number of ranks that have written.
+        tables: tables with only this rank's rows; others get all rows.
     """
     layout = state.pop(LAYOUT)
     names = frozenset() if tables is None else tables.names

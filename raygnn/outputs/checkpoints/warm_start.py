@@ -1,5 +1,3 @@
-"""Weights of an earlier run to begin with."""
-
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
@@ -17,12 +15,12 @@ from raygnn.parallel.sharded_tables import ShardedTables
 
 
 def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[str]:
-    """Loads chosen weights into a fresh model and freezes those that shall stay.
-    Returns:
-        The names of the weights that were loaded.
+    """Loads chosen weights into a fresh model and freezes those to freeze; returns the loaded
+    names.
+
     Raises:
         CheckpointError: there is nothing to load, or a weight has another shape.
-        ConfigError: no weight of the model is meant, or a pattern fits none.
+        ConfigError: a pattern matches nothing.
     """
     own = module.state_dict()
     weights = _held(_read(absolute(settings.uri, folder)), ShardedTables(module))

@@ -1,1 +1,0 @@
-"""Sweeps over configs with Ray Tune."""

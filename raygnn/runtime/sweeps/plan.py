@@ -30,12 +30,12 @@ _NO_SWEEP = ("--tune", "null")
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """A checked sweep. Crosses process boundaries.
+    """A validated sweep. Crosses process boundaries.
 
     Attributes:
         loaded: the config that the trials vary.
-        source: the config as written, so that references follow what a trial sets.
-        overrides: of the command line; those of a trial come after them.
+        source: the config as written, so that references follow a trial's values.
+        overrides: of the command line; a trial's come after them.
         environment: variables that the config reads, for processes that do not inherit them.
     """
 
@@ -46,14 +46,13 @@ class SweepPlan:
 
     @property
     def section(self) -> Tune:
-        """Search space and search settings."""
         section = self.loaded.config.tune
         assert section is not None
         return section
 
     @property
     def num_trials(self) -> int:
-        """Trials of the whole sweep: a grid is run `num_samples` times."""
+        """Trials of the whole sweep: a grid runs `num_samples` times."""
         grids = [len(p.grid) for p in self.section.space.values() if p.grid is not None]
         return self.section.num_samples * math.prod(grids)
 
@@ -63,7 +62,7 @@ class SweepPlan:
         """The config of one trial: the sweep's with values by dotted path.
 
         Args:
-            name: of the trial; None gives a config to be trained outside of the sweep.
+            name: of the trial; None returns a config to train outside of the sweep.
         Raises:
             ConfigError: the combination is invalid.
         """
@@ -85,10 +84,8 @@ def load_sweep(
     overrides: Sequence[str] = (),
     allow_modules: Sequence[str] = (),
 ) -> SweepPlan:
-    """Loads a config with a `tune` section.
-
-    Raises:
-        ConfigError: the config is wrong, or there is no such section.
+    """Loads a config with a `tune` section. Raises a ConfigError if it is invalid or lacks the
+    section.
     """
     source = read_source(config)
     loaded = load_config(source, overrides, allow_modules)
@@ -108,7 +105,6 @@ _NO_END = 2**20  # validations; more rungs than any run has
 
 
 def search_space(section: Tune) -> dict[str, Any]:
-    """Tune's domains by dotted path."""
     return {path: _domain(parameter) for path, parameter in section.space.items()}
 
 
@@ -122,7 +118,6 @@ def _domain(parameter: Parameter) -> Any:
 
 
 def scheduler(section: Tune) -> TrialScheduler:
-    """The Ray Tune scheduler, which stops trials early."""
     chosen = section.scheduler
     if isinstance(chosen, ASHA):
         return AsyncHyperBandScheduler(
@@ -142,13 +137,13 @@ def scheduler(section: Tune) -> TrialScheduler:
 
 
 def searcher(section: Tune, seed: int, num_concurrent: int) -> SearchAlgorithm | Searcher:
-    """The searcher, which draws values. Equal seeds give equal values.
+    """The searcher, which draws values. Equal seeds draw equal values.
 
     Args:
-        num_concurrent: trials at a time. Each kind of searcher takes it in its own way: Ray's
-            `max_concurrent_trials` is ignored beside a random one.
+        num_concurrent: trials at a time. Each kind of searcher takes it differently, because random
+            ones ignore Ray's `max_concurrent_trials`.
     Raises:
-        ConfigError: optuna is asked for and not installed.
+        ConfigError: optuna is requested and not installed.
     """
     if section.searcher == "random":
         return BasicVariantGenerator(max_concurrent=num_concurrent, random_state=seed)

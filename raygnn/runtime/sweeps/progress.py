@@ -24,7 +24,7 @@ from raygnn.runtime.sweeps.plan import TIME_ATTRIBUTE
 
 
 class SweepProgress(Callback):
-    """A line when a trial starts and one when it ends, and validations every ten seconds.
+    """Prints a line when a trial starts and ends, and validations every ten seconds.
 
     Pickled with the sweep's state.
     """
@@ -65,7 +65,7 @@ class SweepProgress(Callback):
 
 
 class StopWithoutMetric(Stopper):
-    """Ends a sweep at its first validation if that has no metric of the name."""
+    """Ends a sweep at its first validation if the metric is missing."""
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
@@ -81,15 +81,12 @@ class StopWithoutMetric(Stopper):
 
 
 def trial_name(trial: Trial) -> str:
-    """The name of a trial and its folder: `trial-00003`."""
     return f"trial-{trial.trial_id.rpartition('_')[2]}"
 
 
 def trial_rows(grid: ResultGrid, sweep_uri: str, section: Tune) -> list[TrialRow]:
-    """The status of each trial, read from its run folder.
-
-    Raises:
-        ConfigError: trials log no metric of the name.
+    """The status of each trial, read from its run folder. Raises a ConfigError if trials log no
+    such metric.
     """
     # ResultGrid itself does not tell a trial that was stopped early from one that is unfinished.
     trials = attribute(grid, "_experiment_analysis").trials
@@ -153,9 +150,9 @@ class TrialRow:
     Attributes:
         values: by dotted path.
         status: finished | stopped early | failed | unfinished.
-        best: best value of the metric over all validations; None without any.
-        num_validations: that the trial has done.
-        error: its last line, of a failed trial.
+        best: best value of the metric over all validations, if any.
+        num_validations: number of validations.
+        error: its last line, if it failed.
     """
 
     name: str
@@ -167,13 +164,11 @@ class TrialRow:
 
 
 def rank(rows: Sequence[TrialRow], mode: str) -> list[TrialRow]:
-    """The best trial first; those without a value last."""
     sign = 1.0 if mode == "min" else -1.0
     return sorted(rows, key=lambda row: math.inf if row.best is None else sign * row.best)
 
 
 def best_value(values: Sequence[float | None], mode: str) -> float | None:
-    """The least or greatest of the finite values."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     if not finite:
         return None
@@ -181,7 +176,6 @@ def best_value(values: Sequence[float | None], mode: str) -> float | None:
 
 
 def table(rows: Sequence[TrialRow], metric: str) -> list[str]:
-    """Ranked rows as lines of aligned columns."""
     if not rows:
         return []
     paths = list(rows[0].values)
@@ -201,7 +195,6 @@ def table(rows: Sequence[TrialRow], metric: str) -> list[str]:
 
 
 def as_json(rows: Sequence[TrialRow], metric: str, mode: str) -> str:
-    """The ranked rows for programs."""
     trials = [
         {
             "trial": row.name,
@@ -217,7 +210,6 @@ def as_json(rows: Sequence[TrialRow], metric: str, mode: str) -> str:
 
 
 def shown(values: Mapping[str, Any]) -> str:
-    """The values of a trial on one line."""
     return "  ".join(f"{path} {_cell(value)}" for path, value in values.items())
 
 

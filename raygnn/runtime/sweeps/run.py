@@ -50,7 +50,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
 
     Raises:
         TrainingError: every trial failed.
-        PreemptedError: SIGTERM or Ctrl-C; a start under the same name continues.
+        PreemptedError: SIGTERM or Ctrl-C; starting again under the same name resumes.
     """
     name = plan.loaded.config.run.name or default_name(plan.loaded)
     check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run)
@@ -99,11 +99,6 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
 
 
 def _num_concurrent(plan: SweepPlan) -> int:
-    """Trials at a time.
-
-    Raises:
-        ResourceError: the cluster has no place for so many, or for one.
-    """
     from raygnn.runtime.preflight import count_fitting_runs, plan_resources
 
     section = plan.section
@@ -116,7 +111,6 @@ def _num_concurrent(plan: SweepPlan) -> int:
 def _tuner(
     plan: SweepPlan, folder: RunFolder, trial: Callable[..., None], num_concurrent: int
 ) -> Tuner:
-    """Ray's tuner of a fresh sweep, or of one that continues."""
     # `StopWithoutMetric` does it, after which the metrics that there are can be listed.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # `run_sweep` has its own
@@ -200,14 +194,14 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
 
 
 def _best_config(plan: SweepPlan, best: TrialRow) -> str:
-    """The best trial's config, to be trained under a name of its own."""
+    """The best trial's config, to train under its own name."""
     run = plan.loaded.config.run
     saved = plan.trial_config(best.values, name=None, storage_path=run.storage_path).saved
     return dump_yaml({key: value for key, value in saved.items() if key != "tune"})
 
 
 class ReportValidations(TuneReportCallback):
-    """Hands validations on to Ray Tune, and leaves out checkpoints without one."""
+    """Reports validations to Ray Tune, and skips checkpoints without one."""
 
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
@@ -229,15 +223,15 @@ def run_trial(
     given_tables: str | None,
     num_concurrent: int,
 ) -> None:
-    """Trains one trial in workers of its own, in a run folder named after it.
+    """Trains one trial in its own workers, in a run folder named after it.
 
-    A trial that was interrupted finds its folder unfinished, and continues.
+    An interrupted trial finds its folder unfinished, and resumes.
 
     Args:
         values: by dotted path, drawn by the searcher.
-        folder: of the sweep; trials lie in it.
+        folder: of the sweep, with the trials' folders.
         bundle_path: the graph that the sweep has ingested.
-        given_tables: the tables of a graph that the sweep was given in place of the config's.
+        given_tables: tables passed to the sweep instead of the config's.
         num_concurrent: trials that share the cluster.
     """
     name = tune.get_context().get_trial_name()
@@ -258,7 +252,7 @@ _WITHIN_S = 30.0
 
 
 def held_places() -> dict[str, bool]:
-    """The placement groups that actors of this job hold: id, and whether that actor is dead."""
+    """Placement groups of actors of this job: id, and whether that actor is dead."""
     table = internal("ray.core.generated.gcs_pb2", "PlacementGroupTableData")
     state = internal("ray._private.state", "state")
     accessor = attribute(state, "_connect_and_get_accessor")()
@@ -272,13 +266,13 @@ def held_places() -> dict[str, bool]:
 
 
 def free_places_of_trials(before: dict[str, bool]) -> None:
-    """Frees what trials have left behind of their workers, as soon as their controllers are dead.
+    """Frees the placement groups that trials leave behind, as soon as their controllers are dead.
 
-    Ray does so for workers that have started: Ray Train tells its cleaner of a placement group only
-    then, and one that it does not know of stays until this process leaves the cluster.
+    Ray does so for started workers: Ray Train registers a placement group with its cleaner only
+    then, and an unregistered one stays until this process leaves the cluster.
 
     Args:
-        before: what was held when the sweep began.
+        before: placement groups at the start of the sweep.
     """
     end_s = time.monotonic() + _WITHIN_S
     while time.monotonic() < end_s:

@@ -1,4 +1,4 @@
-"""The target of edge prediction: which label of which edges."""
+"""The target of edge prediction: a label of edges."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class EdgeOutput(LabelOutput):
     """Prediction for each edge of one type.
 
     Attributes:
-        label_edges: the labels are those of label edges, not of message edges.
-        inputs: feature columns of the edges that the head reads beside both ends.
+        label_edges: labels belong to label edges instead of message edges.
+        inputs: feature columns of the edges that the head reads besides both ends.
     """
 
     key = "edges"
@@ -54,7 +54,6 @@ class EdgeOutput(LabelOutput):
 
     @property
     def ends(self) -> tuple[str, str]:
-        """Node types of source and target."""
         source, _, target = self.edge_type
         return source, target
 
@@ -84,7 +83,6 @@ class EdgeOutput(LabelOutput):
         return info, labels
 
     def to_content(self) -> Mapping[str, Any]:
-        """The edge type is written by name."""
         return {**super().to_content(), "edge_type": edge_type_name(self.edge_type)}
 
     @classmethod
@@ -97,8 +95,6 @@ _Columns = Mapping[str, ColumnInfo]
 
 
 class EdgeTargetArguments(LabelArguments):
-    """`task.args` of edge prediction; see `EdgePrediction` for their meaning."""
-
     task = "edge_prediction"
 
     edge_type: str | None = None
@@ -108,12 +104,12 @@ class EdgeTargetArguments(LabelArguments):
 
 @dataclass(frozen=True)
 class EdgeTarget(LabelTarget):
-    """The answer to "predict what, of which edges".
+    """The label to predict, and the edges that have it.
 
     Attributes:
         edges: all edges of the type, or its label edges; rows of `labels` and `splits` are
             positions among them.
-        link: how they are split.
+        link: their split.
     """
 
     Arguments = EdgeTargetArguments
@@ -135,7 +131,7 @@ class EdgeTarget(LabelTarget):
 
     @classmethod
     def pairs_read(cls, bundle: Bundle, arguments: EdgeTargetArguments) -> Pairs | None:
-        """Features are compared with the label: one may hold it."""
+        """Features are compared with the label, because one may contain it."""
         edge_type, label_edges = _find_edges(bundle, arguments)
         pairs: Pairs = dict.fromkeys(with_reverses(bundle, [edge_type]), ())
         return pairs if label_edges else {**pairs, edge_type: _features_of(bundle, edge_type)}
@@ -165,7 +161,6 @@ class EdgeTarget(LabelTarget):
     def of(
         cls, bundle: Bundle, config: Config, arguments: EdgeTargetArguments, output: EdgeOutput
     ) -> EdgeTarget:
-        """Splits the edges by `data.splits`."""
         if broken := cls.problems_with(config):
             raise ConfigError(broken)
         edge_type, is_label = output.edge_type, output.label_edges
@@ -192,7 +187,7 @@ class EdgeTarget(LabelTarget):
         return cls(arguments, output, values, split_labelled_edges(bundle, link), edges, link)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
-        """Rows until the end of training where time splits the edges, else all rows."""
+        """Rows until the end of training if time splits the edges, else all rows."""
         rule, times = config.data.splits, self.edges.times
         if rule is None or rule.type != "temporal" or times is None:
             return FitRows()
@@ -269,10 +264,8 @@ def _features_of(bundle: Bundle, edge_type: EdgeType) -> list[str]:
 def _find_inputs(
     bundle: Bundle, edge_type: EdgeType, labels: np.ndarray, asked: list[str] | None
 ) -> tuple[str, ...]:
-    """The feature columns of the edges that the head reads.
-
-    Raises:
-        ConfigError: there is no such feature, or it holds the label.
+    """Feature columns of the edges that the head reads. Raises a ConfigError for unknown ones and
+    copies of the label.
     """
     features = _features_of(bundle, edge_type)
     telling = [name for name in features if _holds(bundle, edge_type, name, labels)]
@@ -296,9 +289,9 @@ def _find_inputs(
 
 
 def _holds(bundle: Bundle, edge_type: EdgeType, feature: str, labels: np.ndarray) -> bool:
-    """Whether an element of a feature is the label, on all edges that have one.
+    """Whether an element of a feature equals the label on all labelled edges.
 
-    One that is stored as int8 is where it is nowhere further off than it may be by that.
+    int8 features are compared within their precision.
     """
     labelled, rows = has_label(labels), bundle.values(edge_type, feature)
     assert isinstance(rows, np.ndarray)

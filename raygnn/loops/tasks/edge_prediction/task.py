@@ -1,5 +1,3 @@
-"""Classification and regression of edges."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -22,34 +20,31 @@ from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
 class EdgePrediction(LabelTask[EdgeBatch]):
     """Learns a label of each edge from the sampled neighborhoods of both ends.
 
-    The head reads the embeddings of both ends, their product, and the edge's own features. Neither
-    the edges of a batch nor their reverses and parallel edges are among its messages. Edges of
-    validation and test carry no messages in training. `data.splits` splits the labelled edges (hash
-    on the unordered pair, or temporal); without it the split column of the edges does.
+    The head reads the embeddings of both ends, their product, and the edge's own features. Messages
+    exclude a batch's edges, their reverses and parallel edges. Edges of validation and test carry
+    no messages in training. `data.splits` splits the labelled edges (hash on the unordered pair, or
+    temporal); otherwise the edges' split column does.
 
     Args:
-        edge_type: `src__rel__dst` of the edges; null takes the only one that has labels.
-        label_edges: the labels are those of label edges; null takes those of message edges where
-            the type has them.
-        label: label column; null takes the only one.
-        inputs: features of the edge that the head reads; null takes all, but those that hold the
-            label; an empty list none.
+        edge_type: `src__rel__dst` of the edges. Default: the only type with labels.
+        label_edges: labels belong to label edges. Default: to message edges, if they have any.
+        label: label column. Default: the only one.
+        inputs: features of the edge that the head reads. Default: all except copies of the label.
+            An empty list reads none.
         feature: feature column of the nodes.
         problem: multi_class (cross-entropy), multi_label (binary cross-entropy) or regression
-            (squared error); null goes by the labels: integers, several columns, or floats.
-        edge_feature: edge column that the encoder reads as `edge_attr`, of the edges that carry
-            messages; null takes `edge_attr` where a model of raygnn reads edge features.
-        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
-            own; null takes none.
-        standardize_target: as of node classification.
-        clamp: as of node classification.
+            (squared error). Default: by the labels (integers, several columns, or floats).
+        edge_feature: column of message edges that the model reads as `edge_attr`. Default:
+            `edge_attr`, if the model reads edge features.
+        edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
+        standardize_target: as in node classification.
+        clamp: as in node classification.
     """
 
     target_class = EdgeTarget
 
     @property
     def output(self) -> EdgeOutput:
-        """The predicted label."""
         assert isinstance(self.spec.output, EdgeOutput)
         return self.spec.output
 
@@ -101,5 +96,5 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         return self.model.of_ends(source, target, own)
 
     def evaluates_by_layers(self, split: str) -> bool:
-        """Not of training edges, which carry messages: a batch leaves out those of its own."""
+        """Not training edges, which carry messages: a batch excludes its own."""
         return super().evaluates_by_layers(split) and split != "train"

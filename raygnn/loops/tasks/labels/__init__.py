@@ -1,1 +1,0 @@
-"""Shared parts of tasks that learn a label, of nodes or of edges."""

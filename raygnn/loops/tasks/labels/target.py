@@ -1,4 +1,4 @@
-"""Labels as targets: the label, its problem and splits, and what a model predicts of it."""
+"""Labels as targets: label, problem, splits, and predictions."""
 
 from __future__ import annotations
 
@@ -42,14 +42,12 @@ class LabelOutput(Output):
 
     Attributes:
         problem: multi_class, multi_label or regression.
-        num_outputs: classes, labels or regression targets.
-        class_names: of classes that the tables give as strings; class i is class_names[i].
-        scale: of regression targets that the model gives in standard deviations from their mean;
-            None where it gives them as they are.
-        clamp: the least and the greatest value that a regression predicts, by target; None where
-            predictions stay as they are.
-        label_counts: of the training rows, by class or label; None of a regression, and in files
-            of older versions.
+        num_outputs: number of classes, labels or regression targets.
+        class_names: of text classes; class i is class_names[i].
+        scale: of standardized regression targets; None otherwise.
+        clamp: minimum and maximum of predicted numbers, by target; None without clamping.
+        label_counts: training rows by class or label; None for regression, and in files of older
+            versions.
     """
 
     predictions = ("predictions", "probabilities")
@@ -64,23 +62,19 @@ class LabelOutput(Output):
 
     @property
     @abstractmethod
-    def of(self) -> str:
-        """The predicted type for messages, such as `node type 'user'`."""
+    def of(self) -> str: ...
 
     @abstractmethod
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
-        """The label's column in a graph, and its values; None where the graph has none."""
+        """The label's column in a graph, and its values; None if missing."""
 
     @property
     def default_loss(self) -> str:
-        """Short name of the loss if the config names none."""
         return _LOSS_OF[self.problem]
 
     def in_units(self, outputs: Tensor) -> Tensor:
-        """Outputs as predictions: those of a regression in the unit of its label, clamped.
-
-        Args:
-            outputs: [num_rows, num_outputs], logits or targets.
+        """Outputs [num_rows, num_outputs], logits or targets, as predictions: numbers in the
+        label's unit, clamped.
         """
         found = outputs if self.scale is None else in_units(outputs, self.scale)
         if self.clamp is None:
@@ -90,7 +84,7 @@ class LabelOutput(Output):
 
     @property
     def words(self) -> str:
-        """The kind of prediction for messages: 5 classes, 3 labels, 1 value."""
+        """The kind of prediction in messages: 5 classes, 3 labels, 1 value."""
         if self.problem == "multi_class":
             is_named = self.num_outputs == 2 and self.class_names and self.label_counts
             rarer = f" ({self.shown_classes[self.positive_class]!r} is rarer)" if is_named else ""
@@ -99,10 +93,9 @@ class LabelOutput(Output):
 
     @property
     def positive_class(self) -> int:
-        """The one of two classes that figures such as average precision are of.
+        """The class of two that figures such as average precision describe.
 
-        Of numbers 1, as everywhere; of names, whose order says nothing, the one that is rarer in
-        training.
+        1 for numbers; for names, whose order means nothing, the rarer one in training.
         """
         if self.class_names is None or self.num_outputs != 2 or self.label_counts is None:
             return 1
@@ -111,16 +104,12 @@ class LabelOutput(Output):
 
     @property
     def shown_classes(self) -> list[str]:
-        """The names of classes or labels; numbers where they have none."""
+        """Names of classes or labels, or numbers without names."""
         names = self.class_names or ()
         return [*names, *map(str, range(len(names), self.num_outputs))]
 
     def check_problem(self, what: str) -> None:
-        """Checks that a table may be made of the label.
-
-        Raises:
-            ConfigError: a number has no probabilities.
-        """
+        """Raises a ConfigError for probabilities of a number."""
         if what == "probabilities" and self.problem == "regression":
             raise ConfigError(
                 f"--what='probabilities' is invalid: {self.label!r} is a number, not a class. Set "
@@ -148,7 +137,6 @@ class LabelOutput(Output):
             )
 
     def manifest(self) -> Mapping[str, Any]:
-        """The label, and the names of its classes."""
         names = None if self.class_names is None else list(self.class_names)
         return {"label": self.label, "classes": names}
 
@@ -164,8 +152,6 @@ _ANY_NUMBER = 3  # of classes, where the graph is not read yet
 
 
 class LabelArguments(TaskArguments):
-    """`task.args` of tasks of labels; see `NodeClassification` for their meaning."""
-
     label: str | None = None
     problem: Literal["multi_class", "multi_label", "regression"] | None = None
     standardize_target: bool | None = None
@@ -174,11 +160,11 @@ class LabelArguments(TaskArguments):
 
 @dataclass(frozen=True)
 class LabelTarget(TaskTarget):
-    """The answer to "predict what, of which nodes or edges".
+    """The label to predict, and the rows that have it.
 
     Attributes:
-        rows: what has the labels: nodes or edges.
-        output: what is predicted; the model's also has the scale of `trained_output`.
+        rows: nodes or edges with labels.
+        output: the prediction; the model's also has the scale of `trained_output`.
         labels: [num_rows] or [num_rows, num_labels].
         splits: rows of each split.
     """
@@ -215,11 +201,11 @@ class LabelTarget(TaskTarget):
             )
 
     def trained_output(self, loaded: LoadedConfig) -> LabelOutput:
-        """Completes the target with the scale of a regression, or with counts of labels.
+        """Completes the output with the scale of a regression, or with label counts.
 
         Raises:
-            ConfigError: targets that are classes are to be standardized, a loss does not fit, or
-                seeds are to be balanced that have no classes.
+            ConfigError: classes cannot be standardized, a loss does not fit, or balanced seeds have
+                no classes.
         """
         from raygnn.loops.tasks.objective import label_objective
 
@@ -254,13 +240,11 @@ class LabelTarget(TaskTarget):
 
     @property
     def words(self) -> str:
-        """The kind of prediction; for two named classes also the rarer one."""
         if self.output.problem != "multi_class":
             return self.output.words
         return replace(self.output, label_counts=self.label_counts()).words
 
     def label_counts(self) -> LabelCounts:
-        """Training rows of each class, or with each label."""
         output, labels = self.output, self.labels[self.splits.train]
         if output.problem == "multi_class":
             return LabelCounts.of_classes(labels, output.num_outputs)
@@ -276,14 +260,7 @@ class LabelTarget(TaskTarget):
 
 
 def choose_label(available: Collection[str], asked: str | None, of: str) -> str:
-    """The label column that is asked for, or the only one.
-
-    Args:
-        available: at least one.
-        of: what has the labels, for messages.
-    Raises:
-        ConfigError: there is no such label, or several and none is named.
-    """
+    """The requested label column, or the only one. Raises a ConfigError naming the owner `of`."""
     if asked is None and len(available) == 1:
         return next(iter(available))
     if asked is None or asked not in available:
@@ -298,11 +275,7 @@ def choose_label(available: Collection[str], asked: str | None, of: str) -> str:
 def label_shape(
     labels: np.ndarray, info: ColumnInfo, problem: str | None
 ) -> dict[str, str | int | tuple[str, ...] | None]:
-    """The fields of `LabelOutput` that follow from a label's column.
-
-    Args:
-        problem: as it is asked for; None goes by the type of the labels.
-    """
+    """Fields of `LabelOutput` from a label's column. `problem` of None follows the labels' type."""
     found = problem or _problem_of(labels)
     return {
         "problem": found,

@@ -1,4 +1,4 @@
-"""Training and evaluation by labels, of nodes or of edges."""
+"""Training and evaluation with labels of nodes or edges."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray
     """The predicted value, in the type of the label column.
 
     Args:
-        outputs: [num_rows, num_outputs] as the model gives them: logits or targets.
+        outputs: [num_rows, num_outputs], logits or targets.
     Returns:
-        `prediction`: the class (its name where the tables have names), a list of 0 and 1 for each
-        label, or the targets. Of classes `probability` too, that of the predicted one.
+        `prediction`: the class (its name if the tables have names), a list of 0 and 1 by label, or
+            the targets. Classes also have `probability`.
     """
     if of.problem == "multi_class":
         logits = outputs.float()
@@ -58,11 +58,7 @@ def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray
 
 
 def probability_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray | pa.Array]:
-    """`probability`: of each class, or of each label.
-
-    Args:
-        outputs: [num_rows, num_outputs], logits.
-    """
+    """`probability` of each class or label, from logits [num_rows, num_outputs]."""
     logits = outputs.float()
     is_class = of.problem == "multi_class"
     probabilities = logits.softmax(dim=1) if is_class else logits.sigmoid()
@@ -84,7 +80,6 @@ class LabelTask(EncoderTask[BatchT]):
     target_class: ClassVar[type[LabelTarget]]
 
     def setup(self, env: TaskEnvironment) -> None:
-        """Builds the losses."""
         super().setup(env)
         self.objective = label_objective(env.loaded, self.output, env.device)
         self.step_metrics = (*self.step_metrics, *self.objective.step_metrics)
@@ -93,18 +88,15 @@ class LabelTask(EncoderTask[BatchT]):
 
     @property
     def output(self) -> LabelOutput:
-        """The predicted label."""
         assert isinstance(self.spec.output, LabelOutput)
         return self.spec.output
 
     @property
     def _counts(self) -> np.ndarray:
-        """Training rows of each class, or with each label."""
         counts = self.output.label_counts or self.target.label_counts()  # of an older model
         return np.array(counts.counts)
 
     def output_columns(self, what: str, outputs: Tensor) -> Mapping[str, Any]:
-        """Predictions, or probabilities of classes or labels."""
         make = prediction_columns if what == "predictions" else probability_columns
         return make(outputs, self.output)
 
@@ -126,7 +118,6 @@ class LabelTask(EncoderTask[BatchT]):
         return float(self.target.labels[self.target.splits.train].std())
 
     def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
-        """Figures of classes or labels, and which are taken for which; errors of numbers."""
         output = self.output
         problem: Any = output.problem
         width, names = output.num_outputs, output.shown_classes
@@ -150,7 +141,6 @@ class LabelTask(EncoderTask[BatchT]):
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
     ) -> Baselines | None:
-        """Guesses from the labels of training alone; see `label_baselines`."""
         loader, target = self.loader(split), self.target
         if loader is None or not len(target.splits.train):
             return None
@@ -169,11 +159,11 @@ class LabelTask(EncoderTask[BatchT]):
         )
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
-        """Further baselines: by name, a guess for each row, float [num_rows, num_outputs]."""
+        """Further baselines by name, float [num_rows, num_outputs]."""
         return {}
 
     def warnings(self) -> list[str]:
-        """Names classes that are rare in training, and a target of which few values are huge."""
+        """Warns about rare classes, and targets with a few huge values."""
         if self.output.problem == "regression":
             return self._long_tail()
         if self.output.problem != "multi_class":
@@ -226,7 +216,7 @@ class LabelTask(EncoderTask[BatchT]):
         )
 
     def metric_names(self) -> Sequence[str]:
-        """Default metrics; ranking metrics too for two classes and for imbalanced ones."""
+        """Default metrics; ranking metrics for two classes and for imbalanced ones."""
         every, output = super().metric_names(), self.output
         names = [name for name in every if name not in METRICS_OF_ORDER]
         splits, config = self.target.splits, self.env.loaded.config
@@ -262,7 +252,7 @@ class LabelTask(EncoderTask[BatchT]):
         return self._evaluated(batch.index, batch.input_id, prediction, batch.y, output)
 
     def prepare_evaluation(self, split: str) -> None:
-        """Embeds the whole graph, layer by layer, where evaluation is exact."""
+        """Embeds the whole graph layer by layer if evaluation is exact."""
         if self.evaluates_by_layers(split):
             model: Any = self.model
             graph = self.message_store(split)
@@ -283,17 +273,17 @@ class LabelTask(EncoderTask[BatchT]):
             yield self._evaluated(index, torch.from_numpy(rows), prediction, labels, output)
 
     def evaluates_by_layers(self, split: str) -> bool:
-        """Whether a split is judged by embeddings of the whole graph."""
+        """Whether a split is evaluated with embeddings of the whole graph."""
         return self.env.loaded.config.evaluates_by_layers
 
     def predict(self, batch: Any) -> tuple[Any, Tensor | None]:
-        """Predictions for a batch, and the embeddings that terms of the loss read."""
+        """Predictions for a batch, and the embeddings that loss terms read."""
         raise NotImplementedError(f"{type(self).__name__}.predict")
 
     def predict_exactly(
         self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
     ) -> tuple[Any, Tensor | None]:
-        """Predictions for rows of a loader from the embeddings of all nodes, by node type."""
+        """Predictions for rows of a loader from embeddings of all nodes."""
         raise NotImplementedError(f"{type(self).__name__}.predict_exactly")
 
     def _checked(self, prediction: Any) -> Any:

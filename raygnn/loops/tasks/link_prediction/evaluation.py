@@ -25,11 +25,8 @@ from raygnn.sampling.link_loader import LinkLoader
 
 
 class FullRankingEvaluation(SumMetric):
-    """Ranks batch by batch, among embeddings of all nodes that were made once per evaluation.
-
-    Args:
-        num_candidates: nodes of the target type.
-        ks: see `FullRanking`.
+    """Ranks batches among embeddings of all nodes, computed once per evaluation. `ks`: see
+    `FullRanking`.
     """
 
     name = "full_ranking"
@@ -43,22 +40,13 @@ class FullRankingEvaluation(SumMetric):
     def prepare(
         self, target: LinkTarget, decoder: Decoder, split: str, rows: Mapping[str, Tensor]
     ) -> None:
-        """Takes what an evaluation needs.
-
-        Args:
-            rows: by node type, embeddings of all nodes, on the device.
-        """
+        """Prepares an evaluation with embeddings of all nodes, by type, on the device."""
         anchor_type, target_type = target.node_types
         self._anchors, self._candidates = rows[anchor_type], rows[target_type]
         self._decoder = decoder
         self._positives, self._known = target.splits[split], target.known
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Ranks all links of the anchors whose first link is in a batch.
-
-        Args:
-            target: int64 [num_links], positions among the links of the split.
-        """
         links = target.cpu().numpy()
         rows = self._positives.row_of(links)
         rows = rows[self._positives.indptr[rows] == links]
@@ -84,10 +72,10 @@ class FullRankingEvaluation(SumMetric):
 
 
 def _with_themselves(known: Links, anchors: np.ndarray) -> Links:
-    """Adds each anchor to its own row: nobody is asked to link to itself.
+    """Adds each anchor to its own row, so that it is not its own candidate.
 
-    Of several relations some may lead from a node to itself: there, as is usual for knowledge
-    graphs, all nodes compete.
+    With several relations, some may link a node to itself, so all nodes compete as is usual for
+    knowledge graphs.
     """
     ends = known.indptr[1:].numpy()
     targets = np.insert(known.targets.numpy(), ends, anchors)
@@ -110,18 +98,18 @@ def link_baselines(
     num_batches: int | None,
     metrics: Sequence[Any],
 ) -> Baselines:
-    """Metrics of guesses on the evaluation links of a split, among the candidates of the model.
+    """Metrics of baselines on the evaluation links of a split, with the model's candidates.
 
-    `popularity` scores a target by its links in training, of the relation that is asked for.
-    `ease` and `ials` recommend targets by the links of training, and in a transductive test those
-    of validation too, where there are two node types, one relation and no more nodes than take a
-    few seconds. `chance` is what random scores give on average: a rank is any of those that
-    there are.
+    `popularity` scores a target by its training links of the relation. `ease` and `ials` recommend
+    targets from training links, in a transductive test also from validation links, for two node
+    types, one relation and graphs that take a few seconds. `chance` is the expectation of random
+    scores.
+
     Collective: all ranks must call.
 
     Args:
-        num_nodes: of the anchor type and of the target type.
-        metrics: those of raygnn are judged, others are left out.
+        num_nodes: numbers of anchors and of targets.
+        metrics: only raygnn's own are computed.
     """
     metrics = own_metrics(metrics)
     guesses = {"popularity": _popularity(target, num_nodes)}
@@ -155,7 +143,7 @@ def _is_small(target: LinkTarget, num_nodes: tuple[int, int]) -> bool:
 
 
 def _links_before(target: LinkTarget, split: str) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [num_links] each: anchors and targets of the links that are known in a split."""
+    """int64 [num_links] each: anchors and targets of the links known in a split."""
     is_transductive = target.arguments.test_messages == "transductive"
     names = ("train", "val") if split == "test" and is_transductive else ("train",)
     ends = [_ends(target.splits[name]) for name in names]
@@ -182,7 +170,7 @@ def _by_chance(names: Collection[str], num_candidates: int) -> dict[str, float]:
 
 
 class _Popularity(Decoder):
-    """Scores a target by its row alone: [num_relations], links in training."""
+    """Scores a target by its row alone: [num_relations], numbers of training links."""
 
     def score_pairs(
         self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
@@ -212,10 +200,10 @@ def _popularity(
 
 
 class _GuessTask:
-    """A task for `evaluate` that scores links by given rows, on the CPU.
+    """A task for `evaluate` that scores links with given rows, on the CPU.
 
     Args:
-        rows: of all anchors and of all targets; where both are of one type, those of targets.
+        rows: of all anchors and of all targets; with one node type, those of targets.
     """
 
     def __init__(
@@ -257,10 +245,10 @@ class RanksByGroup(Diagnostic):
     """Mean reciprocal rank and hits of links, by group of links.
 
     Args:
-        num_outputs: candidates that each link is ranked among, itself included.
+        num_outputs: candidates of each link, itself included.
         name: in `metrics.json`.
-        group_of: int64 [num_links], the group of each link of the split.
-        groups: the groups' names.
+        group_of: int64 [num_links], group of each link of the split.
+        groups: names of the groups.
     """
 
     problems = ("link_prediction",)
@@ -273,20 +261,13 @@ class RanksByGroup(Diagnostic):
         self._group_of, self._groups = torch.from_numpy(group_of), list(groups)
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """Sums, by group: links, reciprocal ranks, hits.
-
-        Args:
-            prediction: scores as `sampled_ranks` takes them.
-            target: int64 [num_links], positions among the links of the split.
-        """
         ranks = sampled_ranks(prediction).cpu()
         groups = self._group_of[target.cpu()]
         return sums_by_bin(groups, len(self._groups), 1 / ranks, (ranks <= _HITS_AT).double())
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:
-        """By group that has links: `groups`, `links`, the means `mrr` and `hits@10`.
-
-        Hits are left out where every link would be one.
+        """Groups with links: `groups`, `links`, means `mrr` and `hits@10`, unless every link would
+        be a hit.
         """
         sums = state.view(3, -1)
         has_links = sums[0] > 0
@@ -304,9 +285,9 @@ class RanksByGroup(Diagnostic):
 def ranks_by_group(
     num_outputs: int, train: SupervisionEdges, judged: SupervisionEdges
 ) -> list[Diagnostic]:
-    """Ranks by training links of the target, and by which ends have training links at all.
+    """Ranks by the target's number of training links, and by which ends have training links.
 
-    Between nodes of one type a training link counts for both of its ends.
+    Between nodes of one type, a training link counts for both ends.
     """
     anchor_degree, target_degree = _degrees(train, judged)
     by_degree = np.searchsorted(_BOUNDS, target_degree, side="right")
@@ -319,7 +300,7 @@ def ranks_by_group(
 
 
 def _degrees(train: SupervisionEdges, judged: SupervisionEdges) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [num_links] each: training links of the anchor and of the target of judged links."""
+    """int64 [num_links] each: training links of the anchor and of the target of evaluated links."""
     anchors, targets = _ends(judged)
     own_anchors, own_targets = _ends(train)
     num_nodes = 1 + max(int(ends.max(initial=0)) for ends in (anchors, targets, *_ends(train)))

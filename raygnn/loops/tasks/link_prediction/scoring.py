@@ -1,4 +1,4 @@
-"""Scores of links and of their candidates, and the hard negatives that score high."""
+"""Scores of links and candidates, and mining of hard negatives."""
 
 from __future__ import annotations
 
@@ -23,28 +23,19 @@ _GROUPS_OF_A_BATCH = 1 << 10
 
 
 class LinkScoring:
-    """Scores the links of a batch, and what they compete with.
-
-    Args:
-        node_types: of the anchors and of the targets.
-    """
-
     def __init__(self, node_types: tuple[str, str]) -> None:
         self._anchor_type, self._target_type = node_types
 
     def ends(self, links: BatchLinks, rows: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """[num_links, channels] of the anchors and of the targets."""
+        """[num_links, channels] of anchors and targets."""
         anchors, targets = links.index
         return rows[self._anchor_type][anchors], rows[self._target_type][targets]
 
     def offered(
         self, batch: LinkBatch, rows: Mapping[str, Tensor], *, in_batch: bool
     ) -> Candidates:
-        """Candidates of every link: random negatives and, if asked, the targets of the links.
-
-        Args:
-            batch: of training.
-            rows: by node type, embeddings of its nodes.
+        """Candidates of all training links: random negatives and, if `in_batch`, the links'
+        targets.
         """
         links = batch.links
         index, ids, group = links.random.index, links.random.id, links.random.group
@@ -68,10 +59,8 @@ class LinkScoring:
     def scores(
         self, decoder: Decoder, batch: LinkBatch, rows: Mapping[str, Tensor], offered: Candidates
     ) -> LinkScores:
-        """Scores of a training batch: its links among what is offered, and their hard negatives.
-
-        Args:
-            offered: of this batch, or of several.
+        """Scores of a training batch among the offered candidates (of one or several batches) and
+        hard negatives.
         """
         links = batch.links
         candidates = Candidates.joined([offered, self._hard(batch, rows, offered)])
@@ -92,9 +81,8 @@ class LinkScoring:
     ) -> LinkScores:
         """Scores of a training batch among all nodes of the target type.
 
-        Links of one query (an anchor with a relation) share their candidates, so these are scored
-        once for each query, where known links are masked; else all but the link's own target are
-        candidates, and each link has its own.
+        If known links are masked, links of one query (an anchor with a relation) share candidates,
+        which are scored once per query. Otherwise each link has its own: all but its target.
         """
         links = batch.links
         anchors, targets = self.ends(links, rows)
@@ -116,7 +104,7 @@ class LinkScoring:
     def evaluation_scores(
         self, decoder: Decoder, links: BatchLinks, rows: Mapping[str, Tensor]
     ) -> LinkScores:
-        """Scores of the links of an evaluation batch, each among its own candidates."""
+        """Scores of the links of an evaluation batch among their candidates."""
         assert links.candidate is not None
         anchors, targets = self.ends(links, rows)
         relation = 0 if links.relation is None else links.relation
@@ -156,9 +144,8 @@ class LinkScoring:
         )
 
     def _known(self, links: BatchLinks, candidate_ids: Tensor) -> Tensor | None:
-        """bool [num_links, num_candidates]: what is a known link; None where that may compete.
-
-        On the batch's device alone: nothing waits for it, and nothing is copied to the host.
+        """bool [num_links, num_candidates] of known links, computed on the device without a wait;
+        None if they compete.
         """
         known = links.known_pairs
         if known is None:
@@ -180,7 +167,7 @@ class LinkScoring:
 
 
 def _first_of_each(query: Tensor) -> Tensor:
-    """The first place of each query; int64 [number of queries], in the queries' order."""
+    """Position of the first link of each query, in the order of queries; int64."""
     order = query.argsort(stable=True)
     ordered = query[order]
     is_first = torch.ones_like(ordered, dtype=torch.bool)
@@ -206,18 +193,18 @@ def mine(
     k: int,
     compute: RowComputation,
 ) -> Tensor:
-    """Finds the k targets of highest score of each anchor that it is not known to be linked to.
+    """Finds the k best-scored targets of each anchor without a known link to it.
 
-    Collective where `compute` is.
+    Collective if `compute` is.
 
     Args:
         known: links that are not negatives.
         rows: embeddings of all anchors and of all targets, on one device.
         k: at most the number of targets.
     Returns:
-        int32 [num_anchors, k], dense ids, best first; `NONE` where fewer are not linked to.
+        int32 [num_anchors, k], dense ids, best first, then `NONE`.
     Raises:
-        DataError: a score is not a number.
+        DataError: a score is NaN.
     """
     of_anchors, of_targets = rows
     in_float64 = copy.deepcopy(decoder).double()

@@ -1,4 +1,4 @@
-"""The target of link prediction: which links, their splits, and what they compete with."""
+"""The target of link prediction: links, their splits, and their candidates."""
 
 from __future__ import annotations
 
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LinkOutput(Output):
-    """The links that a model's embeddings are made for.
+    """The links that a model scores.
 
     Attributes:
-        edge_types: of each relation that is learnt, in the decoder's order, all between the same
-            two node types.
-        labels: the links are label edges, not message edges.
+        edge_types: learned relations in the decoder's order, all between the same node types.
+        labels: links are label edges instead of message edges.
     """
 
     key = "links"
@@ -53,7 +52,6 @@ class LinkOutput(Output):
 
     @property
     def ends(self) -> tuple[str, str]:
-        """Node types of the links' anchors and targets."""
         anchor, _, target = self.edge_types[0]
         return anchor, target
 
@@ -69,7 +67,6 @@ class LinkOutput(Output):
         )
 
     def to_content(self) -> Mapping[str, Any]:
-        """Edge types are written by name."""
         return {"edge_types": [edge_type_name(t) for t in self.edge_types], "labels": self.labels}
 
     @classmethod
@@ -92,8 +89,6 @@ def _check_ks(value: bool | list[int] | None) -> bool | list[int] | None:
 
 
 class LinkTargetArguments(TaskArguments):
-    """`task.args` of link prediction; see `LinkPrediction` for their meaning."""
-
     task = "link_prediction"
 
     edge_type: str | list[str] | None = None
@@ -134,24 +129,23 @@ class LinkTargetArguments(TaskArguments):
 
     @property
     def competes_with_all(self) -> bool:
-        """Whether a link of training competes with all nodes of the target type."""
+        """Whether a training link competes with all nodes of the target type."""
         return self.num_random_negatives == "all"
 
 
 @dataclass(frozen=True)
 class LinkTarget(TaskTarget):
-    """The links of a task, found and split.
+    """The links of a task and their splits.
 
     Attributes:
-        output: (anchor type, relation, target type) of each relation that is learnt.
-        links: how they are split, for `message_graph`: one of each two that are each other's
-            reverse.
+        output: learned relations.
+        links: link splits for `message_graph`, one for each pair of reverse types.
         splits: supervision edges of train, val and test.
-        known: all links of the types, of all splits, from anchor to target: what a full ranking
-            leaves out.
+        known: all links of the types, of all splits, from anchor to target, which full rankings
+            exclude.
         reverse_types: edge types and their reverses.
-        has_own_messages: the links of a training batch are among its messages, as a model of
-            raygnn says; of a user's own it is not known here.
+        has_own_messages: a training batch's links are among its messages, as raygnn's model
+            declares; unknown for a user's own.
     """
 
     Arguments = LinkTargetArguments
@@ -216,27 +210,24 @@ class LinkTarget(TaskTarget):
 
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:
-        """The edge types of the relations, in the decoder's order."""
         return self.output.edge_types
 
     @property
     def node_types(self) -> tuple[str, str]:
-        """Types of the anchors and of the targets."""
         return self.output.ends
 
     def training_links(self, bundle: Bundle) -> KnownLinks:
-        """Links of training, each in its own direction."""
         links = [replace(self.links[0], edge_type=edge_type) for edge_type in self.edge_types]
         known = (known_positives(bundle, link, in_training=True) for link in links)
         return KnownLinks(tuple(known))
 
     def not_competing(self, bundle: Bundle, *, in_training: bool) -> KnownLinks:
-        """Known links that are no negatives, or candidates, of sampled batches.
+        """Known links that are not negatives or candidates in sampled batches.
 
-        Training knows its own links only: if it left out those of validation and test too, these
-        would be the only pairs that it neither raises nor lowers. Between nodes of one type a link
-        is known in both directions. It falls into the split of its reverse, so a held-out link
-        never has a reverse that carries messages, where a candidate would.
+        Training only knows its own links. If it also excluded those of validation and test, these
+        would be the only pairs that it neither raises nor lowers. Between nodes of one type, a link
+        is known in both directions. It has the split of its reverse, so a held-out link never has a
+        reverse that carries messages, while a candidate might.
         """
         is_one_type = self.known.is_one_type
         if not (in_training or is_one_type):
@@ -261,7 +252,6 @@ class LinkTarget(TaskTarget):
     def of(
         cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments, output: LinkOutput
     ) -> LinkTarget:
-        """Splits the links by `data.splits`."""
         if broken := cls.problems_with(config):
             raise ConfigError(broken)
         edge_types = output.edge_types
@@ -299,7 +289,7 @@ class LinkTarget(TaskTarget):
         )
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
-        """Rows until the end of training where time splits the links, else all rows."""
+        """Rows until the end of training if time splits the links, else all rows."""
         rule = config.data.splits
         if rule is None or rule.type != "temporal":
             return FitRows()
@@ -366,7 +356,6 @@ def _has_own_messages(config: Config) -> bool:
 
 
 def most_candidates(bundle: Bundle, output: LinkOutput) -> int:
-    """Largest number of candidates of a link: all nodes except its own ends."""
     anchor_type, target_type = output.ends
     return max(bundle.num_nodes(target_type) - (2 if anchor_type == target_type else 1), 0)
 
@@ -387,11 +376,6 @@ def _check_temporal(splits: Mapping[str, SupervisionEdges], arguments: LinkTarge
 
 
 def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[EdgeType, ...]:
-    """The edge types that `task.args.edge_type` names.
-
-    Raises:
-        ConfigError: it names none, or types between different node types.
-    """
     available = list(bundle.label_edge_columns if arguments.labels else bundle.edge_types)
     if arguments.labels and not available:
         raise ConfigError(

@@ -56,10 +56,11 @@ LINK_INPUTS = (
 class LinkObjective(Objective):
     """Weighted sum of the terms under `losses`.
 
-    Every link loss weighs each link 1, so the sum of terms is exact over any cut into batches.
+    Every link loss gives each link weight 1, so the sum of terms is exact for any division into
+    batches.
 
     Args:
-        default: short name of the loss without any.
+        default: short name of the default loss.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class LinkObjective(Objective):
 
     @property
     def is_joint(self) -> bool:
-        """Whether links compete with the candidates of all micro-batches of a step."""
+        """Whether links compete with candidates of all micro-batches of a step."""
         return any(loss.candidates == "global" for loss in self._of_links)
 
     @property
@@ -85,12 +86,12 @@ class LinkObjective(Objective):
 
     @property
     def in_batch(self) -> bool:
-        """Whether a term takes the other anchors' targets as candidates."""
+        """Whether a term uses other anchors' targets as candidates."""
         return any(loss.in_batch for loss in self._of_links)
 
     @property
     def by_query(self) -> bool:
-        """Whether all terms that take scores take those of queries."""
+        """Whether all terms with scores accept scores by query."""
         taking = [term.loss for term in self._terms if "scores" in term.needs]
         return all(isinstance(loss, LinkLoss) and loss.by_query for loss in taking)
 
@@ -108,52 +109,51 @@ _COLD_SHARE_IN_TIME = 0.1
 class LinkPrediction(EncoderTask[LinkBatch]):
     """Learns to score the links of one edge type above other pairs.
 
-    A batch is links, hard negatives of their anchors where the graph declares any, and random
-    negatives, in one sampled subgraph: each node is encoded once. Message edges that repeat the
-    links of the batch are left out of it, unless the model's class says `keeps_links`; edges of
-    validation and test carry no messages in training. `data.splits` splits the links (hash on the
-    unordered pair, or temporal); without it the split column of the edges does.
+    A batch has links, declared hard negatives of their anchors, and random negatives, in one
+    sampled subgraph: each node is encoded once. Message edges that repeat the links of the batch
+    are excluded, unless the model's class sets `keeps_links`; edges of validation and test carry no
+    messages in training. `data.splits` splits the links (hash on the unordered pair, or temporal);
+    otherwise the edges' split column does.
 
     Args:
-        edge_type: `src__rel__dst` of the links, or several, as a list or a pattern with `*`, all
-            between the same two node types; null takes the only one. Each is a relation of its own
-            to a decoder that tells relations apart; known links are those of the same relation.
-        labels: the links are the graph's label edges, not its message edges.
-        feature: feature column of the input.
-        edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
-            a model of raygnn reads edge features.
-        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
-            own; null takes none.
+        edge_type: `src__rel__dst` of the links, or several, as a list or a pattern with `*`,
+            between the same two node types. Default: the only type. Each is a relation to decoders
+            that distinguish relations; known links are those of the same relation.
+        labels: links are the graph's label edges instead of its message edges.
+        feature: feature column that the model reads.
+        edge_feature: edge column that the model reads as `edge_attr`. Default: `edge_attr`, if the
+            model reads edge features.
+        edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
         decoder: `{type, args}`: inner_product, cosine, hadamard_mlp; distmult, complex, rotate or
-            transe, which tell relations apart.
+            transe, which distinguish relations.
         num_random_negatives: per batch in training, drawn over all nodes of the target type; `all`
-            takes all of them (1-vs-all), each once.
+            uses each of them once (1-vs-all).
         num_random_negatives_eval: candidates of each link in evaluation: distinct nodes, the first
             of one fixed order that are not known links of the anchor.
-        negatives: how those of training are drawn: `uniform`, or `degree` for degree^0.75. Those of
-            evaluation are uniform.
-        mined_negatives: per anchor of a training batch, drawn among the 100 targets that the model
-            scores highest and that are not training links of the anchor. They are hard negatives
-            of that anchor. The epochs before the first mining have none.
+        negatives: distribution of training negatives: `uniform`, or `degree` for degree^0.75.
+            Evaluation negatives are uniform.
+        mined_negatives: hard negatives per anchor of a training batch, drawn among the 100 targets
+            that the model scores highest and that are not training links of the anchor. The epochs
+            before the first mining have none.
         mine_every_epochs: epochs from one mining to the next.
-        seeds: `links`, or `anchors`, with links of theirs: what `batch_size` and the epoch count in
+        seeds: `links`, or `anchors` with their links: the unit of `batch_size` and of the epoch in
             training.
-        max_labels_per_anchor: links of an anchor in one epoch, drawn anew in each; null takes all.
-        remove_accidental_hits: whether a candidate that is a known link of the anchor is masked: in
-            training one of the training links, in evaluation one of any split. Between nodes of one
-            type a link is known in both directions.
-        logq_correction: the softmax losses divide exp(score) of a candidate by how often it is
-            expected among the candidates, so that popular nodes are not pushed down for being drawn
-            more often; null is true if the targets of other links are candidates.
-        cold_share: share of the nodes with features among the anchors, targets and negatives of a
-            training batch that take no messages, so that the model learns to embed nodes that have
-            no links yet (DropoutNet, Volkovs et al., NeurIPS 2017); 0 lets all take them. None is
-            0.1 where `data.splits` is temporal, since the future brings new nodes, else 0.
-        disjoint_train_ratio: share of the training links that is for the loss only.
+        max_labels_per_anchor: links of an anchor in one epoch, drawn anew in each. Default: all.
+        remove_accidental_hits: masks candidates that are known links of the anchor: training links
+            in training, links of any split in evaluation. Between nodes of one type a link is known
+            in both directions.
+        logq_correction: softmax losses divide exp(score) of a candidate by its expected number
+            among the candidates, so that popular nodes are not penalized for being drawn more
+            often. Default: true if the targets of other links are candidates.
+        cold_share: share of nodes with features among a training batch's anchors, targets and
+            negatives that receive no messages, so that the model learns to embed nodes without
+            links (DropoutNet, Volkovs et al., NeurIPS 2017). Default: 0.1 if `data.splits` is
+            temporal, because the future brings new nodes, else 0.
+        disjoint_train_ratio: share of the training links used only for the loss.
         test_messages: `transductive` (training and validation edges) or `inductive` (training).
-        full_ranking: also ranks all nodes of the target type for each anchor, known links left out;
-            a list gives the k of its hits, recall and NDCG. null is [20] for links between two
-            node types with at most 20,000 targets, if all nodes can be encoded layer by layer.
+        full_ranking: also ranks all nodes of the target type for each anchor, without known links;
+            a list sets the k of its hits, recall and NDCG. Default: [20] for links between two node
+            types with at most 20,000 targets, if all nodes can be encoded layer by layer.
     """
 
     target_class = LinkTarget
@@ -164,7 +164,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         self._mined: Tensor | None = None  # int32 [num_anchors, k], see `mine`
 
     def setup(self, env: TaskEnvironment) -> None:
-        """Builds the losses."""
         super().setup(env)
         self.node_types = self.output.ends
         default = "softmax" if self.arguments.competes_with_all else "retrieval"
@@ -214,7 +213,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @property
     def output(self) -> LinkOutput:
-        """The relations."""
         assert isinstance(self.spec.output, LinkOutput)
         return self.spec.output
 
@@ -248,17 +246,15 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return self.arguments.test_messages == "inductive"
 
     def metric_problem(self) -> tuple[int, str]:
-        """A link among its candidates."""
         most = most_candidates(self.env.bundle, self.output)
         return 1 + min(self.arguments.num_random_negatives_eval, most), "link_prediction"
 
     def build_metrics(self) -> Sequence[Any]:
-        """Evaluation metrics, with full rankings if `full_ranking` is set."""
         built = super().build_metrics()
         return built if self._ranking is None else [*built, self._ranking]
 
     def diagnostics(self) -> Sequence[Diagnostic]:
-        """Ranks by how often a target is linked to in training, and of cold and warm ends."""
+        """Ranks by the target's number of training links, and for cold and warm ends."""
         splits = self.target.splits
         judged = splits["test"] if splits["test"].num_links else splits["val"]
         return ranks_by_group(self.metric_problem()[0], splits["train"], judged)
@@ -266,7 +262,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
     ) -> Baselines | None:
-        """Popularity in training, and chance; see `link_baselines`."""
         loader = self.loader(split)
         if loader is None:
             return None
@@ -276,7 +271,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return link_baselines(self.target, loader, num_nodes, split, num_batches, metrics)
 
     def warnings(self) -> list[str]:
-        """Names types whose nodes take no messages, where the model reads any."""
+        """Names node types without messages."""
         bundle = self.env.bundle
         if not reads_messages(self.env.loaded.config):
             return []
@@ -289,12 +284,11 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         ]
 
     def prepares(self, epoch: int) -> bool:
-        """Whether hard negatives are mined before the epoch."""
         every = self.arguments.mine_every_epochs
         return bool(self.arguments.mined_negatives) and epoch > 0 and epoch % every == 0
 
     def prepare_epoch(self, epoch: int) -> None:
-        """Mines hard negatives with the weights that the epoch begins with."""
+        """Mines hard negatives with the epoch's initial weights."""
         rows = self._encode_graph("train")
         anchors, targets = (rows[name] for name in self.node_types)
         with torch.autocast(self.env.device.type, enabled=False):
@@ -309,11 +303,9 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         self._offer_mined()
 
     def state_dict(self) -> dict[str, Any]:
-        """The mined negatives."""
         return {} if self._mined is None else {"mined_negatives": self._mined.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what `state_dict` gave."""
         self._mined = state.get("mined_negatives")
         if self._mined is not None:
             self._offer_mined()
@@ -339,25 +331,24 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return self.loss_among(batch, rows, self.offer(batch, rows))
 
     def encode(self, batch: LinkBatch) -> dict[str, Tensor]:
-        """Embeddings of the nodes of a batch, by node type."""
         rows: dict[str, Tensor] = self.model(batch)
         return rows
 
     def offer(self, batch: LinkBatch, rows: Mapping[str, Tensor]) -> Candidates:
-        """Candidates of the links of a batch, or with `candidates: global` of a step."""
+        """Candidates of a batch's links, which `candidates: global` shares within a step."""
         offered = self._scoring.offered(batch, rows, in_batch=self.objective.in_batch)
         return replace(offered, rows=in_full_precision(offered.rows))
 
     def loss_among(
         self, batch: LinkBatch, rows: Mapping[str, Tensor], offered: Candidates
     ) -> StepOutput:
-        """Loss of the links of a batch among what is offered, and its own hard negatives."""
+        """Loss of a batch's links among offered candidates and its own hard negatives."""
         offered = replace(offered, rows=offered.rows.to(rows[self.node_types[1]].dtype))
         scores = self._scoring.scores(self.predictor().decoder, batch, rows, offered)
         return self._loss(batch, rows, scores)
 
     def prepare_evaluation(self, split: str) -> None:
-        """Embeds the whole graph, where evaluation is exact or ranks all nodes."""
+        """Embeds the whole graph if evaluation is exact or ranks all nodes."""
         if self.env.loaded.config.evaluates_by_layers or self._ranking is not None:
             self._every = self._encode_graph(split)
         if self._ranking is not None:
@@ -376,7 +367,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return self._judge(batch, self.model(batch))
 
     def predictor(self) -> LinkPredictor:
-        """The model, as what it is."""
         assert isinstance(self.model, LinkPredictor)
         return self.model
 
@@ -476,7 +466,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
 
 def _cold_share(args: LinkTargetArguments, loaded: LoadedConfig) -> float:
-    """The share that is set, or the one that suits the split."""
     if args.cold_share is not None:
         return args.cold_share
     rule = loaded.config.data.splits

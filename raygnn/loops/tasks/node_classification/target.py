@@ -49,7 +49,6 @@ class NodeOutput(LabelOutput):
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The node type, twice."""
         return self.node_type, self.node_type
 
     @property
@@ -83,8 +82,6 @@ class NodeOutput(LabelOutput):
 
 
 class NodeTargetArguments(LabelArguments):
-    """`task.args` of node classification; see `NodeClassification` for their meaning."""
-
     task = "node_classification"
 
     target: str | None = None
@@ -173,10 +170,8 @@ class NodeTarget(LabelTarget):
         return FitRows(node_type=seeds.node_type, train=np.unique(seeds.node_ids(train)))
 
     def end_of_graph(self, config: Config, split: str) -> int | float | None:
-        """The time until which rows of a split see the graph, besides their own; None without.
-
-        Raises:
-            ConfigError: it is no time in the unit of the rows' times.
+        """The time until which rows of a split see the graph, besides their own. Raises a
+        ConfigError for another unit.
         """
         temporal = config.sampling.temporal
         given = None if temporal is None else temporal.until.get(split)  # type: ignore[call-overload]
@@ -214,7 +209,6 @@ class NodeTarget(LabelTarget):
         return lines
 
     def _spans(self) -> Iterator[str]:
-        """The first and last time of each split."""
         times = self.seeds.time
         assert times is not None
         for name in SPLIT_NAMES:
@@ -230,8 +224,7 @@ class NodeTarget(LabelTarget):
 def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
     """The rows that a task learns from.
 
-    By default those of the only training table with labels, otherwise the nodes of the only type
-    with labels.
+    Default: the only training table with labels, otherwise the nodes of the only type with labels.
 
     Raises:
         ConfigError: the graph has no such table or node type, or several and none is chosen.
@@ -260,11 +253,7 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
 
 
 def find_table(bundle: Bundle, table: str) -> SeedRows:
-    """A training table of a graph.
-
-    Raises:
-        ConfigError: the graph has none of that name.
-    """
+    """A training table of a graph. Raises a ConfigError if there is none with this name."""
     tables = bundle.training_tables
     if table not in tables:
         known = f"Set one of: {', '.join(tables)}" if tables else "Declare it in graph.yaml"

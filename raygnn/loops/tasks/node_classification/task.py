@@ -55,7 +55,6 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     @property
     def output(self) -> NodeOutput:
-        """The predicted label."""
         assert isinstance(self.spec.output, NodeOutput)
         return self.spec.output
 
@@ -65,14 +64,12 @@ class NodeClassification(LabelTask[NodeBatch]):
         return self.output.num_outputs
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
-        """Adds a linear head if `model.args.out_channels` is set."""
         output = self.output
         width = self.env.loaded.config.model.args.get("out_channels")
         head = None if width is None else (width, output.num_outputs)
         return NodePredictor(encoder, output.node_type, head)
 
     def warnings(self) -> list[str]:
-        """Warnings of the labels, of rows that see their future, and of nodes without messages."""
         seeds = self.target.seeds.node_ids(self.target.splits.train)
         silent = self.silent_nodes(self.output.node_type, seeds, "the training nodes")
         found = super().warnings()
@@ -85,7 +82,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         return [*found, *self._leaks(), *silent]
 
     def _leaks(self) -> list[str]:
-        """Names columns of the entity that give the label of a training table away."""
+        """Names columns of the entity that reveal the label of a training table."""
         target, output, bundle = self.target, self.output, self.env.bundle
         is_number = output.problem == "regression" and output.num_outputs == 1
         is_binary = output.problem == "multi_class" and output.num_outputs == 2
@@ -119,7 +116,6 @@ class NodeClassification(LabelTask[NodeBatch]):
         return self.neighbor_loader(split, positions, rows.node_type, plan=plan)
 
     def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
-        """Also the metrics over time, for rows of a training table with dates."""
         rows, output = self.target.seeds, self.output
         found = super().diagnostics()
         has_dates = rows.name is not None and rows.time is not None and rows.time_unit is not None
@@ -131,10 +127,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         return [*found, MetricsOverTime(output.num_outputs, problem, metrics, rows.time)]
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
-        """Guesses for rows of a training table.
-
-        The mean and the last of the entity's earlier labels; and LightGBM, if it is installed.
-        """
+        """Mean and last of the entity's earlier labels, and LightGBM if it is installed."""
         target, output = self.target, self.output
         if target.seeds.name is None:
             return {}
@@ -155,7 +148,7 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     @cached_property
     def _boosted_trees(self) -> BoostedTrees | None:
-        """LightGBM, trained on the training rows; None without it, or without one label."""
+        """LightGBM, trained on the training rows; None if missing, or with several labels."""
         target, output = self.target, self.output
         train, bundle = target.splits.train, self.env.bundle
         is_class = output.problem == "multi_class"

@@ -1,1 +1,0 @@
-"""Representations of nodes learned without labels, and judged by a linear probe."""

@@ -1,4 +1,4 @@
-"""A linear probe: how much of a label can be read from frozen embeddings."""
+"""A linear probe: predicts a label from frozen embeddings."""
 
 from __future__ import annotations
 
@@ -41,12 +41,7 @@ class LinearProbe:
 
 @dataclass(frozen=True)
 class ProbeRows:
-    """Nodes of a split.
-
-    Attributes:
-        rows: [num_nodes, channels], embeddings.
-        labels: [num_nodes] or [num_nodes, num_outputs].
-    """
+    """Embeddings [num_nodes, channels] and labels of the nodes of a split."""
 
     rows: Tensor
     labels: np.ndarray
@@ -57,8 +52,8 @@ def fit_probe(
 ) -> LinearProbe:
     """Fits a probe for each penalty, and keeps the best on the validation nodes.
 
-    Classes are told by logistic regression, labels by one for each, numbers by ridge regression; of
-    equal ones the strongest penalty is kept. Without validation nodes C is 10.
+    Logistic regression for classes and for each label, ridge regression for numbers. The strongest
+    of equally good penalties wins. Without validation nodes C is 10.
 
     Source: the protocol of GRACE, arXiv:2006.04131, section 4.2.
 
@@ -114,7 +109,7 @@ class _Classes:
 
 
 class _Labels:
-    """A logistic regression for each label; one that all nodes have, or none, is constant."""
+    """A logistic regression for each label; constant if all nodes have the label, or none."""
 
     def __init__(self, x: np.ndarray, labels: np.ndarray, num_outputs: int) -> None:
         self._fits = [_Classes(x, labels[:, [i]] > 0, 2) for i in range(num_outputs)]

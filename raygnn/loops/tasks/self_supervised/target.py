@@ -1,5 +1,3 @@
-"""The target of self-supervised learning: the nodes to embed, and the label of the probe."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +29,7 @@ class EmbeddingOutput(Output):
     """Embeddings of the nodes of one type.
 
     Attributes:
-        probe: the label by which embeddings are judged; None without labels or splits.
+        probe: the probed label; None without labels or splits.
     """
 
     key = "embeddings"
@@ -41,12 +39,11 @@ class EmbeddingOutput(Output):
 
     @property
     def ends(self) -> tuple[str, str]:
-        """The node type, twice."""
         return self.node_type, self.node_type
 
     @property
     def judged_on_test(self) -> bool:
-        """A probe needs training nodes beside those that it is judged on."""
+        """A probe needs training nodes besides those that it is evaluated on."""
         return True
 
     def check_labels(self, bundle: Bundle) -> None:
@@ -58,8 +55,6 @@ _DEFAULT_METHOD = Component(type="barlow_twins")
 
 
 class SelfSupervisedArguments(LabelArguments):
-    """`task.args` of self-supervised learning; see `SelfSupervised` for their meaning."""
-
     task = "self_supervised"
 
     method: Component = _DEFAULT_METHOD
@@ -71,7 +66,7 @@ class SelfSupervisedTarget(LabelTarget):
     """The embedded nodes, and the label that the probe predicts.
 
     Attributes:
-        labels, splits: of the probe; without labels, splits are of all nodes.
+        labels, splits: of the probe; without labels, splits include all nodes.
     """
 
     Arguments = SelfSupervisedArguments
@@ -166,7 +161,7 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
 def _find_probe(
     bundle: Bundle, node_type: str, config: Config, arguments: SelfSupervisedArguments
 ) -> NodeOutput | None:
-    """The label that is probed; None where there is none, or nothing says how to split."""
+    """The probed label; None without labels or splits."""
     available = _labels(bundle, node_type)
     if arguments.label is None and not available:
         return None

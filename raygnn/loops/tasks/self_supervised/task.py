@@ -1,4 +1,4 @@
-"""Self-supervised learning: a method trains the encoder, a linear probe judges it."""
+"""Self-supervised learning: a method trains the encoder, a linear probe evaluates it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SelfSupervisedModel(nn.Module):
         self.method = method
 
     def forward(self, batch: NodeBatch) -> Tensor:
-        """[num_seeds, channels], embeddings of the seeds in the batch as it is."""
+        """[num_seeds, channels], embeddings of the seeds without views."""
         rows: Tensor = self.encoder(batch)[batch.node_type]
         return rows
 
@@ -65,23 +65,22 @@ _COLLAPSED = 0.01  # share of the spread of embeddings of all directions
 
 
 class SelfSupervised(LabelTask[NodeBatch], Callback):
-    """Learns embeddings of nodes without labels; a linear probe reads a label from them.
+    """Learns embeddings of nodes without labels; a linear probe predicts a label from them.
 
-    All nodes of the type are training seeds: labels and splits are the probe's alone. At each
+    All nodes of the type are training seeds; only the probe uses labels and splits. At each
     validation, and after training, a logistic regression is fitted to the frozen embeddings of the
-    training nodes, its penalty chosen on the validation nodes. Metrics are those of the probe.
+    training nodes, with its penalty chosen on the validation nodes. Metrics are those of the probe.
 
     Args:
         method: barlow_twins, cca_ssg, bgrl, grace, graphmae or feature_reconstruction.
-        target: node type to embed; null takes the only one, or the only one that has labels.
-        label: label column that the probe reads; null takes the only one. Without labels, or
-            without splits, there is no probe.
-        problem: of the probe: multi_class, multi_label or regression; null goes by the labels.
-        feature: feature column of the input.
-        edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
-            a model of raygnn reads edge features.
-        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
-            own; null takes none.
+        target: node type to embed. Default: the only one, or the only one with labels.
+        label: label column that the probe predicts. Default: the only one. Without labels or
+            splits, there is no probe.
+        problem: of the probe: multi_class, multi_label or regression. Default: by the labels.
+        feature: feature column that the model reads.
+        edge_feature: edge column that the model reads as `edge_attr`. Default: `edge_attr`, if the
+            model reads edge features.
+        edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
         standardize_target: not read.
         clamp: not read.
     """
@@ -101,19 +100,16 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
 
     @property
     def embedding(self) -> EmbeddingOutput:
-        """The model's output."""
         assert isinstance(self.spec.output, EmbeddingOutput)
         return self.spec.output
 
     @property
     def output(self) -> LabelOutput:
-        """The probe's output. Only defined with a probe."""
         assert self.embedding.probe is not None
         return self.embedding.probe
 
     @property
     def method(self) -> Method:
-        """The method of the model."""
         assert isinstance(self.model, SelfSupervisedModel)
         return self.model.method
 
@@ -159,7 +155,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return loader
 
     def encode(self, batch: NodeBatch) -> dict[str, Tensor]:
-        """Input of the loss, as `Method.rows` gives it."""
         assert isinstance(self.model, SelfSupervisedModel)
         return self.method.rows(self.model.encoder, batch)
 
@@ -169,7 +164,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
     def loss_among(
         self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
     ) -> StepOutput:
-        """The loss, and how far the embeddings spread."""
+        """The loss, and the spread of embeddings."""
         loss_sum, weight = self.method.loss(batch, rows, offered)
         return StepOutput(loss_sum, weight, {"embedding_std": weight * spread(rows["embeddings"])})
 
@@ -177,7 +172,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return self.loss_among(batch, self.encode(batch), None)
 
     def prepare_evaluation(self, split: str) -> None:
-        """Fits the probe, where there is one, and scores the nodes of the split."""
+        """Fits the probe, if any, and scores the nodes of the split."""
         self._scores = None
         if self.embedding.probe is None or self.loader(split) is None:
             return
@@ -204,7 +199,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         self._scores = judged, probe(of_judged.rows)
 
     def evaluates_by_layers(self, split: str) -> bool:
-        """Never: the loss is of views of batches. The probe embeds nodes by itself."""
+        """Never: the loss needs views of batches. The probe embeds nodes itself."""
         return False
 
     def judge(self, batch: NodeBatch) -> EvalOutput:
@@ -221,40 +216,34 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return EvalOutput(batch.index, ids, loss, output.weight, scores, labels, output.metrics)
 
     def build_metrics(self) -> Sequence[Any]:
-        """The probe's metrics."""
         return super().build_metrics() if self.embedding.probe is not None else ()
 
     def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
-        """The probe's metrics."""
         return super().diagnostics() if self.embedding.probe is not None else ()
 
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
     ) -> Baselines | None:
-        """Guesses of the label that the probe reads."""
         if self.embedding.probe is None:
             return None
         return super().baselines(split, num_batches, metrics)
 
     def warnings(self) -> list[str]:
-        """Warnings of the task, including nodes without messages."""
         node_type = self.embedding.node_type
         nodes = range(self.env.bundle.num_nodes(node_type))
         return self.silent_nodes(node_type, nodes, "the nodes")
 
     def on_train_start(self, engine: Engine) -> None:
-        """Lets the method begin, unless a checkpoint was restored."""
         if engine.position.step == 0:
             assert isinstance(self.model, SelfSupervisedModel)
             self.method.on_start(self.model.encoder)
 
     def after_optimizer_step(self, engine: Engine) -> None:
-        """Lets the method follow the weights."""
         assert isinstance(self.model, SelfSupervisedModel)
         self.method.after_step(self.model.encoder, _progress(engine))
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
-        """Warns where all embeddings are alike."""
+        """Warns if all embeddings are nearly equal."""
         spreads = [value for name, value in metrics.items() if name.endswith("/embedding_std")]
         found = spreads[-1] if spreads else 1.0  # of validation, after that of training
         if found < _COLLAPSED and engine.context.rank == 0:
@@ -266,16 +255,15 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
 
     @property
     def method_hops(self) -> int:
-        """Hops of training batches beside those of the encoder."""
+        """Additional hops of training batches."""
         from raygnn.config import resolve
 
         found: Any = resolve(self.arguments.method, "method", self.env.loaded.allow_modules)
         return int(found.extra_hops)
 
     def _embed(self, ids: np.ndarray) -> Tensor:
-        """Embeddings of nodes, [num_ids, channels], on the CPU of every rank.
-
-        Collective: all ranks must call.
+        """Embeddings of nodes, [num_ids, channels], on the CPU of every rank. Collective: all ranks
+        must call.
         """
         node_type = self.embedding.node_type
         if self.env.loaded.config.evaluates_by_layers:
@@ -300,12 +288,11 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
 
 
 def spread(embeddings: Tensor) -> Tensor:
-    """Spread of normalized embeddings: 0 if all are equal, 1 if all directions are used equally.
+    """Spread of normalized embeddings [num_seeds, channels]: 0 if all are equal, 1 if all
+    directions are used equally.
 
     The mean standard deviation of their columns, times the root of the number of columns.
 
-    Args:
-        embeddings: [num_seeds, channels].
     Source: SimSiam, arXiv:2011.10566, section 4.1.
     """
     if len(embeddings) == 0:

@@ -1,1 +1,0 @@
-"""Several tasks, one encoder."""

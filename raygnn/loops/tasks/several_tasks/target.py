@@ -1,5 +1,3 @@
-"""The targets of several tasks that share an encoder."""
-
 from __future__ import annotations
 
 import re
@@ -32,12 +30,10 @@ class SeveralOutput(Output):
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Node types of all outputs."""
         return tuple(end for output in self.tasks.values() for end in output.ends)
 
     @property
     def own_columns(self) -> tuple[str, ...]:
-        """Feature columns that any of the outputs reads, each once."""
         every = (name for output in self.tasks.values() for name in output.own_columns)
         return tuple(dict.fromkeys(every))
 
@@ -46,7 +42,6 @@ class SeveralOutput(Output):
             output.check_labels(bundle)
 
     def to_content(self) -> Mapping[str, Any]:
-        """The record of each task, by the name of the task."""
         return {name: {each.key: each.to_content()} for name, each in self.tasks.items()}
 
     @classmethod
@@ -58,10 +53,8 @@ class SeveralOutput(Output):
 
 
 def choose_task(spec: ModelSpec, task: str | None) -> str | None:
-    """The task of a model that inference asks for; None of a model with one task.
-
-    Raises:
-        ConfigError: there is no such task, or there are several and none is named.
+    """The requested task of a model with several; None for one task. Raises a ConfigError for a
+    missing or unknown name.
     """
     output = spec.output
     if not isinstance(output, SeveralOutput):
@@ -87,8 +80,6 @@ def choose_task(spec: ModelSpec, task: str | None) -> str | None:
 
 
 class SeveralArguments(TaskArguments):
-    """`task.args` of several tasks: what the encoder reads."""
-
     task = "several_tasks"
 
 
@@ -127,7 +118,7 @@ def _problem_in_tasks(problem: Problem, name: str, entry: TaskEntry) -> Problem:
 
 @contextmanager
 def naming_task(config: Config, name: str) -> Iterator[None]:
-    """Errors of config and data inside name the one of `tasks` that they are about."""
+    """Names the task of `tasks` in config and data errors of a block."""
     entry = config.tasks[name]
 
     def named(text: str) -> str:
@@ -144,12 +135,6 @@ def naming_task(config: Config, name: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SeveralTarget(TaskTarget):
-    """The targets of several tasks.
-
-    Attributes:
-        targets: by name of the task.
-    """
-
     Arguments = SeveralArguments
     output_class = SeveralOutput
     default_metrics = MappingProxyType({})
@@ -160,7 +145,6 @@ class SeveralTarget(TaskTarget):
 
     @classmethod
     def problems_with(cls, config: Config) -> list[Problem]:
-        """The problems of each task."""
         return [
             _problem_in_tasks(problem, name, config.tasks[name])
             for name, of_task in config.task_configs.items()
@@ -189,7 +173,7 @@ class SeveralTarget(TaskTarget):
         return SeveralOutput(outputs)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
-        """Rows until the end of the training that ends first, where time splits; else all rows."""
+        """Rows until the earliest end of training, if time splits; else all rows."""
         found = [
             self.targets[name].fit_rows(bundle, of_task)
             for name, of_task in config.task_configs.items()
@@ -198,6 +182,5 @@ class SeveralTarget(TaskTarget):
         return min(ends, key=lambda rows: rows.until or 0, default=FitRows())
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
-        """The lines of each task, after its name."""
         for name, target in self.targets.items():
             yield from (f"{name}: {line}" for line in target.summary(bundle))

@@ -27,9 +27,8 @@ _HEADS = "heads"
 class SeveralModel(nn.Module):
     """An encoder, and the model of each task around it.
 
-    The encoder is a module of this one alone: a task's model reaches it, and holds none of its
-    weights, so each weight has one name. Every forward pass goes through the encoder, which
-    therefore is what compiles, and what casts batches.
+    The encoder is registered only here, while tasks' models refer to it, so each weight has one
+    name. Every forward pass goes through the encoder, which therefore compiles and casts batches.
 
     Args:
         models: by task, with the encoder as attribute `encoder`.
@@ -44,21 +43,18 @@ class SeveralModel(nn.Module):
         self.heads = ModuleDict(dict(models))
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
-        """Embeddings of the seeds of a batch, by node type."""
         rows: dict[str, Tensor] = self.encoder(batch)
         return rows
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compiles the encoder."""
         self.encoder.compile(*args, **kwargs)
 
     def register_forward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
-        """Registers the hook of what every batch goes through, the encoder."""
+        """Registers the hook on the encoder, which every batch passes."""
         return self.encoder.register_forward_pre_hook(*args, **kwargs)
 
 
 def weights_of_task(weights: Mapping[str, Tensor], task: str) -> dict[str, Tensor]:
-    """Weights of one of several tasks, under the names of its own model."""
     own = f"{_HEADS}.{ModuleDict.to_internal_key(task)}."
     return {
         name.removeprefix(own): tensor
@@ -72,41 +68,35 @@ _LEAST_BATCH_SIZE = 32  # that a task with few seeds gets; the mean of fewer is 
 
 @dataclass(frozen=True)
 class PartMetric:
-    """A metric or diagnostic of one of several tasks."""
-
     part: str
     metric: Any
 
     @property
     def name(self) -> str:
-        """Behind the name of the task."""
         return f"{self.part}/{self.metric.name}"
 
     def describe(self) -> Any:
-        """The result of a diagnostic."""
         return self.metric.describe()
 
 
 class SeveralTasks(EncoderTask[Any]):
-    """Trains the tasks under `tasks`, which share the encoder and have a head each.
+    """Trains the tasks under `tasks`, which share the encoder and have separate heads.
 
-    Each step draws a batch of every task, and its loss is the sum of the tasks' mean losses, times
-    their weights. An epoch is one pass over the seeds of each. Links and edges that any task holds
-    out carry no messages in the batches of all tasks.
+    Each step draws a batch of every task, and its loss is the weighted sum of the tasks' mean
+    losses. An epoch is one pass over the seeds of each. Links and edges held out by any task carry
+    no messages in the batches of all tasks.
 
     Args:
-        feature: feature column of the input, of all tasks.
-        edge_feature: edge column that the model reads as `edge_attr`; null takes `edge_attr` where
-            a model of raygnn reads edge features.
-        edge_weight: edge column of a factor on each message, for GCN, LightGCN and modules of one's
-            own; null takes none.
+        feature: feature column that the model reads, in all tasks.
+        edge_feature: edge column that the model reads as `edge_attr`. Default: `edge_attr`, if the
+            model reads edge features.
+        edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
     """
 
     target_class = SeveralTarget
     parts: dict[str, EncoderTask[Any]]
 
     def setup(self, env: TaskEnvironment) -> None:
-        """Sets up each task for its share of the config."""
         super().setup(env)
         config, outputs = env.loaded.config, self.spec.output
         assert isinstance(outputs, SeveralOutput)
@@ -157,7 +147,7 @@ class SeveralTasks(EncoderTask[Any]):
 
     @property
     def model(self) -> nn.Module:
-        """The module that is trained; setting it gives each task its part."""
+        """The trained module. Setting it gives each task its part."""
         return self._model
 
     @model.setter
@@ -168,10 +158,10 @@ class SeveralTasks(EncoderTask[Any]):
             part.model = module.heads[name]
 
     def build_loader(self, split: str) -> JointBatches | None:
-        """A batch of each task that is trained; in evaluation, of each that has the split.
+        """A batch of each trained task; in evaluation, of each with the split.
 
-        In training batches of `loader.batch_size` say how many an epoch has. Those of tasks with
-        fewer seeds are smaller, so that an epoch passes once over the seeds of each.
+        Batches of `loader.batch_size` set the number per epoch. Tasks with fewer seeds have smaller
+        batches, so that an epoch passes once over the seeds of each.
         """
         parts = self.trained if split == "train" else self.parts
         present = {}
@@ -197,15 +187,12 @@ class SeveralTasks(EncoderTask[Any]):
         )
 
     def num_samples(self, batch: JointBatch) -> int:
-        """Seeds of all tasks."""
         return sum(self.parts[name].num_samples(each) for name, each in batch.batches.items())
 
     def prepares(self, epoch: int) -> bool:
-        """Whether any of the trained tasks prepares the epoch."""
         return any(part.prepares(epoch) for part in self.trained.values())
 
     def prepare_epoch(self, epoch: int) -> None:
-        """The trained tasks."""
         for part in self.trained.values():
             if part.prepares(epoch):
                 part.prepare_epoch(epoch)
@@ -214,12 +201,10 @@ class SeveralTasks(EncoderTask[Any]):
         return {name: part.state_dict() for name, part in self.parts.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what `state_dict` gave."""
         for name, part in self.parts.items():
             part.load_state_dict(state.get(name, {}))
 
     def training_step(self, batch: JointBatch) -> StepOutput:
-        """The sum of the tasks' mean losses, times their weights."""
         return self._sum({name: self._step(name, batch) for name in batch.batches})
 
     def encode(self, batch: JointBatch) -> dict[str, Tensor]:
@@ -228,14 +213,12 @@ class SeveralTasks(EncoderTask[Any]):
         return self._loss_of(name).encode(batch.batches[name])
 
     def offer(self, batch: JointBatch, rows: dict[str, Tensor]) -> Candidates:
-        """Its share of the joint loss."""
         assert self._joint is not None
         return self._loss_of(self._joint).offer(batch.batches[self._joint], rows)
 
     def loss_among(
         self, batch: JointBatch, rows: dict[str, Tensor], offered: Candidates
     ) -> StepOutput:
-        """Its loss, with those of the other tasks."""
         joint = self._joint
         assert joint is not None
         outputs = {joint: self._loss_of(joint).loss_among(batch.batches[joint], rows, offered)}
@@ -273,11 +256,9 @@ class SeveralTasks(EncoderTask[Any]):
         return StepOutput(total, weight, metrics)
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
-        """Each of `parts` is evaluated by itself."""
         raise NotImplementedError("SeveralTasks.evaluate")
 
     def build_metrics(self) -> list[PartMetric]:
-        """Builds the metrics of each task, named after it."""
         metrics = []
         for name, part in self.parts.items():
             with naming_task(self.env.loaded.config, name):
@@ -285,7 +266,6 @@ class SeveralTasks(EncoderTask[Any]):
         return metrics
 
     def diagnostics(self) -> list[Any]:
-        """Builds the diagnostics of each task, named after it."""
         return [
             PartMetric(name, each)
             for name, part in self.parts.items()
@@ -295,7 +275,6 @@ class SeveralTasks(EncoderTask[Any]):
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
     ) -> Baselines | BaselinesOfParts | None:
-        """Computes the baselines of each task."""
         found = {}
         for name, part in self.parts.items():
             own = [each.metric for each in metrics if each.part == name]
@@ -305,11 +284,9 @@ class SeveralTasks(EncoderTask[Any]):
         return BaselinesOfParts(found) if found else None
 
     def warnings(self) -> list[str]:
-        """Values of each task, prefixed with its name."""
         return [f"{name}: {text}" for name, part in self.parts.items() for text in part.warnings()]
 
     def close(self) -> None:
-        """Ends the threads of all loaders."""
         super().close()
         for part in self.parts.values():
             part.close()

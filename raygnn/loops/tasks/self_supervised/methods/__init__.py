@@ -1,5 +1,3 @@
-"""Methods of self-supervised learning."""
-
 from raygnn.loops.tasks.self_supervised.methods.base import Method, Setting, TwoViews
 from raygnn.loops.tasks.self_supervised.methods.reconstruction import (
     FeatureReconstruction,

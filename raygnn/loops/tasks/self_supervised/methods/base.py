@@ -20,14 +20,14 @@ Share = float | list[float]
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting that a method is built for.
+    """The setting of a method.
 
     Attributes:
-        node_type: of the seeds.
+        node_type: type of the seeds.
         channels: width of their embeddings.
-        num_features: width of their features, without numbers of categories; 0 without any.
-        encoder: with its first weights.
-        build_layer: a message passing layer like the encoder's, from embeddings to a width.
+        num_features: width of their features, without category codes; 0 without any.
+        encoder: with its initial weights.
+        build_layer: builds a message passing layer like the encoder's, from embeddings to a width.
     """
 
     node_type: str
@@ -38,13 +38,13 @@ class Setting:
 
 
 class Method(nn.Module, ABC):
-    """Views of a batch, heads behind the encoder, and the loss of what these give.
+    """Views of a batch, heads after the encoder, and the loss of their outputs.
 
-    The heads are the module's own parameters; they train with the encoder.
+    The heads are parameters of the module and train with the encoder.
 
     Attributes:
-        is_joint: the loss of a micro-batch reads what all micro-batches of the step offer.
-        extra_hops: hops that training batches have beside those of the encoder.
+        is_joint: the loss of a micro-batch reads rows of all micro-batches of the step.
+        extra_hops: additional hops of training batches.
     """
 
     is_joint: ClassVar[bool] = False
@@ -55,42 +55,37 @@ class Method(nn.Module, ABC):
         self.node_type = setting.node_type
 
     def draw(self, batch: NodeBatch) -> NodeBatch:
-        """Adds `views` and nodes `drawn` to a batch. Sampler threads call it."""
+        """Adds `views` and `drawn` nodes to a batch. Called in sampler threads."""
         return batch
 
     def drawn(self, batch: NodeBatch) -> NodeBatch:
-        """The batch after `draw`; one of the whole graph has not passed a sampler thread."""
         return batch if batch.views else self.draw(batch)
 
     @abstractmethod
     def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
         """Inputs of the loss, [num_seeds, channels] each, with gradient.
 
-        `embeddings` among them are those of the encoder, by which a collapse shows.
+        `embeddings` are the encoder's, to detect a collapse.
         """
 
     def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
-        """A batch's rows for a joint loss, as `JointLoss` reads them."""
+        """A batch's rows for a joint loss, as in `JointLoss`."""
         raise NotImplementedError(f"{type(self).__name__}.offer")
 
     @abstractmethod
     def loss(
         self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
     ) -> tuple[Tensor, float]:
-        """The loss summed over the seeds of a batch, and what it is divided by.
-
-        Args:
-            offered: by all batches of the step; None unless `is_joint`.
+        """The loss summed over the seeds of a batch, and its divisor. `offered`: rows of all
+        batches, if `is_joint`.
         """
 
     def on_start(self, encoder: GraphEncoder) -> None:
-        """Called before the first step, with the weights that training begins with."""
+        """Called before the first step, with the initial weights."""
 
     def after_step(self, encoder: GraphEncoder, progress: float) -> None:
-        """Called after each optimizer step.
-
-        Args:
-            progress: share of the planned steps that are done; 0 of a run without a limit.
+        """Called after each optimizer step. `progress`: finished share of the planned steps; 0
+        without a limit.
         """
 
     def embed(self, encoder: GraphEncoder, batch: NodeBatch) -> Tensor:
@@ -103,7 +98,7 @@ class TwoViews(Method):
     """A method that compares the embeddings of a node in two views of its neighborhood.
 
     Args:
-        drop_edges: share of the edges that a view leaves out; a list of two has one for each view.
+        drop_edges: share of the edges that a view drops; a list of two has one for each view.
         mask_features: share of the feature columns that are 0 in a view, likewise.
     Raises:
         ConfigError: an argument is out of range.
@@ -122,7 +117,6 @@ class TwoViews(Method):
         return replace(batch, views=tuple(views))
 
     def views(self, batch: NodeBatch) -> tuple[NodeBatch, NodeBatch]:
-        """Two views, drawn independently by the key of the batch."""
         first, second = (
             mask_features(view, self._mask_features[i], view_key(batch, 2 * i + 1))
             for i, view in enumerate(self.drawn(batch).views)
@@ -131,11 +125,7 @@ class TwoViews(Method):
 
 
 def pair_of_shares(name: str, given: Share) -> tuple[float, float]:
-    """One share for each view.
-
-    Raises:
-        ConfigError: it is not a share, nor a list of two.
-    """
+    """One share for each view. Raises a ConfigError unless it is a share or a list of two."""
     shares = given if isinstance(given, list) else [given, given]
     if len(shares) != 2:
         raise ConfigError.invalid(
@@ -149,11 +139,7 @@ def pair_of_shares(name: str, given: Share) -> tuple[float, float]:
 
 
 def check_share(name: str, given: float) -> float:
-    """A share in [0, 1), as a float.
-
-    Raises:
-        ConfigError: it is not one.
-    """
+    """A share in [0, 1), as a float. Raises a ConfigError for other values."""
     is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if not is_number or not 0 <= given < 1:
         raise ConfigError.invalid(
@@ -167,11 +153,7 @@ def check_share(name: str, given: float) -> float:
 
 
 def check_above(name: str, given: float, least: float, *, inclusive: bool = False) -> float:
-    """A number above a bound, as a float.
-
-    Raises:
-        ConfigError: it is not.
-    """
+    """A number above a bound, as a float. Raises a ConfigError for other values."""
     if not (given > least or (inclusive and given == least)) or given == float("inf"):
         raise ConfigError.invalid(
             f"task.args.method.args.{name}",

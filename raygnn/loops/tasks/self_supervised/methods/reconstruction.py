@@ -1,4 +1,4 @@
-"""GraphMAE and feature reconstruction: learn to give back features that were hidden."""
+"""GraphMAE and feature reconstruction: learn to reconstruct hidden features."""
 
 from __future__ import annotations
 
@@ -72,20 +72,19 @@ class _Reconstruction(Method):
 
 
 class GraphMAE(_Reconstruction):
-    """Masked autoencoder: gives back the features of masked nodes from their neighborhood.
+    """Masked autoencoder: reconstructs the features of masked nodes from their neighborhood.
 
-    The features of masked nodes are a learned token. Their embeddings are 0 when a message passing
-    layer like the encoder's decodes, so that it takes them from the neighbors' embeddings. In
-    sampled neighborhoods training batches have one hop more, with the first fanout.
+    Masked nodes have a learned token as features. Their embeddings are set to 0 before a message
+    passing layer like the encoder's decodes them from the neighbors' embeddings. Sampled training
+    batches have one more hop, with the first fanout.
 
     Source: arXiv:2205.10803.
 
     Args:
-        mask: share of the nodes whose features are masked; the loss is on the seeds among them.
-        replace: share of the masked nodes that have the features of another node in place of the
-            token.
+        mask: share of masked nodes; the loss is on the seeds among them.
+        replace: share of the masked nodes with another node's features instead of the token.
         alpha: power of the cosine error.
-        drop_edges: share of the edges that are left out.
+        drop_edges: share of dropped edges.
     Raises:
         ConfigError: an argument is out of range, or the nodes have no features.
     """
@@ -164,20 +163,19 @@ class GraphMAE(_Reconstruction):
         return replace(batch, nodes=changed)
 
     def _decode(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Tensor:
-        """Features of the seeds, or of all nodes of a whole graph."""
         out: Tensor = self.decoder(rows, hetero_blocks_of(batch)[-1:])[self.node_type]
         return out
 
 
 class FeatureReconstruction(_Reconstruction):
-    """Denoising: gives back the features of a node from its embedding in a view.
+    """Denoising: reconstructs the features of a node from its embedding in a view.
 
-    The view leaves out edges and hides columns of features. A perceptron decodes.
+    The view drops edges and hides feature columns. A perceptron decodes.
 
     Args:
-        drop_edges: share of the edges that are left out.
+        drop_edges: share of dropped edges.
         mask_features: share of the feature columns that are 0.
-        hidden_channels: width of the decoder's hidden layer; null is that of the embeddings.
+        hidden_channels: width of the decoder's hidden layer. Default: that of the embeddings.
         alpha: power of the cosine error.
     Raises:
         ConfigError: an argument is out of range, or the nodes have no features.

@@ -1,5 +1,3 @@
-"""Methods that compare two views of a batch: GRACE, BGRL, CCA-SSG and Barlow Twins."""
-
 from __future__ import annotations
 
 import copy
@@ -35,8 +33,8 @@ class GRACE(TwoViews):
     Source: arXiv:2006.04131, equation 1.
 
     Args:
-        hidden_channels: width of the projector's hidden layer; null is that of the embeddings.
-        temperature: what cosines are divided by.
+        hidden_channels: width of the projector's hidden layer. Default: that of the embeddings.
+        temperature: divides the cosines.
     Raises:
         ConfigError: an argument is out of range.
     """
@@ -67,7 +65,6 @@ class GRACE(TwoViews):
         return {"embeddings": embeddings[0].detach(), "view_1": first, "view_2": second}
 
     def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
-        """Both views of the seeds, beside each other."""
         return Candidates(
             rows=torch.cat([rows["view_1"], rows["view_2"]], dim=1), ids=batch.input_id
         )
@@ -75,7 +72,6 @@ class GRACE(TwoViews):
     def loss(
         self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
     ) -> tuple[Tensor, float]:
-        """Cross-entropy of the other view, the mean of both directions."""
         assert offered is not None
         own = rows["view_1"], rows["view_2"]
         every = offered.rows.chunk(2, dim=1)
@@ -100,18 +96,17 @@ class GRACE(TwoViews):
 
 
 class BGRL(TwoViews):
-    """Bootstrapped graph latents: the embedding of one view predicts a target of the other view.
+    """Bootstrapped graph latents: the embedding of one view predicts a target from the other view.
 
-    The target is that of a copy of the encoder, which follows it by an exponential moving average.
-    Its decay goes from `decay` to 1 along half a cosine over the planned steps. There are no
-    negatives. A batch norm and PReLU stand between the encoder and the loss, as after the last
-    layer of the published encoder.
+    The target comes from an exponential moving average of the encoder. Its decay goes from `decay`
+    to 1 along half a cosine over the planned steps. There are no negatives. A batch norm and PReLU
+    follow the encoder, as in the published encoder.
 
     Source: arXiv:2102.06514.
 
     Args:
         hidden_channels: width of the predictor's hidden layer.
-        decay: of the moving average at the first step.
+        decay: decay of the moving average at the first step.
     Raises:
         ConfigError: an argument is out of range.
     """
@@ -163,11 +158,9 @@ class BGRL(TwoViews):
         return (distances[0] + distances[1]).sum(), float(len(distances[0]))
 
     def on_start(self, encoder: GraphEncoder) -> None:
-        """The copy begins with the encoder's weights."""
         self._follow(encoder, 0.0)
 
     def after_step(self, encoder: GraphEncoder, progress: float) -> None:
-        """Moves the copy."""
         self._follow(encoder, 1 - (1 - self.decay) * (math.cos(math.pi * progress) + 1) / 2)
 
     @torch.no_grad()
@@ -181,10 +174,10 @@ _LEAST_VARIANCE = 1e-8
 
 
 class _Product(NamedTuple):
-    """A sum over seeds of products of deviations: of which views, and of which columns.
+    """A sum over seeds of products of deviations, of two views and some columns.
 
     Attributes:
-        is_diagonal: of equal columns only: [channels], not [channels, channels].
+        is_diagonal: only of equal columns: [channels] instead of [channels, channels].
     """
 
     one: int
@@ -195,8 +188,9 @@ class _Product(NamedTuple):
 class Correlations(TwoViews):
     """A loss of the covariances within and between two views.
 
-    They are of all seeds of the step: each micro-batch offers its means and sums of products as one
-    row, from which those of the step follow. So the loss does not depend on how it is cut.
+    They include all seeds of the step: each micro-batch offers its means and sums of products as
+    one row, from which those of the step follow. So the loss does not depend on the division into
+    micro-batches.
 
     Source: of the sums, Chan, Golub and LeVeque, "Updating Formulae", 1979, equation 2.1b.
     """
@@ -216,7 +210,7 @@ class Correlations(TwoViews):
         return {"embeddings": first.detach(), "view_1": first, "view_2": second}
 
     def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
-        """One row: the number of seeds, the means of both views, and the products."""
+        """One row: number of seeds, means of both views, and products."""
         views = [in_full_precision(rows[name]) for name in ("view_1", "view_2")]
         with torch.autocast(views[0].device.type, enabled=False):
             means = [view.mean(dim=0) for view in views]
@@ -244,7 +238,7 @@ class Correlations(TwoViews):
 
     @abstractmethod
     def of_products(self, num_seeds: Tensor, *products: Tensor) -> Tensor:
-        """The loss, from the number of seeds and `products` over all of them; a scalar."""
+        """The scalar loss from the number of seeds and sums of `products`."""
 
     def _of_step(self, offered: Candidates) -> tuple[Tensor, list[Tensor]]:
         d = self.channels
@@ -302,12 +296,13 @@ class CCASSG(Correlations):
 
 
 class BarlowTwins(Correlations):
-    """Barlow Twins: the correlations of the columns of one view with the other's are the identity.
+    """Barlow Twins: correlations between the columns of both views approach the identity.
 
-    Source: Graph Barlow Twins, arXiv:2106.02466; without a projector, as there.
+    Source: Graph Barlow Twins, arXiv:2106.02466, also without a projector.
 
     Args:
-        redundancy: weight of correlations of different columns; null is 1 over their number.
+        redundancy: weight of correlations of different columns. Default: 1 over the number of
+            columns.
     Raises:
         ConfigError: an argument is out of range.
     """
