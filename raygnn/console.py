@@ -180,6 +180,13 @@ def show_duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
+def show_left(left_s: float | None, stop_s: float | None) -> str:
+    """The time until a limit, or until early stopping if that comes first."""
+    if stop_s is not None and (left_s is None or stop_s < left_s):
+        return f"{show_duration(stop_s)} left without improvement"
+    return "" if left_s is None else f"{show_duration(left_s)} left"
+
+
 def show_performance(metrics: Mapping[str, float]) -> str:
     """Formats the `perf/...` values of a log window."""
     texts = {

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from raygnn.console import Event, show_duration, show_performance
+from raygnn.console import Event, show_duration, show_left, show_performance
 
 _BAR_WIDTH = 32
 _MAX_METRICS = 8
@@ -127,9 +127,8 @@ class TrainingState:
         bars.add_column()
         per_epoch = self._start.get("steps_per_epoch") or 1
         time = f"{show_duration(at['time_s'])} so far"
-        if at["left_s"] is not None:
-            total = show_duration(at["time_s"] + at["left_s"])
-            time += f", {show_duration(at['left_s'])} left of {total}"
+        if left := show_left(at["left_s"], at["stop_s"]):
+            time += f", {left}"
         epochs = at["epochs"] or None
         done = at["step"] / (epochs * per_epoch) if epochs else None
         bars.add_row("epoch", _of(at["epoch"], epochs), _bar(done), time)

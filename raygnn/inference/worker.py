@@ -65,9 +65,9 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     embeddings: Embeddings
     how = loaded.config.training.eval
     if context.rank == 0:
-        counts = ", ".join(f"{_num_nodes(job, bundle, t):,} {t}" for t in job.request.node_types)
         when = "" if times is None else f", {times.describe(node_types)}"
-        say(f"encoding {counts}: {how}{when}, {context.world_size} worker(s), {context.device}")
+        workers = f"{context.world_size} worker(s), {context.device}"
+        say(f"{_show_request(job, bundle)}: {how}{when}, {workers}")
     chosen = job.request.nodes if isinstance(job.request, NodeRequest) else None
     have_own_times = times is not None and not times.own.isdisjoint(node_types)
     if how == "exact" and chosen is None and not have_own_times:
@@ -84,6 +84,18 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     finally:
         embeddings.close()
     return _manifest(job, bundle, tables)
+
+
+def _show_request(job: InferenceJob, bundle: Bundle) -> str:
+    request = job.request
+    if isinstance(request, TopKRequest):
+        num_targets = bundle.num_nodes(request.target_type)
+        return (
+            f"ranking {num_targets:,} {request.target_type} for "
+            f"{len(request.anchors):,} {request.anchor_type}"
+        )
+    nodes = ", ".join(f"{_num_nodes(job, bundle, t):,} {t}" for t in request.node_types)
+    return f"encoding {nodes}"
 
 
 def _num_nodes(job: InferenceJob, bundle: Bundle, node_type: str) -> int:

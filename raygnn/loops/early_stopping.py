@@ -57,14 +57,18 @@ class BestTracker:
             )
         return value
 
+    def is_better(self, value: float) -> bool:
+        if self.best is None:
+            return True
+        gain = self.best - value if self.mode == "min" else value - self.best
+        return gain > self.min_delta
+
     def improves(self, value: float) -> bool:
         """Whether `value` beats the best so far, which it then replaces."""
-        if self.best is not None:
-            gain = self.best - value if self.mode == "min" else value - self.best
-            if gain <= self.min_delta:
-                return False
-        self.best = value
-        return True
+        if self.is_better(value):
+            self.best = value
+            return True
+        return False
 
 
 @dataclass
@@ -86,6 +90,11 @@ class EarlyStopper:
     @property
     def is_out_of_patience(self) -> bool:
         return self.num_without_improvement >= self.patience
+
+    def left_after(self, value: float) -> int:
+        """Validations until the stop if neither `value` nor a later one improves the metric."""
+        stale = 0 if self.tracker.is_better(value) else self.num_without_improvement + 1
+        return max(self.patience - stale, 0)
 
     def state_dict(self) -> dict[str, float | int | str | None]:
         return {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import torch
 
-from raygnn.console import count, prints_lines, say, show_duration, show_performance
+from raygnn.console import count, prints_lines, say, show_left, show_performance
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.optimization import matmul_precision
 from raygnn.outputs.run_folder import RunFolder
@@ -38,8 +38,12 @@ class Progress(Callback):
     def __init__(self) -> None:
         self._shown_s = 0.0
         self._recent: deque[tuple[int, float]] = deque(maxlen=_PACE_STEPS + 1)
+        self._validations_left = 0  # until early stopping, if the metric no longer improves
 
     def on_train_start(self, engine: Engine) -> None:
+        if engine.early_stopper is not None:
+            stopper = engine.early_stopper
+            self._validations_left = stopper.patience - stopper.num_without_improvement
         if engine.context.rank == 0:
             where = f"{engine.context.world_size} worker(s), {engine.context.device}"
             if chosen := matmul_precision(engine.config, engine.context.device):
@@ -77,6 +81,9 @@ class Progress(Callback):
             self._say(engine, "step", losses, metrics, show_performance(metrics))
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
+        stopper = engine.early_stopper
+        if stopper is not None and stopper.tracker.monitor in metrics:
+            self._validations_left = stopper.left_after(metrics[stopper.tracker.monitor])
         if engine.context.rank == 0:
             monitor = engine.best.tracker.monitor
             curve = [row[monitor] for row in engine.history if monitor in row]
@@ -94,8 +101,7 @@ class Progress(Callback):
         at = self._position(engine)
         where = f"epoch {_of(at['epoch'], at['epochs'])}, step {_of(at['step'], at['steps'])}"
         shown = "  ".join(f"{name} {metrics[name]:.4g}" for name in names)
-        most = "" if engine.early_stopper is None else "at most "
-        left = "" if at["left_s"] is None else f"{most}{show_duration(at['left_s'])} left"
+        left = show_left(at["left_s"], at["stop_s"])
         text = " | ".join(filter(None, [where, shown, addition, left]))
         say(text, kind, **at, metrics=metrics)
 
@@ -118,8 +124,8 @@ class Progress(Callback):
 
         Returns:
             `epoch` (from 1) and `step`, `epochs` and `steps` (at most; None without a limit),
-            `epoch_step` (finished steps of the epoch), `time_s` (of training), and `left_s` (None
-            without a limit).
+            `epoch_step` (finished steps of the epoch), `time_s` (of training), `left_s` (None
+            without a limit), and `stop_s` (None without early stopping).
         """
         now, per_epoch = engine.position, engine.steps_per_epoch
         steps = planned_steps(engine.config.training, per_epoch)
@@ -131,17 +137,43 @@ class Progress(Callback):
             "epoch_step": now.step - (now.current_epoch - 1) * per_epoch,
             "time_s": round(engine.training_time_s, 3),
             "left_s": self._left_s(engine, steps),
+            "stop_s": self._stop_s(engine),
         }
 
-    def _left_s(self, engine: Engine, steps: int | None) -> float | None:
-        if steps is None or len(self._recent) < 2:
+    def _pace_s(self) -> float | None:
+        if len(self._recent) < 2:
             return None
         (first, began_s), (last, ended_s) = self._recent[0], self._recent[-1]
-        left_s = (ended_s - began_s) / (last - first) * max(steps - engine.position.step, 0)
+        return (ended_s - began_s) / (last - first)
+
+    def _stop_s(self, engine: Engine) -> float | None:
+        pace_s = self._pace_s()
+        if engine.early_stopper is None or pace_s is None:
+            return None
+        validated = engine.history[-1]["step"] if engine.history else 0
+        steps = validated + _steps_between_validations(engine) * self._validations_left
+        return round(pace_s * max(steps - engine.position.step, 0), 1)
+
+    def _left_s(self, engine: Engine, steps: int | None) -> float | None:
+        pace_s = self._pace_s()
+        if steps is None or pace_s is None:
+            return None
+        left_s = pace_s * max(steps - engine.position.step, 0)
         limit_s = engine.config.training.max_time_s
         if limit_s is not None:
             left_s = min(left_s, max(limit_s - engine.training_time_s, 0.0))
         return round(left_s, 1)
+
+
+def _steps_between_validations(engine: Engine) -> float:
+    every, batch = engine.validate_every, engine.config.batch
+    in_steps = (
+        (every.steps, 1),
+        (every.batches, batch.num_micro_batches),
+        (every.epochs, 1 / engine.steps_per_epoch),
+        (every.samples, batch.global_batch_size),
+    )
+    return min(period / per_step for period, per_step in in_steps if period is not None)
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:

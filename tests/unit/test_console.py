@@ -83,7 +83,13 @@ START = {"monitor": "val/mrr", "mode": "max", "steps_per_epoch": 10}
 def _at(step: int, **values: Any) -> dict[str, Any]:
     epoch = 1 + (step - 1) // 10 if step else 1
     found = {"epoch": epoch, "epochs": 3, "step": step, "steps": 30}
-    return {**found, "epoch_step": step - 10 * (epoch - 1), "time_s": 2.0 * step, **values}
+    return {
+        **found,
+        "epoch_step": step - 10 * (epoch - 1),
+        "time_s": 2.0 * step,
+        "stop_s": None,
+        **values,
+    }
 
 
 def _drawn(*events: Event) -> str:
@@ -111,7 +117,7 @@ def test_the_live_view_shows_bars_best_and_baselines():
     ]
     shown = _drawn(*events)
     last = shown[shown.rindex("epoch  ") :]
-    assert re.search(r"epoch +3/3 .* 50 s so far, 10 s left of 60 s", last)
+    assert re.search(r"epoch +3/3 .* 50 s so far, 10 s left", last)
     assert re.search(r"step +5/10 ", last)
     assert "10k seeds/s" in last
     assert re.search(r"metric +last +best \(epoch 1\) +random", last)

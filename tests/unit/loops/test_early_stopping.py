@@ -14,7 +14,11 @@ def test_stops_after_patience_validations_without_improvement():
 def test_an_improvement_starts_the_patience_anew():
     stopper = EarlyStopper(BestTracker("val/accuracy", mode="max"), patience=2)
     values = (0.5, 0.4, 0.6, 0.5, 0.5)
-    assert [stopper.should_stop(v) for v in values] == [False, False, False, False, True]
+    left, stops = zip(
+        *[(stopper.left_after(v), stopper.should_stop(v)) for v in values], strict=True
+    )
+    assert left == (2, 1, 2, 1, 0)
+    assert stops == (False, False, False, False, True)
 
 
 def test_a_gain_of_min_delta_or_less_is_none():

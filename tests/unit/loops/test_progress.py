@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from raygnn.config.training_section import Training
-from raygnn.console import Pace, compact, say, show, show_duration, show_performance
+from raygnn.console import Pace, compact, say, show, show_duration, show_left, show_performance
 from raygnn.outputs.progress import planned_steps, sparkline
 
 
@@ -53,6 +53,20 @@ def test_performance_takes_few_words():
 )
 def test_durations_have_one_unit(seconds, text):
     assert show_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("left_s", "stop_s", "text"),
+    [
+        (40.0, None, "40 s left"),
+        (40.0, 60.0, "40 s left"),
+        (9000.0, 40.0, "40 s left without improvement"),
+        (None, 40.0, "40 s left without improvement"),
+        (None, None, ""),
+    ],
+)
+def test_time_left_ends_with_the_limit_or_with_early_stopping(left_s, stop_s, text):
+    assert show_left(left_s, stop_s) == text
 
 
 @pytest.mark.parametrize(
