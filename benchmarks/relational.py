@@ -146,9 +146,10 @@ class Question:
     ) -> dict[str, float]:
         """Scores of a model of raygnn, and minutes of its training."""
         name = KINDS[self.task["task_type"]][2]
+        table = self.name.replace("-", "_")  # as `prepare relbench` names it
         config = work / "config.yaml"
         config.write_text(
-            f"task: {{type: node_classification, args: {{table: {self.name}}}}}\nmodel: Hetero\n"
+            f"task: {{type: node_classification, args: {{table: {table}}}}}\nmodel: Hetero\n"
         )
         settings = [
             *("--data.uri", str(graph), "--scaling.num_workers", "0", "--seed", str(seed)),

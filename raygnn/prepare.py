@@ -19,14 +19,15 @@ from raygnn.config.documents import parse_scalar
 from raygnn.config.section import Component
 from raygnn.data.convert.clean_up import SPLIT_HELP, parse_split
 from raygnn.data.convert.csv import CsvSource, csv_tables
-from raygnn.data.convert.draft import CONFIG_NAME, write_draft
+from raygnn.data.convert.draft import write_draft
 from raygnn.data.convert.label_query import LabelQuery, parse_duration, parse_question
 from raygnn.data.convert.labels import LabelTimes, write_labels
 from raygnn.data.convert.npz import npz_tables
 from raygnn.data.convert.old_spec import spec_error
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
 from raygnn.data.convert.relbench import write_relbench
-from raygnn.data.filesystem import join, read_text, reading_input, redact
+from raygnn.data.convert.train_config import CONFIG_NAME, drops_rows
+from raygnn.data.filesystem import exists, join, read_text, reading_input, redact
 from raygnn.data.manifest import Manifest
 from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
 from raygnn.data.tables.graph_tables import (
@@ -95,8 +96,8 @@ def _write_relbench(args: argparse.Namespace) -> None:
     print(f"wrote {redact(args.out)}")
     for line in lines:
         print(f"  {line}")
-    config = redact(join(args.out, CONFIG_NAME))
-    print(f"next: python -m raygnn.train {shlex.quote(config)}")
+    if exists(config := join(args.out, CONFIG_NAME)):
+        print(f"next: python -m raygnn.train {shlex.quote(redact(config))}")
 
 
 def _write_labels(args: argparse.Namespace) -> None:
@@ -114,15 +115,14 @@ def _write_labels(args: argparse.Namespace) -> None:
         args.eval_times,
     )
     print(query.sql.strip().replace("{window}", query.window), flush=True)
-    labels = write_labels(args.graph, query, times, args.name, args.overwrite)
-    what = "label edges" if labels.config is None else "training table"
-    print(f"wrote {what} {args.name} into {redact(args.graph)}")
+    on_error = args.on_error or ("drop" if drops_rows(args.graph) else "fail")
+    labels = write_labels(args.graph, query, times, args.name, on_error == "drop", args.overwrite)
+    print(f"wrote {labels.kind} {args.name} into {redact(args.graph)}")
     for line in labels.lines:
         print(f"  {line}")
     for line in labels.warnings:
         print(f"warning: {line}", file=sys.stderr)
-    if labels.config is not None:
-        print(f"next: python -m raygnn.train {shlex.quote(redact(labels.config))}")
+    print(f"next: python -m raygnn.train {shlex.quote(redact(labels.config))}")
 
 
 def _label_query(args: argparse.Namespace) -> LabelQuery:
@@ -411,6 +411,11 @@ def _add_labels(commands: Any) -> None:
         help="at most N validation and N test times (default: all that fit)",
     )
     add("--name", required=True, help="name of the training table, or of the relation of the links")
+    add(
+        "--on-error",
+        choices=["fail", "drop"],
+        help="drop: leave out rows of entities that the graph lacks (default: as train.yaml)",
+    )
     add("--overwrite", action="store_true", help="replace labels of this name")
 
 

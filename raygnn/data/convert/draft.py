@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from raygnn.config.documents import dump_yaml
 from raygnn.data.convert.drafts.manifest_text import label_name, manifest_lines
 from raygnn.data.convert.drafts.raw_tables import (
     DRAFTED,
@@ -38,14 +37,18 @@ from raygnn.data.convert.drafts.roles import (
     is_used,
     show_columns,
 )
+from raygnn.data.convert.train_config import write_config
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, open_fs, redact, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, TrainingTable, manifest_uri
 from raygnn.data.tables.files import write_parquet
 from raygnn.errors import DataError
 
-#: File of the config, in the folder of the graph.
-CONFIG_NAME = "train.yaml"
+_ABOUT = """\
+# A draft: docs/config-reference.md has every key.
+# To predict something else, draft again with --overwrite --task TABLE.COLUMN, which
+# changes graph.yaml too. By hand, change the labels there and the task here.
+"""
 _MOST_SHOWN = 8  # columns of numbers that are no references
 
 
@@ -99,7 +102,7 @@ def draft(
     made = list_missing_nodes(tables, overrides)
     spell_references(tables)
     choose_roles(tables)
-    chosen = choose_task(tables, task)
+    chosen = choose_task(tables, task, redact(folder))
     show_columns(tables, chosen)
     made |= write_gapless_edges(tables)
     for table in tables:
@@ -129,7 +132,7 @@ def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
     Raises:
         DataError: as `draft`, or a graph.yaml exists and may not be replaced.
     """
-    uri, config_uri = manifest_uri(folder), join(folder, CONFIG_NAME)
+    uri = manifest_uri(folder)
     fs, path = open_fs(uri)
     if fs.exists(path) and not overwrite:
         raise DataError(
@@ -141,14 +144,12 @@ def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
     for name, table in found.made.items():
         write_parquet(table, join(folder, name))
     write_text(uri, found.text)
-    drops = any("data.on_error: drop" in note for note in found.notes)
-    config = _train_config(Manifest.parse(found.text), found.task, folder, drops=drops)
-    if config is None:
+    given = _config_of(Manifest.parse(found.text), found.task)
+    if given is None:
         return found._replace(written=[uri])
-    if fs.exists(open_fs(config_uri)[1]) and not overwrite:
-        return found._replace(written=[uri], config=config_uri)
-    write_text(config_uri, config)
-    return found._replace(written=[uri, config_uri], config=config_uri)
+    drops = any("data.on_error: drop" in note for note in found.notes)
+    config, is_new = write_config(folder, **given, about=_ABOUT, drops=drops, overwrite=overwrite)
+    return found._replace(written=[uri, config] if is_new else [uri], config=config)
 
 
 def _picture(tables: Sequence[Table]) -> Iterator[str]:
@@ -191,21 +192,16 @@ def _notes(text: str) -> Iterator[str]:
             place = f"{words.removeprefix('- type:').rstrip(':').strip()}: "
 
 
-def _train_config(graph: Manifest, task: Task, folder: str, *, drops: bool) -> str | None:
-    """YAML of a config that trains on a drafted graph; None for a graph without edges.
-
-    Args:
-        folder: the graph's folder, as the config names it.
-        drops: whether bad rows must be dropped.
-    """
+def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
+    """Arguments of `write_config`; None for a graph without edges, on which nothing can train."""
     if not graph.edge_types or task.table is None:
         return None
     rows: NodeTable | EdgeTable | TrainingTable
-    name = task.table
+    name, kind = task.table, "node_classification"
     if name in graph.training_tables:
-        rows, kind, place = graph.training_tables[name], "node_classification", f"table: {name}"
+        rows, args = graph.training_tables[name], {"table": name}
     elif name in graph.node_types and task.column is not None:
-        rows, kind, place = graph.node_types[name], "node_classification", f"target: {name}"
+        rows, args = graph.node_types[name], {"target": name}
     else:
         rows = next(
             table
@@ -213,29 +209,19 @@ def _train_config(graph: Manifest, task: Task, folder: str, *, drops: bool) -> s
             if (table.type[1] == name and task.reference is None)
             or (table.type[0] == name and table.target == task.reference)
         )
-        kind, place = "link_prediction", f"edge_type: {edge_type_name(rows.type)}"
+        kind, args = "link_prediction", {"edge_type": edge_type_name(rows.type)}
         if task.column is not None:
-            kind, place = "edge_prediction", f"{place}, label: {label_name(task.column)}"
-    by_time = "{type: temporal, quantiles: [0.8, 0.9]}  # the last tenth of the time is the test"
+            kind, args = "edge_prediction", {**args, "label": label_name(task.column)}
+    splits: dict[str, Any] = {"type": "hash", "fractions": [0.8, 0.1, 0.1]}
     is_timed = rows.time is not None and task.is_event
-    splits = by_time if is_timed else "{type: hash, fractions: [0.8, 0.1, 0.1]}"
-    sampling = "{temporal: {}}  # reads nothing later than the row that is predicted"
+    if is_timed:
+        splits = {"type": "temporal", "quantiles": [0.8, 0.9]}
     is_plain = len(graph.node_types) == 1 == len(graph.edge_types)
     has_features = all(table.features for table in graph.node_types.values())
-    given = {
-        "data": "",
-        "  uri": dump_yaml(folder).removesuffix("...\n").strip(),
-        "  on_error": "drop  # leaves out the rows that graph.yaml counts" if drops else None,
-        "  splits": None if rows.split else splits,
-        "task": f"{{type: {kind}, args: {{{place}}}}}",
+    return {
+        "task": kind,
+        "args": args,
         "model": None if is_plain and has_features else "Hetero",
-        "sampling": sampling if is_timed and name not in graph.training_tables else None,
-        "scaling": "{num_workers: 0}  # in this process; without this line, workers of Ray train",
+        "splits": None if rows.split else splits,
+        "temporal": {} if is_timed and name not in graph.training_tables else None,
     }
-    lines = [f"{key}: {text}".rstrip() for key, text in given.items() if text is not None]
-    about = [
-        "# A draft: docs/config-reference.md has every key.",
-        "# To predict something else, draft again with --overwrite --task TABLE.COLUMN, which",
-        "# changes graph.yaml too. By hand, change the labels there and the task here.",
-    ]
-    return "\n".join([*about, *lines, ""])

@@ -55,12 +55,14 @@ class LabelQuery:
         window: as an SQL interval, such as `30 days`.
         node_type: type of the entities; None infers it from column names.
         target_type: type of the elements of a list, for links.
+        option: where the query comes from.
     """
 
     sql: str
     window: str
     node_type: str | None = None
     target_type: str | None = None
+    option: str = "--sql"
 
 
 def parse_duration(text: str, option: str) -> str:
@@ -119,13 +121,10 @@ def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery
     conditions = [f"({text})" for text in (match["inner"], match["outer"]) if text]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     key, name, time = _quoted(entity.id), _quoted(events.view), _quoted(events.time)
+    since, of, id = time, name, _quoted(events.entity)
     if entity.time is not None:
-        since = _quoted(entity.time.column)
-        known = f"SELECT {key} AS id, {since} AS since FROM {_quoted(node_type)}"
-    else:
-        known = (
-            f"SELECT {_quoted(events.entity)} AS id, min({time}) AS since FROM {name} GROUP BY ALL"
-        )
+        since, of, id = _quoted(entity.time.column), _quoted(node_type), key
+    known = f"SELECT {id} AS id, min({since}) AS since FROM {of} GROUP BY ALL"
     labelled = f"{label} AS {'label' if target_type is None else TARGET}"
     sql = (
         f"WITH known AS ({known}),\n"
@@ -139,7 +138,7 @@ def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery
         f"LEFT JOIN events e ON e.timestamp = t.timestamp AND e.id = k.id"
     )
     window = parse_duration(match["window"], "over")
-    return LabelQuery(sql, window, node_type, target_type)
+    return LabelQuery(sql, window, node_type, target_type, "--predict")
 
 
 @dataclass(frozen=True)

@@ -17,19 +17,15 @@ import pyarrow as pa
 
 from raygnn.config.documents import dump_yaml
 from raygnn.data.convert.label_query import TARGET, LabelQuery, table_names
-from raygnn.data.filesystem import is_remote, join, open_fs, read_text, write_text
+from raygnn.data.convert.train_config import write_config
+from raygnn.data.edge_types import edge_type_name
+from raygnn.data.filesystem import is_remote, join, read_text, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, manifest_folder, manifest_uri
 from raygnn.data.splits import SPLIT_NAMES
-from raygnn.data.tables.csv_tables import CsvSniff, read_header, read_together
-from raygnn.data.tables.files import (
-    is_parquet,
-    list_files,
-    open_parquet,
-    read_parquet,
-    write_parquet,
-)
+from raygnn.data.tables.files import list_files, open_parquet, write_parquet
+from raygnn.data.tables.read_ids import read_columns
 from raygnn.data.transforms.values import is_text_type, parsed_times
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import ConfigError, DataError, RuleError
 
 if TYPE_CHECKING:
     import duckdb
@@ -61,22 +57,29 @@ class Labels:
 
     Attributes:
         lines: the rows and times of each split.
-        config: URI of a config that trains on the table; None for label edges.
+        config: URI of a config that trains on the rows.
     """
 
+    kind: str
     lines: tuple[str, ...]
     warnings: tuple[str, ...]
-    config: str | None
+    config: str
 
 
 def write_labels(
-    graph: str, query: LabelQuery, times: LabelTimes, name: str, overwrite: bool = False
+    graph: str,
+    query: LabelQuery,
+    times: LabelTimes,
+    name: str,
+    drops: bool = False,
+    overwrite: bool = False,
 ) -> Labels:
     """Runs a query, writes its rows as a training table or as label edges, and declares them.
 
     Args:
         graph: folder of the graph; a local path or any fsspec URI.
         name: of the training table, or of the relation of the links.
+        drops: leaves out rows of entities that the graph lacks.
         overwrite: replaces a table with this name.
     Raises:
         ConfigError: times or names are invalid.
@@ -90,11 +93,12 @@ def write_labels(
             "name, or replace them with --overwrite.",
             id="labels-name-taken",
         )
-    with _Tables(graph, manifest) as tables:
-        by_split = tables.times(times, query.window)
-        asked = tables.run(query, [time for split in by_split.values() for time in split])
+    with _Tables(graph, manifest, query, drops) as tables:
+        by_split = tables.times(times)
+        asked = tables.run([time for split in by_split.values() for time in split])
         columns = _Columns.of(asked, query, manifest)
-        tables.check(query, columns, by_split)
+        num_unknown = tables.drop_unknown(columns, "asked")
+        tables.check(columns, by_split)
         warnings = tables.leaks(columns, manifest)
         rows = tables.rows(columns, by_split)
     lines = []
@@ -109,12 +113,21 @@ def write_labels(
                 id="labels-split-empty",
             )
         lines.append(f"{split}: {num_rows:,} rows at {len(spans)} times, {spans[0]} to {spans[-1]}")
+    if num_unknown:
+        lines.append(f"{num_unknown:,} rows of unknown {columns.node_type} are left out")
     dropped = tables.num_rows - len(rows)
     if columns.target is None and dropped:
         lines.append(f"{dropped:,} rows without a label are left out")
     _declare(graph, manifest, name, columns, rows)
-    config = _write_config(graph, name, overwrite) if columns.target is None else None
-    return Labels(tuple(lines), warnings, config)
+    how: dict[str, Any] = {"name": f"{name}.yaml", "drops": drops, "overwrite": overwrite}
+    if columns.target is None:
+        kind, task, args = "training table", "node_classification", {"table": name}
+    else:
+        edge_type = edge_type_name((columns.node_type, name, columns.target_type or ""))
+        kind, task, args = "label edges", "link_prediction", {"edge_type": edge_type}
+        how["temporal"] = {}
+    config, _ = write_config(graph, task, args, **how)
+    return Labels(kind, tuple(lines), warnings, config)
 
 
 @dataclass(frozen=True)
@@ -130,39 +143,46 @@ class _Columns:
     def key(self) -> str:
         return f'"{self.time}", "{self.node}"'
 
+    @property
+    def is_known(self) -> str:
+        """SQL: the entity of a row is in the graph."""
+        return f'"{self.node}" IN (SELECT "{self.node}" FROM "{self.node_type}")'
+
     @classmethod
     def of(cls, result: pa.Schema, query: LabelQuery, manifest: Manifest) -> _Columns:
         times = [field.name for field in result if pa.types.is_timestamp(field.type)]
         time = "timestamp" if "timestamp" in result.names else times[0] if len(times) == 1 else None
         if time is None:
-            raise _missing(result, "a column `timestamp` of the times", "t.timestamp")
+            raise _missing(query, result, "a column `timestamp` of the times", "t.timestamp")
         types = [query.node_type] if query.node_type else list(manifest.node_types)
         fitting = [name for name in types if manifest.node_types[name].id in result.names]
         if len(fitting) != 1:
             ids = ", ".join(f"{manifest.node_types[name].id} of {name}" for name in types)
-            raise _missing(result, f"one column of ids ({ids})", "it, and set --for")
+            raise _missing(query, result, f"one column of ids ({ids})", "it, and set --for")
         node = manifest.node_types[fitting[0]].id
         labels = tuple(column for column in result.names if column not in {time, node})
         if not labels:
-            raise _missing(result, "a column of labels", "an expression AS label")
+            raise _missing(query, result, "a column of labels", "an expression AS label")
         if query.target_type is None:
             return cls(time, node, fitting[0], labels)
         if len(labels) > 1 or not pa.types.is_list(result.field(labels[0]).type):
-            raise _missing(result, "one list of targets beside id and time", "list(...) AS target")
+            what = "one list of targets beside id and time"
+            raise _missing(query, result, what, "list(...) AS target")
         return cls(time, node, fitting[0], (), labels[0], query.target_type)
 
 
-def _missing(result: pa.Schema, what: str, remedy: str) -> DataError:
+def _missing(query: LabelQuery, result: pa.Schema, what: str, remedy: str) -> DataError:
     return DataError(
-        f"--sql is invalid: its result lacks {what}; it has {', '.join(result.names)}. Select "
-        f"{remedy}.",
+        f"{query.option} is invalid: its result lacks {what}; it has {', '.join(result.names)}. "
+        f"Select {remedy}.",
         id="labels-column",
     )
 
 
 class _Tables:
-    def __init__(self, graph: str, manifest: Manifest) -> None:
+    def __init__(self, graph: str, manifest: Manifest, query: LabelQuery, drops: bool) -> None:
         self._connection = _connect()
+        self._query, self._drops = query, drops
         self._folder = manifest_folder(graph)
         self._timed: dict[str, str] = {}
         self._manifest = manifest
@@ -183,20 +203,20 @@ class _Tables:
         self._connection.close()
 
     def _add(self, name: str, table: NodeTable | EdgeTable) -> None:
-        files = list_files(self._folder, table.files, f"table {name}", [self._folder])
-        uris = [file.uri for file in files]
+        place = f"table {name}"
+        files = list_files(self._folder, table.files, place, [self._folder], table.csv)
         time = table.time.column if table.time is not None else None
-        is_local = all(is_parquet(uri) and not is_remote(uri) for uri in uris)
+        is_local = all(file.format == "parquet" and not is_remote(file.uri) for file in files)
         schema = None
         if is_local:
-            with open_parquet(uris[0], footer_only=True) as file:
-                schema = file.schema_arrow
+            with open_parquet(files[0].uri, footer_only=True) as parquet:
+                schema = parquet.schema_arrow
         is_text = schema is not None and time is not None and is_text_type(schema.field(time).type)
         if is_local and not is_text:
-            listed = ", ".join("'" + uri.replace("'", "''") + "'" for uri in uris)
+            listed = ", ".join("'" + file.uri.replace("'", "''") + "'" for file in files)
             source = f"read_parquet([{listed}], union_by_name = true)"
         else:
-            rows = _read(uris)
+            rows = read_columns(files, None, place)
             schema = rows.schema
             if time is not None and is_text_type(schema.field(time).type):
                 written = table.time.format if table.time is not None else None
@@ -226,7 +246,8 @@ class _Tables:
                 f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM "all of {name}"{where}'
             )
 
-    def times(self, times: LabelTimes, window: str) -> dict[str, list[datetime]]:
+    def times(self, times: LabelTimes) -> dict[str, list[datetime]]:
+        window = self._query.window
         if not self._timed:
             raise DataError(
                 "graph.yaml is invalid: no table has a time. Declare the times of its tables.",
@@ -272,26 +293,32 @@ class _Tables:
             )
         return found
 
-    def run(self, query: LabelQuery, times: Sequence[datetime], into: str = "asked") -> pa.Schema:
-        """Stores the result of a query for some times as a table; returns its columns."""
+    def run(self, times: Sequence[datetime], into: str = "asked") -> pa.Schema:
+        """Stores the result of the query for some times as a table; returns its columns."""
         import duckdb
 
         timestamps = pa.table({"timestamp": pa.array(times, pa.timestamp("us"))})
         self._connection.register("timestamps", timestamps)
-        sql = query.sql.strip().rstrip(";").replace("{window}", query.window)
+        sql = self._query.sql.strip().rstrip(";").replace("{window}", self._query.window)
         try:
             self._connection.execute(f'CREATE OR REPLACE TEMP TABLE "{into}" AS\n{sql}')
         except duckdb.Error as error:
             raise DataError(
-                f"--sql is invalid: DuckDB reports {error}. Correct the query; it can read "
-                f"timestamps and {self._shown_names()}.",
+                f"{self._query.option} is invalid: DuckDB reports {error}. Correct the query; it "
+                f"can read timestamps and {self._shown_names()}.",
                 id="labels-sql",
             ) from error
         return self._connection.sql(f'SELECT * FROM "{into}" LIMIT 0').to_arrow_table().schema
 
-    def check(
-        self, query: LabelQuery, columns: _Columns, by_split: dict[str, list[datetime]]
-    ) -> None:
+    def drop_unknown(self, columns: _Columns, table: str) -> int:
+        """Leaves out rows of entities that the graph lacks, if asked to; returns their number."""
+        if not self._drops:
+            return 0
+        sql = f"DELETE FROM {table} WHERE ({columns.is_known}) IS NOT TRUE"
+        ((num_rows,),) = self._connection.execute(sql).fetchall()
+        return int(num_rows)
+
+    def check(self, columns: _Columns, by_split: dict[str, list[datetime]]) -> None:
         """Checks the rows of `asked`.
 
         Raises:
@@ -299,49 +326,52 @@ class _Tables:
                 or on rows after their window.
         """
         (self.num_rows,) = self._one("SELECT count(*) FROM asked")
-        key, time, node = columns.key, columns.time, columns.node
-        entities = f'"{columns.node_type}"'
-        broken = {
-            "labels-repeated": (
-                f"SELECT {key} FROM asked GROUP BY {key} HAVING count(*) > 1",
-                "it repeats an entity at a time",
-                "Group by both",
+        key, time = columns.key, columns.time
+        rules = {
+            f"GROUP BY {key} HAVING count(*) > 1": RuleError(
+                "it repeats an entity at a time", "Group by both", id="labels-repeated"
             ),
-            "labels-time": (
-                f'SELECT {key} FROM asked WHERE "{time}" IS NULL OR "{time}" NOT IN '
-                "(SELECT timestamp FROM timestamps)",
-                "its time is none of timestamps",
-                "Select t.timestamp",
+            f'WHERE ("{time}" IN (SELECT timestamp FROM timestamps)) IS NOT TRUE': RuleError(
+                "its time is none of timestamps", "Select t.timestamp", id="labels-time"
             ),
-            "labels-entity-unknown": (
-                f"SELECT {key} FROM asked a WHERE NOT EXISTS (SELECT 1 FROM {entities} n WHERE "
-                f'n."{node}" = a."{node}")',
+            f"WHERE ({columns.is_known}) IS NOT TRUE": RuleError(
                 f"its entity is not in table {columns.node_type}",
-                f"Select ids of {columns.node_type} only",
+                "Leave such rows out with --on-error drop, or add the entities",
+                id="labels-entity-unknown",
             ),
         }
-        for id, (sql, rule, remedy) in broken.items():
-            if rows := self._connection.sql(f"{sql} LIMIT 1").fetchall():
-                raise _broken(columns, rows[0], rule, remedy, id)
+        for wrong, error in rules.items():
+            if rows := self._connection.sql(f"SELECT {key} FROM asked {wrong} LIMIT 1").fetchall():
+                raise self._broken(columns, rows[0], error)
         for split, times in by_split.items():
-            self.run(query, times, "again")
-            rule = f"its label is another one when {split} is asked without the other splits"
-            remedy = "Let a label depend on its own time only, and on nothing random"
-            self._compare(columns, times, rule, remedy, "labels-depend-on-split")
+            error = RuleError(
+                f"its label is another one when {split} is asked without the other splits",
+                "Let a label depend on its own time only, and on nothing random",
+                id="labels-depend-on-split",
+            )
+            self._compare(columns, times, None, error)
         every = [time for times in by_split.values() for time in times]
         for at in dict.fromkeys((every[0], every[len(every) // 2], every[-1])):
-            (end,) = self._one(f"SELECT TIMESTAMP '{at}' + INTERVAL '{query.window}'")
-            self._cut(end)
-            self.run(query, [at], "again")
-            self._cut(None)
-            rule = f"its label depends on rows after {end}, the end of its window"
-            remedy = "Read rows up to t.timestamp + INTERVAL '{window}' only, entities included"
-            self._compare(columns, [at], rule, remedy, "labels-read-future")
+            (end,) = self._one(f"SELECT TIMESTAMP '{at}' + INTERVAL '{self._query.window}'")
+            error = RuleError(
+                f"its label depends on rows after {end}, the end of its window",
+                "Read rows up to t.timestamp + INTERVAL '{window}' only, entities included",
+                id="labels-read-future",
+            )
+            self._compare(columns, [at], end, error)
 
     def _compare(
-        self, columns: _Columns, times: Sequence[datetime], rule: str, remedy: str, id: str
+        self,
+        columns: _Columns,
+        times: Sequence[datetime],
+        until: datetime | None,
+        error: RuleError,
     ) -> None:
-        """Raises an error if the rows of `again` differ from those of `asked` at these times."""
+        """Raises an error if tables until a time give other rows than `asked` at these times."""
+        self._cut(until)
+        self.run(times, "again")
+        self._cut(None)
+        self.drop_unknown(columns, "again")
         names = [*columns.labels, *([columns.target] if columns.target else [])]
         kinds = dict(
             self._connection.sql(
@@ -366,7 +396,16 @@ class _Tables:
             f"WHERE {' OR '.join(differ)} ORDER BY ALL LIMIT 1"
         ).fetchall()
         if rows:
-            raise _broken(columns, rows[0], rule, remedy, id)
+            raise self._broken(columns, rows[0], error)
+
+    def _broken(self, columns: _Columns, row: Sequence[Any], error: RuleError) -> DataError:
+        time, node = row[:2]
+        where = f"{self._query.option} is invalid in the row {columns.node}={node!r}"
+        problem = error.problem
+        return DataError(
+            f"{where}, {columns.time}={str(time)!r}: {problem.rule}. {problem.remedy}.",
+            id=problem.id,
+        )
 
     def leaks(self, columns: _Columns, manifest: Manifest) -> tuple[str, ...]:
         """Warnings about features of the entities that equal the label."""
@@ -422,15 +461,6 @@ class _Tables:
         return tuple(row)
 
 
-def _broken(columns: _Columns, row: Sequence[Any], rule: str, remedy: str, id: str) -> DataError:
-    time, node = row[:2]
-    return DataError(
-        f"--sql is invalid in the row {columns.node}={node!r}, {columns.time}={str(time)!r}: "
-        f"{rule}. {remedy}.",
-        id=id,
-    )
-
-
 def _connect() -> duckdb.DuckDBPyConnection:
     try:
         import duckdb
@@ -443,14 +473,6 @@ def _connect() -> duckdb.DuckDBPyConnection:
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET autoinstall_known_extensions = false")
     return connection
-
-
-def _read(uris: Sequence[str]) -> pa.Table:
-    if is_parquet(uris[0]):
-        parts = [read_parquet(uri) for uri in uris]
-    else:
-        parts = read_together([CsvSniff(uri, uri, read_header(uri, uri)) for uri in uris])
-    return pa.concat_tables(parts, promote_options="permissive")
 
 
 def _declare(graph: str, manifest: Manifest, name: str, columns: _Columns, rows: pa.Table) -> None:
@@ -484,21 +506,6 @@ def _declare(graph: str, manifest: Manifest, name: str, columns: _Columns, rows:
     if not is_right:  # graph.yaml is in another style, or replaces the entry
         text = expected.dump()
     write_text(uri, text)
-
-
-def _write_config(graph: str, name: str, overwrite: bool) -> str:
-    """Writes a config that trains on the table, unless it exists, and returns its URI."""
-    uri = join(graph, f"{name}.yaml")
-    fs, path = open_fs(uri)
-    if overwrite or not fs.exists(path):
-        config = {
-            "data": {"uri": graph},
-            "task": {"type": "node_classification", "args": {"table": name}},
-            "model": "Hetero",
-        }
-        in_process = "scaling: {num_workers: 0}  # in this process; without this line, on Ray\n"
-        write_text(uri, dump_yaml(config) + in_process)
-    return uri
 
 
 def _with_entry(text: str, section: str, name: str, entry: dict[str, Any]) -> str:

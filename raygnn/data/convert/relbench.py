@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raygnn.config.documents import dump_yaml, parse_yaml
+from raygnn.data.convert.train_config import write_config
 from raygnn.data.filesystem import join, open_fs, read_text, redact, write_text
 from raygnn.data.manifest import MANIFEST_NAME, Manifest
 from raygnn.data.splits import SPLIT_NAMES
@@ -96,7 +97,7 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
     text = dump_yaml(manifest)
     Manifest.parse(text)
     write_text(join(out, MANIFEST_NAME), text)
-    write_text(join(out, "train.yaml"), _config(out, database, manifest))
+    _write_config(out, database, manifest)
     return lines
 
 
@@ -132,21 +133,20 @@ def _add_task(
     return f"{short}: {len(rows):,} rows, {task['task_type'].replace('_', ' ')}"
 
 
-def _config(out: str, database: dict[str, Any], manifest: dict[str, Any]) -> str:
-    config: dict[str, Any] = {"data": {"uri": out}, "model": "Hetero"}
+def _write_config(out: str, database: dict[str, Any], manifest: dict[str, Any]) -> None:
     if manifest.get("training_tables"):
-        table = next(iter(manifest["training_tables"]))
-        config["task"] = {"type": "node_classification", "args": {"table": table}}
-        config["sampling"] = {"temporal": {"until": {"test": str(database["test_timestamp"])}}}
+        task, args = "node_classification", {"table": next(iter(manifest["training_tables"]))}
+        temporal = {"until": {"test": str(database["test_timestamp"])}}
+        about = (
+            "# As RelBench judges: the database ends at the test time. Without `until`, each test "
+            "row\n# sees what happened before it."
+        )
     elif manifest.get("label_edges"):
-        edge_type = "__".join(manifest["label_edges"][0]["type"])
-        config["task"] = {"type": "link_prediction", "args": {"edge_type": edge_type}}
-        config["sampling"] = {"temporal": {}}
-    config["scaling"] = {"num_workers": 0}
-    return (
-        "# As RelBench judges: the database ends at the test time. Without `until`, each test row\n"
-        f"# sees what happened before it.\n{dump_yaml(config)}"
-    )
+        task, about, temporal = "link_prediction", "", {}
+        args = {"edge_type": "__".join(manifest["label_edges"][0]["type"])}
+    else:
+        return
+    write_config(out, task, args, about=about, temporal=temporal, overwrite=True)
 
 
 def _tasks(folder: str, chosen: Sequence[str]) -> list[str]:

@@ -66,15 +66,20 @@ def _names(file: TableFile) -> Sequence[str]:
         return names
 
 
-def read_columns(files: Sequence[TableFile], names: Sequence[str], place: str) -> pa.Table:
-    """Reads columns of a table unchanged, in the order of its files and rows. Raises a DataError if
-    one is missing.
+def read_columns(files: Sequence[TableFile], names: Sequence[str] | None, place: str) -> pa.Table:
+    """Reads columns of a table unchanged, all if `names` is None, in the order of its files and rows.
+
+    Raises:
+        DataError: a column is missing.
     """
-    wanted = tuple(dict.fromkeys(names))
+    wanted = None if names is None else tuple(dict.fromkeys(names))
     for file in files:
-        _check_there(wanted, _names(file), file, place)
+        _check_there(wanted or (), _names(file), file, place)
     texts = [file for file in files if file.format == "csv"]
-    sniffs = [csv_tables.CsvSniff(file.uri, file.name, wanted, file.csv) for file in texts]
+    sniffs = [
+        csv_tables.CsvSniff(file.uri, file.name, wanted or tuple(_names(file)), file.csv)
+        for file in texts
+    ]
     read = dict(zip(texts, csv_tables.read_together(sniffs), strict=True)) if texts else {}
     found = [read[file] if file in read else read_parquet(file.uri, wanted) for file in files]
     return pa.concat_tables(found, promote_options="permissive")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,18 @@ def test_a_shop_is_drafted_as_it_is_meant(shop: Path) -> None:
     bought = edges["customers", "purchases", "items"]
     assert (bought.source, bought.target, bought.time.column) == ("customer", "sku", "bought")
     assert [column.column for column in bought.features["edge_attr"].columns] == ["amount"]
+
+
+def test_the_suggested_question_can_be_asked(shop: Path) -> None:
+    pytest.importorskip("duckdb")
+    write(shop, "customers.csv", customer_id=USERS, age=some([20, 30, 40], 200))
+    day = pa.array(RNG.integers(19_000, 19_400, 500), pa.int32()).cast(pa.date32())
+    write(shop, "purchases.csv", sku=some(SKUS, 500), customer=some([*USERS, "u?"], 500), day=day)
+    (question,) = [note for note in write_draft(str(shop)).notes if "prepare labels" in note]
+    command = shlex.split(question.partition("raygnn prepare ")[2])
+    assert main(command) == 0
+    rows = pq.read_table(shop / "training_tables" / "purchases_soon.parquet").to_pandas()
+    assert set(rows.split) == {"train", "val", "test"}
 
 
 def test_a_draft_is_ingested_as_it_is(shop: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,32 @@ def test_a_config_names_the_table(shop: Path) -> None:
     assert config.task.args["table"] == "asked"
 
 
+@pytest.mark.parametrize("drops", ["config", "option", None])
+def test_unknown_entities_are_dropped_as_bad_rows_are(
+    shop: Path, drops: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a table without a header, too."""
+    text = (shop / "graph.yaml").read_text().replace("time: joined, ", "")
+    bought = "files: purchases.csv, csv: {header: false, skip_lines: 1}, source: '0', target: '2'"
+    text = text.replace("files: purchases.csv, source: user_id, target: sku", bought)
+    (shop / "graph.yaml").write_text(text.replace("time: day", "time: '1'"))
+    users = pd.read_csv(shop / "users.csv")
+    users[users.user_id != "u3"].to_csv(shop / "users.csv", index=False)
+    if drops == "config":
+        (shop / "train.yaml").write_text("data: {on_error: drop}")
+    given = ["--on-error", "drop"] if drops == "option" else []
+    question = ["--predict", "count(bought) over 20d > 0", "--for", "user", *given]
+    assert prepare(["labels", str(shop), *question, *OPTIONS]) == (0 if drops else 2)
+    printed = capsys.readouterr()
+    if drops is None:
+        assert "error: --predict is invalid in the row user_id='u3'" in printed.err
+        assert ids_of(printed.err) == ("labels-entity-unknown",)
+        return
+    assert re.search(r"\d rows of unknown user are left out", printed.out)
+    assert "u3" not in set(_read(shop).user_id)
+    assert load_config(str(shop / "asked.yaml")).config.data.on_error == "drop"
+
+
 def test_lists_become_label_edges(shop: Path) -> None:
     question = "list(purchases.sku) over 20d"
     assert prepare(["labels", str(shop), "--predict", question, "--for", "user", *OPTIONS]) == 0
@@ -127,6 +154,8 @@ def test_lists_become_label_edges(shop: Path) -> None:
     assert len(rows) == len(found)
     (edges,) = Manifest.load(str(shop)).label_edges
     assert edges.type == ("user", "asked", "item")
+    task = load_config(str(shop / "asked.yaml")).config.task
+    assert task.args["edge_type"] == "user__asked__item"
 
 
 def test_the_window_is_open_at_its_start_and_closed_at_its_end(tmp_path: Path) -> None:

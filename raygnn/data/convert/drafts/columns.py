@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from raygnn.data.transforms.values import (
     is_number_type,
     is_text_type,
     looks_like_times,
+    parsed_times,
     written_numbers,
 )
 
@@ -140,6 +142,15 @@ class Column:
         """Whether all values are times in exactly one format."""
         is_one_date = len(self.formats) == 1 and self.formats[0] in DATE_FORMATS
         return self.kind == "time" or is_one_date
+
+    @cached_property
+    def span(self) -> tuple[datetime, datetime]:
+        """The first and the last of the times."""
+        times: pa.Array = self.values.combine_chunks()
+        if is_text_type(times.type):
+            times, _ = parsed_times(times, *self.formats[:1])
+        ends = pc.min_max(times.cast(pa.timestamp("us"), safe=False)).as_py()
+        return ends["min"], ends["max"]
 
     @property
     def is_split(self) -> bool:

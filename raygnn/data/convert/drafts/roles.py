@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.convert.drafts.columns import Column, word_set, words_of
+from raygnn.data.convert.drafts.columns import Column, type_name, word_set, words_of
 from raygnn.data.convert.drafts.raw_tables import Reference, Table
 from raygnn.data.convert.drafts.references import ENDS, OWN_NAME, PEOPLE, key_level
 from raygnn.errors import ConfigError
@@ -26,6 +28,7 @@ _MOST_CLASSES = 100
 _MOST_EDGE_COLUMNS = 2  # beside the time: rows with ids of their own and more columns are nodes
 _MOST_EXAMPLES = 4
 _ROW_ID = "row_id"
+_WINDOWS = (30, 7, 1)  # days of the question about the future
 
 
 class Roles(NamedTuple):
@@ -223,21 +226,22 @@ class Task:
         return f"predict links of {what} ({self.sureness})"
 
 
-def choose_task(tables: Sequence[Table], wanted: str | None) -> Task:
+def choose_task(tables: Sequence[Table], wanted: str | None, folder: str) -> Task:
     """Chooses the task of a draft.
 
     Args:
+        folder: of the tables, as commands name it.
         wanted: `TABLE.COLUMN` predicts a column, or the links of a reference; `TABLE` predicts the
             links of a table of edges; None chooses.
     Raises:
         ConfigError: `wanted` cannot be predicted.
     """
-    task = _likely_task(tables) if wanted is None else _given_task(tables, wanted)
+    task = _likely_task(tables, folder) if wanted is None else _given_task(tables, wanted)
     happens = any(table.name == task.table and is_event(table) for table in tables)
     return replace(task, is_event=happens)
 
 
-def _likely_task(tables: Sequence[Table]) -> Task:
+def _likely_task(tables: Sequence[Table], folder: str) -> Task:
     labels = [
         (table, label)
         for table in sorted(tables, key=lambda table: not is_training_rows(table))
@@ -254,7 +258,7 @@ def _likely_task(tables: Sequence[Table]) -> Task:
         f"no labels: draft again with --overwrite --task TABLE.COLUMN to predict a column{such}"
     ]
     edges = [table for table in tables if is_edges(table)]
-    if (question := _question(tables)) is not None:
+    if (question := _question(tables, folder)) is not None:
         notes.append(f"a question about the future: {question}")
     if edges:
         best = max(edges, key=lambda table: (_joins_people(table), is_event(table)))
@@ -316,19 +320,28 @@ def _examples(tables: Sequence[Table]) -> list[str]:
     return [name for num_classes, name in found if num_classes == fewest][:_MOST_EXAMPLES]
 
 
-def _question(tables: Sequence[Table]) -> str | None:
+def _question(tables: Sequence[Table], folder: str) -> str | None:
     """The most likely question: will people have another event soon."""
     found = [
-        (table.num_rows, table.name, ref.table)
+        (table.num_rows, table.name, ref.table, time)
         for table in tables
-        if is_event(table) and not is_training_rows(table)
+        if (time := _time(table)) is not None and time.is_time and not is_training_rows(table)
         for ref in table.references.values()
         if PEOPLE & {*words_of(ref.table)}
+        and sum(other.table == ref.table for other in table.references.values()) == 1
     ]
     if not found:
         return None
-    _, events, people = max(found)
-    return (
-        f'raygnn prepare labels FOLDER --predict "count({events}) over 30d > 0" --for {people} '
-        "--every 30d --val DATE --test DATE --name NAME"
-    )
+    _, events, people, time = max(found, key=lambda each: each[:3])
+    first, last = time.span
+    for days in _WINDOWS:
+        window = timedelta(days)
+        test = (last - window).date()
+        val = test - window
+        if val - 2 * window > first.date():
+            return (
+                f'raygnn prepare labels {shlex.quote(folder)} --predict "count({events}) over '
+                f'{days}d > 0" --for {people} --every {days}d --val {val} --test {test} '
+                f"--name {type_name(events)}_soon"
+            )
+    return None
