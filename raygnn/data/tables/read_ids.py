@@ -67,7 +67,7 @@ def _names(file: TableFile) -> Sequence[str]:
 
 
 def read_columns(files: Sequence[TableFile], names: Sequence[str] | None, place: str) -> pa.Table:
-    """Reads columns of a table unchanged, all if `names` is None, in the order of its files and rows.
+    """Reads columns of a table (None reads all) unchanged, in the order of its files and rows.
 
     Raises:
         DataError: a column is missing.
