@@ -153,7 +153,7 @@ class Model(Component):
         default="auto",
         description="Whether the model reads how long before the seed's time each node and edge "
         "is, and how many edges a node has by then; needs temporal sampling. `auto` is true for "
-        "training tables.",
+        "training tables and for labelled edges with times.",
     )
 
 

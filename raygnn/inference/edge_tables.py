@@ -85,6 +85,7 @@ class EdgeTables:
                 reverse_types=reverse_types(bundle),
                 inputs=spec.output.own_columns,
                 as_of=None if as_of is None else as_of.time,
+                sees_pair=not spec.output.links,
             ),
             sampler=build_sampler(loaded, graph),
             columns=spec.node_columns,
@@ -194,7 +195,9 @@ def pairs_to_predict(
     if times is None or times.of(edge_type_name(edge_type)) is not None:
         return pairs
     is_known, own = times_of_pairs(seed_edges(spec, bundle, edge_type), sources, targets)
-    return replace(pairs, times=np.where(is_known, own, times.moment.time))
+    now = times.moment.time  # edges see what is earlier, other pairs the moment too
+    after = now + 1 if isinstance(now, int) else np.nextafter(now, np.inf)
+    return replace(pairs, times=np.where(is_known, own, now if links else after))
 
 
 def _edge_type(spec: ModelSpec) -> EdgeType:

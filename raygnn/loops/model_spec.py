@@ -122,12 +122,14 @@ class TimeInput:
         column: time column of nodes and edges.
         span: time between the first rows of the graph and the end of training.
         edge_types: names of the edge types with the column.
+        edge_features: feature columns of these edge types that the model reads with the ages.
     """
 
     column: str
     span: float
     node_types: tuple[str, ...]
     edge_types: tuple[str, ...]
+    edge_features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -273,8 +275,10 @@ class ModelSpec:
     def batch_edge_columns(self) -> dict[str, str]:
         """Edge columns of a batch, by their name in the batch."""
         times = self.relative_time
-        columns = dict(self.edge_inputs)
-        return columns if times is None or not times.edge_types else {**columns, times.column: TIME}
+        if times is None:
+            return dict(self.edge_inputs)
+        clock = {times.column: TIME} if times.edge_types else {}
+        return {**{name: name for name in times.edge_features}, **self.edge_inputs, **clock}
 
     def fitted(self, bundle: Bundle) -> Bundle:
         """The part of a graph that the model reads, in the model's order.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from raygnn.sampling.batch import Batch
 
 _NUM_WAVES = 4
 _FINEST = 1 / 1000  # of the span of a type's times
+_MEMORIES = (1 / 512, 1 / 128, 1 / 32, 1 / 8)  # of the span, in which a past edge fades to 1/e
 #: Width of the encoding of an age.
 AGE_CHANNELS = 1 + 2 * _NUM_WAVES
 
@@ -43,8 +45,9 @@ class RelativeTime:
 
     They encode the node's own age, if its type has times, and for each edge type into it the
     logarithm of the number of edges until the seed's time. If the edge type has times, also the age
-    of the latest sampled edge and the mean encoding of the sampled edges' ages. Nodes of the last
-    hop sample no edges, so these are 0 there.
+    of the latest sampled edge and the mean encoding of the sampled edges' ages. If it has
+    `edge_features`, also sums of the sampled edges and of their features in which older edges fade,
+    at four rates. Nodes of the last hop sample no edges, so these are 0 there.
 
     Args:
         span: see `encode_age`.
@@ -52,6 +55,7 @@ class RelativeTime:
         timed_nodes: node types with times.
         edge_types: message types.
         timed_edges: edge types with times.
+        edge_features: by edge type with times, the widths of its features by column.
     """
 
     span: float
@@ -59,6 +63,7 @@ class RelativeTime:
     timed_nodes: frozenset[str]
     edge_types: tuple[EdgeType, ...]
     timed_edges: frozenset[EdgeType]
+    edge_features: Mapping[EdgeType, Mapping[str, int]] = field(default_factory=dict)
 
     def channels(self, node_type: str) -> int:
         width = AGE_CHANNELS if node_type in self.timed_nodes else 0
@@ -66,7 +71,11 @@ class RelativeTime:
         return width + sum(self._width(edge_type) for edge_type in into)
 
     def _width(self, edge_type: EdgeType) -> int:
-        return 2 + AGE_CHANNELS if edge_type in self.timed_edges else 1
+        if edge_type not in self.timed_edges:
+            return 1
+        features = self.edge_features.get(edge_type, {})
+        memory = len(_MEMORIES) * (1 + sum(features.values())) if features else 0
+        return 2 + AGE_CHANNELS + memory
 
     def columns(self, batch: Batch, node_type: str) -> Tensor:
         nodes = batch.nodes[node_type]
@@ -96,9 +105,24 @@ class RelativeTime:
             return out
         assert nodes.seed_time is not None
         target = edges.edge_index[1]
-        ages = encode_age(nodes.seed_time[target] - edges.columns[TIME], self.span)
+        age = nodes.seed_time[target] - edges.columns[TIME]
+        ages = encode_age(age, self.span)
         total = ages.new_zeros(num_nodes, AGE_CHANNELS).index_add_(0, target, ages)
-        out[:num_dst, 2:] = total[:num_dst] / num_sampled.clamp(min=1).unsqueeze(1)
+        out[:num_dst, 2 : 2 + AGE_CHANNELS] = total[:num_dst] / num_sampled.clamp(min=1).unsqueeze(1)
         # Without edges, the latest one is as old as the span.
         out[:, 1] = out.new_ones(num_nodes).scatter_reduce_(0, target, ages[:, 0], "amin")
+        if features := self.edge_features.get(edge_type):
+            rows = [edges.columns[name].reshape(len(age), -1).float() for name in features]
+            out[:, 2 + AGE_CHANNELS :] = self._memory(age, rows, target, num_nodes)
         return out
+
+    def _memory(
+        self, age: Tensor, features: Sequence[Tensor], target: Tensor, num_nodes: int
+    ) -> Tensor:
+        """[num_nodes, len(_MEMORIES) * (1 + width)]: logarithms of fading counts, fading sums."""
+        rows = torch.cat([age.new_ones(len(age), 1).float(), *features], dim=1)
+        rates = 1 / (self.span * torch.tensor(_MEMORIES, device=age.device))
+        weight = (-age.float().clamp(min=0).unsqueeze(1) * rates).exp()
+        faded = (weight.unsqueeze(2) * rows.unsqueeze(1)).flatten(1)
+        sums = faded.new_zeros(num_nodes, faded.shape[1]).index_add_(0, target, faded)
+        return sums.sign() * sums.abs().log1p()

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from raygnn.config import Component, Config, LoadedConfig, LossTerm, resolve
 from raygnn.config.loader_section import TemporalSampling
 from raygnn.config.registry import SLOTS
 from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import EdgeType, resolve_fanouts
+from raygnn.data.bundle_record import (
+    EdgeRecord,
+    LabelEdgeRecord,
+    NodeRecord,
+    TrainingTableRecord,
+)
+from raygnn.data.edge_types import EdgeType, edge_type_name, resolve_fanouts
 from raygnn.data.filesystem import redact
 from raygnn.data.fit_rows import FitRows, has_transforms
-from raygnn.data.manifest import Manifest
+from raygnn.data.manifest import EdgeTable, LabelEdgeTable, Manifest, NodeTable
 from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import PartitionRecord
@@ -64,7 +71,7 @@ def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
 
 
 def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> LoadedConfig:
-    """Completes `sampling` for a task that learns rows with times, if the graph has times.
+    """Completes `sampling` for a task that learns rows or edges with times, if the graph has times.
 
     Sampling becomes temporal, takes the latest neighbors, and gives each row its own neighborhood,
     so that predictions do not depend on other rows of a batch. Keys of the config stay;
@@ -76,16 +83,18 @@ def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> Loade
     config = loaded.config
     sampling, uri = config.sampling, tables or config.data.uri
     is_off = sampling.temporal is None and "temporal" in sampling.model_fields_set
-    may_learn_rows = [task for task in config.single_tasks if _may_learn_rows(task)]
-    if uri is None or is_off or not may_learn_rows:
+    if uri is None or is_off:
         return loaded
     if not sampling.draws_neighbors or sampling.ppr is not None:
         return loaded
     try:
-        has_times, of_tables = _declared_times(config, uri)
+        has_times, of_tables, of_edges = _declared_times(config, uri)
     except RaygnnError:  # reported when the graph is opened
         return loaded
-    if not has_times or not any(_learns_times(task, of_tables) for task in may_learn_rows):
+    if config.tasks:
+        of_edges = {}  # other tasks may have no times
+    tasks = config.single_tasks
+    if not has_times or not any(_learns_times(task, of_tables, of_edges) for task in tasks):
         return loaded
     temporal = sampling.temporal or TemporalSampling()
     draws = sampling.is_labor or sampling.replace or sampling.weight is not None
@@ -93,7 +102,7 @@ def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> Loade
         temporal = temporal.model_copy(update={"strategy": "last"})
     disjoint = sampling.disjoint or "disjoint" not in sampling.model_fields_set
     say(
-        "sampling.temporal: each row sees the graph up to its own time "
+        "sampling.temporal: each row or edge sees the graph up to its own time "
         f"(strategy {temporal.strategy})"
     )
     update = {"temporal": temporal, "disjoint": disjoint}
@@ -105,29 +114,54 @@ def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> Loade
     )
 
 
-def _declared_times(config: Config, uri: str) -> tuple[bool, dict[str, bool]]:
-    """Whether nodes or edges have times, and by training table whether its rows have."""
+def _declared_times(config: Config, uri: str) -> tuple[bool, dict[str, bool], dict[str, bool]]:
+    """Whether nodes or edges have times, and whether training tables and labelled edges do."""
     if config.data.mode == "partitioned":
         whole = PartitionRecord.load(absolute_folder(uri)).whole
-        columns = [{c.name for c in record.columns} for record in whole.edges]
-        columns += [{c.name for c in record.columns} for record in whole.nodes.values()]
-        rows = {t.name: "time" in {c.name for c in t.columns} for t in whole.training_tables}
-        return any("time" in names for names in columns), rows
-    manifest = Manifest.load(uri)
-    times = [table.time for table in manifest.edge_types]
-    times += [table.time for table in manifest.node_types.values()]
-    tables = manifest.training_tables.items()
-    return any(times), {name: table.time is not None for name, table in tables}
+        nodes = [_roles(record) for record in whole.nodes.values()]
+        edges = [(edge_type_name(record.type), _roles(record)) for record in whole.edges]
+        labels = [(edge_type_name(record.type), _roles(record)) for record in whole.label_edges]
+        tables = {record.name: "time" in _roles(record) for record in whole.training_tables}
+    else:
+        manifest = Manifest.load(uri)
+        nodes = [_declared_roles(table) for table in manifest.node_types.values()]
+        edges = [(edge_type_name(t.type), _declared_roles(t)) for t in manifest.edge_types]
+        labels = [(edge_type_name(t.type), _declared_roles(t)) for t in manifest.label_edges]
+        rows = manifest.training_tables.items()
+        tables = {name: table.time is not None for name, table in rows}
+    has_times = any("time" in roles for roles in [*nodes, *(roles for _, roles in edges)])
+    # Of a type with both, the edges are learned unless `task.args.label_edges` is set.
+    learned = {name: "time" in roles for name, roles in (*labels, *edges) if "label" in roles}
+    return has_times, tables, learned
 
 
-def _may_learn_rows(config: Config) -> bool:
-    """Whether a task may learn rows of a training table, as far as the config determines it."""
-    return config.task.type == "node_classification" and config.task.args.get("target") is None
+def _roles(record: NodeRecord | EdgeRecord | LabelEdgeRecord | TrainingTableRecord) -> set[str]:
+    return {column.role for column in record.columns}
 
 
-def _learns_times(config: Config, tables: Mapping[str, bool]) -> bool:
-    table = config.task.args.get("table")
-    return any(tables.values()) if table is None else tables.get(table, False)
+def _declared_roles(table: NodeTable | EdgeTable | LabelEdgeTable) -> set[str]:
+    labels = {"label"} if table.labels else set()
+    return labels | ({"time"} if table.time is not None else set())
+
+
+def _learns_times(
+    config: Config, of_tables: Mapping[str, bool], of_edges: Mapping[str, bool]
+) -> bool:
+    """Whether a task learns rows or edges with times, as far as the config says.
+
+    Edges have to be split by time: other splits ask about edges of the past.
+    """
+    args, rule = config.task.args, config.data.splits
+    if config.task.type == "edge_prediction":
+        is_by_time = rule is not None and rule.type == "temporal"
+        return is_by_time and _is_timed(of_edges, args.get("edge_type"))
+    if config.task.type != "node_classification" or args.get("target") is not None:
+        return False
+    return _is_timed(of_tables, args.get("table"))
+
+
+def _is_timed(has_times: Mapping[str, bool], name: Any) -> bool:
+    return any(has_times.values()) if name is None else has_times.get(name, False)
 
 
 def open_outline(loaded: LoadedConfig) -> Outline:

@@ -36,6 +36,8 @@ class EdgePlan:
         inputs: feature columns of the edge type, which are concatenated.
         labels: by name, [num_edges, ...] of all edges.
         as_of: time of all seeds, with temporal sampling. Default: the edges' own times.
+        sees_pair: at their own times edges see all earlier edges, including parallel ones; else all
+            edges up to their time, except those of their pair.
     """
 
     edges: SeedEdges
@@ -44,6 +46,7 @@ class EdgePlan:
     inputs: Sequence[str] = ()
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     as_of: int | float | None = None
+    sees_pair: bool = True
 
 
 class EdgeLoader(SampledSequence[EdgeBatch]):
@@ -53,7 +56,7 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
     the type and its reverse types, in both directions if both ends have one type, including
     parallel edges. With a disjoint sampler, each edge is excluded only from its own ends'
     neighborhoods, so that its encoding does not depend on other edges of the batch. With temporal
-    sampling, each edge is encoded as of its own time.
+    sampling, each edge sees what is earlier than itself, including parallel edges with times.
 
     Args:
         sampler: raygnn's.
@@ -122,6 +125,8 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
             check_seeds(self._graph, node_type, ids)
         times = self._times(positions)
         excluded = self._excluded(np.stack(ends))
+        if times is not None and self._sees_pair:
+            excluded = {t: pairs for t, pairs in excluded.items() if not self._has_times(t)}
         exclude_for = None
         if self.sampler.disjoint:
             # Of seed i the source is number i, and the target comes after all sources.
@@ -145,13 +150,24 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
         return torch.from_numpy(np.concatenate(flat, axis=1))
 
     def _times(self, positions: np.ndarray) -> np.ndarray | None:
+        """The latest time that each edge sees."""
         if self.sampler.temporal is None:
             return None
         if self.plan.as_of is not None:
             return np.full(len(positions), self.plan.as_of)
         assert self.plan.edges.times is not None
         times = self.plan.edges.times[positions]
-        return times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)
+        if times.dtype.kind in "iu":
+            return times.astype(np.int64) - self._sees_pair
+        return np.nextafter(times, -np.inf if self._sees_pair else times, dtype=np.float64)
+
+    @property
+    def _sees_pair(self) -> bool:
+        return self.plan.sees_pair and self.plan.as_of is None
+
+    def _has_times(self, edge_type: EdgeType) -> bool:
+        assert self.sampler.temporal is not None
+        return self.sampler.temporal.column in self._features.columns(edge_type)
 
     def _by_type(self, of_sources: np.ndarray, of_targets: np.ndarray) -> dict[str, np.ndarray]:
         source_type, _, target_type = self.plan.edges.edge_type

@@ -160,6 +160,33 @@ def test_labels_of_the_seeds_do_not_reach_the_model(tmp_path, form):
     assert np.mean(predicted) < 0.7
 
 
+@pytest.mark.slow
+def test_a_later_edge_of_the_same_pair_does_not_reveal_the_label(tmp_path):
+    """A receipt follows each payment, and its amount is the payment's label."""
+    rng, accuracy = np.random.default_rng(0), []
+    nodes = {"n": node_rows(np.arange(40), {"x": rng.normal(size=(40, 2)).astype(np.float32)})}
+    for seed in range(2):
+        ends, coin = rng.integers(0, 40, (2, 1000)), rng.integers(0, 2, 1000)
+        ends, time = np.tile(ends, 2), np.concatenate([np.arange(1000), np.arange(1000) + 0.5])
+        amount = np.concatenate([rng.integers(0, 2, 1000), coin]).astype(np.float32)
+        label = pa.array([*coin.tolist(), *[None] * 1000])
+        edges = edge_rows(*ends, {"edge_attr": amount}, labels={"coin": label}, time=time)
+        write_tables(GraphTables(nodes, {("n", "pays", "n"): edges}), str(tmp_path / f"{seed}"))
+        config = _config(
+            tmp_path / f"run{seed}",
+            tmp_path / f"{seed}",
+            seed=seed,
+            task__args={"label": "coin"},
+            data__splits={"type": "temporal", "quantiles": [0.5, 0.6]},
+            sampling={"fanouts": [5]},
+            training__max_epochs=5,
+        )
+        result = raygnn.train.fit(config)
+        assert result.model.spec.relative_time.edge_features == ("edge_attr",)
+        accuracy.append(result.metrics["test/accuracy"])
+    assert abs(np.mean(accuracy) - 0.5) < 3 * 0.5 / np.sqrt(2 * 400)
+
+
 def test_classes_are_predicted_to_tables_by_the_ends_of_edges(tmp_path):
     graph = _ratings(tmp_path, classes=True)
     config = _config(tmp_path, graph, training__max_epochs=6)

@@ -216,12 +216,15 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
     is_timed = rows.time is not None and task.is_event
     if is_timed:
         splits = {"type": "temporal", "quantiles": [0.8, 0.9]}
-    is_plain = len(graph.node_types) == 1 == len(graph.edge_types)
+    has_one_way = any(t.directed and t.type[0] == t.type[2] for t in graph.edge_types)
+    is_plain = len(graph.node_types) == 1 == len(graph.edge_types) and not has_one_way
     has_features = all(table.features for table in graph.node_types.values())
+    is_default = name in graph.training_tables or kind == "edge_prediction"
     return {
         "task": kind,
         "args": args,
         "model": None if is_plain and has_features else "Hetero",
+        "reverse_edges": True if has_one_way else None,
         "splits": None if rows.split else splits,
-        "temporal": {} if is_timed and name not in graph.training_tables else None,
+        "temporal": {} if is_timed and not is_default else None,
     }

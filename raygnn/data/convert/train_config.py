@@ -26,6 +26,7 @@ def write_config(
     about: str = "",
     model: str | None = "Hetero",
     drops: bool = False,
+    reverse_edges: bool | None = None,
     splits: dict[str, Any] | None = None,
     temporal: dict[str, Any] | None = None,
     overwrite: bool = False,
@@ -47,7 +48,7 @@ def write_config(
     if fs.exists(path) and not overwrite:
         return uri, False
     on_error = "drop" if drops else None
-    data = {"uri": folder, "on_error": on_error, "splits": splits}
+    data = {"uri": folder, "on_error": on_error, "reverse_edges": reverse_edges, "splits": splits}
     config = {
         "data": {key: value for key, value in data.items() if value is not None},
         "task": {"type": task, "args": args},

@@ -82,7 +82,7 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
     edge_columns = {**dict.fromkeys(target.output.own_columns, EDGE_ATTR), **edge_inputs}
     widths = bundle.feature_widths(feature)
     times = _find_times(config, bundle, target)
-    with_inputs = {*widths, *(times.node_types if times else ())}
+    with_inputs = {*widths, *(_timed_types(times, target) if times else ())}
     embedded = _embedded_types(loaded, bundle, with_inputs)
     _check_dictionaries(loaded, bundle, feature, with_inputs)
     identified = _chosen_types(loaded, bundle, target, "node_embeddings")
@@ -263,7 +263,7 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
     """
     wanted, temporal = config.model.relative_time, config.sampling.temporal
     if wanted == "auto":
-        wanted = temporal is not None and target.reads_training_table()
+        wanted = temporal is not None and target.reads_times()
     if not wanted:
         return None
     seed_times = target.training_times(bundle, config)
@@ -271,8 +271,9 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
         raise ConfigError.invalid(
             "model.relative_time",
             True,
-            "the seeds of this task have no times",
-            "Set sampling.temporal: {} and declare the time of its rows, or remove it",
+            "sampling is not temporal" if seed_times is not None else "the seeds have no times",
+            "Set sampling.temporal: {}, with a time of the labelled rows or edges in graph.yaml, or "
+            "remove it",
             id="model-relative-time",
         )
     column = temporal.column
@@ -281,7 +282,19 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
     times = [np.asarray(bundle.column(node_type, column)) for node_type in timed]
     lows = [np.quantile(t[:: -(-len(t) // _MAX_TIMES)], _FIRST_ROWS) for t in [*times, seed_times]]
     span = float(seed_times.max() - min(lows))
-    return TimeInput(column, span if span > 0 else 1.0, tuple(timed), tuple(timed_edges))
+    return TimeInput(
+        column,
+        span if span > 0 else 1.0,
+        tuple(timed),
+        tuple(timed_edges),
+        target.output.own_columns,
+    )
+
+
+def _timed_types(times: TimeInput, target: TaskTarget) -> Collection[str]:
+    """Node types that read times: those with times, and both ends of edges that are predicted."""
+    is_of_edges = target.output.predicted_edges is not None
+    return {*times.node_types, *(target.output.ends if is_of_edges else ())}
 
 
 def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
@@ -296,6 +309,14 @@ def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
         timed_nodes=frozenset(times.node_types),
         edge_types=tuple(_message_types(config, spec)),
         timed_edges=frozenset(timed),
+        edge_features={
+            message_type(parse_edge_type(name), direction): {
+                spec.batch_edge_columns[column]: spec.edge_columns[column][name]
+                for column in times.edge_features
+                if name in spec.edge_columns[column]
+            }
+            for name in times.edge_types
+        },
     )
     read = tuple(name for name in found.node_types if found.channels(name))
     return replace(found, node_types=read)

@@ -122,7 +122,8 @@ class TaskTarget(ABC):
         """Rows for standardization and transforms."""
         return FitRows()
 
-    def reads_training_table(self) -> bool:
+    def reads_times(self) -> bool:
+        """Whether the model reads times relative to its seeds' by default."""
         return False
 
     def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:

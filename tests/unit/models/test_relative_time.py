@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 import torch
@@ -39,7 +43,12 @@ def shop(shift: int = 0, late: int = 0) -> SmallGraph:
     )
 
 
-def batch_of(graph: SmallGraph, as_of: int, fanouts: tuple[int, ...] = (3, 2)):
+def batch_of(
+    graph: SmallGraph,
+    as_of: int,
+    fanouts: tuple[int, ...] = (3, 2),
+    columns: Mapping[str, str] = MappingProxyType({"time": "time"}),
+):
     store = LocalGraphStore(graph.bundle)
     loader = NeighborLoader(
         store,
@@ -48,7 +57,7 @@ def batch_of(graph: SmallGraph, as_of: int, fanouts: tuple[int, ...] = (3, 2)):
         "user",
         sampler=NeighborSampler(store, list(fanouts), temporal=Temporal(strategy="last")),
         columns={"x": "x", "time": "time"},
-        edge_columns={"time": "time"},
+        edge_columns=columns,
         as_of=as_of,
         batch_size=20,
         split="val",
@@ -72,6 +81,26 @@ def test_columns_are_age_count_and_recency_up_to_the_seed():
         taken = encode_age(torch.from_numpy(50 - times[-3:]), SPAN)
         torch.testing.assert_close(ages[u], taken.mean(0) if len(times) else torch.zeros(9))
         assert latest[u] == (taken[:, 0].min() if len(times) else 1)
+
+
+def test_edges_and_their_features_fade_with_age():
+    graph = shop()
+    amount = torch.rand(200, 1).numpy()
+    graph.stored[BUYS] = {"amount": amount}
+    graph.stored[BOUGHT] = {"amount": amount}
+    graph.roles["amount"] = "feature"
+    batch = batch_of(graph, 50, columns={"time": "time", "amount": "amount"})
+    times = replace(TIMES, edge_features={BOUGHT: {"amount": 1}})
+    found = times.columns(batch, "user")
+    assert found.shape == (20, TIMES.channels("user") + 8)
+    assert torch.equal(found[:, :-8], TIMES.columns(batch, "user"))
+    edges = batch.edges[BOUGHT]
+    age, place = 50 - edges.columns["time"], edges.edge_index[1]
+    for i, memory in enumerate((SPAN / 512, SPAN / 128, SPAN / 32, SPAN / 8)):
+        weight = (-age / memory).exp()
+        for j, values in enumerate((weight, weight * edges.columns["amount"][:, 0])):
+            sums = torch.zeros(20).index_add(0, place, values)
+            torch.testing.assert_close(found[:, -8 + 2 * i + j], sums.log1p())
 
 
 @pytest.mark.parametrize("node_type", ["user", "item"])

@@ -509,3 +509,26 @@ def test_the_drafted_model_beats_every_baseline(
     }
     assert baselines
     assert metrics[f"test/{name}"] > max(baselines.values()) + 0.01, baselines
+
+
+def test_labelled_transfers_keep_their_direction(tmp_path: Path) -> None:
+    write(tmp_path, "accounts.csv", account_id=list(range(100, 160)), limit=RNG.random(60))
+    ids = RNG.integers(100, 160, (2, 500))
+    write(
+        tmp_path,
+        "transfers.csv",
+        transfer_id=list(range(7000, 7500)),
+        payee=ids[0],
+        payer=ids[1],
+        amount=RNG.random(500),
+        time=pa.array(RNG.integers(0, 10**9, 500), pa.timestamp("s")),
+        is_fraud=RNG.integers(0, 2, 500),
+    )
+    found = write_draft(str(tmp_path))
+    (transfers,) = Manifest.parse(found.text).edge_types
+    assert transfers.type == ("accounts", "transfers", "accounts")
+    assert (transfers.source, transfers.target, transfers.directed) == ("payer", "payee", True)
+    config = load_config(found.config).config
+    assert config.task.type == "edge_prediction"
+    assert config.data.reverse_edges is True  # messages go both ways all the same
+    assert config.sampling.temporal is None  # `fit` turns it on for edges with times

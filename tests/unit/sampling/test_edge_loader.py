@@ -87,18 +87,45 @@ def test_seeds_and_their_reverses_carry_no_message(edge_type):
     assert seen == set(range(60))
 
 
-def test_each_edge_is_encoded_as_of_its_own_time():
+def test_each_edge_is_encoded_just_before_its_own_time():
     graph = _graph(RATES, timed=True)
     loader = _loader(graph, RATES)
     batch = loader.build(0, 1)
     assert loader.plan.edges.times is not None
-    expected = loader.plan.edges.times[batch.input_id.numpy()]
+    expected = loader.plan.edges.times[batch.input_id.numpy()] - 1
     for name, local in zip(("user", "film"), batch.end_index, strict=True):
         seed_time = batch.nodes[name].seed_time
         assert seed_time is not None
         np.testing.assert_array_equal(seed_time[local], expected)
     as_of = _loader(graph, RATES, of_seeds={"as_of": 7}).build(0, 1)
     assert set(as_of.nodes["user"].seed_time.tolist()) == {7}
+
+
+@pytest.mark.parametrize("edge_type", [RATES, KNOWS])
+def test_an_edge_sees_all_earlier_edges_of_its_ends_and_neither_itself_nor_later_ones(edge_type):
+    graph = _graph(edge_type, timed=True)
+    store = LocalGraphStore(graph.bundle)
+    sampler = NeighborSampler(store, [-1], temporal=Temporal(), disjoint=True)
+    batch = _loader(graph, edge_type, sampler=sampler, batch_size=60, shuffle=False).build(0, 0)
+    source, target = SeedEdges.of_bundle(graph.bundle, edge_type, label_edges=False).ends(
+        np.arange(60)
+    )
+    num_seen = 0
+    for found_type, edges in batch.edges.items():
+        is_reverse = found_type == RATED_BY
+        time = np.asarray(graph.bundle.column(found_type, "time"))
+        csc = graph.bundle.csc(found_type)
+        into = np.repeat(np.arange(NUM), np.diff(csc.indptr))
+        seed = batch.nodes[found_type[2]].seed[edges.edge_index[1]].numpy()
+        own = np.asarray(graph.bundle.column(edge_type, "time"))
+        for i in range(60):
+            ends = [(60 + i, target[i])] if not is_reverse else [(i, source[i])]
+            ends += [(i, source[i])] if edge_type == KNOWS else []
+            for number, node in ends:
+                earlier = np.flatnonzero((into == node) & (time < own[i]))
+                np.testing.assert_array_equal(np.sort(edges.e_id[seed == number]), earlier)
+                num_seen += len(earlier)
+    assert num_seen > 100
 
 
 def test_edges_without_times_are_refused():

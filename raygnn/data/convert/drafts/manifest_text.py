@@ -222,10 +222,12 @@ def _edge_lines(table: Table, tables: Sequence[Table], label: str | None) -> Ite
     if not is_edges(table):
         return
     source, target = ordered_ends(table)
-    yield from _edge(table, (source.table, table.name, target.table), source.column, target.column)
+    roles = roles_of(table, label)
+    is_directed = roles.time is not None or roles.label is not None
+    edge_type = (source.table, table.name, target.table)
+    yield from _edge(table, edge_type, source.column, target.column, directed=is_directed)
     for note in _remarks(table):
         yield f"    # ? {note}\n"
-    roles = roles_of(table, label)
     if roles.time is not None:
         yield f"    time: {_time(roles.time)}\n"
     if roles.split is not None:
@@ -239,12 +241,19 @@ def _edge_lines(table: Table, tables: Sequence[Table], label: str | None) -> Ite
         yield from _label_lines(roles.label)
 
 
-def _edge(table: Table, edge_type: tuple[str, str, str], source: str, target: str) -> Iterator[str]:
+def _edge(
+    table: Table,
+    edge_type: tuple[str, str, str],
+    source: str,
+    target: str,
+    *,
+    directed: bool = False,
+) -> Iterator[str]:
     names = ", ".join(_quoted(name) for name in edge_type)
     yield f"  - type: [{names}]\n"
     yield f"    files: {_quoted(table.edge_files.get(target, table.pattern))}\n"
     yield f"    source: {_quoted(source)}\n    target: {_quoted(target)}\n"
-    if edge_type[0] == edge_type[2]:
+    if edge_type[0] == edge_type[2] and not directed:
         note = "messages go both ways; directed: true lets only the target learn of the source"
         yield f"    # ? {note}\n    directed: false\n"
 

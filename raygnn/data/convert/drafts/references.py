@@ -21,8 +21,14 @@ from raygnn.errors import ConfigError
 
 #: Names of the columns of an edge's ends.
 ENDS = (
-    ("source", "src", "from", "head", "sender", "follower", "giver"),
-    ("target", "dst", "to", "tail", "receiver", "followee", "taker"),
+    (
+        *("source", "src", "from", "head", "sender", "follower", "giver", "payer", "debtor"),
+        *("orig", "origin", "originator", "caller", "citing"),
+    ),
+    (
+        *("target", "dst", "to", "tail", "receiver", "followee", "taker", "payee", "creditor"),
+        *("dest", "destination", "beneficiary", "callee", "cited", "recipient"),
+    ),
 )
 #: Last words of the names of columns of ids.
 _ID_WORDS = word_set("id key code no nr num number sku uid uuid ref fk")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +17,7 @@ from raygnn.data.fit_rows import FitRows
 from raygnn.data.links.labelled_edges import SeedEdges, split_labelled_edges
 from raygnn.data.links.split import LinkSplit, find_label_edges, label_values, time_unit_of
 from raygnn.data.partition.part import Pairs
-from raygnn.data.splits import has_label
+from raygnn.data.splits import SPLIT_NAMES, has_label
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.tasks.labels.target import (
@@ -192,6 +193,39 @@ class EdgeTarget(LabelTarget):
         if rule is None or rule.type != "temporal" or times is None:
             return FitRows()
         return FitRows.until_last(times[self.splits.train], time_unit_of(bundle, self.link))
+
+    def reads_times(self) -> bool:
+        return self.edges.times is not None
+
+    def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
+        times = self.edges.times
+        return None if times is None else times[self.splits.train]
+
+    def is_held_out_by_time(self, bundle: Bundle, config: Config, columns: Iterable[str]) -> bool:
+        """Whether temporal sampling alone keeps held-out edges out of messages.
+
+        It does if messages have times and no label, and each split is later than the one before.
+
+        Args:
+            columns: of edges, which messages have.
+        """
+        temporal, output = config.sampling.temporal, self.output
+        if temporal is None or output.label_edges or not self.is_split_by_time:
+            return False
+        message_types = with_reverses(bundle, [output.edge_type])
+        if not all(temporal.column in bundle.columns(t) for t in message_types):
+            return False
+        features = {*_features_of(bundle, output.edge_type)}.intersection(columns)
+        return not any(_holds(bundle, output.edge_type, name, self.labels) for name in features)
+
+    @property
+    def is_split_by_time(self) -> bool:
+        """Whether the edges have times, and each split is later than the one before."""
+        times = self.edges.times
+        if times is None:
+            return False
+        spans = [times[rows] for name in SPLIT_NAMES if len(rows := getattr(self.splits, name))]
+        return len(spans) > 1 and all(a.max() <= b.min() for a, b in pairwise(spans))
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
         output, splits = self.output, self.splits

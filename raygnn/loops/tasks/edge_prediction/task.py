@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,25 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         head = EdgeHead(width, num_inputs, output.num_outputs)
         return EdgePredictor(encoder, head, output.ends)
 
+    def warnings(self) -> list[str]:
+        """Warnings of the labels, and of edges that read their future."""
+        found = super().warnings()
+        if self.env.loaded.config.sampling.temporal is None and self.target.is_split_by_time:
+            found.append(
+                "the splits of the edges follow one another in time, and sampling.temporal is not "
+                "set: training edges see later ones. Set sampling: {temporal: {strategy: last}, "
+                "disjoint: true}."
+            )
+        return found
+
     def links(self) -> list[LinkSplit]:
-        return [self.target.link]
+        return [] if self._is_held_out_by_time else [self.target.link]
+
+    @cached_property
+    def _is_held_out_by_time(self) -> bool:
+        env, columns = self.env, self.spec.edge_inputs
+        found: bool = self.target.is_held_out_by_time(env.bundle, env.loaded.config, columns)
+        return found
 
     def build_loader(self, split: str) -> EdgeLoader | None:
         target, output = self.target, self.output

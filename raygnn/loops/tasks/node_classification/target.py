@@ -186,7 +186,7 @@ class NodeTarget(LabelTarget):
                 id="sampling-until-time",
             ) from error
 
-    def reads_training_table(self) -> bool:
+    def reads_times(self) -> bool:
         return self.seeds.name is not None
 
     def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
