@@ -108,7 +108,8 @@ class RelativeTime:
         age = nodes.seed_time[target] - edges.columns[TIME]
         ages = encode_age(age, self.span)
         total = ages.new_zeros(num_nodes, AGE_CHANNELS).index_add_(0, target, ages)
-        out[:num_dst, 2 : 2 + AGE_CHANNELS] = total[:num_dst] / num_sampled.clamp(min=1).unsqueeze(1)
+        means = total[:num_dst] / num_sampled.clamp(min=1).unsqueeze(1)
+        out[:num_dst, 2 : 2 + AGE_CHANNELS] = means
         # Without edges, the latest one is as old as the span.
         out[:, 1] = out.new_ones(num_nodes).scatter_reduce_(0, target, ages[:, 0], "amin")
         if features := self.edge_features.get(edge_type):

@@ -272,8 +272,7 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
             "model.relative_time",
             True,
             "sampling is not temporal" if seed_times is not None else "the seeds have no times",
-            "Set sampling.temporal: {}, with a time of the labelled rows or edges in graph.yaml, or "
-            "remove it",
+            "Set sampling.temporal: {}, and a time of the rows or edges, or remove it",
             id="model-relative-time",
         )
     column = temporal.column
