@@ -13,6 +13,7 @@ _COMMENTS = {
     "on_error: drop": "leaves out rows that cannot be read, and counts them",
     "quantiles: [0.8, 0.9]": "the last tenth of the time is the test",
     "temporal: {}": "reads nothing later than the row that is predicted",
+    "reverse_edges: true": "messages flow both ways",
     "num_workers: 0": "in this process; without this line, workers of Ray train",
 }
 
