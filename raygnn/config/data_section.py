@@ -179,6 +179,7 @@ PLACES = (
     "cache_dir",
     "cache_bytes",
     "allow_outside",
+    "device_features",
 )
 
 
@@ -249,6 +250,12 @@ class Data(Section):
         "in 254 steps from the least to the greatest value of each element.",
     )
 
+    device_features: bool | Literal["auto"] = Field(
+        default="auto",
+        description="Whether a GPU holds the features, as stored, and gathers the rows of a batch "
+        "itself. auto does if they take a third of its free memory at most; a CPU and a "
+        "partitioned graph never do.",
+    )
     standardize: bool = Field(
         default=True,
         description="Scale each element of dense features to a mean of 0 and a standard deviation "

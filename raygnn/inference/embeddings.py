@@ -125,7 +125,7 @@ class Stores(NamedTuple):
         if isinstance(bundle, ExtendedBundle):
             return cls.of(replace(env, bundle=bundle.graph), spec).extended(bundle, spec)
         graph = graph_store(env.loaded, bundle, env.parts)
-        return cls(graph, feature_store(env.loaded, bundle, spec, env.parts))
+        return cls(graph, feature_store(env.loaded, bundle, spec, env.parts, env.device))
 
     def extended(self, bundle: ExtendedBundle, spec: ModelSpec) -> Stores:
         """These stores for a graph with added rows."""

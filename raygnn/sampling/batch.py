@@ -22,7 +22,7 @@ class NodeRecord(TensorRecord):
         num_seeds: distinct seeds of this type; all nodes if the batch is the whole graph.
         num_sampled: number of seeds, then of new nodes per hop; None if the sampler does not count.
         columns: by name, [num_nodes, ...] features, sparse if the model accepts sparse ones. Types
-            without features have only n_id.
+            without features have only n_id. `StoredRows` on the way to a device.
         seed: int64 [num_nodes], number of the seed whose neighborhood has the node, with disjoint
             sampling.
         seed_time: [num_nodes], time of that seed, with temporal sampling. A node appears once per

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +16,9 @@ from raygnn.errors import DataError
 from raygnn.sampling.batch import EdgeRecord, NodeRecord
 from raygnn.sampling.protocols import FeatureStore, GraphStore, ends, message_type
 from raygnn.sampling.scratch import BufferPool
-from raygnn.sampling.sparse_features import SparseFeatures
+from raygnn.sampling.stores import as_tensor
 from raygnn.sampling.subgraph import SampledSubgraph
+from raygnn.sampling.tensor_record import StoredRows
 
 
 class BatchAssembler:
@@ -110,21 +112,19 @@ class BatchAssembler:
             if column in have and (have[column].role == "label") == labels
         }
 
-    def _features_of(self, node_type: str, nodes: np.ndarray) -> dict[str, Tensor | SparseFeatures]:
-        found: dict[str, Tensor | SparseFeatures] = {}
+    def _features_of(self, node_type: str, nodes: np.ndarray) -> dict[str, Any]:
+        found: dict[str, Any] = {}
         for column, name in self._wanted(node_type, labels=False).items():
             sparse = self._features.gather_sparse(node_type, column, nodes)
-            found[name] = (
-                torch.from_numpy(self._rows(node_type, column, nodes)) if sparse is None else sparse
-            )
+            found[name] = self._rows(node_type, column, nodes) if sparse is None else sparse
         return found
 
     def _columns_of(
         self, type_: str | EdgeType, wanted: Mapping[str, str], ids: np.ndarray
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Any]:
         have = self._features.columns(type_)
         return {
-            name: torch.from_numpy(self._rows(type_, column, ids))
+            name: self._rows(type_, column, ids)
             for column, name in wanted.items()
             if column in have
         }
@@ -137,10 +137,35 @@ class BatchAssembler:
                 id="sampling-edge-ids-missing",
             )
 
-    def _rows(self, type_: str | EdgeType, column: str, ids: np.ndarray) -> np.ndarray:
-        shape, dtype = self._features.row_layout(type_, column)
-        out = self._buffers[type_, column].array((len(ids), *shape), dtype)
-        return self._features.gather(type_, column, ids, out)
+    def _rows(self, type_: str | EdgeType, column: str, ids: np.ndarray) -> Tensor | StoredRows:
+        return gather_rows_for_device(
+            self._features, type_, column, ids, self._buffers[type_, column].array
+        )
+
+
+def gather_rows_for_device(
+    features: FeatureStore,
+    type_: str | EdgeType,
+    column: str,
+    ids: np.ndarray,
+    empty: Callable[[tuple[int, ...], np.dtype], np.ndarray] = np.empty,
+) -> Tensor | StoredRows:
+    """Rows of a dense column: as models read them, or what the device computes these from.
+
+    The latter are ids, where the device holds the column; else the rows as stored.
+
+    Args:
+        empty: makes the array that is filled.
+    """
+    info, on_device = features.columns(type_)[column], features.device_columns.get((type_, column))
+    if on_device is not None and on_device.rows is not None:
+        return StoredRows(data=torch.from_numpy(ids), column=on_device, width=info.width)
+    shape, dtype = features.row_layout(type_, column)
+    stored = dtype if on_device is None else np.dtype(info.dtype)
+    rows = as_tensor(features.gather(type_, column, ids, empty((len(ids), *shape), stored)))
+    if on_device is None:
+        return rows
+    return StoredRows(data=rows, column=on_device, width=info.width)
 
 
 def _check_columns(

@@ -16,7 +16,7 @@ from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.standardization import Standardization
 from raygnn.sampling.local_pick import LocalPicker
-from raygnn.sampling.protocols import EdgesByNode, PickRequest, Picks
+from raygnn.sampling.protocols import NO_COLUMNS, EdgesByNode, PickRequest, Picks
 from raygnn.sampling.rng import hop_key
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.shares import Share, merged_picks, restricted, restricted_horizon
@@ -230,6 +230,8 @@ def _e_id(adjacency: Csc | Csr, edges: np.ndarray) -> np.ndarray:
 
 class ExtendedFeatureStore:
     """A `FeatureStore` of a graph and added rows. Sparse columns are returned dense."""
+
+    device_columns = NO_COLUMNS
 
     def __init__(
         self, known: LocalFeatureStore, bundle: ExtendedBundle, standardization: Standardization

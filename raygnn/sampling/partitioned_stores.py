@@ -21,7 +21,15 @@ from raygnn.errors import ConfigError
 from raygnn.sampling.hot_row_cache import HotRowCache
 from raygnn.sampling.hot_rows import HotRows, array_bytes
 from raygnn.sampling.parts import PartitionedGraph, Question
-from raygnn.sampling.protocols import EdgesByNode, EdgeValues, LazyRows, PickRequest, Picks
+from raygnn.sampling.protocols import (
+    NO_COLUMNS,
+    DeviceColumns,
+    EdgesByNode,
+    EdgeValues,
+    LazyRows,
+    PickRequest,
+    Picks,
+)
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.shares import (
     Share,
@@ -200,8 +208,10 @@ class PartitionedFeatureStore:
         standardization: Standardization = MappingProxyType({}),
         *,
         keeps_sparse: bool = False,
+        device_columns: DeviceColumns = NO_COLUMNS,
     ) -> None:
         self._outline, self._graph = outline, graph
+        self.device_columns = device_columns
         self._standardization, self._keeps_sparse = standardization, keeps_sparse
         self._held = LocalFeatureStore(outline)
         self._affine = find_affines(outline, standardization)
@@ -244,14 +254,14 @@ class PartitionedFeatureStore:
         if out is None:
             out = np.empty((len(ids), *shape), dtype)
         assert out.shape == (len(ids), *shape)
-        assert out.dtype == dtype
         assert out.flags.c_contiguous
+        affine = self._affine.get((type_, column)) if out.dtype == dtype else None
 
         def place(
             rows: np.ndarray | SparseColumn, taken: np.ndarray, positions: np.ndarray
         ) -> None:
-            part = np.empty((len(taken), *shape), dtype)
-            read_rows(rows, taken, part, self._affine.get((type_, column)))
+            part = np.empty((len(taken), *shape), out.dtype)
+            read_rows(rows, taken, part, affine)
             scatter_rows(part, positions, out)
 
         asked = np.arange(len(ids))

@@ -97,7 +97,7 @@ class DeviceCopies:
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(copied)
         arena.record_stream(stream)
-        return batch
+        return batch.computed()
 
 
 def copied_together(record: Record, device: torch.device) -> tuple[Record, Tensor]:

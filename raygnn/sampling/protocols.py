@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from raygnn.sampling.rng import BatchKey
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.temporal import Horizon
+from raygnn.sampling.tensor_record import DeviceColumn
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,16 @@ class GraphStore(Protocol):
         """int64 [num_nodes], number of edges that could sample each node as a neighbor."""
 
 
+#: By type and name, the columns whose rows a device computes.
+DeviceColumns = Mapping[tuple[str | EdgeType, str], DeviceColumn]
+NO_COLUMNS: DeviceColumns = MappingProxyType({})
+
+
 class FeatureStore(Protocol):
     """Rows of the columns of node and edge types."""
+
+    @property
+    def device_columns(self) -> DeviceColumns: ...
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]: ...
 
@@ -170,7 +180,8 @@ class FeatureStore(Protocol):
 
         Args:
             ids: int64 [n], dense ids or, for an edge type, CSC positions; may repeat.
-            out: [n, ...], C-contiguous, of the returned dtype; None allocates a new array.
+            out: [n, ...], C-contiguous, of the returned dtype, or of the stored one, which copies
+                rows as stored; None allocates a new array.
         """
 
     def gather_sparse(

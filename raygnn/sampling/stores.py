@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol
+from typing import Literal, Protocol
 
+import ml_dtypes
 import numpy as np
 import torch
+from torch import Tensor
 
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
@@ -28,11 +30,15 @@ from raygnn.sampling.gather import (
     is_half,
 )
 from raygnn.sampling.local_pick import LocalPicker, NeighborRows
-from raygnn.sampling.protocols import PickRequest, Picks
+from raygnn.sampling.protocols import NO_COLUMNS, DeviceColumns, PickRequest, Picks
 from raygnn.sampling.rng import hop_key
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.temporal import Horizon
+from raygnn.sampling.tensor_record import DeviceColumn
+
+#: Stored types of which a device computes what the host does, bit for bit.
+_DEVICE_DTYPES = ("float32", "float16", "bfloat16", "int8")
 
 # Where more of the elements are held, dense rows are made and multiplied in less time.
 _MAX_SPARSE_SHARE = 1 / 8
@@ -176,6 +182,7 @@ class LocalFeatureStore:
         standardization: columns returned standardized, as float32.
         keeps_sparse: returns sparse node features as sparse, for models that accept them. Columns
             more than an eighth full are returned dense.
+        device_columns: columns whose rows a device computes.
     Raises:
         DataError: the rows of a standardized column have another width.
     """
@@ -186,9 +193,11 @@ class LocalFeatureStore:
         standardization: Standardization = MappingProxyType({}),
         *,
         keeps_sparse: bool = False,
+        device_columns: DeviceColumns = NO_COLUMNS,
     ) -> None:
         self._bundle = bundle
         self._keeps_sparse = keeps_sparse
+        self.device_columns = device_columns
         self._standardization = standardization
         self._affine = find_affines(bundle, standardization)
 
@@ -214,11 +223,11 @@ class LocalFeatureStore:
             out = np.empty((len(ids), *shape), dtype)
         # The kernels do not look where they write.
         assert out.shape == (len(ids), *shape)
-        assert out.dtype == dtype
+        assert out.dtype == dtype or (isinstance(rows, np.ndarray) and out.dtype == rows.dtype)
         assert out.flags.c_contiguous
         if self._bundle.is_larger_than_memory and isinstance(rows, np.ndarray):
             ask_for_rows(rows, ids)
-        read_rows(rows, ids, out, self._affine.get((type_, column)))
+        read_rows(rows, ids, out, self._affine.get((type_, column)) if out.dtype == dtype else None)
         return out
 
     def gather_sparse(
@@ -254,7 +263,7 @@ def read_rows(
 
     Args:
         ids: int64, rows of `rows`.
-        out: C-contiguous, with the layout of `layout_of`.
+        out: C-contiguous, with the layout of `layout_of`, or of the stored dtype.
         affine: standardizes the rows; None leaves them.
     """
     if isinstance(rows, SparseColumn):
@@ -263,7 +272,7 @@ def read_rows(
             out -= affine.shift
             out *= affine.factor
             out += affine.offset
-    elif is_half(rows.dtype) or affine is not None:
+    elif affine is not None or out.dtype != rows.dtype:
         gather_float_rows(rows, ids, out, affine)
     else:
         gather_rows(rows, ids, out)
@@ -304,6 +313,60 @@ def find_affines(
         for type_ in types
         for column, scale in standardization.get(type_name(type_), {}).items()
     }
+
+
+def find_device_columns(
+    bundle: StoredColumns,
+    standardization: Standardization,
+    names: Collection[str],
+    device: torch.device,
+    *,
+    holds: bool | Literal["auto"],
+) -> dict[tuple[str | EdgeType, str], DeviceColumn]:
+    """The columns of these names whose rows a device computes, by type and name.
+
+    Args:
+        holds: whether the device holds the columns; `auto` does if they take a third of its free
+            memory at most. If it does not, only rows narrower than float32 travel as stored.
+    """
+    affines = find_affines(bundle, standardization)
+    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
+    columns = {
+        (type_, name): info
+        for type_ in types
+        for name, info in bundle.columns(type_).items()
+        if name in names
+        and info.role != "label"
+        and not info.sparse
+        and info.dtype in _DEVICE_DTYPES
+    }
+    if holds == "auto":
+        num_bytes = sum(_dense(bundle.column(*key)).nbytes for key in columns)
+        holds = 3 * num_bytes <= torch.cuda.mem_get_info(device)[0]
+    found = {}
+    for (type_, name), info in columns.items():
+        if not holds and info.dtype == "float32":
+            continue
+        shape = info.shape or ((1,) if isinstance(type_, str) and info.role == "feature" else ())
+        affine, held = affines.get((type_, name)), None
+        if holds:
+            rows = _dense(bundle.column(type_, name))
+            held = as_tensor(rows).view(len(rows), *shape).to(device)
+        parts = (torch.from_numpy(part).view(shape).to(device) for part in affine or ())
+        found[type_, name] = DeviceColumn(held, None if affine is None else tuple(parts))
+    return found
+
+
+def _dense(rows: np.ndarray | SparseColumn) -> np.ndarray:
+    assert isinstance(rows, np.ndarray)
+    return rows
+
+
+def as_tensor(rows: np.ndarray) -> Tensor:
+    """A tensor of an array, on the same memory; also of bfloat16, which torch does not take."""
+    if rows.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(rows)
 
 
 def _checked_affine(

@@ -7,6 +7,7 @@ every rank and device, and after a resume.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from raygnn.sampling.batch import EdgeRecord, NodeBatch
 from raygnn.sampling.blocks import hetero_blocks_of
 from raygnn.sampling.rng import chain_key, text_key
 from raygnn.sampling.sparse_features import SparseFeatures
+from raygnn.sampling.tensor_record import StoredRows
 
 
 def view_key(batch: NodeBatch, number: int) -> int:
@@ -67,9 +69,12 @@ def mask_features(batch: NodeBatch, share: float, key: int) -> NodeBatch:
         x = record.columns["x"]
         columns = torch.arange(x.shape[1], device=record.n_id.device)
         keep = ~drawn(columns, share, chain_key(key, text_key(node_type)))
+        shown: Any
         if isinstance(x, SparseFeatures):
             kept = keep.index_select(0, x.indices)
-            shown: Tensor | SparseFeatures = x.with_values(x.values_or_ones() * kept)
+            shown = x.with_values(x.values_or_ones() * kept)
+        elif isinstance(x, StoredRows):
+            shown = replace(x, keep=keep)
         else:
             shown = x * keep
         nodes[node_type] = replace(record, columns={**record.columns, "x": shown})

@@ -220,8 +220,14 @@ CASES: dict[str, Case] = {
     **{name: _nodes(**changes) for name, changes in _SAMPLING.items()},
     "sparse features": replace(_nodes(), graph="sparse"),
     "sparse features, GAT": replace(_nodes(**_model("GAT", num_heads=2)), graph="sparse"),
-    "int8 features": _nodes(data__feature_dtype="int8"),
-    "float16 features": _nodes(data__feature_dtype="float16"),
+    **{
+        f"{dtype} features{held}": _also(
+            _nodes(data__feature_dtype=dtype, **_model("GATv2", num_heads=2, edge_dim=2)),
+            data__device_features=not held,
+        )
+        for dtype in ("int8", "float16", "float32")
+        for held in ("", " of each batch")
+    },
     **{
         f"optimizer {name}": _also(
             _links("bpr", _SPARSE_ROWS), 2, optimizer={"type": name, "args": {"lr": 0.05}}

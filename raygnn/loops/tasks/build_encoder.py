@@ -8,6 +8,7 @@ from inspect import signature
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from raygnn.config import Component, Config, LoadedConfig, build, resolve
@@ -48,7 +49,7 @@ from raygnn.models.relative_time import RelativeTime
 from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
 from raygnn.sampling.parts import PartitionedGraph
 from raygnn.sampling.protocols import FeatureStore, GraphStore, message_type
-from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore, find_device_columns
 
 
 def check_inputs(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> dict[str, str]:
@@ -160,18 +161,33 @@ def graph_store(
 
 
 def feature_store(
-    loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec, parts: PartitionedGraph | None = None
+    loaded: LoadedConfig,
+    bundle: Bundle,
+    spec: ModelSpec,
+    parts: PartitionedGraph | None = None,
+    device: torch.device | None = None,
 ) -> FeatureStore:
     """The features of a graph as the model reads them: standardized, sparse or dense. `parts`: see
-    `graph_store`.
+    `graph_store`. `device`: of the batches; a CUDA device widens and standardizes rows itself.
     """
-    model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
+    config = loaded.config
+    model_class = resolve(config.model, "model", loaded.allow_modules)
     keeps_sparse = bool(getattr(model_class, "takes_sparse_input", False))
-    scales = spec.standardization
+    options: dict[str, Any] = {"keeps_sparse": keeps_sparse}
+    if device is not None and device.type == "cuda":
+        # A batch of the whole graph is there already.
+        may_hold = parts is None and config.sampling.type != "full"
+        options["device_columns"] = find_device_columns(
+            bundle,
+            spec.standardization,
+            {*spec.node_columns, *spec.batch_edge_columns},
+            device,
+            holds=may_hold and config.data.device_features,
+        )
     if parts is not None:
         assert isinstance(bundle, Outline)
-        return PartitionedFeatureStore(bundle, parts, scales, keeps_sparse=keeps_sparse)
-    return LocalFeatureStore(bundle, scales, keeps_sparse=keeps_sparse)
+        return PartitionedFeatureStore(bundle, parts, spec.standardization, **options)
+    return LocalFeatureStore(bundle, spec.standardization, **options)
 
 
 def build_encoder(

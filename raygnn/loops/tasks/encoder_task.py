@@ -154,7 +154,11 @@ class EncoderTask(Task[BatchT]):
 
     @cached_property
     def features(self) -> FeatureStore:
-        return feature_store(self.env.loaded, self.env.bundle, self.spec, self.env.parts)
+        """One store for all tasks that share the encoder."""
+        first, env = self.sharing_tasks[0], self.env
+        if first is not self:
+            return first.features
+        return feature_store(env.loaded, env.bundle, self.spec, env.parts, env.device)
 
     def sampler(self, split: str, graph: GraphStore) -> Any:
         """The sampler of a split; in an exact evaluation with times it samples all neighbors."""

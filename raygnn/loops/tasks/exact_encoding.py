@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -13,9 +14,10 @@ from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.models.encoder import BlockEncoder
-from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, InEdges, exact_inference, rows_on
+from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, InEdges, exact_inference
 from raygnn.models.graph_encoder import EDGE_ATTR, EDGE_WEIGHT, GraphEncoder
 from raygnn.models.sparse_input import Features
+from raygnn.sampling.batch_assembler import gather_rows_for_device
 from raygnn.sampling.protocols import (
     EdgeValues,
     FeatureStore,
@@ -80,12 +82,12 @@ def encode_exactly(
     module = encoder.module
     assert isinstance(module, BlockEncoder)
 
-    def rows_of(name: str, ids: np.ndarray) -> np.ndarray | Features:
-        sparse = features.gather_sparse(name, spec.feature, ids)
-        rows = features.gather(name, spec.feature, ids) if sparse is None else sparse
-        if encoder.reads_rows_as_they_are(name):
-            return rows
-        return encoder.embed(name, rows_on(options.device, rows))
+    def rows_of(name: str, ids: np.ndarray) -> Features:
+        rows: Any = features.gather_sparse(name, spec.feature, ids)
+        if rows is None:
+            rows = gather_rows_for_device(features, name, spec.feature, ids)
+        rows = rows.to(options.device)
+        return rows if encoder.reads_rows_as_they_are(name) else encoder.embed(name, rows)
 
     def edges_of(edge_type: EdgeType) -> InEdges:
         edges = _MessageEdges(graph, edge_type, as_of)

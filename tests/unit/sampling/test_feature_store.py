@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from raygnn.data.bundle import SparseColumn
 from raygnn.data.standardization import ColumnScale
 from raygnn.sampling import LocalFeatureStore
+from raygnn.sampling.batch_assembler import gather_rows_for_device
+from raygnn.sampling.stores import as_tensor, find_device_columns
+from raygnn.sampling.tensor_record import StoredRows
 from tests.errors import raises
 from tests.small_graph import NODE, SmallGraph
 
@@ -61,6 +64,44 @@ def test_standardised_rows(dtype, shape, ids, mean):
     assert found.shape == (len(ids), *(shape or (1,)))
     expected = ((rows - rows.mean(axis=0)) / rows.std(axis=0))[ids]
     assert np.allclose(found.reshape(expected.shape), expected, rtol=1e-6, atol=1e-6)
+
+
+@settings(max_examples=60)
+@given(
+    dtype=st.sampled_from(["float32", "int8", *HALVES]),
+    shape=st.sampled_from([(), (3,), (17,), (2, 3), (0,)]),
+    ids=st.lists(st.integers(0, 29), max_size=50),
+    mean=st.sampled_from([None, 0.0, -100.3]),
+    holds=st.booleans(),
+)
+def test_rows_that_a_device_computes_have_the_bits_of_the_host(dtype, shape, ids, mean, holds):
+    column = np.random.default_rng(0).normal(mean or 0, 10, size=(30, *shape)).clip(-120, 120)
+    column = column.astype(dtype)
+    rows = column.reshape(30, -1).astype(np.float64)
+    scale = mean is not None and ColumnScale(tuple(rows.mean(axis=0)), tuple(rows.std(axis=0)))
+    ids, host = np.array(ids, np.int64), _store(column, 30, scale or None)
+    scales = {NODE: {"x": scale}} if scale else {}
+    device = torch.device("cpu")
+    columns = find_device_columns(host._bundle, scales, ["x", "y"], device, holds=holds)
+    store = LocalFeatureStore(host._bundle, scales, device_columns=columns)
+    found = gather_rows_for_device(store, NODE, "x", ids)
+    if isinstance(found, StoredRows):
+        assert found.data.dtype == (torch.int64 if holds else as_tensor(column).dtype)
+        found = found.to(device)
+    else:
+        assert not holds
+        assert dtype == "float32"
+    expected = torch.from_numpy(host.gather(NODE, "x", ids))
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(("free", "is_held"), [(1200, True), (1199, False)])
+def test_a_device_holds_columns_of_a_third_of_its_free_memory(free, is_held, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+    bundle = _store(np.zeros((50, 4), np.float16), 50)._bundle
+    found = find_device_columns(bundle, {}, ["x"], torch.device("cpu"), holds="auto")
+    assert (found[NODE, "x"].rows is not None) == is_held
 
 
 def test_elements_close_together_far_from_zero_are_told_apart():
