@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from raygnn.errors import ResourceError
 from raygnn.loops.signals import signals_as_notices
+from raygnn.parallel import collectives
 
 
 class WorkerContext(Protocol):
@@ -55,7 +56,10 @@ class ProcessContext:
         self.device = local_device(use_gpu)
         self._owns_group = False
         if not dist.is_initialized() and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            backend = "nccl" if self.device.type == "cuda" else "gloo"
+            backend = "gloo"
+            if self.device.type == "cuda":
+                backend = collectives.CUDA_BACKEND
+                os.environ.update(collectives.NCCL_ENVIRONMENT)
             dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
             self._owns_group = True
         self.rank = dist.get_rank() if dist.is_initialized() else 0

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -197,6 +198,9 @@ class JointAccumulation(Accumulation):
     Source: the cut between encoder and loss is that of GradCache, arXiv:2101.06983, section 3.
     """
 
+    #: Types and shapes of candidates, from the first step that has any: the same on all ranks.
+    _layout: Mapping[str, tuple[torch.dtype, torch.Size]] = MappingProxyType({})
+
     def run(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int], local: LocalTotals
     ) -> BaseException | None:
@@ -207,7 +211,7 @@ class JointAccumulation(Accumulation):
             encoded = [self._encode(batch) for _, batch in self._batches(batches, epoch, indices)]
         except FAILURES as error:  # reported to all ranks
             failure = error
-        gathered = _gather([each.offered for each in encoded], failed=failure is not None)
+        gathered = self._gather([each.offered for each in encoded], failed=failure is not None)
         if gathered is not None:
             try:
                 self._take_losses(encoded, gathered.offered, local)
@@ -228,6 +232,27 @@ class JointAccumulation(Accumulation):
             rows = joint.encode(batch)
             cut = {name: x.detach().requires_grad_() for name, x in rows.items()}
             return _Encoded(batch, rows, cut, joint.offer(batch, cut))
+
+    def _gather(self, own: list[Candidates], *, failed: bool) -> _Gathered | None:
+        """The candidates of all ranks, their rows with a gradient of their own; None if one failed.
+
+        Collective: all ranks must call.
+        """
+        mine = Candidates.joined(own).columns if own else {}
+        num_own = len(mine["ids"]) if mine else 0
+        answers = collectives.gather_numbers([failed, num_own])
+        if any(has_failed for has_failed, _ in answers):
+            return None
+        if not self._layout:
+            layout = {name: (x.dtype, x.shape[1:]) for name, x in mine.items()}
+            self._layout = next(filter(None, collectives.gather_objects(layout)))
+        gathered, device = {}, collectives.communication_device()
+        for name, (dtype, shape) in self._layout.items():
+            nothing = torch.zeros((0, *shape), dtype=dtype, device=device)
+            gathered[name] = collectives.gather_rows(mine.get(name, nothing).detach())
+        gathered["rows"].requires_grad_()
+        first = sum(number for _, number in answers[: collectives.rank()])
+        return _Gathered(Candidates(**gathered), slice(first, first + num_own))
 
     def _take_losses(
         self, encoded: list[_Encoded], offered: Candidates, local: LocalTotals
@@ -259,26 +284,6 @@ class JointAccumulation(Accumulation):
 class _Gathered(NamedTuple):
     offered: Candidates
     own: slice
-
-
-def _gather(own: list[Candidates], *, failed: bool) -> _Gathered | None:
-    """Candidates of all ranks, with separate gradients; None if a rank failed. Collective: all
-    ranks must call.
-    """
-    mine = Candidates.joined(own).columns if own else {}
-    layout = {name: (x.dtype, x.shape[1:]) for name, x in mine.items()}
-    num_own = len(mine["ids"]) if mine else 0
-    answers = collectives.gather_objects((failed, num_own, layout))
-    if any(has_failed for has_failed, *_ in answers):
-        return None
-    first = sum(number for _, number, _ in answers[: collectives.rank()])
-    layout = next(found for *_, found in answers if found)
-    gathered = {}
-    for name, (dtype, shape) in layout.items():
-        nothing = torch.zeros((0, *shape), dtype=dtype, device=collectives.communication_device())
-        gathered[name] = collectives.gather_rows(mine.get(name, nothing).detach())
-    gathered["rows"].requires_grad_()
-    return _Gathered(Candidates(**gathered), slice(first, first + num_own))
 
 
 def _sum_gradient(rows: Tensor, *, failed: bool) -> Tensor | None:

@@ -16,6 +16,12 @@ from torch import Tensor
 
 from raygnn.errors import LostRankError
 
+#: Of processes with a GPU: NCCL sums what is on it; gloo carries what ranks tell each other, for
+#: which no host has to wait for its device.
+CUDA_BACKEND = "cpu:gloo,cuda:nccl"
+#: Makes a wait for NCCL end with an exception after the timeout. Else NCCL aborts the process.
+NCCL_ENVIRONMENT = {"TORCH_NCCL_BLOCKING_WAIT": "1"}
+
 #: The rank and the number of ranks that `group_held` found.
 _held: tuple[int, int] | None = None
 
@@ -49,16 +55,33 @@ def rank() -> int:
 
 
 def communication_device() -> torch.device:
-    """A device whose tensors the process group can send.
+    """The device from which the process group sends rows.
 
     Raises:
         LostRankError: the group was destroyed.
     """
-    with _exchange():
-        is_nccl = world_size() > 1 and dist.get_backend() == "nccl"
-    if is_nccl:
+    if "cuda" in _carried_types():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+def _carried_types() -> set[str]:
+    """Types of devices whose tensors the process group carries from there."""
+    if world_size() == 1:
+        return {"cpu"}
+    with _exchange():
+        backends = dict(part.split(":") for part in dist.get_backend_config().split(","))
+    uses_nccl = backends.get("cuda") == "nccl" and torch.cuda.is_available()
+    return ({"cpu"} & backends.keys()) | ({"cuda"} if uses_nccl else set())
+
+
+def _carried(tensor: Tensor) -> Tensor:
+    is_carried = tensor.device.type in _carried_types()
+    return tensor if is_carried else tensor.to(communication_device())
+
+
+def _device_of_numbers() -> torch.device:
+    return torch.device("cpu") if "cpu" in _carried_types() else communication_device()
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
@@ -68,7 +91,7 @@ def all_reduce_sum(tensor: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return tensor
-    carried = tensor.to(communication_device())
+    carried = _carried(tensor)
     with _exchange():
         dist.all_reduce(carried)
     return carried.to(tensor.device)
@@ -79,7 +102,7 @@ def start_all_reduce_sum(tensor: Tensor) -> Callable[[], Tensor]:
 
     Collective: all ranks must call with equal shapes and dtypes, in the same order.
     """
-    carried = tensor.to(communication_device())
+    carried = _carried(tensor)
     with _exchange():
         work = dist.all_reduce(carried, async_op=True)
 
@@ -98,7 +121,7 @@ def broadcast(tensor: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return tensor
-    carried = tensor.to(communication_device()).contiguous()
+    carried = _carried(tensor).contiguous()
     with _exchange():
         dist.broadcast(carried, src=0)
     return carried.to(tensor.device)
@@ -110,7 +133,7 @@ def broadcast_object(value: Any) -> Any:
         return value
     box = [value]
     with _exchange():
-        dist.broadcast_object_list(box, src=0, device=communication_device())
+        dist.broadcast_object_list(box, src=0, device=_device_of_numbers())
     return box[0]
 
 
@@ -124,6 +147,20 @@ def gather_objects(value: Any) -> list[Any]:
     return values
 
 
+def gather_numbers(numbers: Sequence[int]) -> list[list[int]]:
+    """Whole numbers of every rank, by rank. Collective: all ranks must call with equally many."""
+    if world_size() == 1:
+        return [list(numbers)]
+    table = torch.zeros(
+        (world_size(), len(numbers)), dtype=torch.int64, device=_device_of_numbers()
+    )
+    table[rank()] = torch.tensor(numbers)
+    with _exchange():
+        dist.all_reduce(table)
+    found: list[list[int]] = table.tolist()
+    return found
+
+
 def gather_rows(rows: Tensor) -> Tensor:
     """Concatenates rows of all ranks, in rank order; their numbers may differ.
 
@@ -132,17 +169,13 @@ def gather_rows(rows: Tensor) -> Tensor:
     if world_size() == 1:
         return rows
     device = communication_device()
-    counts = torch.zeros(world_size(), dtype=torch.int64, device=device)
-    counts[rank()] = rows.shape[0]
-    with _exchange():
-        dist.all_reduce(counts)
-    longest = int(counts.max())
-    padded = torch.zeros((longest, *rows.shape[1:]), dtype=rows.dtype, device=device)
+    counts = [count for (count,) in gather_numbers([len(rows)])]
+    padded = torch.zeros((max(counts), *rows.shape[1:]), dtype=rows.dtype, device=device)
     padded[: rows.shape[0]] = rows.to(device)
     parts = [torch.empty_like(padded) for _ in range(world_size())]
     with _exchange():
         dist.all_gather(parts, padded)
-    kept = [part[: int(count)] for part, count in zip(parts, counts, strict=True)]
+    kept = [part[:count] for part, count in zip(parts, counts, strict=True)]
     return torch.cat(kept).to(rows.device)
 
 
@@ -159,8 +192,7 @@ def exchange_rows(rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[int
     """
     if world_size() == 1:
         return rows, list(counts)
-    device = communication_device()
-    sent = torch.tensor(counts, dtype=torch.int64, device=device)
+    sent = torch.tensor(counts, dtype=torch.int64, device=_device_of_numbers())
     received = torch.empty_like(sent)
     with _exchange():
         dist.all_to_all_single(received, sent)

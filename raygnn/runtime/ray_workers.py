@@ -17,6 +17,7 @@ from raygnn.config import Config
 from raygnn.console import label_lines, print_with, prints_lines, send_to_driver
 from raygnn.data.filesystem import arrow_filesystem
 from raygnn.errors import LostRankError, RaygnnError, TrainingError
+from raygnn.parallel.collectives import CUDA_BACKEND, NCCL_ENVIRONMENT
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.runtime.preflight import WorkerResources, missing_places, warn_of_missing_places
 from raygnn.runtime.ray_choice import ADDRESS_VARIABLE
@@ -75,7 +76,10 @@ def run_on_workers(
     trainer = TorchTrainer(
         _run_worker,
         train_loop_config={"work": work, "bundle": bundle, "sends_events": not prints_lines()},
-        torch_config=TorchConfig(timeout_s=int(scaling.timeout_s)),
+        torch_config=TorchConfig(
+            backend=CUDA_BACKEND if resources.use_gpu else None,
+            timeout_s=int(scaling.timeout_s),
+        ),
         scaling_config=ScalingConfig(
             num_workers=num_workers,
             use_gpu=resources.use_gpu,
@@ -95,6 +99,7 @@ def run_on_workers(
             ),
             logging_config=LoggingConfig(log_level="WARNING"),
             callbacks=list(callbacks),
+            worker_runtime_env={"env_vars": NCCL_ENVIRONMENT} if resources.use_gpu else None,
         ),
     )
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from raygnn.loops.process import seed_micro_batch
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.losses import Candidates
+from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import LocalTotals
 from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
 from tests.tiers import slow
@@ -47,6 +49,21 @@ def _config(folder: Path, world_size: int = 0, candidates: str = "global", **cha
         "model": {"type": "GCN", "args": {"hidden_channels": 8, "dropout": 0.3}},
     }
     return small_config(folder, **{**settings, **changes})
+
+
+def num_object_gathers(config: dict, bundle_path: str) -> int:
+    """How often a run pickles what its ranks tell each other. Collective: all ranks must call."""
+    with patch.object(collectives, "gather_objects", wraps=collectives.gather_objects) as gathers:
+        run_rank(config, bundle_path)
+    return gathers.call_count
+
+
+def test_steps_gather_no_objects_after_the_first(ranks, bundle, tmp_path):
+    counts = []
+    for steps in (1, 3):
+        config = _config(tmp_path / str(steps), 2, training__max_steps=steps)
+        counts += ranks.run(num_object_gathers, 2, config, str(bundle.path))
+    assert len({*counts}) == 1
 
 
 def _losses(folder: Path) -> list[float]:

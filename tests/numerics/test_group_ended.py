@@ -23,6 +23,7 @@ COLLECTIVES: dict[str, Callable[[], Any]] = {
     "broadcast": lambda: collectives.broadcast(torch.ones(2)),
     "broadcast_object": lambda: collectives.broadcast_object(1),
     "gather_objects": lambda: collectives.gather_objects(1),
+    "gather_numbers": lambda: collectives.gather_numbers([1]),
     "gather_rows": lambda: collectives.gather_rows(torch.ones(2)),
     "barrier": collectives.barrier,
 }

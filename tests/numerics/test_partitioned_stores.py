@@ -165,7 +165,9 @@ def test_rows_of_the_most_wanted_nodes_are_asked_for_once(
         assert not degrees[rest].any()
     stored = both.whole.column("user", "x")
     assert isinstance(stored, np.ndarray)
-    as_stored = store.gather("user", "x", ids, np.empty((len(ids), *stored.shape[1:]), stored.dtype))
+    as_stored = store.gather(
+        "user", "x", ids, np.empty((len(ids), *stored.shape[1:]), stored.dtype)
+    )
     if feature_dtype is not None:
         assert np.array_equal(as_stored, stored[ids])
     assert graph.traffic.num_requests > 0
