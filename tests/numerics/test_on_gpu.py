@@ -1,35 +1,148 @@
-"""Whole runs on a CUDA device. They have not run yet: no machine with one was at hand."""
+"""Whole runs on a CUDA device. They have not run on a real one yet: none was at hand.
+
+`tests/pretended_gpu` runs them on the device that torch only pretends to have.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 
 import raygnn.train
-from tests.small_runs import small_bundle, small_config
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.errors import TrainingError
+from raygnn.loops.engine import Engine
+from raygnn.parallel.all_reduce import UnreadTotals
+from raygnn.sampling.prefetch import DeviceCopies
+from tests.pretended_gpu.cases import CASES, Case, write_graphs
+from tests.pretended_gpu.run_cases import check_close, run
+from tests.small_runs import assert_same_weights, small_bundle, small_config
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 
+#: One of each kind of model, batch and precision.
+_KINDS = (
+    *("GraphSAGE", "GAT", "Hetero nodes", "HGT links", "relations", "self-supervised grace"),
+    *("several tasks", "sparse features", "GraphSAGE fp16-mixed", "GATv2 bf16-mixed", "clipping"),
+)
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "fp16-mixed", "bf16-true"])
-def test_a_run_on_the_device_comes_close_to_the_cpu(tmp_path: Path, precision: str):
+
+@pytest.fixture(scope="session")
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graphs of `CASES`, and one with a hub."""
+    folder = tmp_path_factory.mktemp("graphs")
+    write_graphs(folder)
+    rng, num_nodes = np.random.default_rng(0), 5000
+    y = rng.integers(0, 3, num_nodes)
+    x = (np.eye(3)[y] + rng.normal(size=(num_nodes, 3))).astype(np.float32)
+    source = rng.integers(0, num_nodes, 110_000)
+    target = np.where(np.arange(len(source)) < 100_000, 0, rng.integers(0, num_nodes, len(source)))
+    nodes, edges = node_rows(np.arange(num_nodes), {"x": x}, {"y": y}), edge_rows(source, target)
+    write_tables(GraphTables({"n": nodes}, {("n", "to", "n"): edges}), str(folder / "hub"))
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_comes_close_to_the_cpu(graphs: Path, tmp_path: Path, name: str):
+    check_on_both(CASES[name], graphs, tmp_path)
+
+
+@pytest.mark.parametrize("model", ["GraphSAGE", "GAT"])
+def test_so_does_a_hub_with_all_of_its_edges(graphs: Path, tmp_path: Path, model: str):
+    changes = {
+        "model": {"type": model, "args": {"hidden_channels": 8}},
+        "sampling__fanouts": [-1],
+        "loader__batch_size": 1000,
+        "metrics": [],
+    }
+    check_on_both(Case("hub", changes), graphs, tmp_path)
+
+
+def check_on_both(case: Case, graphs: Path, folder: Path) -> None:
+    """Checks that a case gives the numbers of the CPU, to its tolerance."""
+    cpu, gpu = (run(case, folder / str(on), graphs, use_gpu=on) for on in (False, True))
+    check_close(case, cpu, gpu)
+
+
+@pytest.mark.parametrize("name", _KINDS)
+def test_no_step_waits_but_to_read_its_totals(graphs: Path, tmp_path: Path, name: str):
+    def under(mode: str, owner: Any, method: str) -> Any:
+        original: Callable[..., Any] = getattr(owner, method)
+
+        def call(*args: Any) -> Any:
+            before = torch.cuda.get_sync_debug_mode()
+            torch.cuda.set_sync_debug_mode(mode)
+            try:
+                return original(*args)
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+
+        return patch.object(owner, method, call)
+
+    with (
+        under("error", Engine, "_step"),
+        under("default", UnreadTotals, "read"),
+        under("default", Engine, "_boundary"),
+    ):
+        run(CASES[name], tmp_path, graphs, use_gpu=True)
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Trains on the device in a folder of its own; returns the config."""
     small_bundle(tmp_path)
-    losses = {}
-    for use_gpu in (False, True):
-        config = small_config(
-            tmp_path / str(use_gpu),
-            scaling__num_workers=0,
-            scaling__use_gpu=use_gpu,
-            training__precision=precision if use_gpu else "fp32",
-            model__args={"hidden_channels": 8},
-        )
-        config["data"] = {"uri": str(tmp_path / "tables")}
-        losses[use_gpu] = raygnn.train.fit(config).metrics["test/loss"]
-    assert math.isfinite(losses[True])
-    assert losses[True] == pytest.approx(losses[False], rel=1e-3 if precision == "fp32" else 0.05)
+
+    def train(name: str, **changes: Any) -> dict[str, Any]:
+        on_device = {"scaling__num_workers": 0, "scaling__use_gpu": True}
+        changes = {"data__uri": str(tmp_path / "tables"), **on_device, **changes}
+        config = small_config(tmp_path / name, **changes)
+        raygnn.train.fit(config, allow_modules=["tests"])
+        return config
+
+    return train
+
+
+@pytest.mark.parametrize("model", ["GraphSAGE", "GAT", "Transformer"])
+def test_a_second_run_has_the_same_bits(train, model: str):
+    changes = {"model": {"type": model, "args": {"hidden_channels": 8, "dropout": 0.3}}}
+    assert_same_weights(train("first", **changes), train("second", **changes))
+
+
+@pytest.mark.parametrize("device_features", [True, False])
+def test_late_copies_of_eight_threads_change_no_bit(train, device_features: bool):
+    begin = DeviceCopies.begin
+
+    def late(self: DeviceCopies, batch: Any) -> Any:
+        with torch.cuda.stream(self._stream):
+            torch.cuda._sleep(20_000_000)  # cycles, some 10 ms
+        return begin(self, batch)
+
+    expected = train("expected", loader__num_threads=1)
+    threads = {"loader__num_threads": 8, "loader__prefetch_batches": 8}
+    with patch.object(DeviceCopies, "begin", late):
+        found = train("late", data__device_features=device_features, **threads)
+    assert_same_weights(found, expected)
+
+
+def test_a_resumed_run_has_the_bits_of_a_straight_one(train, tmp_path: Path):
+    marker = tmp_path / "kill"
+    callback = {
+        "type": "tests.numerics.test_resume.KillAt",
+        "args": {"step": 7, "marker": str(marker)},
+    }
+    changes = {"checkpoint__every": {"steps": 3}, "callbacks": [callback]}
+    straight = train("straight", **changes)
+    marker.touch()
+    with pytest.raises(TrainingError, match="KilledError"):
+        train("killed", **changes)
+    marker.unlink()
+    assert_same_weights(train("killed", **changes), straight)

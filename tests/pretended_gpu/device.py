@@ -85,6 +85,7 @@ def _change_torch() -> None:
         **dict.fromkeys(("synchronize", "set_rng_state", "empty_cache", "_sleep")),
         **{"device_count": 1, "current_device": 0, "get_device_name": "pretended"},
         **{"max_memory_allocated": 1 << 20, "reset_peak_memory_stats": None},
+        **{"get_sync_debug_mode": 0, "set_sync_debug_mode": None},
         **{"mem_get_info": (1 << 34, 1 << 34), "is_current_stream_capturing": False},
     }
     for name, value in answers.items():

@@ -21,6 +21,7 @@ import warnings
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 
 import raygnn.train
@@ -30,6 +31,7 @@ from tests.pretended_gpu.cases import CASES, Case, write_graphs
 from tests.small_runs import read_history, small_config
 
 _STEPS = 3
+_OF_THE_RUN = ("perf/", "time", "seconds")
 _SPLITS = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
 
 
@@ -50,6 +52,15 @@ def run(case: Case, folder: Path, graphs: Path, *, use_gpu: bool) -> dict[str, f
     )
     result = raygnn.train.fit(config)
     return {**read_history(folder)[-1], **result.metrics}
+
+
+def check_close(case: Case, cpu: dict[str, float], gpu: dict[str, float]) -> None:
+    """Checks the numbers of a run on a device, but for those that say how the run went."""
+    assert cpu.keys() == gpu.keys()
+    for key, value in cpu.items():
+        if isinstance(value, float) and not any(part in key for part in _OF_THE_RUN):
+            expected = pytest.approx(value, rel=case.tolerance, abs=case.tolerance, nan_ok=True)
+            assert gpu[key] == expected, key
 
 
 def run_watched(case: Case, folder: Path, graphs: Path) -> dict[str, Any]:

@@ -18,21 +18,25 @@ import pytest
 from raygnn.config.registry import SLOTS
 from tests.pretended_gpu.cases import CASES
 from tests.pretended_gpu.device import build
+from tests.pretended_gpu.run_cases import check_close
 
 pytestmark = pytest.mark.slow
 
 _ROOT = Path(__file__).parents[2]
-#: Numbers that say how a run went, not what it computed.
-_OF_THE_RUN = ("perf/", "time", "seconds")
 
 
 @pytest.fixture(scope="session")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What each case did, from one process that runs all of them."""
+def library() -> Path:
+    """The pretended device."""
     try:
-        library = build(_ROOT / "build" / "pretended_gpu")
+        return build(_ROOT / "build" / "pretended_gpu")
     except FileNotFoundError as error:
         pytest.skip(f"the pretended device cannot be built: {error}")
+
+
+@pytest.fixture(scope="session")
+def found(tmp_path_factory: pytest.TempPathFactory, library: Path) -> dict[str, Any]:
+    """What each case did, from one process that runs all of them."""
     folder = tmp_path_factory.mktemp("pretended-gpu")
     command = [sys.executable, "-m", "tests.pretended_gpu.run_cases", str(library), str(folder)]
     environment = {**os.environ, "RAYGNN_CACHE_DIR": str(folder / "cache")}
@@ -47,12 +51,14 @@ def test_a_run_is_that_of_the_cpu_and_waits_as_often_as_it_may(found, name):
     assert "failed" not in of_case, of_case["failed"]
     assert not of_case["mixes"]
     assert sum(of_case["waits"].values()) <= case.waits, of_case["waits"]
-    cpu, gpu = of_case["cpu"], of_case["gpu"]
-    assert cpu.keys() == gpu.keys()
-    for key, value in cpu.items():
-        if isinstance(value, float) and not any(part in key for part in _OF_THE_RUN):
-            expected = pytest.approx(value, rel=case.tolerance, abs=case.tolerance, nan_ok=True)
-            assert gpu[key] == expected, key
+    check_close(case, of_case["cpu"], of_case["gpu"])
+
+
+def test_the_tests_for_a_gpu_pass_on_the_pretended_one(library):
+    device = [sys.executable, "-m", "tests.pretended_gpu.device", "-m", "pytest", "-q", "-n0"]
+    tests = ["tests/numerics/test_on_gpu.py", "-k", "not comes_close_to_the_cpu"]
+    ended = subprocess.run([*device, *tests], cwd=_ROOT, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout
 
 
 def test_every_component_has_a_case():
