@@ -11,6 +11,8 @@ scale=${1:-reference}
 python=${PYTHON:-python}
 out=build/on_gpu
 failed=""
+nodes=20000 steps=60
+[ "$scale" = smoke ] && nodes=500 steps=8
 mkdir -p $out
 
 run() {
@@ -29,9 +31,9 @@ for threads in 1 12; do
 done
 run encoders $python benchmarks/encoders.py --scale "$scale" --device cuda
 for model in GraphSAGE GAT HGT RGCN; do
-    data="{type: planted_partition, num_nodes: 20000, num_classes: 10}"
+    data="{type: planted_partition, num_nodes: $nodes, num_classes: 10}"
     run trace-$model $python -m raygnn.train examples/quickstart.yaml --data.synthetic "$data" \
-        --model.type $model --training.max_steps 60 --scaling.num_workers 0 \
+        --model.type $model --training.max_steps $steps --scaling.num_workers 0 \
         --scaling.use_gpu true --run.storage_path $out/runs --run.name $model \
         --profiler '{}'
 done
