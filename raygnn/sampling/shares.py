@@ -77,7 +77,9 @@ def merged_picks(shares: Sequence[Share], found: Sequence[Picks], num_nodes: int
 
 def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
     if rows.size:
-        _scatter(rows.reshape(len(rows), -1), positions, out.reshape(len(out), -1))
+        word = f"u{rows.itemsize}"  # numba compiles no two-byte floats
+        parts, whole = (array.reshape(len(array), -1).view(word) for array in (rows, out))
+        _scatter(parts, positions, whole)
 
 
 @njit(nogil=True, cache=True)
