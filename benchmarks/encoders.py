@@ -72,7 +72,7 @@ class Graph:
     batches: list[NodeBatch]
 
     @classmethod
-    def drawn(cls, scale: Scale, work: Path, *, is_hetero: bool) -> Graph:
+    def drawn(cls, scale: Scale, work: Path, device: str, *, is_hetero: bool) -> Graph:
         """An R-MAT graph with features and classes."""
         rmat = RmatGraph(
             *(scale.num_nodes, scale.num_edges, scale.num_features, scale.num_classes),
@@ -98,7 +98,8 @@ class Graph:
             src_degrees=is_hetero,  # for LightGCN
         )
         with loader:
-            batches = [loader.make(0, number) for number in range(_STEPS_A_ROUND)]
+            made = [loader.make(0, number) for number in range(_STEPS_A_ROUND)]
+            batches = [loader.ready_for_device(batch).to(device) for batch in made]
         return cls(scale, bundle, node_type, batches)
 
 
@@ -128,12 +129,19 @@ class Step:
         self._model, self._scores = model, scores
         self._optimizer = optimizer(model.parameters())
 
+    def to(self, device: str) -> Step:
+        """The step with its model on a device; the optimizer has no state yet."""
+        self._model.to(device)
+        return self
+
     def __call__(self, batches: Sequence[NodeBatch]) -> None:
         """Trains on each batch."""
         for batch in batches:
             self._optimizer.zero_grad(set_to_none=True)
             functional.cross_entropy(self._scores(self._model, batch), batch.y).backward()
             self._optimizer.step()
+        if batches[0].y.is_cuda:
+            torch.cuda.synchronize()
 
 
 def homogeneous_steps(name: str, graph: Graph) -> list[Step]:
@@ -206,8 +214,12 @@ class Flattened(nn.Module):
         """Rows by type."""
         sizes = [len(rows) for rows in x.values()]
         first = dict(zip(x, accumulate(sizes, initial=0), strict=False))
-        index = [edges[t] + torch.tensor([[first[t[0]]], [first[t[2]]]]) for t in HETERO_EDGES]
-        kinds = [torch.full((e.shape[1],), i) for i, e in enumerate(index)]
+        starts = [(first[source], first[target]) for source, _, target in HETERO_EDGES]
+        index = [
+            torch.stack([edges[t][i] + starts[n][i] for i in (0, 1)])
+            for n, t in enumerate(HETERO_EDGES)
+        ]
+        kinds = [e.new_full((e.shape[1],), i) for i, e in enumerate(index)]
         more = [torch.cat(kinds)] if self.takes_types else []
         out = self.layer(torch.cat(list(x.values())), torch.cat(index, dim=1), *more)
         return dict(zip(x, out.split(sizes), strict=True))
@@ -314,11 +326,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             continue
         is_hetero = names is HETEROGENEOUS
         size = replace(scale, **(sizes if is_reference else {"fanouts": scale.fanouts[:2]}))
-        graph = Graph.drawn(size, work, is_hetero=is_hetero)
+        graph = Graph.drawn(size, work, options.device, is_hetero=is_hetero)
         for name in chosen:
             steps = (heterogeneous_steps if is_hetero else homogeneous_steps)(name, graph)
             cases: dict[str, Case] = {
-                who: partial(step, graph.batches)
+                who: partial(step.to(options.device), graph.batches)
                 for who, step in zip((name, f"{name}, PyG"), steps, strict=False)
             }
             took = interleaved(cases, size.rounds, CLOCKS[options.clock])

@@ -58,6 +58,7 @@ from raygnn.sampling import (
     NodeBatch,
     blocks_of,
 )
+from raygnn.sampling.stores import find_device_columns
 
 STEPS_A_ROUND = 4
 _ENGINE_STEPS = {"smoke": 10, "reference": 120}
@@ -112,9 +113,12 @@ def make_loader(
     graph = LocalGraphStore(bundle)
     scale_of_x = ColumnScale.of(bundle.columns(NODE)["x"])
     assert scale_of_x is not None
+    scales, on_device = {NODE: {"x": scale_of_x}}, {}  # as a run does by default
+    if device == "cuda":
+        on_device = find_device_columns(bundle, scales, ["x"], torch.device(device), holds="auto")
     return NeighborLoader(
         graph,
-        LocalFeatureStore(bundle, {NODE: {"x": scale_of_x}}),  # as a run does by default
+        LocalFeatureStore(bundle, scales, device_columns=on_device),
         np.flatnonzero(declared == 1),
         NODE,
         sampler=NeighborSampler(graph, list(scale.fanouts), labor=labor),
