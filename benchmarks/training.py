@@ -105,7 +105,13 @@ class Trainer:
 
 
 def make_loader(
-    scale: Scale, bundle: Bundle, device: str, num_threads: int | None, *, labor: bool = False
+    scale: Scale,
+    bundle: Bundle,
+    device: str,
+    num_threads: int | None,
+    *,
+    labor: bool = False,
+    holds_features: bool = False,
 ) -> NeighborLoader:
     """Batches of training nodes."""
     declared = bundle.declared_split(NODE)
@@ -114,8 +120,9 @@ def make_loader(
     scale_of_x = ColumnScale.of(bundle.columns(NODE)["x"])
     assert scale_of_x is not None
     scales, on_device = {NODE: {"x": scale_of_x}}, {}  # as a run does by default
-    if device == "cuda":
-        on_device = find_device_columns(bundle, scales, ["x"], torch.device(device), holds="auto")
+    if device == "cuda" or holds_features:
+        holds = holds_features or "auto"
+        on_device = find_device_columns(bundle, scales, ["x"], torch.device(device), holds=holds)
     return NeighborLoader(
         graph,
         LocalFeatureStore(bundle, scales, device_columns=on_device),
@@ -132,8 +139,14 @@ def make_loader(
     )
 
 
-def step_cases(scale: Scale, loader: NeighborLoader, device: str) -> tuple[dict[str, Case], float]:
-    """What is timed, `STEPS_A_ROUND` steps each, and the mean number of edges of a batch."""
+def step_cases(
+    scale: Scale, loader: NeighborLoader, loader_of_ids: NeighborLoader, device: str
+) -> tuple[dict[str, Case], float]:
+    """What is timed, `STEPS_A_ROUND` steps each, and the mean number of edges of a batch.
+
+    Args:
+        loader_of_ids: gives batches for a device that holds the features.
+    """
     cached = [loader.make(0, number) for number in range(STEPS_A_ROUND)]
     ours = Trainer(raygnn_model(scale), device, "blocks")
     trimmed = Trainer(pyg_model(scale), device, "trimmed")
@@ -146,6 +159,7 @@ def step_cases(scale: Scale, loader: NeighborLoader, device: str) -> tuple[dict[
         "PyG trimmed, cached": lambda: train_steps(trimmed, iter(cached)),
         "PyG, cached": lambda: train_steps(plain, iter(cached)),
         "load": lambda: _load(loader),
+        "load, ids": lambda: _load(loader_of_ids),
     }
     return cases, float(np.mean([batch.num_edges for batch in cached]))
 
@@ -261,6 +275,7 @@ def step_rows(
         Row("PyG's layers, trimmed, cached", trimmed, "ms", trimmed / ms["cached"], "ours, cached"),
         Row("PyG's layers, cached", pyg, "ms", pyg / ms["cached"], "ours, cached"),
         Row("batch, 1 thread", ms["load"], "ms", note="sampling, gather, assembly"),
+        Row("the same, the device holds features", ms["load, ids"], "ms", note="without gather"),
     ]
 
 
@@ -299,7 +314,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     bundle = graph.bundle(work)
     loader = make_loader(scale, bundle, options.device, options.sampler_threads)
     with loader:
-        cases, num_edges = step_cases(scale, loader, options.device)
+        of_ids = make_loader(scale, bundle, options.device, 0, holds_features=True)
+        cases, num_edges = step_cases(scale, loader, of_ids, options.device)
         seconds = interleaved(cases, scale.rounds, CLOCKS[options.clock])
     rows = step_rows(scale, medians(seconds), num_edges, options.threads)
     if not options.steps_only and scale.name in _ENGINE_RUNS:

@@ -96,6 +96,7 @@ def test_training(harness, work):
     cached = rows["step, cached"]["value"]
     assert rows["step, live"]["ratio"] == pytest.approx(rows["step, live"]["value"] / cached)
     assert rows["PyG's layers, trimmed, cached"]["ratio"] > 0
+    assert rows["the same, the device holds features"]["value"] > 0
 
 
 def test_presampled(harness, work):
