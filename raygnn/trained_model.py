@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from raygnn.console import warn
 from raygnn.data.added_rows import AddedRows, Rows
 from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import write_bytes
@@ -26,6 +27,7 @@ from raygnn.loops.context import local_device
 from raygnn.loops.model_spec import ModelSpec, schema_bundle
 from raygnn.loops.process import process_prepared
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.link_factors import LinkFactors
 from raygnn.models.to_pyg import to_pyg
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_checks import open_outline
@@ -267,6 +269,7 @@ class TrainedModel(nn.Module):
         num_edges], of a graph of any size; dictionaries of these for several types. Output: one row
         per node with logits, values in the label's unit, or embeddings (link models). The extra
         file `raygnn.json`, in ONNX a metadata entry, names feature, widths, output and classes.
+        Closed-form rows (`model.args.node_embeddings`) are left out, with a warning.
 
         Raises:
             ConfigError: the model reads learned rows or edge columns, or several types with another
@@ -275,6 +278,13 @@ class TrainedModel(nn.Module):
             RunError: the program's output differs from the model's.
         """
         name = self._saved.loaded.config.model.type
+        factors = getattr(self.module, "factors", None)
+        if isinstance(factors, LinkFactors) and factors.is_used:
+            warn(
+                "the program gives the rows of the encoder. The model also scores by closed-form "
+                "rows of the links of a graph: train with model.args.node_embeddings: false if "
+                "the program is to rank as well as the model"
+            )
         write = export_onnx if fspath(uri).endswith(".onnx") else export_program
         write_bytes(fspath(uri), write(self.module, self.spec, name))
 

@@ -33,7 +33,7 @@ from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.process import prepare_process
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.outputs.advice import Advice, say_baselines, verdicts
+from raygnn.outputs.advice import Advice, say_baselines, say_warmth, verdicts
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.warm_start import warm_start
 from raygnn.outputs.estimate import Estimate
@@ -263,6 +263,7 @@ def _write_outputs(
     shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
     text = "  ".join(f"{name} {shown[name]:.4f}" for name in headline(shown))
     say(f"test: {text}", "test", metrics=shown)
+    say_warmth(metrics)
     say_baselines(metrics, "test")
     for line in verdicts(metrics):
         warn(line)

@@ -35,7 +35,8 @@ class Slot:
 
 _MODELS = (
     *("GCN", "GraphSAGE", "GAT", "GATv2", "GIN", "GINE", "Transformer", "MLP"),
-    *("HGT", "RGCN", "SimpleHGN", "Hetero", "LightGCN", "Embedding"),  # of several node types
+    # of several node types
+    *("HGT", "RGCN", "SimpleHGN", "Hetero", "LightGCN", "Embedding", "EASE"),
 )
 #: One line registers a task: its folder in `raygnn/loops/tasks`, and the classes in its `task.py`
 #: and `target.py`.

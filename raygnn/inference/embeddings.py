@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from raygnn.data.edge_types import EdgeType
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.time_units import AsOf
 from raygnn.inference.seed_times import SeedTimes
@@ -20,9 +21,10 @@ from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_encoder import feature_store, graph_store
 from raygnn.loops.tasks.build_sampler import build_sampler
-from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
+from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly, link_basis
 from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
 from raygnn.sampling.loader import NeighborLoader, RowPlan
@@ -111,6 +113,79 @@ class ExactEmbeddings(KeptEmbeddings):
                 options=ExactOptions(device=env.device, chunk_size=chunk_size, compute=shared),
             )
         )
+
+
+class JoinedEmbeddings(Embeddings):
+    """Rows of an encoder followed by closed-form rows of links, of the types that have these.
+
+    Args:
+        nodes: as of `SampledEmbeddings`; None if rows are asked for by dense id.
+    """
+
+    def __init__(
+        self,
+        encoded: Embeddings,
+        factors: LinkFactors,
+        basis: LinkBasis,
+        ends: tuple[str, str],
+        nodes: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self._encoded, self._factors = encoded, factors
+        self._rows = dict(zip(ends, factors.rows(basis), strict=True))
+        for name, ids in (nodes or {}).items():
+            if name in self._rows:
+                self._rows[name] = self._rows[name][torch.from_numpy(ids)]
+        self.alignment = encoded.alignment
+
+    def rows(self, node_type: str, first: int, last: int) -> Tensor:
+        return self._join(node_type, self._encoded.rows(node_type, first, last), slice(first, last))
+
+    def all_rows(self, node_type: str) -> Tensor:
+        return self._join(node_type, self._encoded.all_rows(node_type), slice(None))
+
+    def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
+        rows = self._encoded.rows_of(node_type, ids)
+        return self._join(node_type, rows, torch.from_numpy(ids))
+
+    def close(self) -> None:
+        self._encoded.close()
+
+    def _join(self, node_type: str, encoded: Tensor, index: slice | Tensor) -> Tensor:
+        if node_type not in self._rows:
+            return encoded
+        return self._factors.join(encoded, self._rows[node_type][index])
+
+
+def with_factors(
+    embeddings: Embeddings,
+    model: nn.Module,
+    spec: ModelSpec,
+    basis: Callable[[], LinkBasis],
+    nodes: Mapping[str, np.ndarray] | None = None,
+) -> Embeddings:
+    """The embeddings, joined with closed-form rows where the model weighs these."""
+    factors = getattr(model, "factors", None)
+    if not isinstance(factors, LinkFactors) or not factors.is_used:
+        return embeddings
+    anchor, target = spec.output.ends
+    return JoinedEmbeddings(embeddings, factors, basis(), (anchor, target), nodes)
+
+
+def find_basis(env: TaskEnvironment, spec: ModelSpec) -> LinkBasis:
+    """The decomposed links of a graph, with added nodes and links if there are any."""
+    (edge_type,), bundle = spec.output.links, env.bundle
+    if isinstance(bundle, ExtendedBundle):
+        known = find_basis(replace(env, bundle=bundle.graph), spec)
+        return extended_basis(known, bundle, edge_type)
+    return link_basis(graph_store(env.loaded, bundle), edge_type)
+
+
+def extended_basis(basis: LinkBasis, bundle: ExtendedBundle, edge_type: EdgeType) -> LinkBasis:
+    """With the nodes and links that were added to a graph."""
+    anchor, _, target = edge_type
+    added = bundle.addition.edges[edge_type]
+    num_nodes = bundle.num_nodes(anchor), bundle.num_nodes(target)
+    return basis.extended(num_nodes, added.sources, added.targets)
 
 
 class Stores(NamedTuple):

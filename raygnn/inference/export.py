@@ -226,16 +226,13 @@ def _program(
     encoder: Any = model.encoder
     is_hetero = isinstance(encoder.module, Hetero)
     is_one_type = len(spec.node_types) == 1 and len(spec.edge_types) <= 1
-    has_rows = spec.embedded_types or spec.identified_types
-    counts = any(read.degrees for read in spec.node_types.values())
-    reads_more = has_rows or counts or spec.edge_inputs or spec.relative_time
+    reads_more = spec.embedded_types or spec.edge_inputs or spec.relative_time
     if not (is_hetero or is_one_type) or reads_more:
         raise ConfigError(
             f"model.type={name!r} is invalid for export: a program takes the features of nodes and "
             "the ends of edges, of several types by the encoder Hetero. This model reads learned "
             "rows of nodes, columns of edges or relative times, or is another one of several "
-            "types. Use predict and embed, or raygnn.serve, or train a model of links with "
-            "model.args.node_embeddings: false.",
+            "types. Use predict and embed, or raygnn.serve.",
             id="model-export-inputs",
         )
     plain = _plain_hetero(model, spec) if is_hetero else _plain(model, spec, name)

@@ -15,12 +15,13 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.tables.read_ids import Ids, as_plain_texts
 from raygnn.errors import ConfigError
-from raygnn.inference.embeddings import KeptEmbeddings
+from raygnn.inference.embeddings import KeptEmbeddings, extended_basis
 from raygnn.inference.job import TopKOptions, TopKRequest, check_no_new_nodes, known_types
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.new_rows import check_takes_new
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.table import Table
+from raygnn.models.link_factors import LinkBasis
 
 
 class ExtendedGraph(OpenGraph):
@@ -102,6 +103,10 @@ class ExtendedGraph(OpenGraph):
     def _edge_table(self, what: str, pairs: object) -> Table:
         check_no_new_nodes("rows")
         raise AssertionError
+
+    def _basis(self) -> LinkBasis:
+        (edge_type,) = self._spec.output.links
+        return extended_basis(self._graph._basis(), self.bundle, edge_type)
 
     def _takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
         return True

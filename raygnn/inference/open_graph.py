@@ -28,6 +28,7 @@ from raygnn.inference.embeddings import (
     KeptEmbeddings,
     SampledEmbeddings,
     Stores,
+    with_factors,
 )
 from raygnn.inference.explanations import (
     Element,
@@ -61,10 +62,11 @@ from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
-from raygnn.loops.tasks.exact_encoding import is_layerwise
+from raygnn.loops.tasks.exact_encoding import is_layerwise, link_basis
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.models.decoders import InnerProduct
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.link_factors import LinkBasis
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.loader import RowPlan
@@ -499,21 +501,28 @@ class OpenGraph:
         env, order = self._env, [name for name in self.bundle.node_types if name in wanted]
         moment = None if self._times is None else self._times.moment
         given = (env, self._spec, order, SharedRows(env.scratch), moment, _CHUNK_SIZE)
-        every = ExactEmbeddings(self._encoder, *given)
+        exact = ExactEmbeddings(self._encoder, *given)
+        every = with_factors(exact, self._model, self._spec, self._basis)
         self._kept |= {name: every.all_rows(name) for name in order}
         return KeptEmbeddings(self._kept)
 
-    def _sampled(
-        self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None
-    ) -> SampledEmbeddings:
+    def _sampled(self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None) -> Embeddings:
         """Encodes nodes with the model's fanouts, or with all neighbors if `exact` is set."""
         env = self._env
         if self._is_exact:
             env = replace(env, loaded=with_all_neighbors(env.loaded))
         shared = SharedRows(env.scratch)
-        return SampledEmbeddings(
+        sampled = SampledEmbeddings(
             self._encoder, env, self._spec, nodes, shared, self._times, self._stores, plan
         )
+        return with_factors(sampled, self._model, self._spec, self._basis, nodes)
+
+    def _basis(self) -> LinkBasis:
+        return self._known_basis
+
+    @cached_property
+    def _known_basis(self) -> LinkBasis:
+        return link_basis(self._stores.graph, self._spec.output.links[0])
 
     @cached_property
     def row_reader(self) -> RowReader:

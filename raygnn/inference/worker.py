@@ -20,7 +20,13 @@ from raygnn.data.filesystem import redact
 from raygnn.data.partition.part import Outline
 from raygnn.errors import FAILURES
 from raygnn.inference.edge_tables import EdgeTables, edges_to_predict
-from raygnn.inference.embeddings import Embeddings, ExactEmbeddings, SampledEmbeddings
+from raygnn.inference.embeddings import (
+    Embeddings,
+    ExactEmbeddings,
+    SampledEmbeddings,
+    find_basis,
+    with_factors,
+)
 from raygnn.inference.job import EdgeRequest, InferenceJob, NodeRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.node_tables import NodeTables, cut
@@ -79,6 +85,8 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
             env = replace(env, loaded=with_all_neighbors(loaded))
         nodes = chosen or {name: np.arange(bundle.num_nodes(name)) for name in node_types}
         embeddings = SampledEmbeddings(encoder, env, task.spec, nodes, shared, times)
+    basis = partial(find_basis, env, task.spec)
+    embeddings = with_factors(embeddings, model, task.spec, basis, chosen)
     try:
         tables = _write(job, task, model, embeddings, context)
     finally:

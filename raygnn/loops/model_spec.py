@@ -80,18 +80,13 @@ class NodeInput:
 
     Attributes:
         width: width of the feature, if the type has one. Not read if the type has learned rows.
-        ids: sha256 of the ordered node ids, if the type has learned rows as input.
+        ids: sha256 of the ordered node ids, if the type has learned rows.
         num_nodes: number of these rows.
-        identified: sha256 of the ordered node ids, if the type has learned rows in the output. They
-            are ignored in a graph with other nodes.
-        degrees: whether neighbor counts are an input.
     """
 
     width: int | None
     ids: str | None = None
     num_nodes: int | None = None
-    identified: str | None = None
-    degrees: bool = False
 
     @classmethod
     def of(
@@ -101,17 +96,11 @@ class NodeInput:
         width: int | None,
         *,
         embedded: bool,
-        identified: bool = False,
-        degrees: bool = False,
     ) -> NodeInput:
-        """The inputs from one node type of a graph. `embedded`, `identified`: learned rows as
-        input, in the output.
-        """
-        if not (embedded or identified):
-            return cls(width, degrees=degrees)
-        digest, num_nodes = ids_digest(bundle.ids(node_type)), bundle.num_nodes(node_type)
-        ids = digest if embedded else None
-        return cls(width, ids, num_nodes, digest if identified else None, degrees)
+        """The inputs from one node type of a graph. `embedded`: learned rows as input."""
+        if not embedded:
+            return cls(width)
+        return cls(width, ids_digest(bundle.ids(node_type)), bundle.num_nodes(node_type))
 
 
 @dataclass(frozen=True)
@@ -259,10 +248,6 @@ class ModelSpec:
     def embedded_types(self) -> frozenset[str]:
         """Node types with a learned row per node as input, which read no features."""
         return frozenset(name for name, read in self.node_types.items() if read.ids is not None)
-
-    @property
-    def identified_types(self) -> frozenset[str]:
-        return frozenset(n for n, read in self.node_types.items() if read.identified is not None)
 
     @property
     def node_columns(self) -> dict[str, str]:

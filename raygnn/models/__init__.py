@@ -6,10 +6,11 @@ from raygnn.models.encoder import MLP, Encoder
 from raygnn.models.hetero import Hetero
 from raygnn.models.hetero_attention import HGT, SimpleHGN
 from raygnn.models.hetero_encoder import HeteroEncoder
-from raygnn.models.learned_rows import Embedding, LightGCN
+from raygnn.models.learned_rows import EASE, Embedding, LightGCN
 from raygnn.models.rgcn import RGCN
 
 __all__ = [
+    "EASE",
     "GAT",
     "GCN",
     "GIN",

@@ -143,21 +143,6 @@ class BlockEncoder(nn.Module, ABC):
         return frozenset()
 
     @property
-    def identified_types(self) -> frozenset[str]:
-        """Node types with learned rows that `add_node_rows` adds to the output."""
-        return frozenset()
-
-    def add_node_rows(self, out: Rows, n_id: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
-        """Adds learned rows of nodes and of their neighbors to the output.
-
-        Args:
-            out: by node type, [num_dst, out_channels], from `readout`.
-            n_id: int64 [num_src], dense ids of the last block's sources, of `identified_types`.
-            block: the last one.
-        """
-        return out
-
-    @property
     def reads_all_layers(self) -> bool:
         """Whether `readout` reads more than the last layer's rows."""
         return self.jump is not None
@@ -200,7 +185,6 @@ class BlockEncoder(nn.Module, ABC):
         self,
         x: Mapping[str, Features] | Features,
         blocks: Sequence[HeteroBlock] | Sequence[Block],
-        n_id: Mapping[str, Tensor] | None = None,
     ) -> Any:
         """Encodes the seeds of a batch.
 
@@ -209,7 +193,6 @@ class BlockEncoder(nn.Module, ABC):
                 (sparse if `takes_sparse_input`), or dense ids of `embedded_types`. A tensor, with a
                 `Block` per layer, for a graph of one node and edge type.
             blocks: one per layer; blocks[0] is the deepest, read by the first layer.
-            n_id: int64 [num_nodes], dense ids of `identified_types`; None adds no learned rows.
         Returns:
             By node type, [num_seeds, out_channels]; a tensor if x is one.
         Raises:
@@ -232,12 +215,7 @@ class BlockEncoder(nn.Module, ABC):
             assert isinstance(block, HeteroBlock)
             rows = self.forward_layer(i, rows, block)
             outputs.append(_first(rows, num_seeds))
-        out, last = self.readout(outputs), blocks[-1]
-        if n_id:
-            assert isinstance(last, HeteroBlock)
-            n_id = {name: ids[: last.num_src.get(name, 0)] for name, ids in n_id.items()}
-            out = self.add_node_rows(out, n_id, last)
-        return keep_in_graph(out, self._kept_parameters())
+        return keep_in_graph(self.readout(outputs), self._kept_parameters())
 
     def _first_inputs(self, x: Mapping[str, Features]) -> Mapping[str, Any]:
         return self.encode_inputs(x)
@@ -420,7 +398,7 @@ class MLP(Encoder):
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         return _NodeLinear(in_channels, out_channels)
 
-    def forward(self, x: Any, blocks: Any, n_id: Mapping[str, Tensor] | None = None) -> Any:
+    def forward(self, x: Any, blocks: Any) -> Any:
         if isinstance(x, Mapping):
             x = _first(x, blocks[-1].num_dst)
         return super().forward(x, blocks)

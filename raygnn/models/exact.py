@@ -237,11 +237,6 @@ class _LayerByLayer:
             if is_last:
                 own = [{name: rows[name][first:last].to(device)} for rows in before]
                 x = encoder.readout([*own, {name: x[name]}])
-                identified = encoder.identified_types
-                n_id = {
-                    n: torch.from_numpy(i).to(device) for n, i in ids.items() if n in identified
-                }
-                x = encoder.add_node_rows(x, n_id, block)
             return x[name].cpu()
 
         chunks = list(destination_chunks(self._builder.rows_before(name), self._options.chunk_size))

@@ -24,6 +24,7 @@ from raygnn.errors import ConfigError, DataError
 from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import BlockEncoder, keep_in_graph
 from raygnn.models.feature_layers import CategoryInputs, FeatureInteraction
+from raygnn.models.link_factors import LinkFactors
 from raygnn.models.relative_time import RelativeTime
 from raygnn.models.sparse_input import Features, dense
 from raygnn.sampling.batch import Batch, EdgeBatch, NodeBatch, NodeRecord
@@ -82,9 +83,7 @@ class GraphEncoder(nn.Module):
             inputs: Mapping[str, Features] = module.inputs_of(batch)
             rows = {name: self.embed(name, x) for name, x in inputs.items()}
             rows |= self._with_times(batch, rows)
-            ids = {n: batch.nodes[n].n_id for n in module.identified_types if n in batch.nodes}
-            more = (ids,) if ids else ()  # encoders of users may take rows and blocks alone
-            found: dict[str, Tensor] = module(rows, hetero_blocks_of(batch), *more)
+            found: dict[str, Tensor] = module(rows, hetero_blocks_of(batch))
             # A batch may lack a node type.
             own = [*self.categories.parameters(), *self.interactions.parameters()]
             return keep_in_graph(found, own)
@@ -162,12 +161,20 @@ class NodePredictor(nn.Module):
 
 
 class LinkPredictor(nn.Module):
-    """Embeds the nodes of a batch of links; the task scores them with `decoder`."""
+    """Embeds the nodes of a batch of links; the task scores them with `decoder`.
 
-    def __init__(self, encoder: GraphEncoder, decoder: Decoder) -> None:
+    Args:
+        factors: closed-form rows, which embeddings of the whole graph are joined with; a batch of
+            training has rows of the encoder alone.
+    """
+
+    def __init__(
+        self, encoder: GraphEncoder, decoder: Decoder, factors: LinkFactors | None = None
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
+        self.factors = factors
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         rows: dict[str, Tensor] = self.encoder(batch)

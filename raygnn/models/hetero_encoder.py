@@ -15,7 +15,6 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError
-from raygnn.models.adjacency import Adjacency
 from raygnn.models.arguments import signature_with_options
 from raygnn.models.encoder import (
     ACTIVATIONS,
@@ -25,14 +24,10 @@ from raygnn.models.encoder import (
     build_norm,
     call_before_norm,
 )
-from raygnn.models.node_inputs import NodeInputs, NodeRows
-from raygnn.models.segment import segment_sum
+from raygnn.models.node_inputs import NodeInputs
 from raygnn.models.sparse_input import Features, ProjectedRows, dropout, formed
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
-
-#: On what `add_node_rows` adds of the neighbors, in training.
-_MESSAGE_DROPOUT = 0.3
 
 
 class HeteroOptions(StackOptions):
@@ -41,16 +36,13 @@ class HeteroOptions(StackOptions):
     Attributes:
         sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
             RowWiseAdagrad or plain SGD.
-        node_embeddings: node types with a learned row per node, added to the output; true is all.
-            auto is the target type in link prediction with one relation. New nodes have no row.
-        degree_inputs: node types for which log(1 + number of neighbors), by edge type, is added to
-            the last layer; true is all. auto is both ends in link prediction.
+        node_embeddings: whether link prediction puts closed-form rows of the links (`LinkFactors`)
+            beside the output of the layers; auto does where they suit the task.
     """
 
     jump: Literal["cat", "max", "lstm"] | None = None
     sparse_embeddings: bool = False
-    node_embeddings: Literal["auto"] | bool | list[str] = False
-    degree_inputs: Literal["auto"] | bool | list[str] = False
+    node_embeddings: Literal["auto"] | bool = "auto"
 
 
 class HeteroEncoder(BlockEncoder):
@@ -127,27 +119,6 @@ class HeteroEncoder(BlockEncoder):
         self.heads = ModuleDict(
             {name: nn.Linear(head_channels, out_channels) for name in self.node_types}
         )
-        self.node_rows = NodeRows(
-            {name: num_nodes[name] for name in self._chosen(self.options.node_embeddings)},
-            out_channels,
-            sparse=self.options.sparse_embeddings,
-        )
-        #: [number of edge types into the node type, hidden_channels] by node type
-        self.degree_weights = nn.ParameterDict(
-            {
-                name: nn.Parameter(torch.zeros(len(self._types_into(name)), hidden_channels))
-                for name in self._chosen(self.options.degree_inputs)
-                if self._types_into(name)
-            }
-        )
-
-    def _chosen(self, option: Literal["auto"] | bool | list[str]) -> list[str]:
-        if isinstance(option, list):
-            return [name for name in self.node_types if name in option]
-        return list(self.node_types) if option is True else []
-
-    def _types_into(self, node_type: str) -> list[EdgeType]:
-        return [edge_type for edge_type in self.edge_types if edge_type[2] == node_type]
 
     @abstractmethod
     def build_layer(self, channels: int) -> nn.Module:
@@ -160,37 +131,6 @@ class HeteroEncoder(BlockEncoder):
     @property
     def embedded_types(self) -> frozenset[str]:
         return frozenset(self.inputs.tables.keys())
-
-    @property
-    def identified_types(self) -> frozenset[str]:
-        return frozenset(self.node_rows.tables.keys())
-
-    def add_node_rows(self, out: Rows, n_id: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
-        """Adds r_i, and for each edge type the sum of r_j / sqrt(d_i) over the neighbors j.
-
-        As in a linear auto-encoder, a target is scored by its own row, and an anchor by the rows of
-        its linked targets. For sampled neighbors, the mean times sqrt(d_i) is used.
-        """
-        if not n_id:
-            return out
-        rows = {name: self.node_rows(name, ids) for name, ids in n_id.items()}
-        found = {
-            name: x + rows[name][: len(x)].to(x.dtype) if name in rows else x
-            for name, x in out.items()
-        }
-        for edge_type, edges in block.blocks.items():
-            source, _, target = edge_type
-            if source in rows and target in found and edges.num_edges:
-                total = segment_sum(rows[source], Adjacency.of(edges))
-                num_taken = edges.dst_ptr.diff().clamp(min=1)
-                scale = edges.dst_degree.sqrt() / num_taken
-                messages = functional.dropout(
-                    total * scale.to(total.dtype).unsqueeze(1), _MESSAGE_DROPOUT, self.training
-                )
-                found[target] = found[target] + messages.to(found[target].dtype)
-        if not self.options.normalize_output:
-            return found
-        return {name: functional.normalize(x, dim=-1) for name, x in found.items()}
 
     def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
         """Arguments of `forward` for a batch: features, or n_id of embedded types."""
@@ -225,23 +165,10 @@ class HeteroEncoder(BlockEncoder):
         assert isinstance(norms, ModuleDict)
         norm = next(iter(norms.values()))  # all are of one kind
         out: Rows = call_before_norm(self.layers[i], norm, self.row_biases, x, block)
-        found = {
+        return {
             name: self._activate(i, name, rows[: block.num_dst.get(name, 0)])
             for name, rows in out.items()
         }
-        return found if i < self.num_layers - 1 else self._with_degrees(found, block)
-
-    def _with_degrees(self, rows: Rows, block: HeteroBlock) -> Rows:
-        """Adds log(1 + number of neighbors); 0 if the batch excludes all of a node's edges."""
-        found = dict(rows)
-        for name, weight in self.degree_weights.items():
-            x = found.get(name)
-            if x is None or not len(x):
-                continue
-            blocks = [block_of(block, edge_type, x) for edge_type in self._types_into(name)]
-            degrees = [b.dst_degree * (b.dst_ptr.diff() > 0) for b in blocks]
-            found[name] = x + torch.stack(degrees, dim=1).log1p().to(x.dtype) @ weight.to(x.dtype)
-        return found
 
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
         if rows[-1].shape[0] == 0:  # not len(), which torch.export takes for a constant
@@ -265,7 +192,7 @@ class HeteroEncoder(BlockEncoder):
 
     def _kept_parameters(self) -> Iterable[nn.Parameter]:
         # A zero gradient of a table with sparse gradients would be a dense one.
-        tables = [*self.inputs.tables.values(), *self.node_rows.tables.values()]
+        tables = self.inputs.tables.values()
         others = {id(t.rows.weight) for t in tables if t.sparse or t.share is not None}
         return [p for p in self.parameters() if id(p) not in others]
 

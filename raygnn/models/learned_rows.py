@@ -1,9 +1,9 @@
-"""Encoders of learned rows: LightGCN, which smooths them over the graph, and Embedding."""
+"""Encoders without features: LightGCN smooths learned rows, Embedding is a table, EASE has none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import PositiveInt
@@ -70,6 +70,7 @@ class LightGCN(HeteroEncoder):
         normalize_output: scales each output row to unit L2 norm.
         sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
             RowWiseAdagrad or plain SGD.
+        node_embeddings: closed-form rows of the links beside these; see `HeteroOptions`.
     Raises:
         ConfigError: an argument is out of range, or a type has no number of nodes.
     """
@@ -89,6 +90,7 @@ class LightGCN(HeteroEncoder):
         num_nodes: Mapping[str, int],
         normalize_output: bool = False,
         sparse_embeddings: bool = False,
+        node_embeddings: Literal["auto"] | bool = "auto",
     ) -> None:
         super().__init__(
             {},
@@ -99,6 +101,7 @@ class LightGCN(HeteroEncoder):
             num_nodes=num_nodes,
             normalize_output=normalize_output,
             sparse_embeddings=sparse_embeddings,
+            node_embeddings=node_embeddings,
         )
         # Nothing stands between propagation and output.
         self.activations = nn.ModuleList(nn.Identity() for _ in range(num_layers))
@@ -131,6 +134,7 @@ class Embedding(HeteroEncoder):
         normalize_output: scales each row to unit L2 norm.
         sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
             RowWiseAdagrad or plain SGD.
+        node_embeddings: closed-form rows of the links beside these; see `HeteroOptions`.
     Raises:
         ConfigError: an argument is out of range.
     """
@@ -150,6 +154,7 @@ class Embedding(HeteroEncoder):
         dropout: float = 0.0,
         normalize_output: bool = False,
         sparse_embeddings: bool = False,
+        node_embeddings: Literal["auto"] | bool = "auto",
     ) -> None:
         super().__init__(
             {},
@@ -161,6 +166,7 @@ class Embedding(HeteroEncoder):
             dropout=dropout,
             normalize_output=normalize_output,
             sparse_embeddings=sparse_embeddings,
+            node_embeddings=node_embeddings,
         )
         self.activations = nn.ModuleList([nn.Identity()])
         del self.heads
@@ -170,6 +176,29 @@ class Embedding(HeteroEncoder):
 
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
         return rows[-1]
+
+
+class EASE(Embedding):
+    """Item-item regression in closed form, WWW 2019: link prediction without an encoder.
+
+    The rows are those of `LinkFactors`, and nothing is learned by gradients. A number per node
+    stands in for the encoder, without a weight.
+
+    Args:
+        in_channels, out_channels, num_layers, edge_types: not read.
+        num_nodes: nodes in the whole graph, of every node type.
+    """
+
+    def __init__(
+        self,
+        in_channels: Mapping[str, int] | int | None,
+        out_channels: PositiveInt = 1,
+        num_layers: int = 1,
+        *,
+        edge_types: Sequence[EdgeType],
+        num_nodes: Mapping[str, int],
+    ) -> None:
+        super().__init__({}, 1, edge_types=(), num_nodes=num_nodes)
 
 
 class _OwnRows(nn.Module):

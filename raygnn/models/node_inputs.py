@@ -18,8 +18,6 @@ from raygnn.models.sparse_input import Features, ProjectedRows, apply_linear, fo
 RowSource = Callable[[Tensor], Tensor]
 
 _DRAWN_TOGETHER = 16
-#: Share of the nodes of a training batch that have no rows in the output.
-_ROW_DROPOUT = 0.1
 
 
 class EmbeddingTable(nn.Module):
@@ -192,41 +190,6 @@ class NodeInputs(nn.Module):
                 f"given {got}.",
                 id="model-node-input",
             )
-
-
-class NodeRows(nn.Module):
-    """Learned rows of nodes that are added to an encoder's output.
-
-    In training, a random tenth of the nodes has none, so that the model can predict nodes without
-    rows.
-
-    Args:
-        num_nodes: nodes with rows, by node type; nodes with larger ids have none.
-        channels: width of a row.
-        sparse: gradients of rows are sparse.
-    """
-
-    def __init__(
-        self, num_nodes: Mapping[str, int], channels: int, *, sparse: bool = False
-    ) -> None:
-        super().__init__()
-        self.tables = ModuleDict(
-            {name: EmbeddingTable(num, channels, sparse=sparse) for name, num in num_nodes.items()}
-        )
-        self._forgotten: set[str] = set()
-
-    def forget(self, name: str) -> None:
-        """Ignores the rows of a type from now on, because the graph has other nodes."""
-        self._forgotten.add(name)
-
-    def forward(self, name: str, n_id: Tensor) -> Tensor:
-        table = self.tables[name]
-        assert isinstance(table, EmbeddingTable)
-        has_row = n_id < (0 if name in self._forgotten else table.num_nodes)
-        rows: Tensor = table(torch.where(has_row, n_id, 0))
-        if self.training:
-            has_row = has_row & (torch.rand(n_id.shape, device=n_id.device) >= _ROW_DROPOUT)
-        return rows * has_row.unsqueeze(1)
 
 
 #: Rows of a block. Nodes whose ids are near often are wanted together: blocks spread them.

@@ -109,6 +109,20 @@ def say_baselines(metrics: Mapping[str, Any], split: str) -> None:
         say(f"baseline {guess}: {shown}", "baseline", baseline=guess, metrics=of_guess)
 
 
+def say_warmth(metrics: Mapping[str, Any]) -> None:
+    """Prints the ranks of links by which ends have training links, if some ends have none."""
+    for name, by_split in metrics.items():
+        if not name.endswith("ranks_by_warmth"):
+            continue
+        for split, found in by_split.items():
+            if found["groups"] == ["both warm"]:
+                continue
+            rows = zip(found["groups"], found["links"], found["mrr"], strict=True)
+            shown = "  ".join(f"{group} {mrr:.4f} ({num:,})" for group, num, mrr in rows)
+            task = name.removesuffix("ranks_by_warmth")
+            say(f"{split}/{task}mrr by training links: {shown}")
+
+
 def verdicts(metrics: Mapping[str, Any]) -> list[str]:
     """One sentence if the model does not beat a baseline by two standard errors."""
     text = metrics["no_better_than_baseline"]

@@ -62,9 +62,7 @@ def _learned_bytes(config: Config, spec: ModelSpec | None) -> int:
         return 0
     args, shard = config.model.args, config.scaling.shard
     width = int(args.get("hidden_channels") or config.embedding_width)
-    num_rows = sum(
-        spec.node_types[name].num_nodes or 0 for name in spec.embedded_types | spec.identified_types
-    )
+    num_rows = sum(spec.node_types[name].num_nodes or 0 for name in spec.embedded_types)
     kept = _NUMBERS_KEPT.get(config.optimizer.type.rpartition(".")[2], 2)
     num_ranks = max(1, config.scaling.world_size)
     whole = 1 if args.get("sparse_embeddings") else 2  # rows, and gradients of all of them

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raygnn.errors import TrainingError
-from raygnn.models.node_inputs import EmbeddingTable, NodeInputs, NodeRows, RowShare
+from raygnn.models.node_inputs import EmbeddingTable, NodeInputs, RowShare
 from raygnn.parallel import collectives
 from raygnn.parallel.shared_rows import SharedRows
 
@@ -37,7 +37,7 @@ class ShardedTables:
         self._tables = {
             f"{path}.tables.{node_type}.rows.weight".lstrip("."): _ShardedTable(node_type, table)
             for path, inputs in module.named_modules()
-            if isinstance(inputs, NodeInputs | NodeRows)
+            if isinstance(inputs, NodeInputs)
             for node_type, table in inputs.tables.items()
             if isinstance(table, EmbeddingTable) and table.share is not None
         }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import ColumnScale, Standardization
 from raygnn.data.transforms.state import FittedFeature, Transforms
 from raygnn.errors import ConfigError, DataError
-from raygnn.loops.model_spec import ModelSpec, NodeInput, TimeInput, edge_widths, ids_digest
+from raygnn.loops.model_spec import ModelSpec, NodeInput, TimeInput, edge_widths
 from raygnn.loops.tasks.build_sampler import find_fanouts
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.encoder import MLP, Encoder
@@ -86,8 +85,6 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
     with_inputs = {*widths, *(_timed_types(times, target) if times else ())}
     embedded = _embedded_types(loaded, bundle, with_inputs)
     _check_dictionaries(loaded, bundle, feature, with_inputs)
-    identified = _chosen_types(loaded, bundle, target, "node_embeddings")
-    degrees = _chosen_types(loaded, bundle, target, "degree_inputs")
     with_rows = [name for name in bundle.node_types if name not in embedded]
     return ModelSpec(
         feature=feature,
@@ -97,8 +94,6 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
                 name,
                 widths.get(name),
                 embedded=name in embedded,
-                identified=name in identified,
-                degrees=name in degrees,
             )
             for name in bundle.node_types
         },
@@ -230,17 +225,8 @@ def build_encoder(
         }
         if takes_types:
             injected["metadata"] = (list(widths), edge_types)
-        else:
-            model = _with_types_of(spec, model, model_class)
     else:
         injected["in_channels"] = next(iter(widths.values()))
-    if spec.identified_types and not bundle.fingerprint:
-        raise ConfigError(
-            "model.args.node_embeddings is invalid for raygnn.load: the model learned rows of the "
-            "nodes of its graph, and raygnn.load knows no graph. Use raygnn infer, or train with "
-            "node_embeddings: false.",
-            id="model-node-rows-load",
-        )
     encoder = build(model, "model", loaded.allow_modules, **injected)
     if isinstance(encoder, HeteroEncoder):
         if encoder.embedded_types != spec.embedded_types:
@@ -251,9 +237,6 @@ def build_encoder(
                 "it reads none.",
                 id="model-rows-unsaid",
             )
-        for name in spec.identified_types:
-            if spec.node_types[name].identified != ids_digest(bundle.ids(name)):
-                encoder.node_rows.forget(name)
         for name in spec.embedded_types:
             categories.pop(name, None)
     whole = GraphEncoder(
@@ -369,7 +352,7 @@ _OF_A_STACK = frozenset(
     {
         *("out_channels", "num_layers", "dropout", "input_dropout", "norm"),
         *("jump", "input_projection", "normalize_output", "sparse_embeddings", "residual"),
-        *("node_embeddings", "degree_inputs"),
+        "node_embeddings",
     }
 )
 
@@ -467,40 +450,6 @@ def _embedded_types(
     if not model_class.reads_node_features:
         return bundle.node_types
     return [name for name in bundle.node_types if name not in with_inputs]
-
-
-def _chosen_types(
-    loaded: LoadedConfig, bundle: Bundle, target: TaskTarget, option: str
-) -> frozenset[str]:
-    """Node types of a model option; auto exists only in link prediction."""
-    model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
-    assert isinstance(model_class, type)
-    if not _has_option(model_class, option):
-        return frozenset()
-    chosen = loaded.config.model.args.get(option, False)
-    if chosen == "auto":
-        if option == "degree_inputs":
-            return frozenset(target.output.ends) if target.output.links else frozenset()
-        # Rows would recommend the targets of other relations, which may exclude each other.
-        is_one_relation = len(target.output.links) == 1
-        return frozenset(target.output.ends[-1:]) if is_one_relation else frozenset()
-    if isinstance(chosen, bool):
-        return frozenset(bundle.node_types) if chosen else frozenset()
-    return frozenset(chosen)
-
-
-def _has_option(model_class: type, option: str) -> bool:
-    return issubclass(model_class, HeteroEncoder) and option in signature(model_class).parameters
-
-
-def _with_types_of(spec: ModelSpec, model: Component, model_class: type) -> Component:
-    """The model with the spec's node types instead of auto."""
-    chosen = {
-        "node_embeddings": sorted(spec.identified_types),
-        "degree_inputs": sorted(n for n, read in spec.node_types.items() if read.degrees),
-    }
-    chosen = {name: types for name, types in chosen.items() if _has_option(model_class, name)}
-    return model.model_copy(update={"args": {**model.args, **chosen}})
 
 
 def _find_fanouts(config: Config, bundle: Bundle) -> dict[str, tuple[int, ...]]:

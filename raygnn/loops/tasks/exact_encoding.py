@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
@@ -16,6 +17,7 @@ from raygnn.loops.model_spec import ModelSpec
 from raygnn.models.encoder import BlockEncoder
 from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, InEdges, exact_inference
 from raygnn.models.graph_encoder import EDGE_ATTR, EDGE_WEIGHT, GraphEncoder
+from raygnn.models.link_factors import LinkBasis
 from raygnn.models.sparse_input import Features
 from raygnn.sampling.batch_assembler import gather_rows_for_device
 from raygnn.sampling.protocols import (
@@ -112,6 +114,16 @@ def encode_exactly(
         list(dict.fromkeys(node_types)),
         options,
     )
+
+
+def link_basis(graph: GraphStore, edge_type: EdgeType) -> LinkBasis:
+    """Decomposes the links of an edge type between two node types that carry messages."""
+    edges = graph.adjacency(edge_type)
+    neighbor, node = ends(edge_type, graph.direction)
+    shape = graph.num_nodes(node), graph.num_nodes(neighbor)
+    ones = np.ones(int(edges.indptr[-1]))
+    by_node = sparse.csr_matrix((ones, np.asarray(edges.indices[:]), edges.indptr), shape)
+    return LinkBasis.of(by_node if node == edge_type[0] else by_node.T)
 
 
 class _MessageEdges:

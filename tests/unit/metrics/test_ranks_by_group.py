@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.loops.tasks.link_prediction.evaluation import ranks_by_group
+from raygnn.outputs.advice import say_warmth
 from raygnn.outputs.report_errors import find_errors
 
 
@@ -73,3 +75,13 @@ def test_the_report_has_a_table_of_each():
     assert heads == ("training links of the target", "links", "mrr", "hits@10")
     assert [row[:2] for row in rows] == [("0", 2), ("1", 1), ("2 to 5", 1), ("6 to 20", 2)]
     assert "Ranks by training links of both ends, test" in tables
+
+
+def test_the_log_has_cold_links_if_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
+    both = {"groups": ["both warm", "cold target"], "links": [90, 10], "mrr": [0.5, 0.25]}
+    say_warmth({"ranks_by_warmth": {"test": both}})
+    assert "test/mrr by training links: both warm 0.5000 (90)  cold target 0.2500 (10)" in (
+        capsys.readouterr().out
+    )
+    say_warmth({"ranks_by_warmth": {"test": {"groups": ["both warm"], "links": [9], "mrr": [1.0]}}})
+    assert not capsys.readouterr().out

@@ -21,6 +21,7 @@ from raygnn.metrics.diagnostics import Diagnostic, sums_by_bin
 from raygnn.metrics.sampled_ranking import sampled_ranks
 from raygnn.models.decoders import Decoder, InnerProduct
 from raygnn.models.linear_recommenders import ease, ials
+from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.sampling.link_loader import LinkLoader
 
 
@@ -234,6 +235,61 @@ class _GuessTask:
             prediction = torch.cat([scores.positive.unsqueeze(1), scores.candidate], dim=1)
             weight, links = len(scores.positive), batch.links.position
             yield EvalOutput(index, links, 0.0, weight, prediction, links)
+
+
+_PENALTIES = (30.0, 100.0, 200.0, 400.0, 1000.0)
+#: Weights of closed-form scores relative to those of the encoder, in standard deviations.
+_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+_JUDGED_LINKS = 50_000  # about as many validation links decide
+_K = 20
+
+
+def choose_weights(
+    factors: LinkFactors,
+    target: LinkTarget,
+    loader: LinkLoader,
+    encoded: Mapping[str, Tensor],
+    basis: LinkBasis,
+    *,
+    only_links: bool = False,
+) -> None:
+    """Sets penalty and weights of closed-form rows by the full ranking of validation links.
+
+    First the penalty that is best without the encoder, then the weights: either part may get all.
+    Collective: all ranks must call.
+
+    Args:
+        loader: of validation.
+        encoded: by node type, the encoder's rows of all nodes.
+        only_links: the encoder gets no weight.
+    """
+    anchors, targets = (encoded[name].cpu() for name in target.node_types)
+    k = min(_K, len(targets))
+    ranking = FullRankingEvaluation(len(targets), [k])
+    limit = -(-_JUDGED_LINKS // loader.batch_size)
+
+    def judge(l2: float, weights: tuple[float, float]) -> float:
+        factors.l2.fill_(l2)
+        factors.weights.copy_(torch.tensor(weights))
+        of_anchors, of_targets = factors.rows(basis)
+        rows = factors.join(anchors, of_anchors), factors.join(targets, of_targets)
+        task: Any = _GuessTask(target, loader, InnerProduct(1), rows, [ranking])
+        return evaluate(task, "val", limit, [ranking])[f"val/full_ndcg@{k}"]
+
+    _, l2 = max((judge(l2, (0.0, 1.0)), l2) for l2 in _PENALTIES)
+    scale = _spread(anchors, targets) / max(_spread(*factors.rows(basis)), 1e-12)
+    choices = [(0.0, scale)]
+    if not only_links:
+        choices += [(1.0, ratio * scale) for ratio in (0.0, *_RATIOS)]
+    _, weights = max((judge(l2, weights), weights) for weights in choices)
+    factors.l2.fill_(l2)
+    factors.weights.copy_(torch.tensor(weights))
+
+
+def _spread(anchors: Tensor, targets: Tensor) -> float:
+    """Standard deviation of the scores of an anchor, on average over some."""
+    some = anchors[:: -(-len(anchors) // 256)]
+    return float((some @ targets.T).std(dim=1).mean())
 
 
 #: Training links of a target at which the next group begins.

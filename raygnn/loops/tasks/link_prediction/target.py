@@ -43,12 +43,14 @@ class LinkOutput(Output):
     Attributes:
         edge_types: learned relations in the decoder's order, all between the same node types.
         labels: links are label edges instead of message edges.
+        factors: closed-form rows of the links stand beside those of the encoder.
     """
 
     key = "links"
 
     edge_types: tuple[EdgeType, ...]
     labels: bool = False
+    factors: bool = False
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -67,7 +69,8 @@ class LinkOutput(Output):
         )
 
     def to_content(self) -> Mapping[str, Any]:
-        return {"edge_types": [edge_type_name(t) for t in self.edge_types], "labels": self.labels}
+        names = [edge_type_name(t) for t in self.edge_types]
+        return {"edge_types": names, "labels": self.labels, "factors": self.factors}
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> Self:
@@ -76,6 +79,8 @@ class LinkOutput(Output):
 
 
 _INNER_PRODUCT = Component(type="inner_product")
+#: Losses of scores alone: others would read closed-form rows in evaluation.
+_SCORE_LOSSES = {"retrieval", "softmax", "margin", "bpr", "link_binary_cross_entropy"}
 
 
 def _check_ks(value: bool | list[int] | None) -> bool | list[int] | None:
@@ -245,8 +250,9 @@ class LinkTarget(TaskTarget):
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:
-        output = LinkOutput(_find_edge_types(bundle, arguments), arguments.labels)
-        return cls.of(bundle, config, arguments, output)
+        edge_types = _find_edge_types(bundle, arguments)
+        factors = _has_factors(bundle, config, arguments, edge_types)
+        return cls.of(bundle, config, arguments, LinkOutput(edge_types, arguments.labels, factors))
 
     @classmethod
     def of(
@@ -345,6 +351,58 @@ class LinkTarget(TaskTarget):
                 f"{len(num_links):,} anchors out of their own messages in training. Set seeds: "
                 "links, or a smaller max_labels_per_anchor"
             )
+
+
+#: Targets up to which a full ranking is the default, and anchors that have closed-form rows.
+_MOST_RANKED, _MOST_ANCHORS = 20_000, 500_000
+
+
+def ranks_all_by_default(
+    config: Config, ends: tuple[str, str], num_targets: int, *, is_encoder: bool
+) -> bool:
+    """Whether links are ranked among all targets in evaluation if the config does not say."""
+    return (
+        is_encoder
+        and ends[0] != ends[1]
+        and num_targets <= _MOST_RANKED
+        and config.sampling.temporal is None
+        and config.sampling.component is None
+        and config.data.mode != "partitioned"
+    )
+
+
+def _has_factors(
+    bundle: Bundle,
+    config: Config,
+    arguments: LinkTargetArguments,
+    edge_types: tuple[EdgeType, ...],
+) -> bool:
+    """Whether a model of raygnn's own has closed-form rows of the links; see `LinkFactors`."""
+    (anchor, _, target), model = edge_types[0], config.model
+    num_targets = bundle.num_nodes(target)
+    fits = (
+        model.type in SLOTS["model"].names
+        and {loss.type for loss in config.losses} <= _SCORE_LOSSES
+        and len(edge_types) == 1
+        and edge_types[0] in bundle.edge_types
+        and arguments.decoder == _INNER_PRODUCT
+        and arguments.full_ranking is not False
+        and bundle.num_nodes(anchor) <= _MOST_ANCHORS
+        and ranks_all_by_default(config, (anchor, target), num_targets, is_encoder=True)
+    )
+    asked = model.args.get("node_embeddings", "auto")
+    if not fits and (asked is True or model.type == "EASE"):
+        key, value = ("type", "EASE") if model.type == "EASE" else ("args.node_embeddings", True)
+        raise ConfigError.invalid(
+            f"model.{key}",
+            value,
+            "closed-form rows need one relation between two node types that carries messages, an "
+            f"inner product, and a full ranking of at most {_MOST_RANKED:,} targets, without "
+            "sampling.temporal and in one part",
+            "Set model: Hetero, or change the task",
+            id="model-link-rows",
+        )
+    return fits and asked is not False
 
 
 def _has_own_messages(config: Config) -> bool:

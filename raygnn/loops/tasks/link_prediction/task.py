@@ -17,9 +17,10 @@ from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
-from raygnn.loops.tasks.exact_encoding import check_exact
+from raygnn.loops.tasks.exact_encoding import check_exact, link_basis
 from raygnn.loops.tasks.link_prediction.evaluation import (
     FullRankingEvaluation,
+    choose_weights,
     link_baselines,
     ranks_by_group,
 )
@@ -29,6 +30,7 @@ from raygnn.loops.tasks.link_prediction.target import (
     LinkTarget,
     LinkTargetArguments,
     most_candidates,
+    ranks_all_by_default,
 )
 from raygnn.loops.tasks.objective import Objective
 from raygnn.losses import Candidates, LinkLoss, LinkScores
@@ -36,6 +38,8 @@ from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics.diagnostics import Diagnostic
 from raygnn.models.graph_encoder import GraphEncoder, LinkPredictor
 from raygnn.models.graph_inputs import is_encoder, keeps_links, reads_messages
+from raygnn.models.learned_rows import EASE
+from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
@@ -100,8 +104,8 @@ class LinkObjective(Objective):
         return [loss for loss in self.losses if isinstance(loss, LinkLoss)]
 
 
-#: The k of the full ranking, and the most targets that are ranked, where the config is silent.
-_DEFAULT_K, _MOST_RANKED = 20, 20_000
+#: The k of the full ranking where the config is silent.
+_DEFAULT_K = 20
 #: Of the nodes of a training batch, where links are split by time.
 _COLD_SHARE_IN_TIME = 0.1
 
@@ -161,6 +165,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
+        self._bases: dict[str, LinkBasis] = {}
         self._mined: Tensor | None = None  # int32 [num_anchors, k], see `mine`
 
     def setup(self, env: TaskEnvironment) -> None:
@@ -174,27 +179,16 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @cached_property
     def _ranking(self) -> FullRankingEvaluation | None:
-        asked = self.arguments.full_ranking
+        asked, loaded = self.arguments.full_ranking, self.env.loaded
         num_targets = self.env.bundle.num_nodes(self.node_types[1])
-        if asked is None and self._ranks_by_default(num_targets):
-            asked = [min(_DEFAULT_K, num_targets)]
+        if asked is None:
+            model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
+            is_own = isinstance(model_class, type) and is_encoder(model_class)
+            if ranks_all_by_default(loaded.config, self.node_types, num_targets, is_encoder=is_own):
+                asked = [min(_DEFAULT_K, num_targets)]
         if not asked:
             return None
         return FullRankingEvaluation(num_targets, None if isinstance(asked, bool) else asked)
-
-    def _ranks_by_default(self, num_targets: int) -> bool:
-        loaded = self.env.loaded
-        config = loaded.config
-        model_class = resolve(config.model, "model", loaded.allow_modules)
-        return (
-            self.node_types[0] != self.node_types[1]
-            and num_targets <= _MOST_RANKED
-            and config.sampling.temporal is None
-            and config.sampling.component is None
-            and config.data.mode != "partitioned"
-            and isinstance(model_class, type)
-            and is_encoder(model_class)
-        )
 
     @property
     def watched(self) -> tuple[str, str]:
@@ -235,7 +229,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             in_channels=config.embedding_width,
             **relations,
         )
-        return LinkPredictor(encoder, decoder)
+        return LinkPredictor(encoder, decoder, LinkFactors() if self.output.factors else None)
 
     def links(self) -> Sequence[LinkSplit]:
         found: Sequence[LinkSplit] = self.target.links
@@ -349,14 +343,28 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def prepare_evaluation(self, split: str) -> None:
         """Embeds the whole graph if evaluation is exact or ranks all nodes."""
-        if self.env.loaded.config.evaluates_by_layers or self._ranking is not None:
+        if self._evaluates_by_layers or self._ranking is not None:
             self._every = self._encode_graph(split)
+        if factors := self.predictor().factors:
+            basis = self._basis(split)
+            if split == "val" and "train" in self._loaders:  # not of a trained model
+                choose_weights(
+                    factors,
+                    self.target,
+                    self.loader(split),
+                    self._every,
+                    basis,
+                    only_links=isinstance(self.predictor().encoder.module, EASE),
+                )
+            if factors.is_used:
+                rows = zip(self.node_types, factors.rows(basis), strict=True)
+                self._every = {name: factors.join(self._every[name], own) for name, own in rows}
         if self._ranking is not None:
             self._ranking.prepare(self.target, self.predictor().decoder, split, self._every)
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         rows, self._every = self._every, {}
-        if not self.env.loaded.config.evaluates_by_layers:
+        if not self._evaluates_by_layers:
             yield from super().evaluate(split, num_batches)
             return
         loader = self.loader(split)
@@ -406,6 +414,16 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 "are drawn. Set it to false, or losses.type to retrieval or softmax.",
                 id="task-logq-unused",
             )
+
+    @property
+    def _evaluates_by_layers(self) -> bool:
+        return self.env.loaded.config.evaluates_by_layers or self.output.factors
+
+    def _basis(self, split: str) -> LinkBasis:
+        if split not in self._bases:
+            store = self.message_store(split)
+            self._bases = {split: link_basis(store, self.output.edge_types[0])}
+        return self._bases[split]
 
     def _encode_graph(self, split: str) -> dict[str, Tensor]:
         encoder, graph = self.predictor().encoder, self.message_store(split)
