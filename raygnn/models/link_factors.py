@@ -90,6 +90,8 @@ class LinkFactors(nn.Module):
     X Q diag(values / (values + l2)) of anchors, and Q of targets, divided by l2 times the diagonal
     of (X^T X + l2)^-1. Pairs that are no links are scored as by EASE.
 
+    Args:
+        is_ignored: the rows are not used, whatever their weight.
     Attributes:
         weights: of the encoder's scores, 0 or 1, and of the closed-form scores.
         l2: penalty of the regression.
@@ -99,15 +101,16 @@ class LinkFactors(nn.Module):
     weights: Tensor
     l2: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_ignored: bool = False) -> None:
         super().__init__()
+        self._is_ignored = is_ignored
         self.register_buffer("weights", torch.tensor([1.0, 0.0]))
         self.register_buffer("l2", torch.tensor(100.0))
 
     @property
     def is_used(self) -> bool:
         """Whether closed-form rows have a weight."""
-        return float(self.weights[1]) > 0
+        return not self._is_ignored and float(self.weights[1]) > 0
 
     def rows(self, basis: LinkBasis) -> tuple[Tensor, Tensor]:
         """float32 [num_anchors, rank] and [num_targets, rank], whose products are the scores."""

@@ -80,4 +80,7 @@ def test_the_weight_is_a_factor_of_scores_and_either_part_may_be_left_out() -> N
     factors.weights.copy_(torch.tensor([0.0, 2.0]))
     joined = factors.join(encoded, factors.rows(basis)[0])
     assert factors.is_used
+    ignored = LinkFactors(is_ignored=True)
+    ignored.load_state_dict(factors.state_dict())
+    assert not ignored.is_used
     assert not joined[:, :3].any()

@@ -229,7 +229,10 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             in_channels=config.embedding_width,
             **relations,
         )
-        return LinkPredictor(encoder, decoder, LinkFactors() if self.output.factors else None)
+        factors = None
+        if self.output.factors:  # they would read links of all times
+            factors = LinkFactors(is_ignored=config.sampling.temporal is not None)
+        return LinkPredictor(encoder, decoder, factors)
 
     def links(self) -> Sequence[LinkSplit]:
         found: Sequence[LinkSplit] = self.target.links
@@ -345,7 +348,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         """Embeds the whole graph if evaluation is exact or ranks all nodes."""
         if self._evaluates_by_layers or self._ranking is not None:
             self._every = self._encode_graph(split)
-        if factors := self.predictor().factors:
+        if (factors := self.predictor().factors) and self._evaluates_by_layers:
             basis = self._basis(split)
             if split == "val" and "train" in self._loaders:  # not of a trained model
                 choose_weights(
@@ -417,7 +420,9 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @property
     def _evaluates_by_layers(self) -> bool:
-        return self.env.loaded.config.evaluates_by_layers or self.output.factors
+        config = self.env.loaded.config
+        has_factors = self.output.factors and config.sampling.temporal is None
+        return config.evaluates_by_layers or has_factors
 
     def _basis(self, split: str) -> LinkBasis:
         if split not in self._bases:
