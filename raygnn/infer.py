@@ -344,7 +344,7 @@ def _write_rows(
         table = relbench_table(predicted, manifest.training_tables[options.table], output)
     else:
         table = graph.predict(**asked).arrow
-    write_table(table, options.out)
+    write_table(table, options.out, getattr(trained.spec.output, "class_names", None) or ())
     say(f"wrote {count(len(table), 'row')} to {redact(options.out)}")
 
 

@@ -247,7 +247,8 @@ class RowReader:
             decoded = self._decoded(table, given.arrays, wrong)
             rows = np.arange(given.num_rows)
             if drop and wrong.bad.any():
-                say(f"data.on_error=drop left out invalid rows:\n{describe(wrong.findings())}")
+                dropped = describe(wrong.findings(), are_dropped=True)
+                say(f"data.on_error=drop left out invalid rows:\n{dropped}")
                 rows = np.flatnonzero(~wrong.bad)
             else:
                 findings += wrong.findings()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -106,12 +106,25 @@ def read_rows(uri: str, bundle: Bundle, declared: TrainingTable | None) -> pa.Ta
         ) from error
 
 
-def write_table(table: pa.Table, uri: str | PathLike[str]) -> None:
-    """Writes a table as CSV if its name ends with .csv, otherwise as Parquet."""
+def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str] = ()) -> None:
+    """Writes a table as CSV if its name ends with .csv, otherwise as Parquet.
+
+    In CSV, a column of lists becomes a column for each class, such as `probability_0`.
+
+    Args:
+        classes: their names; empty numbers them.
+    """
     if not str(uri).endswith(".csv"):
         write_parquet(table, str(uri))
         return
     fs, path = open_fs(str(uri))
+    for i, field in reversed(list(enumerate(table.schema))):
+        if pa.types.is_fixed_size_list(field.type):
+            parts = table.column(i).combine_chunks()
+            table = table.remove_column(i)
+            for k in reversed(range(field.type.list_size)):
+                name = f"{field.name}_{classes[k] if classes else k}"
+                table = table.add_column(i, name, pc.list_element(parts, k))
     with fs.open(path, "wb") as file:
         table.to_pandas().to_csv(file, index=False)
 
@@ -127,6 +140,8 @@ def relbench_table(found: pa.Table, declared: TrainingTable, output: NodeOutput)
     values = found.column("prediction" if output.problem == "regression" else "probability")
     if output.problem == "multi_class" and output.num_outputs == 2:
         values = pc.list_element(values, 1)
+    elif pa.types.is_fixed_size_list(values.type):
+        values = values.cast(pa.list_(values.type.value_type))  # stays one column
     columns = {declared.node: found.column(ID)}
     if declared.time is not None:
         columns[declared.time.column] = found.column(TIME)

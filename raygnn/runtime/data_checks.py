@@ -26,6 +26,7 @@ from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.partition.transfer import absolute_folder
+from raygnn.data.time_units import time_unit, window_as_time
 from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.target import target_class
@@ -227,6 +228,8 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
     bundle = neighborhood_graph(config, bundle)
     if config.sampling.component is None:
         _check_fanouts(config, bundle.edge_types)
+        if (temporal := config.sampling.temporal) is not None and temporal.window is not None:
+            window_as_time(temporal.window, time_unit(bundle, temporal.column))
     target = kind.find(bundle, config, kind.Arguments.of(config.task.args))
     spec = None
     if is_of_raygnn(config.model):

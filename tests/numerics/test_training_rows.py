@@ -242,6 +242,10 @@ def test_each_way_to_ask_gives_the_same(
     arguments = [str(result.path), "--data.uri", graph, "--table", "active", "--split", "test"]
     assert raygnn.infer.main([*arguments, "--out", str(out)]) == 0
     assert np.allclose(pd.read_csv(out).probability, table.probability, atol=1e-6)
+    assert raygnn.infer.main([*arguments, "--out", str(out), "--what", "probabilities"]) == 0
+    chances = pd.read_csv(out)
+    assert list(chances.columns) == ["id", "time", "probability_0", "probability_1"]
+    assert np.allclose(chances[["probability_0", "probability_1"]].sum(axis=1), 1)
     named = rows.rename(columns={"id": "user", "time": "at"}).iloc[::2]
     assert model.predict(graph, rows=named).arrow.equals(pa.Table.from_pandas(own.iloc[::2]))
     now = model.predict(graph, rows={"id": [3, 4]}).to_pandas()
@@ -397,6 +401,8 @@ def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
     with raises("sampling-window-unit", 5, "dates"):
         window = {"temporal": {"window": 5}}
         raygnn.train.fit(_config(tmp_path / "window", graph, sampling=window))
+    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "window" / "run").exists()
     with raises("infer-rows-times", "a number", "dates"):
         result.model.predict(graph, rows={"id": [1], "time": [5]})
     with raises("infer-rows-columns", "id, date", "id or user", "time or at"):

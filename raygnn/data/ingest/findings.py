@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -39,11 +39,11 @@ class Finding:
         examples = ", ".join(str(row) for row in self.rows)
         more = ", ..." if self.count > len(self.rows) else ""
         shown = f" (values {', '.join(self.values)}{more})" if self.values else ""
-        return with_id(
+        text = (
             f"{self.table}: {self.file}: column {self.column!r}: {self.count:,} {noun} with "
-            f"{self.rule}; first at row {examples}{more}{shown}. {self.remedy}",
-            self.id,
+            f"{self.rule}; first at row {examples}{more}{shown}. {self.remedy}"
         )
+        return with_id(text.strip(), self.id)
 
 
 @dataclass
@@ -134,8 +134,14 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
     return merged
 
 
-def describe(findings: Sequence[Finding]) -> str:
-    """One line per finding; a long list ends with the number of omitted ones."""
+def describe(findings: Sequence[Finding], are_dropped: bool = False) -> str:
+    """One line per finding; a long list ends with the number of omitted ones.
+
+    Args:
+        are_dropped: the rows are left out, so that lines name no remedy.
+    """
+    if are_dropped:
+        findings = [replace(finding, remedy="") for finding in findings]
     lines = [str(finding) for finding in findings[:_MAX_LINES]]
     left = len(findings) - len(lines)
     if left:

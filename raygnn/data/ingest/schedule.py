@@ -131,5 +131,6 @@ class BuildContext:
             raise DataError(describe(findings))
         if findings:
             self.progress(
-                f"ingest: data.on_error=drop left out invalid rows:\n{describe(findings)}"
+                "ingest: data.on_error=drop left out invalid rows:\n"
+                f"{describe(findings, are_dropped=True)}"
             )

@@ -126,6 +126,15 @@ def test_a_graph_yaml_is_replaced_only_on_demand(shop: Path, capsys: Any) -> Non
     assert main(["draft", str(shop), "--overwrite"]) == 0
 
 
+def test_flags_with_gaps_are_classes(tmp_path: Path) -> None:
+    write(tmp_path, "users.parquet", id=list(range(40)), churned=[1.0, 0.0, None, 0.0] * 10)
+    write(tmp_path, "knows.csv", source=list(range(39)), target=list(range(1, 40)))
+    found = draft(str(tmp_path))
+    label = Manifest.parse(found.text).node_types["users"].labels["churned"]
+    assert label.kind == "class"
+    assert any("churned: whole numbers are read as classes" in note for note in found.notes)
+
+
 def test_nodes_without_a_table_get_one(tmp_path: Path) -> None:
     write(tmp_path, "ratings.csv", userId=[1, 1, 5], movieId=[3, 4, 3], rating=[1.0, 2.0, 3.5])
     found = write_draft(str(tmp_path))

@@ -136,7 +136,9 @@ def _label_lines(column: Column) -> Iterator[str]:
     elif is_order(column):
         label = f"{{column: {label}, kind: regression}}"
         note = "whole numbers from 1 are read as grades with an order; kind: class predicts classes"
-    elif column.is_class and column.kind != "text" and len(column.distinct) > 2:
+    elif (
+        column.is_class and column.kind != "text" and (len(column.distinct) > 2 or column.is_whole)
+    ):
         label = f"{{column: {label}, kind: class}}"
         note = "whole numbers are read as classes; kind: regression predicts them as numbers"
     yield f"    labels: {{{_quoted(label_name(column.name))}: {label}}}\n"

@@ -154,7 +154,10 @@ class NodeTarget(LabelTarget):
             )
         labels = bundle.row_column(seeds, label)
         splits = make_splits(bundle, seeds, config.data.splits, label, config.seed)
-        return cls(arguments, output, labels, splits, seeds)
+        target = cls(arguments, output, labels, splits, seeds)
+        for split in SPLIT_NAMES:
+            target.end_of_graph(config, split)
+        return target
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
         """Rows until the end of training if rows have times, else the nodes of training rows.
