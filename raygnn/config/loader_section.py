@@ -12,6 +12,8 @@ from raygnn.config.section import Component, NonEmptyText, PositiveWhole, Sectio
 from raygnn.errors import Problem, RuleError
 
 PositiveNumber = Annotated[int, Field(gt=0)] | Annotated[float, Field(gt=0)]
+#: A duration for dates, or a number for plain numbers.
+Window = Annotated[str, Field(pattern=r"^\d+(\.\d+)?[smhdw]$")] | PositiveNumber
 
 
 def _check_fanout(fanout: int) -> int:
@@ -128,7 +130,7 @@ class TemporalSampling(Section):
     strategy: Literal["uniform", "last"] = Field(
         default="uniform", description="Draw among the neighbors up to then, or take the latest."
     )
-    window: Annotated[str, Field(pattern=r"^\d+(\.\d+)?[smhdw]$")] | PositiveNumber | None = Field(
+    window: Window | None = Field(
         default=None,
         description="Leaves out edges that are older than the seed by more than this: a duration "
         "such as 90d (s, m, h, d, w), or a number if the times are plain numbers. null: any age.",

@@ -115,6 +115,7 @@ class SeedRows:
         split: uint8 [num_rows], 0 none, 1 train, 2 validation, 3 test; null if not declared.
         time_unit: "us" for dates: microseconds since 1970; else null.
         columns: labels, `time` and `split` by name; see `Bundle.row_column`.
+        window: time after which a label is known: a duration such as 30d, or a number.
     """
 
     name: str | None
@@ -125,6 +126,7 @@ class SeedRows:
     split: np.ndarray | None
     time_unit: str | None
     columns: Mapping[str, ColumnInfo]
+    window: str | float | None = None
 
     @classmethod
     def of_nodes(cls, bundle: Bundle, node_type: str) -> SeedRows:
@@ -412,6 +414,7 @@ class Bundle:
             split,
             columns["time"].unit if "time" in columns else None,
             columns,
+            record.window,
         )
 
     def row_column(self, rows: SeedRows, name: str) -> np.ndarray:

@@ -155,6 +155,7 @@ class TrainingTableRecord:
     node_type: str
     num_rows: int
     columns: tuple[ColumnInfo, ...]
+    window: str | float | None = None
 
     @property
     def folder(self) -> str:

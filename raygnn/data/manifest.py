@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from raygnn.config.documents import dump_yaml
+from raygnn.config.loader_section import Window
 from raygnn.config.section import Section
 from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
@@ -301,6 +302,8 @@ class TrainingTable(_Section):
         node: column of their original ids.
         time: time of the prediction, which nothing later influences.
         labels: empty if the rows are only predicted.
+        window: the label is known this long after the time: a duration such as 30d, or a number if
+            the times are plain numbers. Null means that the next row knows it.
     """
 
     files: Names
@@ -309,6 +312,7 @@ class TrainingTable(_Section):
     labels: dict[str, LabelSpec] = Field(default={})
     split: str | None = None
     time: TimeColumn | None = None
+    window: Window | None = None
     csv: CsvFormat | None = None
 
     @model_validator(mode="after")

@@ -134,7 +134,9 @@ def date_as_time(text: str) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def window_as_time(window: str | Time | None, unit: str | None) -> Time | None:
+def window_as_time(
+    window: str | Time | None, unit: str | None, key: str = "sampling.temporal.window"
+) -> Time | None:
     """`sampling.temporal.window` in the unit of a graph's times.
 
     Args:
@@ -147,7 +149,7 @@ def window_as_time(window: str | Time | None, unit: str | None) -> Time | None:
     if isinstance(window, str) == (unit is None):
         words = "plain numbers. Set a number" if unit is None else "dates. Set a duration like 90d"
         raise ConfigError(
-            f"sampling.temporal.window={window!r} is invalid: the times of the graph are {words}.",
+            f"{key}={window!r} is invalid: the times of the graph are {words}.",
             id="sampling-window-unit",
         )
     if not isinstance(window, str):

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.time_units import TIME
+from raygnn.data.time_units import TIME, window_as_time
 
 #: Guesses are left out where they would hold more numbers.
 _MAX_VALUES = 1 << 26
@@ -25,8 +26,8 @@ def past_label_guesses(
 ) -> Mapping[str, np.ndarray]:
     """Baselines of training rows: the mean and the last of each entity's earlier labels.
 
-    A label counts from the row after it. If its window is longer than the step between rows, the
-    baselines know more than a model could, and are harder to beat.
+    A label counts once its window is over; if the training table declares no window, from the row
+    after it.
 
     Args:
         rows: rows with times.
@@ -40,7 +41,8 @@ def past_label_guesses(
     """
     if rows.time is None or max(len(known), len(asked)) * scores.shape[1] > _MAX_VALUES:
         return {}
-    times = np.asarray(rows.time)[known]
+    window = window_as_time(rows.window, rows.time_unit, f"{rows.place}.window")
+    times = np.asarray(rows.time)[known] + (window or 0)
     until = np.asarray(rows.time)[asked]
     until = until if end is None else np.minimum(until, end)
     # One number for (entity, time), in the order of both.
@@ -50,7 +52,8 @@ def past_label_guesses(
     codes, past = codes[order], scores[known[order]].astype(np.float64)
     entities = rows.node_ids(asked) * len(instants)
     first = np.searchsorted(codes, entities)
-    last = np.searchsorted(codes, entities + ranks[len(known) :])
+    side: Literal["left", "right"] = "left" if window is None else "right"
+    last = np.searchsorted(codes, entities + ranks[len(known) :], side)
     means, count = _means(past, first, last, default)
     latest = np.where(count > 0, past[np.maximum(last - 1, 0)], default) if len(past) else means
     return {"entity_mean": means, "last_label": latest}

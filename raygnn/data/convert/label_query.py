@@ -79,6 +79,13 @@ def parse_duration(text: str, option: str) -> str:
     return f"{int(match['number'])} {found[0]}"
 
 
+def longest(window: str) -> str:
+    """The SQL interval `30 days` as `30d`. Months have 31 days, and years 366."""
+    number, unit = window.split()
+    days = {"months": 31, "years": 366}.get(unit)
+    return f"{number}{unit[0]}" if days is None else f"{int(number) * days}d"
+
+
 def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery:
     """Translates a question about the entities of a type.
 

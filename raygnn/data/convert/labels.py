@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from raygnn.config.documents import dump_yaml
-from raygnn.data.convert.label_query import TARGET, LabelQuery, table_names
+from raygnn.data.convert.label_query import TARGET, LabelQuery, longest, table_names
 from raygnn.data.convert.train_config import write_config
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import is_remote, join, read_text, write_text
@@ -118,7 +118,7 @@ def write_labels(
     dropped = tables.num_rows - len(rows)
     if columns.target is None and dropped:
         lines.append(f"{dropped:,} rows without a label are left out")
-    _declare(graph, manifest, name, columns, rows)
+    _declare(graph, manifest, name, columns, rows, longest(query.window))
     how: dict[str, Any] = {"name": f"{name}.yaml", "drops": drops, "overwrite": overwrite}
     if columns.target is None:
         kind, task, args = "training table", "node_classification", {"table": name}
@@ -475,14 +475,16 @@ def _connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _declare(graph: str, manifest: Manifest, name: str, columns: _Columns, rows: pa.Table) -> None:
+def _declare(
+    graph: str, manifest: Manifest, name: str, columns: _Columns, rows: pa.Table, window: str
+) -> None:
     common = {"time": columns.time, "split": "split"}
     entry: dict[str, Any]
     if columns.target is None:
         section, files = "training_tables", f"training_tables/{name}.parquet"
         labels = {"y" if len(columns.labels) == 1 else label: label for label in columns.labels}
         entry = {"files": files, "node_type": columns.node_type, "node": columns.node}
-        entry |= {"labels": labels, **common}
+        entry |= {"labels": labels, **common, "window": window}
     else:
         section, files = "label_edges", f"label_edges/{name}.parquet"
         entry = {"type": [columns.node_type, name, columns.target_type], "files": files}

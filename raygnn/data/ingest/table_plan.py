@@ -90,6 +90,7 @@ class TrainingPlan:
         folder: path relative to the bundle.
         types: plain Arrow type of each read column.
         node: column of the entities' original ids, of type `node_type`.
+        window: time after which a label is known.
     """
 
     table: str
@@ -99,6 +100,7 @@ class TrainingPlan:
     node_type: str
     node: str
     columns: tuple[DensePlan, ...]
+    window: str | float | None
 
     @property
     def what(self) -> str:
@@ -145,6 +147,7 @@ def plan_training(name: str, table: TrainingTable, scanned: ScannedTable) -> Tra
         table.node_type,
         table.node,
         tuple(_plan_roles(table, scanned)),
+        table.window,
     )
 
 

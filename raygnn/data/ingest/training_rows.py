@@ -80,7 +80,7 @@ def describe_training_table(
     """The record of a finished training table. `folders`: of the bundle, or of each part."""
     stored = [folder / plan.folder for folder in folders]
     columns = describe_columns(plan.table, plan.columns, num_rows, results, stored)
-    return TrainingTableRecord(plan.name, plan.node_type, num_rows, columns)
+    return TrainingTableRecord(plan.name, plan.node_type, num_rows, columns, plan.window)
 
 
 def gather_training_rows(

@@ -13,19 +13,20 @@ from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, w
 from raygnn.loops.row_guesses import BoostedTrees, history_columns, past_label_guesses
 
 
-@pytest.mark.parametrize("end", [None, 12])
-def test_guesses_are_of_earlier_labels_of_the_entity(end: int | None) -> None:
+@pytest.mark.parametrize(("end", "window"), [(None, None), (12, None), (None, 3), (12, 3)])
+def test_guesses_are_of_earlier_labels_of_the_entity(end: int | None, window: int | None) -> None:
     rng = np.random.default_rng(0)
     nodes, times = rng.integers(0, 9, 300), rng.integers(0, 20, 300)
     scores = rng.normal(size=(300, 2))
     known = np.flatnonzero(rng.random(300) < 0.7)
     asked = rng.permutation(300)[:100]
-    rows = SeedRows("visits", "user", 300, nodes, times, None, None, {})
+    rows = SeedRows("visits", "user", 300, nodes, times, None, None, {}, window)
     default = np.array([5.0, -5.0])
     found = past_label_guesses(rows, scores, known, asked, default, end)
     for row, mean, last in zip(asked, found["entity_mean"], found["last_label"], strict=True):
         until = times[row] if end is None else min(times[row], end)
-        past = [r for r in known if nodes[r] == nodes[row] and times[r] < until]
+        latest = until - (window or 1)  # its window is over, or its row is an earlier one
+        past = [r for r in known if nodes[r] == nodes[row] and times[r] <= latest]
         if not past:
             assert np.array_equal(mean, default)
             assert np.array_equal(last, default)

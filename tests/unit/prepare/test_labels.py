@@ -189,6 +189,7 @@ def test_graph_yaml_keeps_its_comments(shop: Path) -> None:
     tables = Manifest.load(str(shop)).training_tables
     assert sorted(tables) == ["again", "asked"]
     assert tables["again"].labels["y"].columns == ("label",)
+    assert tables["again"].window == "20d"
     assert prepare(["labels", str(shop), *question, *OPTIONS, "--overwrite"]) == 0
     assert (shop / "graph.yaml").read_text() == text
 

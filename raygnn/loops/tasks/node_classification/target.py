@@ -13,7 +13,7 @@ from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.fit_rows import FitRows
 from raygnn.data.splits import SPLIT_NAMES, make_splits
-from raygnn.data.time_units import AsOf, check_time_units, parse_time, unit_words
+from raygnn.data.time_units import AsOf, check_time_units, parse_time, unit_words, window_as_time
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.tasks.labels.target import (
     LabelArguments,
@@ -157,6 +157,7 @@ class NodeTarget(LabelTarget):
         target = cls(arguments, output, labels, splits, seeds)
         for split in SPLIT_NAMES:
             target.end_of_graph(config, split)
+        window_as_time(seeds.window, seeds.time_unit, f"{seeds.place}.window")
         return target
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
