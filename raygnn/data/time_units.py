@@ -59,7 +59,7 @@ class AsOf:
         if self.unit is None:
             return str(self.time)
         moment = np.array(int(self.time)).astype(f"datetime64[{self.unit}]")
-        return str(moment).replace("T", " ")
+        return str(moment).replace("T", " ").removesuffix(".000000").removesuffix(" 00:00:00")
 
 
 def check_time_units(

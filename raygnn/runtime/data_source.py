@@ -138,16 +138,17 @@ def open_tables(
     uri: str,
     on_cluster: bool = False,
     transforms: Transforms = MappingProxyType({}),
+    progress: Callable[[str], None] = say,
 ) -> Bundle:
     """Opens the bundle of graph tables, building it first if needed; see `open_bundle`."""
     section = loaded.config.data
     options = replace(ingest_options(loaded), transforms=dict(transforms))
-    say(f"graph {redact(uri)}")
+    progress(f"graph {redact(uri)}")
     if not on_cluster:
-        return ingest(uri, options, section.cache_dir, progress=say)
+        return ingest(uri, options, section.cache_dir, progress=progress)
     from raygnn.runtime.ingest import ingest_on_cluster
 
-    return ingest_on_cluster(uri, options, section.cache_dir, MIN_SCHEDULED_BYTES)
+    return ingest_on_cluster(uri, options, section.cache_dir, MIN_SCHEDULED_BYTES, progress)
 
 
 def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = False) -> Bundle:
@@ -155,12 +156,19 @@ def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = Fals
 
     Ingest fits transforms on the training rows of a node split column. Those of a rule or of a
     training table are only known with a bundle: then transforms are fitted again, and the tables
-    ingested with them.
+    ingested with them. Lines of both ingests are printed once.
 
     Raises:
         ConfigError, DataError: tables, task or splits are invalid.
     """
-    bundle, config = open_tables(loaded, uri, on_cluster), loaded.config
+    printed: set[str] = set()
+
+    def progress(line: str) -> None:
+        if line not in printed:
+            say(line)
+        printed.add(line)
+
+    bundle, config = open_tables(loaded, uri, on_cluster, progress=progress), loaded.config
     kind = target_class(config.task.type)
     is_known = config.data.splits is None and not bundle.training_tables
     if is_known or kind is None or not has_transforms(bundle):
@@ -168,8 +176,8 @@ def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = Fals
     rows = kind.find(bundle, config, kind.Arguments.of(config.task.args)).fit_rows(bundle, config)
     if rows.are_all:
         return bundle
-    transforms = fit_transforms(uri, ingest_options(loaded), bundle, rows, say)
-    return open_tables(loaded, uri, on_cluster, transforms)
+    transforms = fit_transforms(uri, ingest_options(loaded), bundle, rows, progress)
+    return open_tables(loaded, uri, on_cluster, transforms, progress)
 
 
 def ingest_options(loaded: LoadedConfig) -> IngestOptions:

@@ -27,7 +27,11 @@ Result = TypeVar("Result")
 
 
 def ingest_on_cluster(
-    uri: str, options: IngestOptions, cache_dir: str | None, min_scheduled_bytes: int
+    uri: str,
+    options: IngestOptions,
+    cache_dir: str | None,
+    min_scheduled_bytes: int,
+    progress: Callable[[str], None] = say,
 ) -> Bundle:
     """Ingests in Ray tasks on this node, or on another node if this one lends no CPUs.
 
@@ -55,7 +59,7 @@ def ingest_on_cluster(
         options,
         cache_dir,
         schedule=schedule,
-        progress=say,
+        progress=progress,
         min_scheduled_bytes=min_scheduled_bytes,
         elsewhere=elsewhere,
     )

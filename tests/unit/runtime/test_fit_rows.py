@@ -78,7 +78,7 @@ _DATES = {"type": "temporal", "timestamps": ["1970-02-15", "1970-02-22"]}  # day
 @pytest.mark.parametrize(
     ("splits", "until"),
     [
-        (_DATES, "rows not later than 1970-02-14 00:00:00"),
+        (_DATES, "rows not later than 1970-02-14"),
         ({"type": "temporal", "quantiles": [0.75, 0.87]}, "rows not later than 1970-02-14"),
         (None, "the training rows of split columns"),
     ],

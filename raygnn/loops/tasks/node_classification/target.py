@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from raygnn.config import Config
 
 
-_MIDNIGHT = " 00:00:00.000000"
-
-
 @dataclass(frozen=True)
 class NodeOutput(LabelOutput):
     """Prediction for each node of one type.
@@ -222,7 +219,7 @@ class NodeTarget(LabelTarget):
                     AsOf("time", end.item(), self.seeds.time_unit)
                     for end in (chosen.min(), chosen.max())
                 )
-                yield f"{name} {' to '.join(str(end).removesuffix(_MIDNIGHT) for end in ends)}"
+                yield f"{name} {' to '.join(map(str, ends))}"
 
 
 def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
