@@ -127,12 +127,13 @@ class Record:
         waits: operators for which the host would have waited for the device, with their caller.
         mixes: operators with tensors of both devices.
         num_operators: that ran on the device.
+        num_launches: those of them that launch kernels: no views, no empty tensors.
     """
 
     def __init__(self) -> None:
         self.waits: Counter[str] = Counter()
         self.mixes: Counter[str] = Counter()
-        self.num_operators = 0
+        self.num_operators = self.num_launches = 0
 
 
 @contextlib.contextmanager
@@ -155,6 +156,7 @@ def watched(record: Record) -> Iterator[None]:
                 self._copy(to, source, kwargs.get("non_blocking", False), args)
             if any(x.is_cuda for x in tensors):
                 record.num_operators += 1
+                record.num_launches += not _is_free(operator)
                 self._judge(name, args, kwargs, tensors)
             return out
 
@@ -181,6 +183,12 @@ def watched(record: Record) -> Iterator[None]:
 
     with Watcher(), torch.autograd.set_multithreading_enabled(False):
         yield
+
+
+def _is_free(operator: Any) -> bool:
+    returned = [x.alias_info for x in operator._schema.returns]
+    is_view = any(alias is not None and not alias.is_write for alias in returned)
+    return is_view or "empty" in operator._schema.name
 
 
 def _caller() -> str:

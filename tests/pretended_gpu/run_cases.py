@@ -76,6 +76,7 @@ def run_watched(case: Case, folder: Path, graphs: Path) -> dict[str, Any]:
         "waits": {where: count / steps for where, count in step.waits.items()},
         "mixes": sorted({*step.mixes, *evaluation.mixes}),
         "operators": round(step.num_operators / steps),
+        "launches": round(step.num_launches / steps),
     }
 
 
