@@ -27,7 +27,7 @@ from harness import REFERENCE, Row, Scale, parser, publish
 from rmat_graph import EDGE, RmatGraph
 from training import Trainer, make_loader, raygnn_model
 
-from raygnn.data import paging
+from raygnn.data import arrays
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.loops.process import keep_freed_memory
@@ -58,7 +58,7 @@ def open_bundle(scale: Scale, work: Path, storage: str) -> Bundle:
 def train(scale: Scale, work: Path, storage: str, how: str, max_s: float) -> dict[str, float]:
     """Figures of one case, of at most `_STEPS` steps after the first, in this process."""
     if how == "as-mapped":
-        paging.memory_bytes = lambda: 1 << 60
+        arrays.memory_bytes = lambda: 1 << 60
     bundle = open_bundle(scale, work, storage)
     keep_freed_memory()
     trainer = Trainer(raygnn_model(scale), "cpu", "blocks")
@@ -76,7 +76,7 @@ def train(scale: Scale, work: Path, storage: str, how: str, max_s: float) -> dic
             "faults": (_faults() - faults) / num_steps,
             "read_bytes": (_bytes_read() - read) / num_steps,
             "bundle_bytes": bundle.num_bytes,
-            "memory_bytes": paging.memory_bytes(),
+            "memory_bytes": arrays.memory_bytes(),
             "edges": bundle.num_edges(EDGE),
         }
 

@@ -41,9 +41,8 @@ from torch.nn import functional
 from raygnn.config import load_config
 from raygnn.data.cache import CACHE_VARIABLE
 from raygnn.data.partition.build import Partitioning, partition
-from raygnn.data.partition.part import Outline
+from raygnn.data.partition.part import Outline, open_partitioned
 from raygnn.data.partition.record import RECORD_NAME, part_folder
-from raygnn.data.partition.whole import open_partitioned
 from raygnn.loops.process import keep_freed_memory
 from raygnn.models.convolutions import GraphSAGE
 from raygnn.runtime.part_actors import part_actors
@@ -54,9 +53,8 @@ from raygnn.sampling import (
     NeighborSampler,
     blocks_of,
 )
-from raygnn.sampling.hot_rows import Traffic
 from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
-from raygnn.sampling.parts import MappedPart, PartitionedGraph, map_parts
+from raygnn.sampling.parts import MappedPart, PartitionedGraph, Traffic, map_parts
 from raygnn.sampling.protocols import FeatureStore, GraphStore
 
 _BATCHES = 8  # a round

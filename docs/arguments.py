@@ -13,8 +13,7 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from raygnn.config.arguments import arguments_of
-from raygnn.config.component_arguments import Argument, Described, describe
+from raygnn.config.arguments import Argument, Described, arguments_of, describe
 from raygnn.config.section import Component, Section
 from raygnn.data.synthetic.generators import GENERATORS
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from raygnn.config.component_arguments import members, subsections
+from raygnn.config.arguments import members, subsections
 from raygnn.config.registry import SLOTS
 from raygnn.config.schema import Config
 from raygnn.config.section import Component, Section

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from raygnn import errors
+from raygnn.config.arguments import IDS_OF_SLOTS
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
@@ -51,7 +52,7 @@ class Site:
     Attributes:
         id: None where the code gives none, as where it joins or raises again what has ids.
         cause: template of the message up to the remedy.
-        where: file and function, as in `raygnn/data/alias.py:edge_weights`.
+        where: file and function, as in `raygnn/data/edge_kernels.py:edge_weights`.
     """
 
     id: str | None
@@ -64,9 +65,24 @@ class Site:
 @cache
 def sites() -> tuple[Site, ...]:
     """Every place in `raygnn/` that makes an error or gives an id, by file and line."""
-    return tuple(
-        site for path in sorted((ROOT / "raygnn").rglob("*.py")) for site in _of_file(path)
-    )
+    files = sorted((ROOT / "raygnn").rglob("*.py"))
+    return (*_of_arguments(), *(site for path in files for site in _of_file(path)))
+
+
+#: Cause and remedy of a mistake in the arguments of a component, whose id depends on the slot.
+_OF_ARGUMENTS = {
+    "config-unknown-key": ("there is no such argument.", "Set one that the component takes."),
+    "config-choice": ("unknown choice.", "Set one of the choices."),
+    "config-range": ("it is out of range.", "Set a number in the range."),
+    "config-type": ("it has the wrong type.", "Set a value of the right type."),
+    "config-length": ("it has too few or too many entries.", "Set a list of the right length."),
+}
+
+
+def _of_arguments() -> Iterator[Site]:
+    for ids in IDS_OF_SLOTS.values():
+        for mistake, id in ids.items():
+            yield Site(id, 2, *_OF_ARGUMENTS[mistake], "raygnn/config/arguments.py:")
 
 
 def _of_file(path: Path) -> Iterator[Site]:

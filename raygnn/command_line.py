@@ -80,11 +80,17 @@ def add_allow_module(
 ) -> None:
     parser.add_argument(
         "--allow-module",
+        dest="allow_modules",
         action="append",
         default=[],
         metavar="MODULE",
         help=f"{what} (repeatable)",
     )
+
+
+def add_as_of(add: Callable[..., object]) -> None:
+    """Adds `--as-of`, the moment as of which everything is predicted, to a group of options."""
+    add("--as-of", metavar="TIME", help="date, number or latest (default: times of the rows)")
 
 
 def check_model_argument(arguments: Sequence[str], usage: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from raygnn.command_line import (
     add_allow_module,
+    add_as_of,
     add_output_options,
     check_model_argument,
     command_parser,
@@ -53,7 +54,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
 
     asked = ExplainOptions(options.method, options.edges, options.columns)
     OutputFolder.check(options.out, options.overwrite)  # before any work
-    model = load(rest[0], rest[1:], allow_modules=options.allow_module)
+    model = load(rest[0], rest[1:], allow_modules=options.allow_modules)
     graph = model.open(options.graph, exact=not options.sampled, as_of=options.as_of)
     kinds = [graph.bundle.id_map(name).kind for name in model.spec.output.ends]
     nodes, ids = options.nodes, None
@@ -98,11 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--edges", type=int, default=10, metavar="N", help="edges per explanation (default: 10)")
     add("--columns", type=int, default=3, metavar="N", help="columns per explanation (default: 3)")
     add("--sampled", action="store_true", help="sample neighborhoods with the model's fanouts")
-    add(
-        "--as-of",
-        metavar="TIME",
-        help="date, number or latest (default: times of the rows)",
-    )
+    add_as_of(add)
     add_allow_module(parser)
     add_output_options(parser)
     return parser

@@ -13,6 +13,7 @@ import numpy as np
 
 from raygnn.command_line import (
     add_allow_module,
+    add_as_of,
     add_output_options,
     check_model_argument,
     command_parser,
@@ -241,55 +242,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     check_model_argument(rest, _USAGE)
     model, overrides = rest[0], rest[1:]
-    shared: dict[str, Any] = {
-        "task": options.task,
-        "as_of": options.as_of,
-        "rows_per_file": options.rows_per_file,
-        "chunk_size": options.chunk_size,
-        "overwrite": options.overwrite,
-        "allow_modules": options.allow_module,
-    }
     _check_together(options)
-    if options.metrics is not None:
+
+    def chosen(*names: str) -> dict[str, Any]:
+        return {name: getattr(options, name) for name in names}
+
+    shared = chosen("task", "as_of", "rows_per_file", "chunk_size", "overwrite", "allow_modules")
+    if options.metrics is not None or options.probe:
         from raygnn.trained_model import load
 
-        trained = load(model, overrides, task=options.task, allow_modules=options.allow_module)
-        split = None if options.metrics == "all" else options.metrics
-        show(json.dumps(trained.evaluate(split=split)) + "\n")
-        return
-    if options.probe:
-        from raygnn.trained_model import load
-
-        trained = load(model, overrides, task=options.task, allow_modules=options.allow_module)
-        node_type = next(iter(options.node_type), None)
-        show(json.dumps(trained.probe(label=options.label, node_type=node_type)) + "\n")
-        return
-    if options.table is not None or options.rows is not None:
+        trained = load(model, overrides, **chosen("task", "allow_modules"))
+        if options.probe:
+            node_type = next(iter(options.node_types), None)
+            found = trained.probe(label=options.label, node_type=node_type)
+        else:
+            found = trained.evaluate(split=None if options.metrics == "all" else options.metrics)
+        show(json.dumps(found) + "\n")
+    elif options.table is not None or options.rows is not None:
         _write_rows(options, model, overrides)
-        return
-    if options.top_k is None:
-        nodes = {
-            "what": options.what,
-            "node_types": options.node_type,
-            "new_nodes": options.new_nodes,
-        }
-        predict(model, options.out, overrides, **nodes, **shared)
-        return
-    top_k(
-        model,
-        options.out,
-        options.top_k,
-        options.anchors,
-        overrides,
-        anchors_column=options.anchors_column,
-        **{name: getattr(options, name) for name in TopKOptions.model_fields},
-        **shared,
-    )
+    elif options.top_k is None:
+        asked = chosen("what", "node_types", "new_nodes")
+        predict(model, options.out, overrides, **asked, **shared)
+    else:
+        neighbors = chosen("anchors_column", *TopKOptions.model_fields)
+        top_k(model, options.out, options.top_k, options.anchors, overrides, **neighbors, **shared)
 
 
-def _write_rows(
-    options: argparse.Namespace, model: str | PathLike[str], overrides: Sequence[str]
-) -> None:
+def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str]) -> None:
     from raygnn.inference.extended_graph import ExtendedGraph
     from raygnn.inference.row_tables import read_rows, relbench_table, write_table
     from raygnn.loops.tasks.node_classification.target import NodeOutput
@@ -312,13 +291,13 @@ def _write_rows(
             "with .parquet or .csv.",
             id="infer-rows-out",
         )
-    if options.node_type:
+    if options.node_types:
         raise ConfigError(
-            f"--node-type={options.node_type[0]!r} is invalid with rows, which are of the "
+            f"--node-type={options.node_types[0]!r} is invalid with rows, which are of the "
             "predicted type. Leave it out.",
             id="infer-options-clash",
         )
-    trained = load(model, overrides, task=options.task, allow_modules=options.allow_module)
+    trained = load(model, overrides, task=options.task, allow_modules=options.allow_modules)
     graph = trained.open()
     if options.new_nodes is not None:
         graph = ExtendedGraph(graph, options.new_nodes)
@@ -352,12 +331,8 @@ def _check_together(options: argparse.Namespace) -> None:
     of_nodes, of_neighbors = (
         [_flag(name) for name in names if getattr(options, name)]
         for names in (
-            ("what", "node_type", "new_nodes", "table", "rows", "split", "format"),
-            (
-                "anchors",
-                "anchors_column",
-                *TopKOptions.model_fields,
-            ),
+            ("what", "node_types", "new_nodes", "table", "rows", "split", "format"),
+            ("anchors", "anchors_column", *TopKOptions.model_fields),
         )
     )
     if options.metrics is not None or options.probe:
@@ -401,7 +376,8 @@ def _check_together(options: argparse.Namespace) -> None:
 
 
 def _flag(name: str) -> str:
-    return "--targets" if name == "target_type" else f"--{name.replace('_', '-')}"
+    special = {"target_type": "--targets", "node_types": "--node-type"}
+    return special.get(name, f"--{name.replace('_', '-')}")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -410,19 +386,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--out", metavar="URI", help="folder to write, any fsspec URI")
     add("--task", metavar="NAME", help="task of a model with several tasks")
     add("--what", help=f"{', '.join(WHAT)} (default: by the task)")
-    add(
-        "--node-type",
-        action="append",
-        default=[],
-        metavar="TYPE",
-        help="repeatable",
-    )
+    one_more: dict[str, Any] = {"action": "append", "default": [], "help": "repeatable"}
+    add("--node-type", dest="node_types", metavar="TYPE", **one_more)
     add("--table", metavar="NAME", help="predict the rows of a training table, each at its time")
-    add(
-        "--split",
-        choices=("train", "val", "test"),
-        help="split of --table (default: all rows)",
-    )
+    splits = ("train", "val", "test")
+    add("--split", choices=splits, help="split of --table (default: all rows)")
     add("--format", choices=("relbench",), help="with --table: write the format of relbench.submit")
     add("--rows", metavar="FILE", help="predict the rows (id, time) of a Parquet or CSV file")
     add("--new-nodes", metavar="URI", help="tables of new nodes: predict these nodes only")
@@ -449,19 +417,10 @@ def build_parser() -> argparse.ArgumentParser:
             value = {"metavar": "SCORE" if name == "score" else "TYPE"}
         add(_flag(name), dest=name, help=field.description, **value)
     add = parser.add_argument_group("how").add_argument
-    add(
-        "--as-of",
-        metavar="TIME",
-        help="date, number or latest (default: times of the rows)",
-    )
+    add_as_of(add)
     add("--rows-per-file", type=int, default=65_536, metavar="N", help="default: 65536")
-    add(
-        "--chunk-size",
-        type=int,
-        default=30_000,
-        metavar="N",
-        help="rows per step of exact encoding (default: 30000)",
-    )
+    text = "rows per step of exact encoding (default: 30000)"
+    add("--chunk-size", type=int, default=30_000, metavar="N", help=text)
     add("--overwrite", action="store_true", help="replace existing output")
     add_allow_module(parser)
     add_output_options(parser)

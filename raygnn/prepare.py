@@ -218,7 +218,7 @@ def _convert_pyg(args: argparse.Namespace) -> GraphTables:
 def _build_dataset(args: argparse.Namespace) -> Any:
     component = Component(type=args.dataset, args=_dataset_args(args.args))
     try:
-        dataset = build(component, "dataset", tuple(args.allow_module))
+        dataset = build(component, "dataset", tuple(args.allow_modules))
         return dataset if args.index is None else dataset[args.index]
     except RaygnnError:
         raise

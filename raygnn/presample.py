@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
             f"to fill, and epochs are 1 or more. {_USAGE}",
             id="presample-options",
         )
-    loaded = load_from_arguments([*rest, *_mode(options.out)], options.allow_module, _USAGE)
+    loaded = load_from_arguments([*rest, *_mode(options.out)], options.allow_modules, _USAGE)
     if options.print_config:
         show(loaded.saved_yaml())
         return

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import (
     add_allow_module,
+    add_as_of,
     check_model_argument,
     command_parser,
     exit_process,
@@ -210,24 +211,8 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         raise ConfigError(
             "--graph is missing. Name the folder or URI of a graph.", id="serve-graph-missing"
         )
-    server = start(
-        rest[0],
-        options.graph,
-        rest[1:],
-        precomputed=options.precomputed,
-        columns=options.columns,
-        task=options.task,
-        as_of=options.as_of,
-        allow_modules=options.allow_module,
-        host=options.host,
-        port=options.port,
-        token=options.token,
-        no_auth=options.no_auth,
-        num_replicas=options.replicas,
-        num_cpus=options.cpus,
-        max_queued=options.max_queued,
-    )
-    with server:
+    chosen = vars(options)
+    with start(rest[0], chosen.pop("graph"), rest[1:], **chosen) as server:
         say(f"serving {rest[0]} at {server.url} (all requests: {server.url}/docs)")
         server.wait_until_gone()  # or until a signal
 
@@ -240,21 +225,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8000, help="default: 8000")
     add("--token", help=f"token that clients must send; better in {TOKEN_VARIABLE}")
     add("--no-auth", action="store_true", help="accept all clients, including other machines")
-    add(
-        "--replicas",
-        type=int,
-        default=1,
-        metavar="N",
-        help="processes with the model (default: 1)",
-    )
-    add("--cpus", type=float, default=1.0, metavar="N", help="CPUs of each replica (default: 1)")
-    add(
-        "--max-queued",
-        type=int,
-        default=200,
-        metavar="N",
-        help="requests that may wait; more get status 429 (default: 200)",
-    )
+    number: dict[str, Any] = {"metavar": "N"}
+    text = "processes with the model (default: 1)"
+    add("--replicas", dest="num_replicas", type=int, default=1, help=text, **number)
+    text = "CPUs of each replica (default: 1)"
+    add("--cpus", dest="num_cpus", type=float, default=1.0, help=text, **number)
+    text = "requests that may wait; more get status 429 (default: 200)"
+    add("--max-queued", type=int, default=200, help=text, **number)
     add = parser.add_argument_group("answers").add_argument
     add("--task", metavar="NAME", help="task of a model with several tasks")
     add(
@@ -265,7 +242,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="columns of node tables that top_k may return, such as a title",
     )
     add("--precomputed", action="store_true", help="encode all nodes at the start, exactly")
-    add("--as-of", metavar="TIME", help="date, number or latest (default: times of the rows)")
+    add_as_of(add)
     add_allow_module(parser)
     return parser
 

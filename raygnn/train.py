@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
 
         print(export_checkpoint(options.export, options.out))
         return
-    loaded = load_from_arguments(rest, options.allow_module, _USAGE)
+    loaded = load_from_arguments(rest, options.allow_modules, _USAGE)
     if options.print_config:
         show(loaded.saved_yaml())
         return

@@ -72,11 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
-    loaded = load_from_arguments(rest, options.allow_module, _USAGE)
+    loaded = load_from_arguments(rest, options.allow_modules, _USAGE)
     if options.print_config:
         show(loaded.saved_yaml())
         return
-    sweep(rest[0], rest[1:], allow_modules=options.allow_module)
+    sweep(rest[0], rest[1:], allow_modules=options.allow_modules)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -17,8 +17,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
-from raygnn.data.partition.part import Outline, Pairs
-from raygnn.data.partition.whole import open_partitioned
+from raygnn.data.partition.part import Outline, Pairs, open_partitioned
 from raygnn.data.tables.graph_tables import (
     GraphTables,
     TrainingRows,

@@ -1,4 +1,4 @@
-from raygnn.config.component_arguments import config_json_schema
+from raygnn.config.arguments import config_json_schema
 from raygnn.config.components import build, resolve
 from raygnn.config.loader_section import BatchPlan
 from raygnn.config.loading import LoadedConfig, load_config

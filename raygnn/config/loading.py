@@ -69,16 +69,27 @@ class LoadedConfig:
 
         Excludes names, folders, logging, machines and limits, but includes the global batch size.
         """
-        return result_fingerprint(self.config)
+        text = json.dumps(_defining(self.config), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def differences(self, other: LoadedConfig) -> dict[str, tuple[Any, Any]]:
         """Differences to another config that change the result: its value and this one's by path,
         as saved.
         """
-        return result_differences(other.config, other.saved, self.config, self.saved)
+        theirs, ours = (dict(_leaves(_defining(each.config))) for each in (other, self))
+        return {
+            dotted(path): (
+                _shown(path, other.saved, theirs.get(path)),
+                _shown(path, self.saved, ours.get(path)),
+            )
+            for path in dict.fromkeys((*theirs, *ours))
+            if theirs.get(path, MISSING) != ours.get(path, MISSING)
+        }
 
     def limits(self) -> dict[str, float | None]:
-        return limits_of(self.config)
+        values = self.config.model_dump(mode="json")
+        found = {dotted(path): value_at(values, path) for path in LIMITS}
+        return {name: None if value is MISSING else value for name, value in found.items()}
 
 
 def load_config(
@@ -277,34 +288,6 @@ def savable(config: Config, resolved: Interpolated, secrets: Collection[str]) ->
     _restore(saved, resolved.shown, resolved.value)
     redacted: dict[str, Any] = redact(saved, secrets)
     return redacted
-
-
-def result_fingerprint(config: Config) -> str:
-    text = json.dumps(_defining(config), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def limits_of(config: Config) -> dict[str, float | None]:
-    values = config.model_dump(mode="json")
-    found = {dotted(path): value_at(values, path) for path in LIMITS}
-    return {name: None if value is MISSING else value for name, value in found.items()}
-
-
-def result_differences(
-    config: Config, saved: Mapping[str, Any], other: Config, other_saved: Mapping[str, Any]
-) -> dict[str, tuple[Any, Any]]:
-    """Differences of two configs that change the result: both saved values by dotted path, without
-    secrets.
-    """
-    ours, theirs = dict(_leaves(_defining(config))), dict(_leaves(_defining(other)))
-    found = {}
-    for path in dict.fromkeys((*ours, *theirs)):
-        if ours.get(path, MISSING) != theirs.get(path, MISSING):
-            found[dotted(path)] = (
-                _shown(path, saved, ours.get(path)),
-                _shown(path, other_saved, theirs.get(path)),
-            )
-    return found
 
 
 def _shown(path: KeyPath, saved: Mapping[str, Any], resolved: Any) -> Any:

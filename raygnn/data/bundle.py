@@ -8,14 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 
 from raygnn.data import edge_kernels
-from raygnn.data.alias import edge_weights, fill_alias
-from raygnn.data.arrays import array_bytes_below, create_array, open_array
+from raygnn.data.arrays import (
+    array_bytes_below,
+    create_array,
+    expect_random_reads,
+    open_array,
+    outgrows_memory,
+)
 from raygnn.data.bundle_record import (
     INDICES,
     INDPTR,
@@ -32,9 +37,9 @@ from raygnn.data.bundle_record import (
     training_table_folder,
 )
 from raygnn.data.cache import build_once
+from raygnn.data.edge_kernels import edge_weights, fill_alias
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdMap
-from raygnn.data.paging import expect_random_reads, outgrows_memory
 from raygnn.errors import DataError
 
 _CSR = "csr"
@@ -189,7 +194,7 @@ class Bundle:
         self._lock = threading.Lock()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Bundle:
+    def open(cls, path: str | os.PathLike[str]) -> Self:
         """Opens a bundle folder.
 
         Raises:
@@ -224,7 +229,7 @@ class Bundle:
 
     @cached_property
     def is_larger_than_memory(self) -> bool:
-        """Whether arrays are mapped for random reads; see `raygnn.data.paging`."""
+        """Whether arrays are mapped for random reads; see `raygnn.data.arrays`."""
         return outgrows_memory(self.num_bytes)
 
     @property

@@ -219,18 +219,18 @@ class BundleRecord:
         try:
             record = cls.of_content(content)
         except ValueError as error:
-            raise DataError(
-                f"bundle {folder} is damaged: {RECORD_NAME} is not a record of one: "
-                f"{cause_of(error)}. Remove the folder; the next run builds it again.",
-                id="bundle-damaged",
-            ) from error
+            cause = f"{RECORD_NAME} is not a record of one: {cause_of(error)}"
+            raise _damaged(folder, cause) from error
         if damage := find_damage(folder, record.file_sizes, record.checksums):
-            raise DataError(
-                f"bundle {folder} is damaged: {damage}. "
-                "Remove the folder; the next run builds it again.",
-                id="bundle-damaged",
-            )
+            raise _damaged(folder, damage)
         return record
+
+
+def _damaged(folder: Path, cause: str) -> DataError:
+    return DataError(
+        f"bundle {folder} is damaged: {cause}. Remove the folder; the next run builds it again.",
+        id="bundle-damaged",
+    )
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -243,11 +243,7 @@ def _read(folder: Path) -> dict[str, Any]:
             id="bundle-missing",
         ) from error
     except ValueError as error:
-        raise DataError(
-            f"bundle {folder} is damaged: {RECORD_NAME} cannot be read: {error}. "
-            "Remove the folder; the next run builds it again.",
-            id="bundle-damaged",
-        ) from error
+        raise _damaged(folder, f"{RECORD_NAME} cannot be read: {error}") from error
     if content.get("format") != FORMAT or content.get("version") != FORMAT_VERSION:
         raise DataError(
             f"bundle {folder} has format {content.get('format')!r} version "

@@ -52,12 +52,11 @@ from raygnn.inference.job import (
 )
 from raygnn.inference.neighbor_search import NeighborSearch, precise_decoder
 from raygnn.inference.new_rows import TablesSource, row_reader
-from raygnn.inference.node_tables import NodeTables, check_finite, cut
+from raygnn.inference.node_tables import NodeTables, Table, check_finite, cut
 from raygnn.inference.pyg_graph import pyg_graph
 from raygnn.inference.row_tables import find_rows, with_times
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
 from raygnn.inference.set_up import loader_options, set_up_task
-from raygnn.inference.table import Table
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
 from raygnn.loops.task import TaskEnvironment

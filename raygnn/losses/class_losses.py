@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
+from raygnn.config.section import NonNegativeNumber
 from raygnn.data.label_counts import BALANCED, LabelCounts
 from raygnn.errors import ConfigError, DataError, did_you_mean
 from raygnn.losses.seed_losses import Loss, entries, in_full_precision
 
+#: A number in [0, 1].
+Share = Annotated[float, Field(ge=0, le=1)]
 #: A weight per class, weights by class (its name, or its number), or `balanced`.
 ClassWeights = str | Sequence[float] | Mapping[Any, float]
 
@@ -181,26 +185,16 @@ class CrossEntropy(_ClassLoss):
             over the whole step.
         label_counts: of the training nodes; raygnn sets them.
         class_names: of a text label; raygnn sets them.
-    Raises:
-        ConfigError: an argument is out of range.
     """
 
     def __init__(
         self,
-        label_smoothing: float = 0.0,
+        label_smoothing: Share = 0.0,
         class_weights: ClassWeights | None = None,
         label_counts: LabelCounts | None = None,
         class_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__("class_weights", class_weights, label_counts, class_names)
-        if not 0.0 <= label_smoothing <= 1.0:
-            raise ConfigError.invalid(
-                "losses.args.label_smoothing",
-                label_smoothing,
-                "it must lie in [0, 1]",
-                "Set 0.0 to switch it off",
-                id="loss-argument",
-            )
         self.label_smoothing = label_smoothing
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
@@ -228,23 +222,21 @@ class Focal(_ClassLoss):
             `balanced`, a weight per class, or weights by class.
         label_counts: of the training nodes; raygnn sets them.
         class_names: of a text label; raygnn sets them.
-    Raises:
-        ConfigError: an argument is out of range.
 
     Source: Lin et al., Focal Loss for Dense Object Detection, arXiv:1708.02002, equation 5.
     """
 
     def __init__(
         self,
-        gamma: float = 2.0,
-        alpha: float | ClassWeights | None = None,
+        gamma: NonNegativeNumber = 2.0,
+        alpha: Share | ClassWeights | None = None,
         label_counts: LabelCounts | None = None,
         class_names: Sequence[str] | None = None,
     ) -> None:
         if isinstance(alpha, int | float):
-            alpha = _shares("alpha", alpha)
+            alpha = [1 - alpha, float(alpha)]
         super().__init__("alpha", alpha, label_counts, class_names)
-        self.gamma = _exponent(gamma)
+        self.gamma = float(gamma)
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
         """Target: classes, integers [num_seeds] or [num_seeds, 1]."""
@@ -313,8 +305,6 @@ class BinaryFocal(Loss):
         alpha: weight of seeds with a label, in [0, 1]; seeds without it have 1 - alpha. Or
             `balanced`, for each label separately.
         label_counts: of the training nodes; raygnn sets them.
-    Raises:
-        ConfigError: an argument is out of range.
 
     Source: arXiv:1708.02002, equation 5.
     """
@@ -323,17 +313,17 @@ class BinaryFocal(Loss):
 
     def __init__(
         self,
-        gamma: float = 2.0,
-        alpha: float | str | None = None,
+        gamma: NonNegativeNumber = 2.0,
+        alpha: Share | str | None = None,
         label_counts: LabelCounts | None = None,
     ) -> None:
         super().__init__()
-        self.gamma = _exponent(gamma)
+        self.gamma = float(gamma)
         found = None
         if isinstance(alpha, str):
             found = balanced_labels("alpha", alpha, label_counts)
         elif alpha is not None:
-            found = torch.tensor([_shares("alpha", alpha)])
+            found = torch.tensor([[1 - alpha, float(alpha)]])
         self._is_unknown = alpha is not None and found is None
         self.register_buffer("alpha", found)  # [num_labels or 1, 2], of seeds without and with it
 
@@ -361,27 +351,3 @@ def _on(prediction: Tensor, weights: Tensor | None, name: str) -> Tensor | None:
 def _focal(log_p: Tensor, rest: Tensor, gamma: float) -> Tensor:
     # Below 1 the power has an infinite slope at 0, where log_p is 0 too.
     return -log_p * rest.clamp(min=_LEAST_REST).pow(gamma)
-
-
-def _exponent(gamma: float) -> float:
-    if not isinstance(gamma, int | float) or not 0 <= gamma < float("inf"):
-        raise ConfigError.invalid(
-            "losses.args.gamma",
-            gamma,
-            "it must be at least 0",
-            "Set 2.0, or 0.0 for cross-entropy",
-            id="loss-argument",
-        )
-    return float(gamma)
-
-
-def _shares(name: str, value: float) -> list[float]:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-        raise ConfigError.invalid(
-            f"losses.args.{name}",
-            value,
-            "the weight of the second class, or of a label, lies in [0, 1]",
-            "Set 0.25, balanced, or null for equal weights",
-            id="loss-argument",
-        )
-    return [1 - value, float(value)]

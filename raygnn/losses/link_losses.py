@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from raygnn.errors import ConfigError
+from raygnn.config.section import NonNegativeNumber, PositiveNumber
 from raygnn.losses.link_scores import (
     CandidateScope,
     LinkLoss,
@@ -53,20 +53,10 @@ class Margin(LinkLoss):
 
     Args:
         margin: required difference between positive and candidate.
-    Raises:
-        ConfigError: it is out of range.
     """
 
-    def __init__(self, margin: float = 0.5) -> None:
+    def __init__(self, margin: NonNegativeNumber = 0.5) -> None:
         super().__init__()
-        if not isinstance(margin, int | float) or not 0 <= margin < float("inf"):
-            raise ConfigError.invalid(
-                "losses.args.margin",
-                margin,
-                "it must be at least 0",
-                "Set 0.5, or more where scores are larger",
-                id="loss-argument",
-            )
         self.margin = float(margin)
 
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
@@ -100,20 +90,10 @@ class DirectAU(nn.Module):
 
     Args:
         uniformity: weight of the uniformity.
-    Raises:
-        ConfigError: it is out of range.
     """
 
-    def __init__(self, uniformity: float = 1.0) -> None:
+    def __init__(self, uniformity: NonNegativeNumber = 1.0) -> None:
         super().__init__()
-        if not isinstance(uniformity, int | float) or not 0 <= uniformity < float("inf"):
-            raise ConfigError.invalid(
-                "losses.args.uniformity",
-                uniformity,
-                "it must be at least 0",
-                "Set 1, or more where embeddings lie close together",
-                id="loss-argument",
-            )
         self.uniformity = float(uniformity)
 
     def forward(self, anchor_embeddings: Tensor, target_embeddings: Tensor) -> Tensor:
@@ -144,16 +124,8 @@ class _SampledSoftmax(LinkLoss):
     reads_log_q = True
     by_query = True
 
-    def __init__(self, temperature: float = 1.0) -> None:
+    def __init__(self, temperature: PositiveNumber = 1.0) -> None:
         super().__init__()
-        if not isinstance(temperature, int | float) or not 0 < temperature < float("inf"):
-            raise ConfigError.invalid(
-                "losses.args.temperature",
-                temperature,
-                "it must be greater than 0",
-                ("Set 1.0 to leave the scores as they are, or 0.1 for embeddings of unit length"),
-                id="loss-argument",
-            )
         self.temperature = float(temperature)
 
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
@@ -210,22 +182,14 @@ class Retrieval(_SampledSoftmax):
         candidates: `rank`: of the micro-batch; `global`: of all micro-batches of the optimizer step
             on all ranks, so that loss and gradient do not depend on how the global batch is
             divided.
-    Raises:
-        ConfigError: an argument is out of range.
     """
 
     in_batch = True
 
-    def __init__(self, temperature: float = 1.0, candidates: CandidateScope = "rank") -> None:
+    def __init__(
+        self, temperature: PositiveNumber = 1.0, candidates: CandidateScope = "rank"
+    ) -> None:
         super().__init__(temperature)
-        if candidates not in ("rank", "global"):
-            raise ConfigError.invalid(
-                "losses.args.candidates",
-                candidates,
-                "it must be one of rank, global",
-                "Set one of these",
-                id="loss-argument",
-            )
         self.candidates = candidates
 
 
@@ -234,8 +198,6 @@ class SoftmaxOwnNegatives(_SampledSoftmax):
 
     Args:
         temperature: divides the scores.
-    Raises:
-        ConfigError: it is out of range.
     """
 
 

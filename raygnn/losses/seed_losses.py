@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from raygnn.config.section import PositiveNumber
 from raygnn.data.standardization import ColumnScale
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import DataError
 
 
 class Loss(nn.Module, ABC):
@@ -96,20 +97,12 @@ class Huber(_Distance):
     Args:
         delta: error at which the loss becomes linear, in standard deviations of a standardized
             target (the default).
-    Raises:
-        ConfigError: it is not greater than 0.
     """
 
     name = "huber"
 
-    def __init__(self, delta: float = 1.0) -> None:
+    def __init__(self, delta: PositiveNumber = 1.0) -> None:
         super().__init__()
-        if not isinstance(delta, int | float) or not 0 < delta < float("inf"):
-            raise ConfigError(
-                f"losses.args.delta={delta!r} is invalid: it must be greater than 0. Set 1.0, or "
-                "less to count large errors less.",
-                id="loss-argument",
-            )
         self.delta = float(delta)
 
     def of_errors(self, error: Tensor) -> Tensor:

@@ -2,14 +2,15 @@
 
 from raygnn.metrics.base import (
     ComparedMetric,
+    ComparedScores,
     GatheredMetric,
     Metric,
     Problem,
     SumMetric,
     TorchMetric,
     as_metric,
+    compare,
 )
-from raygnn.metrics.compared_scores import ComparedScores, compare
 from raygnn.metrics.diagnostics import (
     MAX_CONFUSED,
     Calibration,

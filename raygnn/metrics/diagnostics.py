@@ -10,8 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raygnn.metrics.base import ComparedMetric, GatheredMetric, Metric, Problem, SumMetric
-from raygnn.metrics.compared_scores import ComparedScores, compare
+from raygnn.metrics.base import (
+    ComparedMetric,
+    ComparedScores,
+    GatheredMetric,
+    Metric,
+    Problem,
+    SumMetric,
+    compare,
+)
 from raygnn.metrics.seed_metrics import ClassCounts
 
 _NUM_BINS = 10  # of confidence

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from raygnn.errors import ConfigError, TrainingError
@@ -40,27 +42,14 @@ def check_ks(ks: Sequence[int] | None, num_candidates: int | None) -> tuple[int,
     limit = num_candidates
     if ks is None:
         return tuple(k for k in STANDARD_KS if limit is None or k <= limit)
-    for k in ks:
-        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-            raise ConfigError.invalid(
-                "metrics.args.ks",
-                list(ks),
-                f"{k!r} is not an integer of at least 1",
-                "Set a list as [1, 10, 50]",
-                id="metric-ks",
-            )
-        if limit is not None and k > limit:
-            raise ConfigError.invalid(
-                "metrics.args.ks",
-                list(ks),
-                f"{k} is larger than the number of candidates, {limit}, so that every "
-                "link would be a hit",
-                f"Set at most {limit}",
-                id="metric-ks-range",
-            )
-    if not ks:
+    if limit is not None and (beyond := [k for k in ks if k > limit]):
         raise ConfigError.invalid(
-            "metrics.args.ks", [], "it is empty", "Set a list as [1, 10, 50]", id="metric-ks"
+            "metrics.args.ks",
+            list(ks),
+            f"{beyond[0]} is larger than the number of candidates, {limit}, so that every link "
+            "would be a hit",
+            f"Set at most {limit}",
+            id="metric-ks-range",
         )
     return tuple(ks)
 
@@ -127,7 +116,7 @@ class Hits(_SampledRanking):
         self,
         num_outputs: int,
         problem: Problem = "link_prediction",
-        ks: Sequence[int] | None = None,
+        ks: Annotated[Sequence[PositiveInt], Field(min_length=1)] | None = None,
     ) -> None:
         super().__init__(num_outputs, problem)
         self.ks = check_ks(ks, num_outputs)

@@ -3,11 +3,10 @@
 from raygnn.models.attention_encoders import GAT, GATv2, Transformer
 from raygnn.models.convolutions import GCN, GIN, GINE, GraphSAGE
 from raygnn.models.encoder import MLP, Encoder
-from raygnn.models.hetero import Hetero
+from raygnn.models.hetero import RGCN, Hetero
 from raygnn.models.hetero_attention import HGT, SimpleHGN
 from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.learned_rows import EASE, Embedding, LightGCN
-from raygnn.models.rgcn import RGCN
 
 __all__ = [
     "EASE",

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.errors import ConfigError
 from raygnn.models.encoder import BlockEncoder
 from raygnn.models.sparse_input import Features, dense
 from raygnn.sampling.blocks import Block, HeteroBlock
@@ -122,12 +121,7 @@ class ExactOptions:
     compute: RowComputation = compute_here
 
     def __post_init__(self) -> None:
-        if self.chunk_size < 1:
-            raise ConfigError(
-                f"exact_inference.chunk_size={self.chunk_size!r} is invalid: it must be at least "
-                "1. Set it to the number of rows that fit the device.",
-                id="model-chunk-size",
-            )
+        assert self.chunk_size > 0
 
 
 #: On the CPU, by one process.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raygnn.console import count, say, warn
+from raygnn.data.arrays import memory_bytes
 from raygnn.data.edge_types import EdgeType, type_name
-from raygnn.data.paging import memory_bytes
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.position import Position, is_due

@@ -122,15 +122,7 @@ class Chart:
             "columns": columns,
             "names": [line.name for line in self.series],
             "colors": [line.color for line in self.series],
-            "marked_x": self.marked_x,
-            "mark": self.mark,
-            "from_zero": self.from_zero,
-            "x_from_zero": self.x_from_zero,
-            "x_label": self.x_label,
-            "x_names": list(self.x_names),
-            "bars": self.bars,
-            "wide": self.wide,
-            "texts": [list(of_line) for of_line in self.texts],
+            **{key: value for key, value in vars(self).items() if key not in ("title", "series")},
         }
 
     def json(self) -> Markup:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from raygnn.config import Config
 from raygnn.console import compact, say
+from raygnn.data.arrays import memory_bytes
 from raygnn.data.bundle import Bundle
-from raygnn.data.paging import memory_bytes
 from raygnn.data.partition.record import PartitionRecord, part_bytes
 from raygnn.data.partition.transfer import absolute_folder
 from raygnn.errors import ResourceError

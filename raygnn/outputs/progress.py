@@ -15,13 +15,13 @@ from raygnn.console import count, prints_lines, say, show_left, show_performance
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.optimization import matmul_precision
 from raygnn.outputs.run_folder import RunFolder
-from raygnn.sampling.joint_batches import JointBatches
+from raygnn.sampling.batch_sequence import JointBatches
 
 if TYPE_CHECKING:
     from raygnn.config.training_section import Training
     from raygnn.loops.engine import Engine
     from raygnn.parallel.all_reduce import StepTotals
-    from raygnn.sampling.hot_rows import Traffic
+    from raygnn.sampling.parts import Traffic
 
 
 _BARS = "▁▂▃▄▅▆▇█"

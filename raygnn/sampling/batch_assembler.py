@@ -14,10 +14,9 @@ from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import DataError
 from raygnn.sampling.batch import EdgeRecord, NodeRecord
-from raygnn.sampling.protocols import FeatureStore, GraphStore, ends, message_type
+from raygnn.sampling.protocols import FeatureStore, GraphStore, SampledSubgraph, ends, message_type
 from raygnn.sampling.scratch import BufferPool
 from raygnn.sampling.stores import as_tensor
-from raygnn.sampling.subgraph import SampledSubgraph
 from raygnn.sampling.tensor_record import StoredRows
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, NotRequired, Self, TypedDict, TypeVar
@@ -16,7 +17,6 @@ import torch
 from numba import njit
 
 from raygnn.data.hashing import splitmix64
-from raygnn.errors import ConfigError
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import with_counts
 from raygnn.sampling.prefetch import DeviceCopies, map_ahead
@@ -30,6 +30,7 @@ from raygnn.sampling.rng import (
     seed_order,
     text_key,
 )
+from raygnn.sampling.tensor_record import TensorRecord
 
 #: What a sequence is of.
 BatchT = TypeVar("BatchT", bound=Batch)
@@ -73,8 +74,6 @@ class BatchSequence(ABC, Generic[BatchT]):
             threads alternate with training, plus one in all for a CUDA device.
         device: destination of batches. Copies to a CUDA device overlap with its computation. None,
             or a CPU, is host memory.
-    Raises:
-        ConfigError: a number is out of range.
     """
 
     def __init__(
@@ -92,8 +91,8 @@ class BatchSequence(ABC, Generic[BatchT]):
         prefetch_batches: int | None = None,
         device: torch.device | None = None,
     ) -> None:
-        _check_numbers(batch_size, num_threads, prefetch_batches)
-        _check_rank(rank, world_size)
+        assert batch_size > 0
+        assert 0 <= rank < world_size
         self.num_examples = num_examples
         self.batch_size = batch_size
         self.split = split
@@ -217,29 +216,6 @@ def _each(
         yield from map(change, items)
 
 
-def _check_numbers(batch_size: int, num_threads: int | None, prefetch_batches: int | None) -> None:
-    numbers = {
-        "batch_size": (batch_size, 1),
-        "num_threads": (num_threads, 0),
-        "prefetch_batches": (prefetch_batches, 1),
-    }
-    for name, (value, least) in numbers.items():
-        if value is not None and value < least:
-            raise ConfigError(
-                f"loader.{name}={value!r} is invalid: it must be at least {least}. Set it so.",
-                id="loader-number",
-            )
-
-
-def _check_rank(rank: int, world_size: int) -> None:
-    if not 0 <= rank < world_size:
-        raise ConfigError(
-            f"loader.rank={rank!r} is invalid: world_size is {world_size}, and ranks count from 0. "
-            "Set both as the process group has them.",
-            id="loader-rank",
-        )
-
-
 class BalancedOrder:
     """Assigns the positions of an epoch to the classes in turn, then shuffles the positions.
 
@@ -281,3 +257,80 @@ def _choose(turns, epoch, starts, half_bits, keys, out):  # type: ignore[no-unty
         key = splitmix64(keys[label] ^ np.uint64(number // size))
         chosen = permuted(np.uint64(number % size), np.uint64(size), half_bits[label], key)
         out[i] = starts[label] + chosen
+
+
+@dataclass(frozen=True)
+class JointBatch(TensorRecord):
+    """A micro-batch of each sequence.
+
+    Attributes:
+        index: number in the epoch, over all ranks.
+        epochs: by name, the epoch within each sequence.
+        batches: by name.
+    """
+
+    index: int
+    epochs: dict[str, int]
+    batches: dict[str, Batch]
+
+    @property
+    def num_edges(self) -> int:
+        return sum(batch.num_edges for batch in self.batches.values())
+
+
+class JointBatches(BatchSequence[Any]):
+    """Draws a micro-batch of each of several sequences together.
+
+    An epoch is one pass over the longest sequence. Others continue across epochs, and start their
+    own next epoch when they end: micro-batch n since the start of training is micro-batch n of each
+    sequence.
+
+    Args:
+        sequences: by name; at least one.
+        num_threads, prefetch_batches, device: as in `BatchSequence`.
+    """
+
+    def __init__(
+        self,
+        sequences: Mapping[str, BatchSequence[Any]],
+        *,
+        num_threads: int | None = None,
+        prefetch_batches: int | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.sequences = dict(sequences)
+        self._num_batches = max(each.num_batches for each in self.sequences.values())
+        # Of an epoch; of a sequence that begins anew meanwhile, as many as on average.
+        num_examples = sum(
+            self._num_batches * each.num_examples // each.num_batches
+            for each in self.sequences.values()
+        )
+        first = next(iter(self.sequences.values()))
+        super().__init__(
+            num_examples,
+            batch_size=sum(each.batch_size for each in self.sequences.values()),
+            split=first.split,
+            seed=first.seed,
+            shuffle=first.shuffle,
+            rank=first.rank,
+            world_size=first.world_size,
+            num_threads=num_threads,
+            prefetch_batches=prefetch_batches,
+            device=device,
+        )
+
+    @property
+    def num_batches(self) -> int:
+        return self._num_batches
+
+    def build(self, epoch: int, index: int) -> JointBatch:
+        epochs, batches = {}, {}
+        for name, each in self.sequences.items():
+            number = epoch * self._num_batches + index
+            epochs[name], own_index = divmod(number, each.num_batches)
+            batches[name] = each.make(epochs[name], own_index)
+        return JointBatch(index, epochs, batches)
+
+    def ready_for_device(self, batch: JointBatch) -> JointBatch:
+        each = {n: self.sequences[n].ready_for_device(b) for n, b in batch.batches.items()}
+        return replace(batch, batches=each)

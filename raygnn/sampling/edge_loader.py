@@ -19,10 +19,9 @@ from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.link_loader import check_link_sampler
 from raygnn.sampling.links import edges_of_links
 from raygnn.sampling.neighbor_sampler import NeighborSampler
-from raygnn.sampling.protocols import FeatureStore, GraphStore
+from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
 from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
-from raygnn.sampling.subgraph import SampleRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +63,7 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
         edge_columns: the same for edges.
         options: see `BatchSequence` and `SampledSequence`.
     Raises:
-        ConfigError: a number is out of range, or the sampler is not raygnn's.
+        ConfigError: the sampler is not raygnn's.
         DataError: the graph has no such node type or column, or temporal edges have no times.
     """
 

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from raygnn.data import edge_kernels
-from raygnn.data.alias import edge_weights, fill_alias
 from raygnn.data.bundle import Bundle, Csc, Csr
 from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.edge_kernels import edge_weights, fill_alias
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.standardization import Standardization
 from raygnn.sampling.local_pick import LocalPicker
 from raygnn.sampling.protocols import NO_COLUMNS, EdgesByNode, PickRequest, Picks
-from raygnn.sampling.rng import hop_key
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.shares import Share, merged_picks, restricted, restricted_horizon
 from raygnn.sampling.sparse_features import SparseFeatures
-from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+from raygnn.sampling.stores import (
+    LocalFeatureStore,
+    LocalGraphStore,
+    Share,
+    StoreOfBundle,
+    merged_picks,
+    restricted,
+    restricted_horizon,
+)
 from raygnn.sampling.temporal import Horizon
 
 
-class ExtendedGraphStore:
+class ExtendedGraphStore(StoreOfBundle):
     """A `GraphStore` of a graph and added edges.
 
     Nodes with added edges have one row of all their edges; other requests go to the graph. Picks
@@ -33,31 +38,12 @@ class ExtendedGraphStore:
     after known ones.
     """
 
+    _bundle: ExtendedBundle
+
     def __init__(self, known: LocalGraphStore, bundle: ExtendedBundle) -> None:
-        self._known, self._bundle = known, bundle
+        super().__init__(bundle)
+        self._known, self.direction = known, known.direction
         self._rows: dict[tuple[EdgeType, str], _TouchedRows] = {}
-        self._lock = threading.Lock()
-
-    @property
-    def node_types(self) -> list[str]:
-        return self._known.node_types
-
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        return self._known.edge_types
-
-    @property
-    def direction(self) -> str:
-        return self._known.direction
-
-    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        return self._known.columns(type_)
-
-    def num_nodes(self, node_type: str) -> int:
-        return self._bundle.num_nodes(node_type)
-
-    def num_edges(self, edge_type: EdgeType) -> int:
-        return self._bundle.num_edges(edge_type)
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
         """Raises NotImplementedError: an extended graph is encoded node by node."""
@@ -154,8 +140,7 @@ class _TouchedRows:
         self._picker = _TouchedPicker(self, edge_type, direction)
 
     def pick(self, request: PickRequest) -> Picks:
-        key = np.uint64(hop_key(request.key, request.hop, self._edge_type))
-        picks = self._picker.pick(request, key, Scratch())
+        picks = self._picker.pick(request, Scratch())
         return picks._replace(e_id=self._edges[picks.e_id])
 
     def degrees(self, nodes: np.ndarray, horizon: Horizon | None) -> np.ndarray:

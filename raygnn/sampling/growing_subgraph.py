@@ -12,9 +12,8 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.data.hashing import GOLDEN_GAMMA
 from raygnn.data.intrinsics import prefetch
 from raygnn.errors import DataError
-from raygnn.sampling.protocols import GraphStore, Picks
+from raygnn.sampling.protocols import GraphStore, Picks, SampledSubgraph
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.subgraph import SampledSubgraph
 from raygnn.sampling.temporal import Horizon, Temporal
 
 

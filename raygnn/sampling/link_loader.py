@@ -27,11 +27,10 @@ from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.links import LinkSeeds, RowDraws, SeedKind, edges_of_links
 from raygnn.sampling.negatives import UNIFORM, EvaluationCandidates, MinedNegatives, RandomNegatives
 from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
-from raygnn.sampling.protocols import FeatureStore, GraphStore
+from raygnn.sampling.protocols import FeatureStore, GraphStore, SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import BatchKey, batch_key, chain_key, text_key
 from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
-from raygnn.sampling.subgraph import SampledSubgraph, SampleRequest
 
 if TYPE_CHECKING:
     from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
@@ -118,7 +117,7 @@ class LinkLoader(SampledSequence[LinkBatch]):
         plan: links and candidates.
         options: see `BatchSequence` and `SampledSequence`.
     Raises:
-        ConfigError: a number is out of range, or the sampler is disjoint or not raygnn's.
+        ConfigError: the sampler is disjoint or not raygnn's.
         DataError: the graph has no such types or columns, an anchor or target is not one of its
             nodes, there is no node to draw as negative, or temporal links have no times.
     """

@@ -14,11 +14,10 @@ from raygnn.errors import DataError
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.neighbor_sampler import NeighborSampler
-from raygnn.sampling.protocols import FeatureStore, GraphStore
+from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
 from raygnn.sampling.pyg import ForeignSampler
 from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
-from raygnn.sampling.subgraph import SampleRequest
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         plan: rows of a training table with times; None for nodes as seeds.
         options: see `BatchSequence` and `SampledSequence`.
     Raises:
-        ConfigError: a number is out of range.
         DataError: the graph has no such node type or column, or a seed is not one of its nodes.
     """
 

@@ -8,16 +8,17 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from raygnn.data.alias import edge_weights
+from raygnn.data.arrays import ask_for_rows
 from raygnn.data.bundle import Csc, Csr, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.edge_kernels import edge_weights
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.paging import ask_for_rows
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.exclusion import NO_SKIPS, Skips, merged, step_over
 from raygnn.sampling.pick_by_neighbor import copies_table, pick_by_neighbor
 from raygnn.sampling.pick_weighted import Weighting, first_draws, pick_weighted
 from raygnn.sampling.protocols import PickRequest, Picks
+from raygnn.sampling.rng import hop_key
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.temporal import LAST, Horizon, as_times, find_late, narrow, salts_of
 
@@ -82,7 +83,7 @@ class LocalPicker:
         self._weights: dict[str, np.ndarray] = {}
         self._lock = threading.Lock()
 
-    def pick(self, request: PickRequest, key: np.uint64, scratch: Scratch) -> Picks:
+    def pick(self, request: PickRequest, scratch: Scratch) -> Picks:
         nodes, horizon, salts = request.nodes, request.horizon, request.salts
         if salts is None:
             salts = kernels.NO_SALTS if horizon is None else salts_of(horizon.latest)
@@ -91,6 +92,7 @@ class LocalPicker:
         degrees = scratch.array("degrees", len(nodes), np.int64)
         offsets = scratch.array("offsets", len(nodes) + 1, np.int64)
         rows = kernels.Rows(nodes, salts, starts, degrees, offsets)
+        key = np.uint64(hop_key(request.key, request.hop, self._edge_type))
         draws = kernels.Draws(request.fanout, request.replace, key)
         found = (starts, degrees, offsets)
         self._ask_for(indptr, self._rows_of(nodes))

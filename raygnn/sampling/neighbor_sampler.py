@@ -22,13 +22,12 @@ from raygnn.data.edge_types import EdgeType, Fanouts, edge_type_name, resolve_fa
 from raygnn.errors import ConfigError
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.growing_subgraph import DisjointIds, GrowingSubgraph
-from raygnn.sampling.protocols import GraphStore, PickRequest, Picks, ends
+from raygnn.sampling.protocols import GraphStore, PickRequest, Picks, SampledSubgraph, ends
 from raygnn.sampling.pyg import link_ends, link_output, link_types, node_output
 from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
 from raygnn.sampling.scratch import Pool
 from raygnn.sampling.seeds import check_draws, check_seeds, exclusions
 from raygnn.sampling.stores import LocalGraphStore
-from raygnn.sampling.subgraph import SampledSubgraph
 from raygnn.sampling.temporal import Temporal
 
 DISJOINT_LINKS = (

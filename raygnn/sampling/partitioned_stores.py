@@ -2,51 +2,62 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.cache import Claim, build_once, remove_unclaimed
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.links.message_graph import Messages
 from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import Standardization
 from raygnn.errors import ConfigError
-from raygnn.sampling.hot_row_cache import HotRowCache
-from raygnn.sampling.hot_rows import HotRows, array_bytes
-from raygnn.sampling.parts import PartitionedGraph, Question
+from raygnn.sampling.parts import (
+    HotRows,
+    PartitionedGraph,
+    Question,
+    array_bytes,
+    most_wanted,
+    row_bytes,
+    rows_at_a_time,
+)
 from raygnn.sampling.protocols import (
     NO_COLUMNS,
     DeviceColumns,
     EdgesByNode,
     EdgeValues,
+    GraphStore,
     LazyRows,
     PickRequest,
     Picks,
 )
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.shares import (
+from raygnn.sampling.sparse_features import SparseFeatures
+from raygnn.sampling.stores import (
+    LocalFeatureStore,
     Share,
+    StoreOfBundle,
+    find_affines,
+    is_sparse_enough,
+    layout_of,
     merged_picks,
+    read_rows,
+    read_sparse_rows,
     restricted,
     restricted_horizon,
     scatter_rows,
     shares_of,
-)
-from raygnn.sampling.sparse_features import SparseFeatures
-from raygnn.sampling.stores import (
-    LocalFeatureStore,
-    find_affines,
-    is_sparse_enough,
-    layout_of,
-    read_rows,
-    read_sparse_rows,
 )
 from raygnn.sampling.temporal import Horizon
 
@@ -61,7 +72,7 @@ def no_times_of_types(column: str) -> ConfigError:
     )
 
 
-class PartitionedGraphStore:
+class PartitionedGraphStore(StoreOfBundle):
     """A `GraphStore` of a partitioned graph, in direction `in`.
 
     Picks equal those of a `LocalGraphStore` on the complete graph.
@@ -70,38 +81,22 @@ class PartitionedGraphStore:
         messages: includes only edges that carry these, as in `message_graph`; None includes all.
     """
 
-    direction = "in"
-
     def __init__(
         self, outline: Outline, graph: PartitionedGraph, messages: Messages | None = None
     ) -> None:
-        self._outline, self._graph, self._messages = outline, graph, messages
+        super().__init__(outline)
+        self._graph, self._messages = graph, messages
         self._first = {t: np.array(graph.record.first_ids(t)) for t in outline.node_types}
         self._num_out_edges: dict[EdgeType, np.ndarray] = {}
-        self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[type[PartitionedGraphStore], tuple[Any, ...]]:
-        return PartitionedGraphStore, (self._outline, self._graph, self._messages)
-
-    @property
-    def node_types(self) -> list[str]:
-        return list(self._outline.node_types)
-
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        return list(self._outline.edge_types)
-
-    def num_nodes(self, node_type: str) -> int:
-        return self._outline.num_nodes(node_type)
+        return PartitionedGraphStore, (self._bundle, self._graph, self._messages)
 
     def num_edges(self, edge_type: EdgeType) -> int:
         """Number of edges of a type that carry messages, counted by the parts."""
         if self._messages is None:
-            return self._outline.num_edges(edge_type)
+            return super().num_edges(edge_type)
         return sum(self._ask_all("num_edges", edge_type))
-
-    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        return self._outline.columns(type_)
 
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
@@ -145,7 +140,7 @@ class PartitionedGraphStore:
             ConfigError: there is a horizon and no reverse type. No part has all edges out of a
                 node, and an undirected edge may have another time than its reverse.
         """
-        reverse = self._outline.reverse_of(edge_type)
+        reverse = self._bundle.reverse_of(edge_type)
         if horizon is not None and reverse in (None, edge_type):
             raise no_times_of_types(horizon.temporal.column)
         if reverse is not None:
@@ -357,3 +352,102 @@ def _joined(parts: list[SparseColumn]) -> SparseColumn:
         np.concatenate(values) if values else None,
         parts[0].dim,
     )
+
+
+_LAYOUT = 1  # of the files, and of how nodes are chosen; those of another are not read
+_WHAT = "the most wanted rows of other nodes"
+
+Fetch = Callable[[str, str, np.ndarray], Iterable[tuple[Share, np.ndarray]]]
+
+
+class HotRowCache:
+    """Cached dense features of nodes with the highest out-degree, of parts not mapped here.
+
+    Each column has the same share of nodes, in all `cache_bytes`, in files next to the outline. The
+    first process requests the degrees and the rows of each column from the parts and writes them;
+    others on the machine wait for it. Files depend on the partition, the mapped parts and
+    `cache_bytes`, so later runs map them too. The process that chooses nodes removes unused files
+    with other parts or another size.
+
+    Args:
+        edges: opens the graph's edges; the counts for choosing nodes are not kept.
+        fetch: returns stored rows of a column.
+    """
+
+    def __init__(
+        self,
+        outline: Outline,
+        graph: PartitionedGraph,
+        edges: Callable[[], GraphStore],
+        fetch: Fetch,
+    ) -> None:
+        self._outline, self._graph, self._edges, self._fetch = outline, graph, edges, fetch
+        text = json.dumps([_LAYOUT, graph.mapped, graph.cache_bytes])
+        self._all = outline.path.with_name(f"{graph.record.fingerprint}-hot")
+        self._folder = self._all / hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._claim: Claim | None = None
+        self._rows: dict[tuple[str, str], HotRows] = {}
+        self._lock = threading.Lock()
+
+    def rows(self, node_type: str, column: str) -> HotRows:
+        """The cached rows of a column. The first call maps them or fetches them from the parts.
+
+        Raises:
+            RaygnnError: a part does not answer.
+            ResourceError: the files cannot be written.
+        """
+        with self._lock:
+            if (node_type, column) not in self._rows:
+                self._claim = self._claim or Claim(self._folder, _WHAT)
+                ids = self._wanted(node_type)
+                folder = build_once(
+                    self._folder / "rows" / node_type / f"{column}.rows",
+                    lambda folder: self._build_rows(node_type, column, ids, folder),
+                    _WHAT,
+                    needs_note=True,
+                )
+                self._rows[node_type, column] = HotRows(ids, open_array(folder / "rows.npy"))
+            return self._rows[node_type, column]
+
+    def _wanted(self, node_type: str) -> np.ndarray:
+        """int64, ascending: nodes of a type with cached rows."""
+        folder = build_once(self._folder / "wanted", self._build_wanted, _WHAT, needs_note=True)
+        return open_array(folder / f"{node_type}.npy")
+
+    def _build_rows(self, node_type: str, column: str, ids: np.ndarray, folder: Path) -> None:
+        none = self._graph.no_rows(node_type, column)
+        path, size = folder / "rows.npy", rows_at_a_time(none)
+        create_array(path, (len(ids), *none.shape[1:]), none.dtype)
+        rows = open_array(path, "r+")
+        for start in range(0, len(ids), size):
+            for share, found in self._fetch(node_type, column, ids[start : start + size]):
+                rows[start + share.positions] = found
+
+    def _build_wanted(self, folder: Path) -> None:
+        remove_unclaimed(self._all)
+        for node_type, ids in self._choose().items():
+            create_array(folder / f"{node_type}.npy", ids.shape, ids.dtype)
+            open_array(folder / f"{node_type}.npy", "r+")[:] = ids
+
+    def _choose(self) -> dict[str, np.ndarray]:
+        others = {t: self._nodes_of_others(t) for t in self._outline.node_types}
+        widths = {
+            t: sum(
+                row_bytes(self._graph.no_rows(t, name))
+                for name, info in self._outline.columns(t).items()
+                if not self._outline.holds(t, name) and not info.sparse
+            )
+            for t in others
+        }
+        counts = {t: sum(map(len, ids)) for t, ids in others.items()}
+        total = sum(counts[t] * widths[t] for t in others)
+        share, edges = min(1.0, self._graph.cache_bytes / max(1, total)), self._edges()
+        return {t: most_wanted(edges, t, ids, int(share * counts[t])) for t, ids in others.items()}
+
+    def _nodes_of_others(self, node_type: str) -> list[range]:
+        first = self._graph.record.first_ids(node_type)
+        return [
+            range(first[part], first[part + 1])
+            for part in range(self._graph.record.num_parts)
+            if not self._graph.is_mapped(part)
+        ]

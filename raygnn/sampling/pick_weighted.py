@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from raygnn.data.alias import NO_EDGE
+from raygnn.data.edge_kernels import NO_EDGE
 from raygnn.data.hashing import GOLDEN_GAMMA, splitmix64
 from raygnn.data.intrinsics import first_at_least, multiply_high, prefetch
 from raygnn.sampling.pick import ALL

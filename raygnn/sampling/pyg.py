@@ -21,9 +21,8 @@ from torch_geometric.sampler import (
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import DataError
-from raygnn.sampling.protocols import GraphStore
+from raygnn.sampling.protocols import GraphStore, SampledSubgraph
 from raygnn.sampling.rng import BatchKey
-from raygnn.sampling.subgraph import SampledSubgraph
 
 
 class ForeignSampler:

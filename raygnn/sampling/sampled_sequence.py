@@ -8,8 +8,8 @@ from typing import Any, NotRequired, Protocol, Unpack
 
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT, SequenceOptions
 from raygnn.sampling.neighbor_sampler import NeighborSampler
+from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
 from raygnn.sampling.pyg import ForeignSampler
-from raygnn.sampling.subgraph import SampledSubgraph, SampleRequest
 
 #: Threads that read from a store of objects: each waits for its answers most of the time.
 _NUM_REMOTE_READERS = 4

@@ -1,26 +1,28 @@
-"""A memory-mapped bundle as graph store and feature store."""
+"""A memory-mapped bundle as graph and feature store, and requests that several stores share."""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import ml_dtypes
 import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
+from raygnn.data.arrays import ask_for_rows
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
-from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
-from raygnn.data.paging import ask_for_rows
+from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.quantization import Quantization
 from raygnn.data.standardization import Affine, ColumnScale, Standardization
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import DataError
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.gather import (
     copy_sparse_rows,
@@ -31,7 +33,6 @@ from raygnn.sampling.gather import (
 )
 from raygnn.sampling.local_pick import LocalPicker, NeighborRows
 from raygnn.sampling.protocols import NO_COLUMNS, DeviceColumns, PickRequest, Picks
-from raygnn.sampling.rng import hop_key
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.temporal import Horizon
@@ -40,51 +41,132 @@ from raygnn.sampling.tensor_record import DeviceColumn
 #: Stored types of which a device computes what the host does, bit for bit.
 _DEVICE_DTYPES = ("float32", "float16", "bfloat16", "int8")
 
+
+class Share(NamedTuple):
+    """The request to one part.
+
+    Attributes:
+        positions: int64, ascending, positions of its ids among all.
+    """
+
+    part: int
+    positions: np.ndarray
+
+
+def shares_of(first: np.ndarray, ids: np.ndarray) -> Iterator[Share]:
+    """Shares of the parts with ids; an empty share of part 0 without ids.
+
+    Args:
+        first: int64 [num_parts + 1], the first id of each part.
+        ids: int64 [n].
+    """
+    if not len(ids):
+        yield Share(0, np.empty(0, np.int64))
+        return
+    starts = np.zeros(len(first), np.int64)
+    positions = np.empty(len(ids), np.int64)
+    _cut(first, ids, np.empty(len(ids), np.int32), starts, positions)
+    for part in range(len(first) - 1):
+        if starts[part] < starts[part + 1]:
+            yield Share(part, positions[starts[part] : starts[part + 1]])
+
+
+def restricted(request: PickRequest, positions: np.ndarray) -> PickRequest:
+    """The request restricted to some nodes."""
+    keys, salts = request.exclude_keys, request.salts
+    return replace(
+        request,
+        nodes=request.nodes[positions],
+        exclude_keys=None if keys is None else keys[positions],
+        horizon=restricted_horizon(request.horizon, positions),
+        salts=None if salts is None else salts[positions],
+    )
+
+
+def restricted_horizon(horizon: Horizon | None, positions: np.ndarray) -> Horizon | None:
+    return None if horizon is None else horizon._replace(latest=horizon.latest[positions])
+
+
+def merged_picks(shares: Sequence[Share], found: Sequence[Picks], num_nodes: int) -> Picks:
+    """Picks of several parts in the order of the nodes."""
+    offsets = np.zeros(num_nodes + 1, np.int64)
+    for share, picks in zip(shares, found, strict=True):
+        offsets[1:][share.positions] = np.diff(picks.offsets)
+    np.cumsum(offsets, out=offsets)
+    neighbors = np.empty(offsets[-1], found[0].neighbors.dtype)
+    e_id = np.empty(offsets[-1], np.int64)
+    for share, picks in zip(shares, found, strict=True):
+        _place(picks.neighbors, picks.offsets, share.positions, offsets, neighbors)
+        _place(picks.e_id, picks.offsets, share.positions, offsets, e_id)
+    return Picks(neighbors, e_id, offsets)
+
+
+def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
+    if rows.size:
+        word = f"u{rows.itemsize}"  # numba compiles no two-byte floats
+        parts, whole = (array.reshape(len(array), -1).view(word) for array in (rows, out))
+        _scatter(parts, positions, whole)
+
+
+@njit(nogil=True, cache=True)
+def _cut(first, ids, part_of, starts, positions):  # type: ignore[no-untyped-def]
+    """Fills `positions`, part by part, and `starts` [num_parts + 1] with the start of each part."""
+    num_parts = len(first) - 1
+    for i in range(len(ids)):
+        low, high = 0, num_parts - 1
+        while low < high:  # the last part that does not begin after the id: others may be empty
+            middle = (low + high + 1) >> 1
+            if first[middle] <= ids[i]:
+                low = middle
+            else:
+                high = middle - 1
+        part_of[i] = low
+        starts[low + 1] += 1
+    for part in range(num_parts):
+        starts[part + 1] += starts[part]
+    next_ = starts[:-1].copy()
+    for i in range(len(ids)):
+        positions[next_[part_of[i]]] = i
+        next_[part_of[i]] += 1
+
+
+@njit(nogil=True, cache=True)
+def _place(values, own_offsets, positions, offsets, out):  # type: ignore[no-untyped-def]
+    for i in range(len(positions)):
+        start = offsets[positions[i]]
+        for j in range(own_offsets[i], own_offsets[i + 1]):
+            out[start + j - own_offsets[i]] = values[j]
+
+
+@njit(nogil=True, cache=True)
+def _scatter(rows, positions, out):  # type: ignore[no-untyped-def]
+    for i in range(len(positions)):
+        for j in range(rows.shape[1]):
+            out[positions[i], j] = rows[i, j]
+
+
 # Where more of the elements are held, dense rows are made and multiplied in less time.
 _MAX_SPARSE_SHARE = 1 / 8
 
 
-class LocalGraphStore:
-    """The graph of a bundle on this machine; a `GraphStore`.
+class StoreOfBundle:
+    """The types, counts and columns of a graph, which all graph stores read of its bundle."""
 
-    With a weight, the first `pick` of an edge type reads the weights of all its edges.
+    direction = "in"
 
-    Args:
-        direction: `in`: messages follow the edges; `out`: they go against them.
-    Raises:
-        ConfigError: the direction is neither.
-    """
-
-    def __init__(self, bundle: Bundle, direction: str = "in") -> None:
-        if direction not in ("in", "out"):
-            raise ConfigError(
-                f"sampling.direction={direction!r} is invalid: there are in and out. Set one.",
-                id="sampling-direction",
-            )
+    def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
-        self._direction = direction
-        self._pickers: dict[tuple[EdgeType, str], LocalPicker] = {}
-        self._num_out_edges: dict[EdgeType, np.ndarray] = {}
         self._lock = threading.Lock()
-
-    def __reduce__(self) -> tuple[type[LocalGraphStore], tuple[Bundle, str]]:
-        return (LocalGraphStore, (self._bundle, self._direction))
 
     @property
     def node_types(self) -> list[str]:
+        """Node types, in the order of the graph."""
         return list(self._bundle.node_types)
 
     @property
     def edge_types(self) -> list[EdgeType]:
+        """Edge types, in the order of the graph."""
         return list(self._bundle.edge_types)
-
-    @property
-    def fingerprint(self) -> str:
-        return self._bundle.fingerprint
-
-    @property
-    def direction(self) -> str:
-        return self._direction
 
     def num_nodes(self, node_type: str) -> int:
         return self._bundle.num_nodes(node_type)
@@ -92,14 +174,37 @@ class LocalGraphStore:
     def num_edges(self, edge_type: EdgeType) -> int:
         return self._bundle.num_edges(edge_type)
 
+    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
+        return self._bundle.columns(type_)
+
+
+class LocalGraphStore(StoreOfBundle):
+    """The graph of a bundle on this machine; a `GraphStore`.
+
+    With a weight, the first `pick` of an edge type reads the weights of all its edges.
+
+    Args:
+        direction: `in`: messages follow the edges; `out`: they go against them.
+    """
+
+    def __init__(self, bundle: Bundle, direction: str = "in") -> None:
+        assert direction in ("in", "out")
+        super().__init__(bundle)
+        self.direction = direction
+        self._pickers: dict[tuple[EdgeType, str], LocalPicker] = {}
+        self._num_out_edges: dict[EdgeType, np.ndarray] = {}
+
+    def __reduce__(self) -> tuple[type[LocalGraphStore], tuple[Bundle, str]]:
+        return (LocalGraphStore, (self._bundle, self.direction))
+
+    @property
+    def fingerprint(self) -> str:
+        return self._bundle.fingerprint
+
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
-        key = np.uint64(hop_key(request.key, request.hop, edge_type))
-        return self.picker(edge_type).pick(request, key, scratch or Scratch())
-
-    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        return self._bundle.columns(type_)
+        return self.picker(edge_type).pick(request, scratch or Scratch())
 
     def degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
@@ -114,10 +219,10 @@ class LocalGraphStore:
         This reads all its edges. With a horizon, the edges are sorted by source once.
         """
         if horizon is not None:
-            other = "out" if self._direction == "in" else "in"
+            other = "out" if self.direction == "in" else "in"
             return self.picker(edge_type, other).degrees(nodes, horizon)
         degrees = np.empty(len(nodes), np.int64)
-        by_neighbor = self._bundle.reverse_of(edge_type) if self._direction == "in" else edge_type
+        by_neighbor = self._bundle.reverse_of(edge_type) if self.direction == "in" else edge_type
         if by_neighbor is not None:
             kernels.load_degrees(self.picker(by_neighbor, "in").adjacency.indptr, nodes, degrees)
         else:
@@ -140,16 +245,9 @@ class LocalGraphStore:
         """The picker of an edge type, by the sampling node or by another end. Raises a DataError
         for unknown types.
         """
-        direction = direction or self._direction
+        direction = direction or self.direction
         found = self._pickers.get((edge_type, direction))
         if found is None:
-            if edge_type not in self._bundle.edge_types:
-                known = [edge_type_name(known) for known in self._bundle.edge_types]
-                raise DataError(
-                    f"edge type {edge_type_name(edge_type)!r} is invalid: the graph has {known}. "
-                    "Use one of these.",
-                    id="graph-edge-type-unknown",
-                )
             with self._lock:
                 found = self._pickers.get((edge_type, direction))
                 if found is None:

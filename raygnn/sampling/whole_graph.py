@@ -14,9 +14,8 @@ from raygnn.sampling.batch import EdgeRecord, NodeBatch, NodeRecord
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.batch_sequence import BatchSequence
 from raygnn.sampling.blocks import HeteroBlock, hetero_blocks_of
-from raygnn.sampling.protocols import FeatureStore, GraphStore, PickRequest, ends
+from raygnn.sampling.protocols import FeatureStore, GraphStore, PickRequest, SampledSubgraph, ends
 from raygnn.sampling.seeds import check_seeds
-from raygnn.sampling.subgraph import SampledSubgraph
 
 _NO_EDGES = np.empty(0, np.int64)
 

@@ -19,8 +19,7 @@ import ray
 import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.cache import CACHE_VARIABLE
-from raygnn.data.partition.part import Outline
-from raygnn.data.partition.whole import open_partitioned
+from raygnn.data.partition.part import Outline, open_partitioned
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from raygnn.runtime import part_actors as part_actors_module

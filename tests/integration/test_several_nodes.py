@@ -25,7 +25,7 @@ from raygnn.data.bundle_record import RECORD_NAME
 from raygnn.data.filesystem import join
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.partition.build import Partitioning, partition
-from raygnn.data.partition.whole import open_partitioned
+from raygnn.data.partition.part import open_partitioned
 from tests.integration.ray_head import RayHead, end, kill, num_sent
 from tests.linger import Linger
 from tests.rank_pool import RankPool

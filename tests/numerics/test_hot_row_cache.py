@@ -189,13 +189,13 @@ _BUILDER = """
     import sys, threading
     from pathlib import Path
     from raygnn.data.partition.part import Outline
-    from raygnn.sampling import hot_rows
+    from raygnn.sampling import parts as of_parts
     from raygnn.sampling.parts import map_parts
     from tests.numerics.test_hot_row_cache import Asked, Node, Parted, Worker
     from raygnn.data.bundle import Bundle
 
     parts, outline, whole, question = sys.argv[1:]
-    hot_rows._MAX_FETCHED_BYTES = 64
+    of_parts._MAX_FETCHED_BYTES = 64
     worker = Worker.start(Node(Parted(Path(parts), Bundle.open(whole)), Outline.open(outline)))
 
     def stop(asked: str) -> None:

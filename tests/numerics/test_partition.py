@@ -24,8 +24,8 @@ from raygnn.data.hashing import hash_ids
 from raygnn.data.ingest import pieces, sort_edges
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.part import open_partitioned
 from raygnn.data.partition.record import PART_NAME, RECORD_NAME, PartitionRecord
-from raygnn.data.partition.whole import open_partitioned
 from raygnn.errors import DataError
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from tests.errors import raises

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raygnn.data import paging
+from raygnn.data import arrays
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions
@@ -102,7 +102,7 @@ def test_metis_is_refused_where_memory_is_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = write_tables(_communities(), str(tmp_path / "tables"))
-    monkeypatch.setattr(paging, "memory_bytes", lambda: 2**20)
+    monkeypatch.setattr(arrays, "memory_bytes", lambda: 2**20)
     with raises("partition-metis-memory", "2,800 nodes", "20,000 edges", "GiB", "ldg"):
         partition(uri, tmp_path / "out", Partitioning(2, "metis"))
 

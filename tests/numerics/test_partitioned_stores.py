@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
-from raygnn.data.partition.part import Outline
+from raygnn.data.partition.part import Outline, open_partitioned
 from raygnn.data.partition.record import PART_NAME
-from raygnn.data.partition.whole import open_partitioned
 from raygnn.data.standardization import ColumnScale
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore

@@ -15,9 +15,8 @@ from raygnn.data.checksums import dump_record, parse_record
 from raygnn.data.filesystem import delete, files_below, join, read_bytes, write_bytes
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
-from raygnn.data.partition.part import Outline
+from raygnn.data.partition.part import Outline, open_partitioned
 from raygnn.data.partition.record import RECORD_NAME
-from raygnn.data.partition.whole import open_partitioned
 from raygnn.outputs.needs import needs_of
 from raygnn.runtime.data_checks import pairs_read
 from raygnn.runtime.launch import open_graph

@@ -18,8 +18,8 @@ import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.part import open_partitioned
 from raygnn.data.partition.record import RECORD_NAME
-from raygnn.data.partition.whole import open_partitioned
 from raygnn.data.tables.graph_tables import GraphTables, node_rows, write_tables
 from raygnn.runtime.data_source import tables_uri
 from tests.errors import raises

@@ -19,9 +19,8 @@ from numba import njit
 from scipy import sparse
 
 from raygnn.data import edge_kernels
-from raygnn.data.arrays import create_array, open_array
+from raygnn.data.arrays import create_array, memory_bytes, open_array, outgrows_memory
 from raygnn.data.ingest.sort_edges import DST, SRC
-from raygnn.data.paging import memory_bytes, outgrows_memory
 from raygnn.errors import ConfigError, ResourceError
 
 # How much larger than the mean a part may be, of each node type.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -110,20 +111,13 @@ class PartitionRecord:
         """Reads partition.json. Raises a DataError if it is missing, damaged, or of another
         version.
         """
-        content = _read(folder, RECORD_NAME, "partitioned graph")
-        _check_format(content, folder, _FORMAT)
-        try:
+        content = _read(folder, RECORD_NAME, "partitioned graph", _FORMAT)
+        with _refusing_damage(folder, RECORD_NAME, "partitioned graph"):
             record: PartitionRecord = type_adapter(PartitionRecord).validate_python(content)
             check_names(record.whole)
             counts = [*record.nodes.values(), *(found.counts for found in record.edges)]
             if any(len(found) != record.num_parts for found in counts):
                 raise ValueError(f"not every count has {record.num_parts} parts")
-        except ValueError as error:
-            raise DataError(
-                f"partitioned graph {_shown(folder)} is damaged: {RECORD_NAME} is not a record "
-                f"of one: {cause_of(error)}. Remove the folder and partition again.",
-                id="partition-damaged",
-            ) from error
         return replace(record, whole=replace(record.whole, is_of_parts=True))
 
 
@@ -144,20 +138,12 @@ class PartRecord:
     @classmethod
     def load(cls, folder: Folder, part: int) -> PartRecord:
         """Reads part.json. Raises a DataError if it is missing, damaged, or of another version."""
-        content = _read(folder, PART_NAME, f"part {part}")
-        _check_format(content, folder, _PART_FORMAT)
-        try:
+        content = _read(folder, PART_NAME, f"part {part}", _PART_FORMAT)
+        with _refusing_damage(folder, PART_NAME, f"part {part}"):
             record: PartRecord = type_adapter(PartRecord).validate_python(content)
             for name in record.file_sizes:
                 if name.startswith("/") or ".." in name.split("/"):
                     raise ValueError(f"{name!r} leads out of the part")
-        except ValueError as error:
-            raise DataError(
-                f"part {part} in {_shown(folder)} is damaged: {PART_NAME} is not a record of one: "
-                f"{cause_of(error)}. Remove the folder of the partitioned graph and partition "
-                "again.",
-                id="partition-damaged",
-            ) from error
         return record
 
 
@@ -203,20 +189,36 @@ def part_bytes(folder: Folder, part: int) -> int:
     return sum(PartRecord.load(join(os.fspath(folder), part_name(part)), part).file_sizes.values())
 
 
-def _read(folder: Folder, name: str, what: str) -> dict[str, Any]:
-    uri, shown = os.fspath(folder), _shown(folder)
+@contextmanager
+def _refusing_damage(folder: Folder, name: str, what: str) -> Iterator[None]:
+    """Raises what is wrong with a record as a DataError."""
+    try:
+        yield
+    except ValueError as error:
+        raise DataError(
+            f"{what} in {_shown(folder)} is damaged: {name} is not a record of one: "
+            f"{cause_of(error)}. Remove the folder of the partitioned graph and partition again.",
+            id="partition-damaged",
+        ) from error
+
+
+def _read(folder: Folder, name: str, what: str, wanted: str) -> dict[str, Any]:
+    """Reads a record of the format `wanted`."""
+    uri = os.fspath(folder)
     with reading_input(join(uri, name)):
         if not exists(join(uri, name)):
             raise _missing(uri, name, what)
         written = read_bytes(join(uri, name))
-    try:
-        return parse_record(written)
-    except ValueError as error:
+    with _refusing_damage(folder, name, what):
+        content = parse_record(written)
+    if content.get("format") != wanted or content.get("version") != FORMAT_VERSION:
         raise DataError(
-            f"{what} in {shown} is damaged: {name} cannot be read: {error}. Remove the "
-            "folder of the partitioned graph and partition again.",
-            id="partition-damaged",
-        ) from error
+            f"{_shown(folder)} has format {content.get('format')!r} version "
+            f"{content.get('version')!r}; this raygnn reads {wanted!r} version {FORMAT_VERSION}. "
+            "Partition the tables again.",
+            id="partition-format",
+        )
+    return content
 
 
 def _missing(uri: str, name: str, what: str) -> DataError:
@@ -240,13 +242,3 @@ def _missing(uri: str, name: str, what: str) -> DataError:
 
 def _shown(folder: Folder) -> str:
     return redact(os.fspath(folder))
-
-
-def _check_format(content: Mapping[str, Any], folder: Folder, wanted: str) -> None:
-    if content.get("format") != wanted or content.get("version") != FORMAT_VERSION:
-        raise DataError(
-            f"{_shown(folder)} has format {content.get('format')!r} version "
-            f"{content.get('version')!r}; this raygnn reads {wanted!r} version {FORMAT_VERSION}. "
-            "Partition the tables again.",
-            id="partition-format",
-        )

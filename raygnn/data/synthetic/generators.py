@@ -25,14 +25,8 @@ __all__ = [
 ]
 
 GENERATORS: dict[str, Callable[..., GraphTables]] = {
-    "planted_partition": planted_partition,
-    "rmat": rmat,
-    "bipartite": bipartite,
-    "shop": shop,
-    "houses": houses,
-    "ratings": ratings,
-    "likes": likes,
-    "noise": noise,
+    generator.__name__: generator
+    for generator in (planted_partition, rmat, bipartite, shop, houses, ratings, likes, noise)
 }
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from uuid import uuid4
 
 import fsspec
@@ -353,66 +353,42 @@ def _write_shards(
 
 
 def _manifest(tables: GraphTables, folders: Mapping[str | EdgeType, str]) -> str:
-    node_types = {
-        name: {
-            "files": f"{folders[name]}/*.parquet",
-            "id": node.id,
-            "features": dict(node.features),
-            "labels": dict(node.labels),
-            "split": node.split,
-            "time": node.time,
-        }
-        for name, node in tables.nodes.items()
-    }
-    edge_types = [
-        {
-            "type": list(edge_type),
-            "files": f"{folders[edge_type]}/*.parquet",
-            "source": edge.source,
-            "target": edge.target,
-            "features": dict(edge.features),
-            "labels": dict(edge.labels),
-            "weight": edge.weight,
-            "time": edge.time,
-            "split": edge.split,
-            "directed": edge.directed,
-            "reverse_of": None if edge.reverse_of is None else list(edge.reverse_of),
-        }
-        for edge_type, edge in tables.edges.items()
-    ]
-    label_edges = [
-        {
-            "type": list(edge_type),
-            "files": f"{label_edge_folder(edge_type, sign)}/*.parquet",
-            "source": edge.source,
-            "target": edge.target,
-            "sign": sign,
-            "labels": dict(edge.labels),
-            "weight": edge.weight,
-            "time": edge.time,
-            "split": edge.split,
-        }
-        for (edge_type, sign), edge in tables.label_edges.items()
-    ]
-    training_tables = {
-        name: {
-            "files": f"{training_table_folder(name)}/*.parquet",
-            "node_type": rows.node_type,
-            "node": rows.node,
-            "labels": dict(rows.labels),
-            "time": rows.time,
-            "split": rows.split,
-        }
-        for name, rows in tables.training_tables.items()
-    }
     content = {
         "format": FORMAT,
-        "node_types": node_types,
-        "edge_types": edge_types,
-        "label_edges": label_edges,
-        "training_tables": training_tables,
+        "node_types": {
+            name: _described(rows, folders[name]) for name, rows in tables.nodes.items()
+        },
+        "edge_types": [
+            {"type": list(edge_type), **_described(rows, folders[edge_type])}
+            for edge_type, rows in tables.edges.items()
+        ],
+        "label_edges": [
+            {
+                **{"type": list(edge_type), "sign": sign},
+                **_described(rows, label_edge_folder(edge_type, sign), _NOT_OF_LABEL_EDGES),
+            }
+            for (edge_type, sign), rows in tables.label_edges.items()
+        ],
+        "training_tables": {
+            name: _described(rows, training_table_folder(name))
+            for name, rows in tables.training_tables.items()
+        },
     }
     return Manifest.parse(dump_yaml(content)).dump()
+
+
+_NOT_OF_LABEL_EDGES = ("features", "directed", "reverse_of")
+
+
+def _described(rows: _Rows, folder: str, left_out: Sequence[str] = ()) -> dict[str, object]:
+    """A table of graph.yaml: its files, and the columns and options by the names that rows have."""
+    roles = {role.name: getattr(rows, role.name) for role in fields(rows)}
+    kinds = {Mapping: dict, tuple: list}
+    return {"files": f"{folder}/*.parquet"} | {
+        name: next((new(value) for kind, new in kinds.items() if isinstance(value, kind)), value)
+        for name, value in roles.items()
+        if name not in ("table", *left_out)
+    }
 
 
 # A type for each relation of a knowledge graph would fill the screen.

@@ -12,7 +12,7 @@ import pyarrow as pa
 from raygnn.data.edge_types import EdgeType
 from raygnn.sampling.growing_subgraph import fill_columns
 from raygnn.sampling.neighbor_sampler import NeighborSampler
-from raygnn.sampling.subgraph import SampledSubgraph, SampleRequest
+from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
 from raygnn.sampling.temporal import Temporal
 
 Key = TypeVar("Key", str, EdgeType)

@@ -17,9 +17,9 @@ from raygnn.errors import DataError
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.presampled.record import SampleFile, SamplePlan, SampleRecord, other_requests
 from raygnn.sampling.presampled.rows import SCHEMA, RowLayout
+from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import seed_order
 from raygnn.sampling.sampled_sequence import SampledSequence
-from raygnn.sampling.subgraph import SampledSubgraph, SampleRequest
 
 _MAX_FOOTERS = 16  # of files, kept by a loader
 

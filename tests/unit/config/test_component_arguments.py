@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 
 from docs import arguments
 from raygnn.config import config_json_schema
-from raygnn.config.component_arguments import OWN_SLOTS, describe
+from raygnn.config.arguments import OWN_SLOTS, describe
 from raygnn.config.components import parameters_of, resolve
 from raygnn.config.documents import parse_yaml
 from raygnn.config.registry import SLOTS

@@ -124,7 +124,11 @@ def test_one_mistake_of_every_kind_is_one_answer() -> None:
         ("{task: link_prediction, metrics: [accuracy]}", ("metric-problem", "accuracy")),
         (
             "{task: link_prediction, metrics: [{type: hits, args: {ks: [0]}}]}",
-            ("metric-ks", "line 1", "metrics.0.args.ks=[0]"),
+            ("metric-ks", "line 1", "metrics.0.args.ks.0=0"),
+        ),
+        (
+            "{task: link_prediction, metrics: [{type: hits, args: {ks: []}}]}",
+            ("metric-ks", "line 1", "metrics.0.args.ks=[]"),
         ),
         (
             "{task: link_prediction, sampling: {disjoint: true}}",

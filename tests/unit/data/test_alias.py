@@ -10,8 +10,8 @@ import pytest
 
 from raygnn.config.data_section import HashSplit
 from raygnn.data import bundle as module
-from raygnn.data.alias import fill_alias
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_kernels import fill_alias
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.split import LinkSplit

@@ -14,7 +14,7 @@ from raygnn.data.ingest.scan import fingerprint
 from raygnn.data.links.split import LinkSplit, label_values
 from raygnn.data.manifest import Manifest
 from raygnn.data.partition.build import Partitioning, partition
-from raygnn.data.partition.whole import open_partitioned
+from raygnn.data.partition.part import open_partitioned
 from raygnn.data.tables.graph_tables import (
     EdgeRows,
     GraphTables,

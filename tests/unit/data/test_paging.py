@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raygnn.data import paging
+from raygnn.data import arrays
 from raygnn.data.arrays import open_array
 from raygnn.data.bundle import Bundle
 from raygnn.outputs.advice import too_large
@@ -44,7 +44,7 @@ def test_only_files_larger_than_memory_are_mapped_for_random_reads(tmp_path, mon
     assert not bundle.is_larger_than_memory
     (edge_type,) = bundle.edge_types
     assert "rr" not in mapping_flags(bundle.csc(edge_type).indices)
-    monkeypatch.setattr(paging, "memory_bytes", lambda: bundle.num_bytes)
+    monkeypatch.setattr(arrays, "memory_bytes", lambda: bundle.num_bytes)
     large = Bundle.open(bundle.path)
     assert large.is_larger_than_memory
     assert "data.feature_dtype: int8" in too_large(large)[0]
@@ -55,7 +55,7 @@ def test_only_files_larger_than_memory_are_mapped_for_random_reads(tmp_path, mon
 def test_samples_and_rows_are_those_of_a_graph_in_memory(tmp_path, monkeypatch):
     bundle = small_bundle(tmp_path)
     (node_type,) = bundle.node_types
-    monkeypatch.setattr(paging, "memory_bytes", lambda: 1)
+    monkeypatch.setattr(arrays, "memory_bytes", lambda: 1)
     large = Bundle.open(bundle.path)
     ids = np.random.default_rng(0).integers(0, bundle.num_nodes(node_type), 200)
     seeds = {node_type: np.unique(ids)[:5]}
@@ -81,8 +81,8 @@ def test_rows_are_read_before_they_are_needed(tmp_path):
     wanted, other = 400, 800
     if is_in_memory(rows, wanted) or is_in_memory(rows, other):
         pytest.skip("this file system keeps its files in memory")
-    paging.expect_random_reads(rows)
-    paging.ask_for_rows(rows, np.array([3, wanted, wanted + 1, 7]))
+    arrays.expect_random_reads(rows)
+    arrays.ask_for_rows(rows, np.array([3, wanted, wanted + 1, 7]))
     until = time.monotonic() + 10
     while not is_in_memory(rows, wanted) and time.monotonic() < until:
         time.sleep(0.01)
@@ -92,10 +92,10 @@ def test_rows_are_read_before_they_are_needed(tmp_path):
 
 def test_the_limit_of_a_control_group_counts(tmp_path, monkeypatch):
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(paging, "_limit_files", lambda: [tmp_path / "none", limit])
+    monkeypatch.setattr(arrays, "_limit_files", lambda: [tmp_path / "none", limit])
     for text, is_limit in (("max\n", False), ("1000000\n", True)):
         limit.write_text(text)
-        paging.memory_bytes.cache_clear()
-        assert (paging.memory_bytes() == 10**6) == is_limit
-    assert paging.outgrows_memory(10**15)
-    paging.memory_bytes.cache_clear()  # later tests ask for this machine's
+        arrays.memory_bytes.cache_clear()
+        assert (arrays.memory_bytes() == 10**6) == is_limit
+    assert arrays.outgrows_memory(10**15)
+    arrays.memory_bytes.cache_clear()  # later tests ask for this machine's

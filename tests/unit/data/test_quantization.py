@@ -18,7 +18,7 @@ from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.quantize_features import ValueRange
 from raygnn.data.partition.build import Partitioning, partition
-from raygnn.data.partition.whole import open_partitioned
+from raygnn.data.partition.part import open_partitioned
 from raygnn.data.quantization import Quantization
 from raygnn.data.standardization import ColumnScale
 from raygnn.outputs.advice import coarse_steps

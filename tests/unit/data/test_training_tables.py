@@ -15,8 +15,7 @@ from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
-from raygnn.data.partition.part import Outline
-from raygnn.data.partition.whole import open_partitioned
+from raygnn.data.partition.part import Outline, open_partitioned
 from tests.errors import raises
 
 DAYS = [datetime(2024, 1, day) for day in range(1, 6)]

@@ -219,16 +219,6 @@ def test_softmax_of_many_chunks_is_that_of_torch_whatever_the_scale(scale: float
     assert torch.equal(inputs[1].grad[mask], torch.zeros(int(mask.sum())))
 
 
-def test_wrong_arguments_are_named() -> None:
-    for wrong in (0.0, -1.0, math.inf, "a"):
-        with raises("loss-argument"):
-            Retrieval(temperature=wrong)  # type: ignore[arg-type]
-    with raises("loss-argument", "all"):
-        Retrieval(candidates="all")  # type: ignore[arg-type]
-    with raises("loss-argument", -1):
-        Margin(-1)
-
-
 def test_scores_have_to_fit_each_other() -> None:
     good = random_scores()
     with raises("loss-link-scores", "mask", "6, 8", "6, 9"):
@@ -253,8 +243,6 @@ def test_direct_au_is_alignment_plus_uniformity():
     assert float(found) == pytest.approx(float(expected), rel=1e-5)
     alone = DirectAU()(anchors[:1], targets[:1])
     assert float(alone) == pytest.approx(float((one - other)[0].square().sum()), rel=1e-5)
-    with raises("loss-argument", "uniformity"):
-        DirectAU(uniformity=-1)
 
 
 @pytest.mark.parametrize("loss_type", [partial(SoftmaxOwnNegatives, 0.7), LinkBinaryCrossEntropy])

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from raygnn.config import Component, build
 from raygnn.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -124,11 +125,24 @@ def test_the_gradient_reaches_the_prediction() -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    with raises("loss-argument", "1.5"):
-        CrossEntropy(label_smoothing=1.5)
-    for delta in (0, math.inf, "1"):
-        with raises("loss-argument", "delta"):
-            Huber(delta)
+    for name, argument, value in (
+        ("cross_entropy", "label_smoothing", 1.5),
+        *(("huber", "delta", delta) for delta in (0, math.inf, "1")),
+        *(("retrieval", "temperature", value) for value in (0.0, -1.0, math.inf, "a")),
+        ("retrieval", "candidates", "all"),
+        ("margin", "margin", -1),
+        ("direct_au", "uniformity", -1),
+        *(
+            (focal, argument, value)
+            for focal in ("focal", "binary_focal")
+            for argument, values in {"gamma": (-1.0, math.inf, "2"), "alpha": (-0.1, 1.5)}.items()
+            for value in values
+        ),
+        ("focal", "alpha", True),
+        ("binary_focal", "alpha", [0.5, 0.5]),
+    ):
+        with raises("loss-argument", argument):
+            build(Component(type=name, args={argument: value}), "loss")
     for weights in ([1.0, -1.0], [math.nan], [0.0, 0.0]):
         with raises("loss-class-weights", "class_weights"):
             CrossEntropy(class_weights=weights)

@@ -18,7 +18,6 @@ from raygnn.models.exact import (
     compute_here,
     destination_chunks,
 )
-from tests.errors import raises
 from tests.unit.models.conftest import exact_rows
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
@@ -106,11 +105,6 @@ def test_chunks_cover_all_nodes_within_their_size(degrees: list[int], chunk_size
     assert [i for first, last in chunks for i in range(first, last)] == list(range(len(degrees)))
     for first, last in chunks:
         assert last - first + indptr[last] - indptr[first] <= chunk_size or last - first == 1
-
-
-def test_a_chunk_size_below_one_is_refused() -> None:
-    with raises("model-chunk-size", 0):
-        ExactOptions(chunk_size=0)
 
 
 def test_each_computation_says_which_layer_it_is(make_graph: Callable[..., Any]) -> None:

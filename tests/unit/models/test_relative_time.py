@@ -12,7 +12,7 @@ import torch
 
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero import Hetero
-from raygnn.models.relative_time import AGE_CHANNELS, RelativeTime, encode_age
+from raygnn.models.node_inputs import AGE_CHANNELS, RelativeTime, encode_age
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.temporal import Temporal
 from tests.small_graph import SmallGraph

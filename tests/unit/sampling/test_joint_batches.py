@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from raygnn.sampling.batch import Batch
-from raygnn.sampling.batch_sequence import BatchSequence
-from raygnn.sampling.joint_batches import JointBatches
+from raygnn.sampling.batch_sequence import BatchSequence, JointBatches
 
 
 class _Places(BatchSequence[Batch]):

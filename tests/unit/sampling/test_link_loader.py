@@ -381,7 +381,6 @@ def test_what_is_refused():
         ({"num_negatives": -1}, ("links-argument-range", -1)),
         ({"max_labels_per_anchor": 0}, ("links-argument-range", 0)),
         ({"negatives": "all"}, ("sampling-negatives-rule", "all")),
-        ({"batch_size": 0}, ("loader-number", "batch_size=0")),
     ]:
         with raises(*message):
             _loader(small, links, **changes)

@@ -346,20 +346,6 @@ def test_own_samplers_put_distinct_seeds_first():
         _loader(sampler=_Chain(), seeds=np.array([4, 4]), shuffle=False).make(0, 0)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"batch_size": 0}, ("loader-number", "batch_size=0", 1)),
-        ({"num_threads": -1}, ("loader-number", "num_threads=-1", 0)),
-        ({"prefetch_batches": 0}, ("loader-number", "prefetch_batches=0")),
-        ({"rank": 2, "world_size": 2}, ("loader-rank", 2)),
-    ],
-)
-def test_numbers_are_checked(changes, message):
-    with raises(*message):
-        _loader(**changes)
-
-
 def test_seeds_are_checked():
     with raises("graph-node-type-unknown", "node type 'user'", "node"):
         _loader(node_type="user")

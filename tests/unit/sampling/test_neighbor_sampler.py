@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.sampling import LocalGraphStore, NeighborSampler
-from raygnn.sampling.protocols import PickRequest, ends
-from raygnn.sampling.subgraph import SampledSubgraph
+from raygnn.sampling.protocols import PickRequest, SampledSubgraph, ends
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 from tests.unit.sampling import reference
@@ -306,11 +305,6 @@ def test_seeds_outside_of_the_graph_are_named():
     for bad, shown in [(np.ones(3, bool), "bool of shape [3]"), (np.ones((1, 1)), "float64")]:
         with raises("sampling-seeds-type", shown):
             sampler.sample({NODE: bad}, 1)
-
-
-def test_unknown_direction():
-    with raises("sampling-direction", "up"):
-        LocalGraphStore(random_graph().bundle, "up")
 
 
 def test_unknown_edge_type():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.data.alias import NO_EDGE, fill_alias
+from raygnn.data.edge_kernels import NO_EDGE, fill_alias
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.protocols import PickRequest

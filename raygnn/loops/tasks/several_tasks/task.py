@@ -19,7 +19,7 @@ from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.several_tasks.target import SeveralOutput, SeveralTarget, naming_task
 from raygnn.losses import Candidates
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.sampling.joint_batches import JointBatch, JointBatches
+from raygnn.sampling.batch_sequence import JointBatch, JointBatches
 
 _HEADS = "heads"
 

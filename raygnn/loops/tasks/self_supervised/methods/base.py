@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from raygnn.errors import ConfigError
 from raygnn.losses import Candidates
+from raygnn.models.arguments import Share
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.views import drop_edges, mask_features, view_key
 
-Share = float | list[float]
+#: One share for both views, or one for each.
+Shares = Share | list[Share]
 
 
 @dataclass(frozen=True)
@@ -100,16 +102,14 @@ class TwoViews(Method):
     Args:
         drop_edges: share of the edges that a view drops; a list of two has one for each view.
         mask_features: share of the feature columns that are 0 in a view, likewise.
-    Raises:
-        ConfigError: an argument is out of range.
     """
 
     def __init__(
-        self, setting: Setting, drop_edges: Share = 0.3, mask_features: Share = 0.3
+        self, setting: Setting, drop_edges: Shares = 0.3, mask_features: Shares = 0.3
     ) -> None:
         super().__init__(setting)
-        self._drop_edges = pair_of_shares("drop_edges", drop_edges)
-        self._mask_features = pair_of_shares("mask_features", mask_features)
+        self._drop_edges = _pair("drop_edges", drop_edges)
+        self._mask_features = _pair("mask_features", mask_features)
 
     def draw(self, batch: NodeBatch) -> NodeBatch:
         shares = enumerate(self._drop_edges)
@@ -124,8 +124,7 @@ class TwoViews(Method):
         return first, second
 
 
-def pair_of_shares(name: str, given: Share) -> tuple[float, float]:
-    """One share for each view. Raises a ConfigError unless it is a share or a list of two."""
+def _pair(name: str, given: Shares) -> list[Share]:
     shares = given if isinstance(given, list) else [given, given]
     if len(shares) != 2:
         raise ConfigError.invalid(
@@ -135,31 +134,4 @@ def pair_of_shares(name: str, given: Share) -> tuple[float, float]:
             "Set one share for both, or a list of two",
             id="method-views",
         )
-    return check_share(name, shares[0]), check_share(name, shares[1])
-
-
-def check_share(name: str, given: float) -> float:
-    """A share in [0, 1), as a float. Raises a ConfigError for other values."""
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if not is_number or not 0 <= given < 1:
-        raise ConfigError.invalid(
-            f"task.args.method.args.{name}",
-            given,
-            "it is a share",
-            "Set at least 0, below 1",
-            id="method-argument-range",
-        )
-    return float(given)
-
-
-def check_above(name: str, given: float, least: float, *, inclusive: bool = False) -> float:
-    """A number above a bound, as a float. Raises a ConfigError for other values."""
-    if not (given > least or (inclusive and given == least)) or given == float("inf"):
-        raise ConfigError.invalid(
-            f"task.args.method.args.{name}",
-            given,
-            f"it must be a number {'of at least' if inclusive else 'above'} {least:g}",
-            "Set it so",
-            id="method-argument-range",
-        )
-    return float(given)
+    return shares

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -13,12 +15,10 @@ from raygnn.errors import ConfigError
 from raygnn.loops.tasks.self_supervised.methods.base import (
     Method,
     Setting,
-    check_above,
-    check_share,
 )
 from raygnn.losses import Candidates
 from raygnn.losses.seed_losses import in_full_precision
-from raygnn.models.arguments import check_positive
+from raygnn.models.arguments import Share
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.sparse_input import dense
 from raygnn.sampling.batch import NodeBatch
@@ -32,13 +32,16 @@ from raygnn.sampling.views import (
     with_hop_of_seeds,
 )
 
+#: Of the cosine error.
+Power = Annotated[float, Field(ge=1)]
+
 # Added to the squared norm of what is decoded: a node whose neighbors are all masked has zeros,
 # where the gradient of a cosine has no bound.
 _LEAST_NORM = 1e-2
 
 
 class _Reconstruction(Method):
-    def __init__(self, setting: Setting, drop_edges: float, alpha: float) -> None:
+    def __init__(self, setting: Setting, drop_edges: Share, alpha: Power) -> None:
         super().__init__(setting)
         if not setting.num_features:
             raise ConfigError(
@@ -47,8 +50,8 @@ class _Reconstruction(Method):
                 "bgrl or grace.",
                 id="method-no-features",
             )
-        self._drop_edges = check_share("drop_edges", drop_edges)
-        self.alpha = check_above("alpha", alpha, 1, inclusive=True)
+        self._drop_edges = float(drop_edges)
+        self.alpha = float(alpha)
 
     def draw(self, batch: NodeBatch) -> NodeBatch:
         return replace(batch, views=(drop_edges(batch, self._drop_edges, view_key(batch, 0)),))
@@ -86,7 +89,7 @@ class GraphMAE(_Reconstruction):
         alpha: power of the cosine error.
         drop_edges: share of dropped edges.
     Raises:
-        ConfigError: an argument is out of range, or the nodes have no features.
+        ConfigError: the nodes have no features.
     """
 
     extra_hops = 1
@@ -94,15 +97,14 @@ class GraphMAE(_Reconstruction):
     def __init__(
         self,
         setting: Setting,
-        mask: float = 0.5,
-        replace: float = 0.05,
-        alpha: float = 3.0,
-        drop_edges: float = 0.0,
+        mask: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+        replace: Share = 0.05,
+        alpha: Power = 3.0,
+        drop_edges: Share = 0.0,
     ) -> None:
         super().__init__(setting, drop_edges, alpha)
-        self._mask = check_share("mask", mask)
-        check_above("mask", self._mask, 0)
-        self._replace = check_share("replace", replace)
+        self._mask = float(mask)
+        self._replace = float(replace)
         width = self._input_width(setting)
         self.token = nn.Parameter(torch.zeros(width))
         self.to_decoder = nn.Linear(setting.channels, setting.channels, bias=False)
@@ -178,21 +180,20 @@ class FeatureReconstruction(_Reconstruction):
         hidden_channels: width of the decoder's hidden layer. Default: that of the embeddings.
         alpha: power of the cosine error.
     Raises:
-        ConfigError: an argument is out of range, or the nodes have no features.
+        ConfigError: the nodes have no features.
     """
 
     def __init__(
         self,
         setting: Setting,
-        drop_edges: float = 0.3,
-        mask_features: float = 0.5,
-        hidden_channels: int | None = None,
-        alpha: float = 3.0,
+        drop_edges: Share = 0.3,
+        mask_features: Share = 0.5,
+        hidden_channels: PositiveInt | None = None,
+        alpha: Power = 3.0,
     ) -> None:
         super().__init__(setting, drop_edges, alpha)
-        self._mask_features = check_share("mask_features", mask_features)
+        self._mask_features = float(mask_features)
         width = setting.channels if hidden_channels is None else hidden_channels
-        check_positive(hidden_channels=width)
         self.decoder = nn.Sequential(
             nn.Linear(setting.channels, width), nn.PReLU(), nn.Linear(width, setting.num_features)
         )

@@ -6,19 +6,19 @@ from abc import abstractmethod
 from typing import ClassVar, NamedTuple
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
+from raygnn.config.section import NonNegativeNumber, PositiveNumber
 from raygnn.loops.tasks.self_supervised.methods.base import (
     Setting,
-    Share,
+    Shares,
     TwoViews,
-    check_above,
-    check_share,
 )
 from raygnn.losses import Candidates
 from raygnn.losses.seed_losses import in_full_precision
-from raygnn.models.arguments import check_positive
+from raygnn.models.arguments import Share
 from raygnn.models.encoder import build_norm
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel.sharding import own_part
@@ -35,8 +35,6 @@ class GRACE(TwoViews):
     Args:
         hidden_channels: width of the projector's hidden layer. Default: that of the embeddings.
         temperature: divides the cosines.
-    Raises:
-        ConfigError: an argument is out of range.
     """
 
     is_joint = True
@@ -44,15 +42,14 @@ class GRACE(TwoViews):
     def __init__(
         self,
         setting: Setting,
-        drop_edges: Share = 0.3,
-        mask_features: Share = 0.3,
-        hidden_channels: int | None = None,
-        temperature: float = 0.5,
+        drop_edges: Shares = 0.3,
+        mask_features: Shares = 0.3,
+        hidden_channels: PositiveInt | None = None,
+        temperature: PositiveNumber = 0.5,
     ) -> None:
         super().__init__(setting, drop_edges, mask_features)
         width = setting.channels if hidden_channels is None else hidden_channels
-        check_positive(hidden_channels=width)
-        self.temperature = check_above("temperature", temperature, 0)
+        self.temperature = float(temperature)
         self.projector = nn.Sequential(
             nn.Linear(setting.channels, width), nn.ELU(), nn.Linear(width, setting.channels)
         )
@@ -107,21 +104,18 @@ class BGRL(TwoViews):
     Args:
         hidden_channels: width of the predictor's hidden layer.
         decay: decay of the moving average at the first step.
-    Raises:
-        ConfigError: an argument is out of range.
     """
 
     def __init__(
         self,
         setting: Setting,
-        drop_edges: Share = 0.3,
-        mask_features: Share = 0.3,
-        hidden_channels: int = 512,
-        decay: float = 0.99,
+        drop_edges: Shares = 0.3,
+        mask_features: Shares = 0.3,
+        hidden_channels: PositiveInt = 512,
+        decay: Share = 0.99,
     ) -> None:
         super().__init__(setting, drop_edges, mask_features)
-        check_positive(hidden_channels=hidden_channels)
-        self.decay = check_share("decay", decay)
+        self.decay = float(decay)
         channels = setting.channels
         self.output = nn.Sequential(build_norm("batch", channels), nn.PReLU())
         self.predictor = nn.Sequential(
@@ -200,7 +194,7 @@ class Correlations(TwoViews):
     products: ClassVar[tuple[_Product, ...]]
 
     def __init__(
-        self, setting: Setting, drop_edges: Share = 0.3, mask_features: Share = 0.3
+        self, setting: Setting, drop_edges: Shares = 0.3, mask_features: Shares = 0.3
     ) -> None:
         super().__init__(setting, drop_edges, mask_features)
         self.channels = setting.channels
@@ -266,8 +260,6 @@ class CCASSG(Correlations):
 
     Args:
         decorrelation: weight of the second part.
-    Raises:
-        ConfigError: an argument is out of range.
     """
 
     products = (_Product(0, 0, False), _Product(1, 1, False), _Product(0, 1, True))
@@ -275,12 +267,12 @@ class CCASSG(Correlations):
     def __init__(
         self,
         setting: Setting,
-        drop_edges: Share = 0.3,
-        mask_features: Share = 0.3,
-        decorrelation: float = 1e-3,
+        drop_edges: Shares = 0.3,
+        mask_features: Shares = 0.3,
+        decorrelation: NonNegativeNumber = 1e-3,
     ) -> None:
         super().__init__(setting, drop_edges, mask_features)
-        self.decorrelation = check_above("decorrelation", decorrelation, 0, inclusive=True)
+        self.decorrelation = float(decorrelation)
 
     def of_products(self, num_seeds: Tensor, *products: Tensor) -> Tensor:
         first, second, between = products
@@ -303,8 +295,6 @@ class BarlowTwins(Correlations):
     Args:
         redundancy: weight of correlations of different columns. Default: 1 over the number of
             columns.
-    Raises:
-        ConfigError: an argument is out of range.
     """
 
     products = (_Product(0, 0, True), _Product(1, 1, True), _Product(0, 1, False))
@@ -312,13 +302,13 @@ class BarlowTwins(Correlations):
     def __init__(
         self,
         setting: Setting,
-        drop_edges: Share = 0.3,
-        mask_features: Share = 0.3,
-        redundancy: float | None = None,
+        drop_edges: Shares = 0.3,
+        mask_features: Shares = 0.3,
+        redundancy: NonNegativeNumber | None = None,
     ) -> None:
         super().__init__(setting, drop_edges, mask_features)
         chosen = 1 / setting.channels if redundancy is None else redundancy
-        self.redundancy = check_above("redundancy", chosen, 0, inclusive=True)
+        self.redundancy = float(chosen)
 
     def of_products(self, num_seeds: Tensor, *products: Tensor) -> Tensor:
         first, second, between = products
