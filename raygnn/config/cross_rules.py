@@ -347,6 +347,19 @@ def _trials_have_workers(config: Sections) -> Iterable[Problem]:
         )
 
 
+def _anchors_have_histories(config: Sections) -> Iterable[Problem]:
+    rule = config.data.splits
+    if rule is None or rule.type != "temporal" or rule.per is None:
+        return
+    if config.task.type != "link_prediction" or config.data.mode == "partitioned":
+        yield Problem(
+            ("data", "splits", "per"),
+            "it splits the links of each anchor, in link prediction on a graph in one part",
+            "Remove it",
+            id="split-per-anchor",
+        )
+
+
 #: Arguments of all tasks that say what the encoder reads; with `tasks` they are under `task`.
 INPUTS_OF_ENCODER = frozenset({"feature", "edge_feature", "edge_weight"})
 
@@ -362,6 +375,7 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
     (_parts_suffice, frozenset({"data", "task", "sampling", "training", "tune"})),
     (_tasks_fit, frozenset({"task", "tasks", "losses", "metrics", "sampling", "training"})),
     (_samples_suffice, frozenset({"data", "task", "sampling", "tune"})),
+    (_anchors_have_histories, frozenset({"data", "task"})),
     (_space_exists, frozenset({"tune"})),
     (_trials_have_workers, frozenset({"tune", "scaling"})),
 )

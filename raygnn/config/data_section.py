@@ -105,6 +105,10 @@ class TemporalSplit(Section):
         default=None,
         description="Times at which val and test begin: dates, or numbers as the column has.",
     )
+    per: Literal["anchor"] | None = Field(
+        default=None,
+        description="anchor takes the quantiles of each anchor's own links, in link prediction.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -121,6 +125,13 @@ class TemporalSplit(Section):
                 "quantiles and timestamps both say where val and test begin",
                 "Remove one of them",
                 id="split-bounds-source",
+            )
+        if self.timestamps is not None and self.per is not None:
+            yield Problem(
+                ("per",),
+                "timestamps are equal for all anchors",
+                "Remove it, or set quantiles",
+                id="split-per-anchor",
             )
         if self.timestamps is not None and len({isinstance(t, str) for t in self.timestamps}) > 1:
             yield Problem(

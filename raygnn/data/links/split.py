@@ -54,11 +54,14 @@ class LinkSplit:
     @property
     def fingerprint(self) -> str:
         """Identifies results of the split in a bundle."""
+        rule = None if self.rule is None else self.rule.model_dump(mode="json")
+        if rule is not None and rule.get("per", "") is None:
+            del rule["per"]  # older folders keep their names
         content = [
             _VERSION,
             self.edge_type,
             self.labels,
-            None if self.rule is None else self.rule.model_dump(mode="json"),
+            rule,
             self.seed,
             self.disjoint_train_ratio,
         ]
@@ -223,7 +226,26 @@ def own_splits(
             f"with time under {where} in graph.yaml, or set a rule of type hash.",
             id="links-no-times",
         )
+    if link.rule.per == "anchor":
+        return _codes_by_anchor(table, link)
     return temporal_codes(table.time, counted, table.unit, link.rule)
+
+
+def _codes_by_anchor(table: LinkTable, link: LinkSplit) -> np.ndarray:
+    """Codes by the position of each link among those of its anchor, in the order of time."""
+    rule, times = link.rule, table.time
+    assert rule is not None and rule.type == "temporal" and rule.quantiles is not None  # noqa: PT018
+    assert times is not None
+    rows = np.repeat(np.arange(len(table.indptr) - 1), np.diff(table.indptr))
+    anchors = rows if link.labels else np.asarray(table.indices)
+    order = np.lexsort((times, anchors))
+    counts = np.bincount(anchors)
+    position = np.empty(len(anchors), np.int64)
+    position[order] = np.arange(len(anchors)) - (np.cumsum(counts) - counts)[anchors[order]]
+    codes = np.ones(len(anchors), np.uint8)
+    for share in rule.quantiles:
+        codes += position >= np.ceil(np.round(share * counts, 10))[anchors]
+    return codes
 
 
 def time_unit_of(bundle: Bundle, link: LinkSplit) -> str | None:

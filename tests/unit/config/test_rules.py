@@ -168,6 +168,14 @@ _CASES = {
         ("split-fractions", "data.splits.fractions=", "1.1"),
     ),
     "no train": ("data: {splits: {type: hash, fractions: [0, 0.5, 0.5]}}", ("split-no-training",)),
+    "timestamps per anchor": (
+        "data: {splits: {type: temporal, timestamps: [1, 2], per: anchor}}",
+        ("split-per-anchor",),
+    ),
+    "per anchor without links": (
+        "data: {splits: {type: temporal, per: anchor}}",
+        ("split-per-anchor", "data.splits.per"),
+    ),
     "two fractions": ("data: {splits: {type: hash, fractions: [0.5, 0.5]}}", ("config-length", 3)),
     "four fractions": (
         "data: {splits: {type: hash, fractions: [0.4, 0.2, 0.2, 0.2]}}",

@@ -428,6 +428,26 @@ def test_what_cannot_be_split(tmp_path: Path) -> None:
     assert make_supervision(bundle, LinkSplit(graph.link_type, rule=whole))["test"].num_links == 0
 
 
+@pytest.mark.parametrize("labels", [False, True])
+def test_the_last_links_of_each_anchor_are_held_out(tmp_path: Path, labels: bool) -> None:
+    counts, rng = (1, 4, 10, 10), np.random.default_rng(0)
+    histories = [rng.permutation(n).tolist() for n in counts]
+    rows = [(a, b, 1, t) for a, times in enumerate(histories) for b, t in enumerate(times)]
+    ids = {"b": [f"b{i}" for i in range(10)]}
+    graph = _Graph(rows, bipartite=True, labels=rows if labels else [], ids=ids)
+    bundle = _ingest(tmp_path, graph)
+    rule = TemporalSplit(type="temporal", quantiles=[0.6, 0.8], per="anchor")
+    found = make_supervision(bundle, LinkSplit(graph.link_type, labels=labels, rule=rule))
+    time = {(a, b): t for a, b, _, t in rows}
+    for name, first, last in (("train", 0, 0.6), ("val", 0.6, 0.8), ("test", 0.8, 1)):
+        expected = [
+            (a, b)
+            for (a, b), t in time.items()
+            if np.ceil(first * counts[a]) <= t < np.ceil(last * counts[a])
+        ]
+        assert sorted(_pairs(found[name])) == sorted(expected)
+
+
 def test_an_edge_of_two_splits_carries_messages_where_it_does_by_both(tmp_path: Path) -> None:
     bundle, graph = _small(tmp_path)
     first = LinkSplit(graph.link_type, rule=_HASH)

@@ -492,4 +492,5 @@ def _cold_share(args: LinkTargetArguments, loaded: LoadedConfig) -> float:
     if args.cold_share is not None:
         return args.cold_share
     rule = loaded.config.data.splits
-    return _COLD_SHARE_IN_TIME if rule is not None and rule.type == "temporal" else 0.0
+    brings_new_nodes = rule is not None and rule.type == "temporal" and rule.per is None
+    return _COLD_SHARE_IN_TIME if brings_new_nodes else 0.0
