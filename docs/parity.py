@@ -14,9 +14,9 @@ SOURCE, PAGE = (Path(__file__).with_name(f"parity.{suffix}") for suffix in ("yam
 _HEAD = """\
 # Coming from GiGL, nnScaler, Determined or generic_trainer
 
-What these trainers offer, and the same in raygnn; then known defects there, and the test that
-prevents each here. `python -m docs.parity` writes this page from [parity.yaml](parity.yaml). CI
-fails if a test that a row names is missing.
+What these trainers offer and its counterpart in raygnn, then known defects of these trainers and
+the test that prevents each in raygnn. `python -m docs.parity` writes this page from
+[parity.yaml](parity.yaml). CI fails if a test that a row names is missing.
 """
 
 

@@ -31,7 +31,6 @@ def command_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentPar
 
 
 def config_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentParser:
-    """The parser of a command that reads CONFIG. Other unknown arguments are overrides of it."""
     parser = command_parser(prog, usage, examples)
     instead = parser.add_argument_group("instead of a run")
     instead.add_argument("--print-config", action="store_true", help="print all keys and stop")

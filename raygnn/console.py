@@ -174,7 +174,6 @@ def count(number: int, what: str) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """A duration in one unit: 40 s, 12 min or 3.2 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
@@ -188,7 +187,6 @@ def show_left(left_s: float | None, stop_s: float | None) -> str:
 
 
 def show_performance(metrics: Mapping[str, float]) -> str:
-    """Formats the `perf/...` values of a log window."""
     texts = {
         "perf/seeds_per_s": lambda value: f"{compact(value)} seeds/s",
         "perf/edges_per_s": lambda value: f"{compact(value)} edges/s",

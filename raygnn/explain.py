@@ -75,8 +75,8 @@ def _listed(text: str, kind: str) -> list[int] | list[str]:
         return [int(name) for name in names]
     except ValueError as error:
         raise ConfigError(
-            f"--nodes={text!r} is invalid: the graph's ids are whole numbers. List such, as in "
-            "17,23, or name a file that ends with .csv, .tsv or .parquet.",
+            f"--nodes={text!r} is invalid: the graph's ids are whole numbers. List them as in "
+            f"17,23, or name a file that ends with .csv, .tsv or .parquet.",
             id="explain-nodes",
         ) from error
 

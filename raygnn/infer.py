@@ -73,7 +73,6 @@ class Written:
     manifest: dict[str, Any]
 
     def table_uri(self, name: str) -> str:
-        """URI of one table's folder, which Parquet readers accept."""
         return f"{self.uri.rstrip('/')}/{name}"
 
 
@@ -233,7 +232,6 @@ def _infer(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit status, as `raygnn.train` does."""
     options, rest = build_parser().parse_known_args(argv)
     with printing_as(options):
         return exit_status_of(lambda: _run(options, rest), interrupted="nothing was written")

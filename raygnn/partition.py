@@ -52,7 +52,6 @@ def _reverse_edges(text: str) -> bool | tuple[str, ...]:
 
 
 def report_lines(record: PartitionRecord) -> list[str]:
-    """Cut and balance per type. Balance is the size of the largest part over the mean size."""
     lines = [
         f"{record.num_parts} parts by {record.method}, {record.fingerprint}",
         f"  {'type':<40} {'rows':>15} {'balance':>8} {'cut':>7}",

@@ -78,7 +78,7 @@ def _write_draft(args: argparse.Namespace) -> int:
     )
     for line in found.picture:
         print(line)
-    print(f"wrote {' and '.join(map(redact, found.written))}, to look through")
+    print(f"wrote {' and '.join(map(redact, found.written))}; review them")
     for note in found.notes:
         print(f"  ? {note}")
     if found.config is not None:

@@ -37,7 +37,6 @@ def exit_on_early_interrupt() -> None:
 
 
 def exit_normally() -> None:
-    """Lets Ctrl-C raise KeyboardInterrupt again."""
     if _handler() is _exit:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -57,8 +57,8 @@ def load(
         RunError: there is no trained model.
         CheckpointError: the model's files are damaged or do not belong together.
     """
-    given = (fspath(model), overrides, allow_modules)
-    return TrainedModel(partial(SavedModel.open, *given, task=task, model=module))
+    arguments = (fspath(model), overrides, allow_modules)
+    return TrainedModel(partial(SavedModel.open, *arguments, task=task, model=module))
 
 
 class TrainedModel(nn.Module):
@@ -205,9 +205,9 @@ class TrainedModel(nn.Module):
         as_of: str | Time | None = None,
         **options: Any,
     ) -> Explanations:
-        asked = ExplainOptions(**options)
+        explain_options = ExplainOptions(**options)
         graph = self.open(data, exact=exact, as_of=as_of)
-        return graph.explain(nodes, asked, pairs=pairs, edge_type=edge_type)
+        return graph.explain(nodes, explain_options, pairs=pairs, edge_type=edge_type)
 
     def evaluate(
         self, data: Any = None, *, split: str | None = None, exact: bool | None = None
@@ -297,8 +297,8 @@ class TrainedModel(nn.Module):
         section = loaded.config.data
         if data is None and not section.names_a_graph:
             raise ConfigError(
-                "data=None is invalid: a model brings no graph. Name one, as in "
-                f"model.predict('GRAPH') (that of training is {self._saved.graph}).",
+                "data=None is invalid: a model contains no graph. Name one, as in "
+                f"model.predict('GRAPH') (the training graph is {self._saved.graph}).",
                 id="data-source-missing",
             )
         if data is None and section.mode == "partitioned":

@@ -79,7 +79,6 @@ def validated_arguments(
 def argument_problems(
     kind: type[Section], args: Mapping[str, Any], owner: str, place: str, slot: str = ""
 ) -> list[Problem]:
-    """The problems that `validated_arguments` raises."""
     by_path: dict[KeyPath, list[Problem]] = {}
     for problem in broken_section(kind, args):
         by_path.setdefault(problem.path, []).append(problem)

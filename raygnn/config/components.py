@@ -52,7 +52,6 @@ def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[
 def broken_component_rules(
     component: Component, slot: str, path: KeyPath, allow_modules: Sequence[str]
 ) -> Iterator[Problem]:
-    """The problems of a component at its path in the config."""
     spec = SLOTS[slot]
     if component.given is not None:
         if component.args and not isinstance(component.given, type):
@@ -74,7 +73,6 @@ def broken_component_rules(
 def broken_function_rules(
     name: str, path: KeyPath, allow_modules: Sequence[str]
 ) -> Iterator[Problem]:
-    """Problems of a function's dotted path that are visible without imports."""
     if is_of_library(name):
         yield Problem(
             path,
@@ -99,8 +97,8 @@ def broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> Problem 
     if not spec.names:
         return Problem(
             (),
-            "there are no short names here",
-            "Set a dotted path, as my_pkg.my_module.Name",
+            "this key has no short names",
+            "Set a dotted path, such as my_pkg.my_module.Name",
             id="component-unknown",
         )
     remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
@@ -174,8 +172,7 @@ def broken_nested_rules(
 ) -> Iterator[Problem]:
     """Problems of nested arguments that are visible without imports.
 
-    Args:
-        check_path: returns why a dotted path may not be imported, if so.
+    `check_path`: returns why a dotted path may not be imported, if so.
     """
     if isinstance(value, list):
         for index, item in enumerate(value):
@@ -226,8 +223,7 @@ Target = type | Callable[..., Any]
 def resolve(component: Component | str, slot: str, allow_modules: Sequence[str] = ()) -> Target:
     """Imports the class (or function, if the slot takes one) that a component names.
 
-    Raises:
-        ConfigError: it is not allowed, does not exist, or does not fit the slot.
+    Raises a ConfigError if it is not allowed, does not exist, or does not fit the slot.
     """
     if isinstance(component, Component) and (given := component.given) is not None:
         return given if isinstance(given, type) else type(given)
@@ -312,7 +308,7 @@ def _import(path: str, spec: Slot, allow_modules: Sequence[str]) -> Target:
         return found
     if spec.functions_only:
         raise RuleError(
-            "a function goes here, and this is a class", "Set a function", id="component-kind"
+            "it is a class, but a function is required", "Set a function", id="component-kind"
         )
     if spec.any_user_class and not is_of_library(path):
         return found
@@ -472,7 +468,6 @@ def _named(
 
 
 def components_of(config: Config) -> Iterator[tuple[KeyPath, str, Component]]:
-    """Path, slot and component of every component."""
     yield ("task",), "task", config.task
     for name, entry in config.tasks.items():
         yield ("tasks", name), "task", entry

@@ -60,7 +60,7 @@ def _layers_equal_hops(config: Sections) -> Iterable[Problem]:
     if num_layers != hops:
         yield Problem(
             ("model", "args", "num_layers"),
-            f"a layer goes one hop, and sampling.fanouts has {hops}: {config.sampling.fanouts}",
+            f"each layer spans one hop, but sampling.fanouts has {hops}: {config.sampling.fanouts}",
             f"Set it to {hops}, leave it out, or give {num_layers} fanouts",
             id="model-layers-hops",
         )
@@ -73,7 +73,7 @@ def _plateau_has_monitor(config: Sections) -> Iterable[Problem]:
         if scheduler.monitor is not None and scheduler.type in SLOTS["lr_scheduler"].names:
             yield Problem(
                 ("lr_scheduler", "monitor"),
-                f"{scheduler.type} looks at no metric",
+                f"{scheduler.type} reads no metric",
                 "Set lr_scheduler.type: ReduceLROnPlateau, or remove the monitor",
                 id="scheduler-monitor-unread",
             )
@@ -100,7 +100,7 @@ def _plateau_has_monitor(config: Sections) -> Iterable[Problem]:
     if scheduler.args.get("mode", "min") != mode and not monitor.endswith("/loss"):
         yield Problem(
             ("lr_scheduler", "args", "mode"),
-            f"{monitor} is better when it is {_WORDS[mode]}, as said elsewhere in this config",
+            f"{monitor} is better when it is {_WORDS[mode]} according to other keys of this config",
             f"Set lr_scheduler.args.mode: {mode}",
             id="scheduler-mode",
         )
@@ -127,7 +127,7 @@ def _sharding_fits(config: Sections) -> Iterable[Problem]:
     if shard == "full" and config.scaling.gradients == "ddp":
         yield Problem(
             ("scaling", "gradients"),
-            "with scaling.shard: full the weights of a step are not those that have hooks",
+            "with scaling.shard: full, the weights of a step have no gradient hooks",
             "Set it to flat, or scaling.shard to optimizer or none",
             id="shard-gradients",
         )
@@ -259,7 +259,7 @@ def _tasks_fit(config: Sections) -> Iterable[Problem]:
     if config.sampling.is_full:
         yield Problem(
             ("sampling", "type"),
-            "with tasks it would compute the whole graph once a task in each step",
+            "with several tasks, each step would compute the whole graph once per task",
             "Remove it, or train one task",
             id="tasks-full-graph",
         )
@@ -272,7 +272,7 @@ def _task_fits(config: Sections, name: str, entry: TaskEntry) -> Iterable[Proble
     if entry.type == SEVERAL_TASKS or "." in entry.type:  # another name is of no component
         yield Problem(
             ("tasks", name, "type"),
-            "tasks of one encoder are those of raygnn",
+            "tasks that share an encoder must be raygnn's own",
             choose_from(entry.type, own),
             id="tasks-type",
         )
@@ -290,7 +290,7 @@ def _task_fits(config: Sections, name: str, entry: TaskEntry) -> Iterable[Proble
     if num_hops(fanouts) != hops:
         yield Problem(
             place,
-            f"a layer of the encoder goes one hop, and sampling.fanouts has {hops}",
+            f"each layer of the encoder spans one hop, but sampling.fanouts has {hops}",
             f"Set {hops} fanouts",
             id="tasks-hops",
         )
@@ -320,7 +320,7 @@ def _samples_suffice(config: Sections) -> Iterable[Problem]:
     if not config.sampling.draws_neighbors:
         yield Problem(
             ("sampling", "type"),
-            "data.mode is presampled, and raygnn's own sampling alone is stored",
+            "data.mode is presampled, and only raygnn's own sampling can be stored",
             f"Remove it, or set {in_memory}",
             id="samples-sampler",
         )
@@ -382,7 +382,6 @@ _RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
 
 
 def broken_cross_rules(config: Sections) -> Iterable[Problem]:
-    """Every broken rule between sections, with the sections it has read."""
     for rule, sections in _RULES:
         for problem in rule(config):
             yield replace(problem, needs=sections)

@@ -37,7 +37,7 @@ class HashSplit(Section):
     fractions: Annotated[
         list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=3, max_length=3)
     ] = Field(default=[0.8, 0.1, 0.1], description="Shares of train, val and test; they sum to 1.")
-    seed: Seed | None = Field(default=None, description="Seed; null takes the config's.")
+    seed: Seed | None = Field(default=None, description="Seed; null uses the config's.")
 
     def broken_rules(self) -> Iterable[Problem]:
         total = sum(self.fractions)
@@ -63,7 +63,7 @@ class PerClassSplit(Section):
     type: Literal["per_class"] = Field(description="A fixed number of nodes of each class.")
     train: PositiveWhole = Field(default=20, description="Training nodes of each class.")
     val: NonNegativeWhole = Field(default=30, description="Validation nodes of each class.")
-    seed: Seed | None = Field(default=None, description="Seed; null takes the config's.")
+    seed: Seed | None = Field(default=None, description="Seed; null uses the config's.")
 
 
 def _check_timestamp(value: Any) -> Any:
@@ -103,7 +103,8 @@ class TemporalSplit(Section):
     )
     timestamps: Annotated[list[Timestamp], Field(min_length=2, max_length=2)] | None = Field(
         default=None,
-        description="Times at which val and test begin: dates, or numbers as the column has.",
+        description="Times at which val and test begin: dates, or numbers if the column has "
+        "numbers.",
     )
     per: Literal["anchor"] | None = Field(
         default=None,
@@ -122,7 +123,7 @@ class TemporalSplit(Section):
         if self.quantiles is not None and self.timestamps is not None:
             yield Problem(
                 ("quantiles",),
-                "quantiles and timestamps both say where val and test begin",
+                "quantiles and timestamps both set where val and test begin",
                 "Remove one of them",
                 id="split-bounds-source",
             )
@@ -137,7 +138,7 @@ class TemporalSplit(Section):
             yield Problem(
                 ("timestamps",),
                 "one is a date and one is a number",
-                "Set two of a kind",
+                "Set two dates or two numbers",
                 id="split-bounds-kinds",
             )
             return
@@ -210,8 +211,8 @@ class Data(Section):
     synthetic: Synthetic | None = Field(default=None, description="A graph generated in the job.")
     type: NonEmptyText | None = Field(
         default=None,
-        description="Dotted path of a class or function that returns a PyG Data or HeteroData; its "
-        "module, PyG's own too, needs --allow-module, since such classes unpickle files.",
+        description="Dotted path of a class or function that returns a PyG Data or HeteroData; "
+        "its module, also PyG's own, needs --allow-module, because such classes unpickle files.",
     )
     args: dict[str, Any] = Field(default_factory=dict, description="Arguments of `type`.")
     allow_outside: list[NonEmptyText] = Field(
@@ -221,19 +222,19 @@ class Data(Section):
     )
     mode: Literal["in_memory", "partitioned", "presampled"] = Field(
         default="in_memory",
-        description="in_memory: each node of the cluster maps the whole graph. partitioned: `uri` "
-        "is a folder of raygnn.partition, and an actor for each part answers the workers. "
-        "presampled: as in_memory, with neighborhoods from `samples`.",
+        description="in_memory: each node of the cluster maps the whole graph. partitioned: "
+        "`uri` is a folder written by raygnn.partition, and an actor for each part answers the "
+        "workers. presampled: as in_memory, with neighborhoods from `samples`.",
     )
     samples: NonEmptyText | None = Field(
         default=None,
-        description="With `mode: presampled`, folder or URI that raygnn.presample has filled.",
+        description="With `mode: presampled`, folder or URI written by raygnn.presample.",
     )
     cache_bytes: NonNegativeWhole = Field(
         default=512 << 20,
         description="With `mode: partitioned`, bytes of features that each node of the cluster "
-        "keeps in `cache_dir` for its workers: of the nodes with most edges out of them, of parts "
-        "on other nodes; 0 keeps none.",
+        "keeps in `cache_dir` for its workers, for the nodes of other parts with the most "
+        "outgoing edges; 0 keeps none.",
     )
     cache_dir: NonEmptyText | None = Field(
         default=None,
@@ -249,16 +250,16 @@ class Data(Section):
         default=None,
         description="Add an edge type (d, rev_r, s) for each directed edge type (s, r, d), so that "
         "messages flow both ways; null adds it where no edge type leads from d to s. A list of "
-        "edge types (`src__rel__dst`) leaves these out of what null adds.",
+        "edge types (`src__rel__dst`) excludes these from what null adds.",
     )
     splits: SplitRule | None = Field(
         default=None,
-        description="Splits of nodes or links; null takes the split column of the tables.",
+        description="Splits of nodes or links; null uses the split column of the tables.",
     )
     feature_dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = Field(
         default=None,
-        description="How features are stored; null keeps the tables' type. int8 stores dense ones "
-        "in 254 steps from the least to the greatest value of each element.",
+        description="How features are stored; null keeps the tables' type. int8 stores dense "
+        "features in 254 steps between the minimum and maximum of each element.",
     )
 
     device_features: bool | Literal["auto"] = Field(
@@ -270,7 +271,7 @@ class Data(Section):
     standardize: bool = Field(
         default=True,
         description="Scale each element of dense features to a mean of 0 and a standard deviation "
-        "of 1; flags, words and shares (0 or 1, or between them and often 0) stay as they are.",
+        "of 1; flags, words and shares (0 or 1, or between them and often 0) are not scaled.",
     )
 
     @property
@@ -286,7 +287,7 @@ class Data(Section):
         if len(given) > 1:
             yield Problem(
                 (given[1],),
-                f"there is one data source at most, and data.{given[0]} is set too",
+                f"only one data source is allowed, but data.{given[0]} is set too",
                 f"Set one of data.uri, data.synthetic and data.type, and the other to null or "
                 f"delete it (--data.{given[0]}!)",
                 id="data-source-twice",
@@ -296,9 +297,9 @@ class Data(Section):
         if (self.mode == "presampled") != (self.samples is not None):
             yield Problem(
                 ("samples",),
-                f"data.mode is {self.mode}, and presampled reads neighborhoods",
-                "Set data.mode to presampled and data.samples to what raygnn.presample has filled, "
-                "or neither",
+                f"data.mode is {self.mode}, and neighborhoods are only read with presampled",
+                "Set data.mode to presampled and data.samples to a folder written by "
+                "raygnn.presample, or set neither",
                 id="samples-mode",
             )
         if self.args and self.type is None:
@@ -313,7 +314,7 @@ class Data(Section):
         if self.uri is None:
             yield Problem(
                 ("uri",),
-                "data.mode is partitioned, which reads what raygnn.partition has written",
+                "data.mode is partitioned, which needs a folder written by raygnn.partition",
                 "Set it to that folder: of a file system that all nodes share, or of a bucket",
                 id="partition-uri",
             )
@@ -321,7 +322,7 @@ class Data(Section):
             if getattr(self, name) not in (None, False, "fail", []):
                 yield Problem(
                     (name,),
-                    "the parts of a graph are as raygnn.partition has written them",
-                    "Remove it, and give it to raygnn.partition",
+                    "it has no effect on a graph that is already partitioned",
+                    "Remove it, or pass it to raygnn.partition",
                     id="partition-written",
                 )

@@ -75,7 +75,7 @@ def broken_scalar(value: Any) -> Problem | None:
         return Problem(
             (),
             f"{shown} is beyond 64 bits",
-            "Set a smaller number, or one with a fraction as 1e30",
+            "Set a smaller number, or one with a fraction such as 1e30",
             id="document-number-range",
         )
     if isinstance(value, str) and not value.isascii() and not _is_encodable(value):
@@ -118,8 +118,7 @@ class YamlDocument:
 def parse_yaml(text: str) -> YamlDocument:
     """Parses one document into texts, numbers, lists and mappings only.
 
-    Raises:
-        RuleError: a syntax error, another tag, several documents, or a limit.
+    Raises a RuleError if a syntax error, another tag, several documents, or a limit.
     """
     document = YamlDocument()
     try:
@@ -231,7 +230,7 @@ class _Builder:
             name = _text(str(key.value))
             self._limits.check(name, depth, line)
             if name in first_lines:
-                rule = f"the key stands here again, after line {first_lines[name]}"
+                rule = f"the key appears again, after line {first_lines[name]}"
                 problem = Problem(
                     (*path, name), rule, "Set it once", line=line, id="document-key-twice"
                 )
@@ -276,7 +275,7 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Any:
 
 def _bad_tag(node: yaml.Node, line: int) -> RuleError:
     return RuleError(
-        f"the tag {node.tag[:80]!r} does not fit here",
+        f"the tag {node.tag[:80]!r} is not supported here",
         "Remove the tag",
         id="document-tag",
         line=line,
@@ -355,7 +354,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in found if keys.count(key) > 1)
-        raise RuleError(f"the key {twice!r} stands twice", "Set it once", id="document-key-twice")
+        raise RuleError(f"the key {twice!r} appears twice", "Set it once", id="document-key-twice")
     return found
 
 

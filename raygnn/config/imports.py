@@ -50,7 +50,7 @@ def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
     parts = path.split(".")
     if parts[0] == "__main__" or "<locals>" in parts:
         raise RuleError(
-            "its name leads to no file that can be imported",
+            "it is not defined in a module that can be imported",
             "Move it into a module, or pass it: fit(config, model=...), load(run, module=...)",
             id="component-not-importable",
         )
@@ -81,9 +81,8 @@ def is_of_library(path: str) -> bool:
 def check_reachable(module: str, *, is_alias: bool = False) -> None:
     """Checks that a module of a library is within a config's reach.
 
-    Args:
-        is_alias: the class is found there, possibly above its defining module
-            (torchmetrics.Accuracy).
+    `is_alias`: the class is found there, possibly above its defining module
+    (torchmetrics.Accuracy).
     """
     is_reachable = any(
         is_within(module, package) or (is_alias and is_within(package, module))
@@ -91,8 +90,8 @@ def check_reachable(module: str, *, is_alias: bool = False) -> None:
     )
     if not is_reachable or any(is_within(module, package) for package in _UNREACHABLE):
         raise RuleError(
-            f"classes of {module} are out of a config's reach, as they may unpickle files or run "
-            "code",
+            f"classes of {module} may not be used in a config, because they may unpickle files "
+            f"or run code",
             _allow(module),
             id="component-not-allowed",
         )
@@ -142,7 +141,7 @@ def import_dotted(
         check_reachable(found.__module__)
     if is_function:
         if is_restricted or not takes_functions:
-            what = "a function" if is_restricted else "a function, and a class goes here"
+            what = "a function" if is_restricted else "a function, but a class is required"
             raise RuleError(f"it is {what}", "Set a class", id="component-kind")
         if not is_within(found.__module__, root):
             raise RuleError(
@@ -161,7 +160,6 @@ def _is_ours(found: Any, root: str) -> bool:
 
 
 def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
-    """Imports the longest part of a path that is a module; returns the remaining names."""
     parts = path.split(".")
     for length in range(len(parts) - 1, root.count("."), -1):
         name = ".".join(parts[:length])

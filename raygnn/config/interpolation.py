@@ -37,10 +37,8 @@ def interpolate(
     """Resolves all references of a config.
 
     A string that is a single reference has the value's type; environment variables are parsed as a
-    YAML scalar, list or mapping. Within a longer string, references are text.
-
-    Args:
-        defaults: values of keys that the config does not set.
+    YAML scalar, list or mapping. Within a longer string, references are text. `defaults`: values of
+    keys that the config does not set.
     """
     result = Interpolated()
     result.value = _Resolver(raw, defaults, environ, result).resolve(keep_env=False)
@@ -134,7 +132,7 @@ class _Resolver:
             return self._environment(name.removeprefix(_ENV), path, trail, as_text=as_text)
         if name in trail:
             circle = " -> ".join((*trail[trail.index(name) :], name))
-            rule = f"references go in a circle: {circle}"
+            rule = f"references form a cycle: {circle}"
             self._report(
                 (), Problem(path, rule, "Set one to a value", id="config-reference-circle")
             )

@@ -143,17 +143,17 @@ class TemporalSampling(Section):
 
 
 class PprSampling(Section):
-    """Takes the nodes of the most personalised PageRank as the neighbors of a node."""
+    """Uses the nodes of highest personalized PageRank as the neighbors of a node."""
 
-    top_k: PositiveWhole = Field(default=32, description="Neighbors of a node, at most.")
+    top_k: PositiveWhole = Field(default=32, description="Maximum number of neighbors of a node.")
     alpha: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=0.25,
-        description="Probability with which a walk starts again from its node at each step; "
-        "smaller walks further.",
+        description="Probability that a walk restarts from its node at each step; a smaller one "
+        "reaches further.",
     )
     epsilon: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=1e-4,
-        description="Precision: what is found falls short by at most this for each edge of a "
+        description="Precision: the PageRank falls short by at most this for each edge of a "
         "neighbor. Ten times smaller takes up to ten times as long.",
     )
 
@@ -164,9 +164,9 @@ class Sampling(Section):
     fanouts: FanoutsSetting = Field(
         default=DEFAULT_FANOUTS,
         description="Neighbors per hop, the hop next to the seed first; -1 is all. "
-        "A map sets them for single edge types (`src__rel__dst`), where 0 takes none; `default` in "
-        "it is for the others, [15, 10] if left out. On the whole graph only their number counts, "
-        "as layers of a model without `num_layers`, and zeros.",
+        "A map sets them for single edge types (`src__rel__dst`), where 0 samples none; its key "
+        "`default` sets the others ([15, 10] if missing). On the whole graph, only zeros and the "
+        "number of hops matter, which is the number of layers of a model without `num_layers`.",
     )
     replace: bool = Field(default=False, description="Draw neighbors with replacement.")
     weight: NonEmptyText | None = Field(
@@ -179,8 +179,8 @@ class Sampling(Section):
     )
     ppr: PprSampling | None = Field(
         default=None,
-        description="Take neighbors by personalised PageRank in place of the edges: each node has "
-        "in-edges from its `top_k`, which fanouts, `weight: ppr` and exact evaluation then read.",
+        description="Use neighbors by personalized PageRank instead of the edges: each node has "
+        "in-edges from its `top_k`, for fanouts, `weight: ppr` and exact evaluation.",
     )
     disjoint: bool = Field(
         default=False,
@@ -188,12 +188,12 @@ class Sampling(Section):
         "the batch once for each. For tasks of nodes, not of links.",
     )
     direction: Literal["in", "out"] = Field(
-        default="in", description="Whether messages come along edges (in) or against them (out)."
+        default="in", description="Whether messages follow the edges (in) or go against them (out)."
     )
     type: NonEmptyText | None = Field(
         default=None,
-        description="Null samples neighborhoods, each node for itself. `labor` lets all nodes of a "
-        "hop draw by the same random numbers of their neighbors, for batches of fewer nodes "
+        description="Null samples the neighbors of each node independently. With `labor`, all "
+        "nodes of a hop share one random number per neighbor, for batches with fewer nodes "
         "(layer-neighbor sampling). `full` computes each step on the whole graph, for all training "
         "seeds. Or the dotted path of your own sampler (torch_geometric.sampler.BaseSampler).",
     )
@@ -268,14 +268,14 @@ class Sampling(Section):
                 if is_set and key != "replace":
                     yield Problem(
                         (key,),
-                        "an own sampler does not get it",
+                        "your own sampler does not receive it",
                         "Remove it, or sampling.type",
                         id="sampling-own-sampler",
                     )
         if self.args and self.component is None:
             yield Problem(
                 ("args",),
-                "they are arguments of an own sampler, and sampling.type names none",
+                "they are arguments of your own sampler, but sampling.type is not set",
                 "Remove them, or set it",
                 id="sampling-arguments-alone",
             )
@@ -298,7 +298,7 @@ class Sampling(Section):
 
 
 class SplitLoader(Section):
-    """Settings of one split that differ from `loader`; null takes those of `loader`."""
+    """Settings of one split that differ from `loader`; null uses `loader`."""
 
     batch_size: PositiveWhole | None = Field(
         default=None, description="Seeds per batch and worker."
@@ -318,8 +318,8 @@ class TrainLoader(Section):
     prefetch_batches: PositiveWhole | None = Field(default=None, description="Batches made ahead.")
     balanced_seeds: bool = Field(
         default=False,
-        description="Draw seeds so that all classes come equally often in an epoch: of small "
-        "classes nodes repeat, of large ones an epoch takes a part. For node classification.",
+        description="Draw seeds so that all classes appear equally often in an epoch: nodes of "
+        "small classes repeat, and an epoch uses a part of large ones. For node classification.",
     )
 
 
@@ -432,12 +432,11 @@ def broken_batch_rules(
     workers: int,
     global_batch_size: int | None,
 ) -> Iterable[Problem]:
-    """The inconsistency of the three batch sizes, with its arithmetic."""
     if global_batch_size is None:
         if batch_size is None:
             yield Problem(
                 _BATCH_SIZE,
-                "it can only follow from training.global_batch_size, which is null too",
+                "training.global_batch_size, from which it would follow, is null too",
                 "Set loader.batch_size or training.global_batch_size",
                 id="config-batch-size",
             )
@@ -460,7 +459,7 @@ def broken_batch_rules(
                 f"{global_batch_size} / (batch_size {batch_size} x {workers} workers = "
                 f"{per_batch}) is not a whole number of accumulated batches",
                 f"Set a multiple of {per_batch}, as {_nearest(global_batch_size, per_batch)}, or "
-                "loader.batch_size: null so that it follows",
+                "loader.batch_size: null to derive it",
                 id="config-batch-size",
             )
     elif batch_size * workers * accumulate != global_batch_size:
@@ -469,7 +468,7 @@ def broken_batch_rules(
             _GLOBAL,
             f"batch_size {batch_size} x {workers} workers x accumulate_grad_batches {accumulate} "
             f"= {product}, not {global_batch_size}",
-            f"Set it to {product}, or only two of the three so that the third follows",
+            f"Set it to {product}, or set only two of the three",
             id="config-batch-size",
         )
 

@@ -164,7 +164,6 @@ def _current_folder() -> str:
 
 
 def _check(read: Sequence[Problem], overridden: Overridden, resolved: Interpolated) -> Validated:
-    """The config, as far as it is valid, and the problems of all stages."""
     early = [*overridden.problems, *resolved.problems]
     texts = {**overridden.texts, **resolved.texts}
     broken = [str(p.path[0]) for p in early if p.path]

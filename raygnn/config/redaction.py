@@ -70,10 +70,7 @@ def redact_text(text: str, secrets: Collection[str] = ()) -> str:
     """Replaces secrets in a text: `s3://key:secret@host/x` becomes `s3://***@host/x`.
 
     Also values of secret names (`?pwd=x`, `AccountKey=x;`, `"token": "x"`, `--password x`) and text
-    after `Authorization:`, `Cookie:` and `Bearer`.
-
-    Args:
-        secrets: texts known to be secret.
+    after `Authorization:`, `Cookie:` and `Bearer`. `secrets`: texts known to be secret.
     """
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, REDACTED)

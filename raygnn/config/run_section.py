@@ -35,7 +35,7 @@ def _check_run_name(name: str) -> str:
 def _check_range(bounds: list[int]) -> list[int]:
     if bounds[0] > bounds[1]:
         raise RuleError(
-            "the least number comes first", f"Set [{bounds[1]}, {bounds[0]}]", id="scaling-range"
+            "the minimum comes first", f"Set [{bounds[1]}, {bounds[0]}]", id="scaling-range"
         )
     return bounds
 
@@ -55,8 +55,8 @@ class Scaling(Section):
 
     num_workers: NumWorkers = Field(
         default=1,
-        description="Ray Train workers; 0 trains in this process, without Ray; [least, most] takes "
-        "as many as the cluster has room for, and adapts while it trains.",
+        description="Ray Train workers; 0 trains in this process, without Ray; [min, max] uses "
+        "as many as fit on the cluster, and adapts during training.",
     )
     use_gpu: Literal["auto", True, False] = Field(
         default="auto",
@@ -80,8 +80,8 @@ class Scaling(Section):
     shard: Literal["none", "optimizer", "full", "embeddings"] = Field(
         default="none",
         description="What is sharded over the workers: nothing, the optimizer's state, or also "
-        "the weights between steps; or the learned rows of nodes without features alone, with "
-        "what the optimizer keeps for them.",
+        "the weights between steps; or only the learned rows of nodes without features, with "
+        "their optimizer state.",
     )
     gradients: Literal["flat", "ddp"] = Field(
         default="flat",
@@ -111,7 +111,6 @@ class Scaling(Section):
 
     @property
     def is_elastic(self) -> bool:
-        """Whether workers may join and leave while the run trains."""
         return isinstance(self.num_workers, list)
 
     @property
@@ -163,7 +162,8 @@ class Parameter(Section):
         default=None, description="A number between two bounds, uniform in its logarithm."
     )
     randint: WholeBounds | None = Field(
-        default=None, description="An integer from the first bound, up to but without the second."
+        default=None,
+        description="An integer from the first bound up to, but excluding, the second.",
     )
 
     @property
@@ -172,7 +172,6 @@ class Parameter(Section):
 
     @property
     def values(self) -> list[Any]:
-        """A list of values, or two bounds."""
         given: list[Any] = getattr(self, self.kind)
         return given
 
@@ -239,7 +238,8 @@ class ASHA(Section):
 
 
 class MedianStopping(Section):
-    """Stops a trial whose best is worse than the median of the others' means at that time."""
+    """Stops a trial whose best value is worse than the median of the other trials' means at "
+    "that time."""
 
     type: Literal["median_stopping"] = Field(description="Google Vizier's median stopping rule.")
     grace_period: NonNegativeWhole = Field(
@@ -254,9 +254,8 @@ def _scheduler(value: Any) -> Any:
     kind = value.get("type") if isinstance(value, dict) else value
     if isinstance(kind, str) and kind.lower() in ("pbt", "population_based_training"):
         raise RuleError(
-            "population based training lets a trial go on from the checkpoint of another with "
-            "other hyperparameters, and a trial of Ray Train hands Ray Tune no checkpoint that it "
-            "could exploit",
+            "population based training copies checkpoints between trials, which trials of Ray "
+            "Train do not support",
             "Set asha, median_stopping or fifo",
             id="sweep-scheduler",
         )
@@ -271,7 +270,7 @@ class Tune(Section):
     )
     metric: NonEmptyText = Field(default="val/loss", description="Metric that ranks trials.")
     mode: Literal["min", "max"] = Field(
-        default="min", description="Whether less or more is better."
+        default="min", description="Whether lower (min) or higher (max) is better."
     )
     num_samples: PositiveWhole = Field(
         default=1, description="Number of trials; with `grid`, how often to run the grid."

@@ -26,7 +26,6 @@ MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 
 def value_at(tree: Any, path: KeyPath) -> Any:
-    """The value at a path, or MISSING."""
     for part in path:
         if isinstance(tree, list):
             has_part = isinstance(part, int) and 0 <= part < len(tree)

@@ -62,8 +62,8 @@ class TaskSampling(Section):
 
     fanouts: FanoutsSetting | None = Field(
         default=None,
-        description="Neighbors per hop, of as many hops as `sampling.fanouts`; a map overrides "
-        "single edge types of it.",
+        description="Neighbors per hop, for as many hops as `sampling.fanouts`; a map overrides "
+        "single edge types.",
     )
     replace: bool | None = Field(default=None, description="Draw neighbors with replacement.")
     weight: NonEmptyText | None = Field(
@@ -72,23 +72,23 @@ class TaskSampling(Section):
 
 
 class TaskLoader(Section):
-    """The batches of a task where they differ; null takes that of `loader`."""
+    """Batches of a task that differ; null uses `loader`."""
 
     batch_size: PositiveWhole | None = Field(
         default=None,
-        description="Seeds per micro-batch and worker; null is at most `loader.batch_size`, and "
-        "less of a task of fewer seeds, so that an epoch is one pass over the seeds of each task.",
+        description="Seeds per micro-batch and worker; null is `loader.batch_size`, or less for "
+        "a task with fewer seeds, so that an epoch is one pass over the seeds of each task.",
     )
     eval_batch_size: PositiveWhole | None = Field(
         default=None, description="Seeds per batch in validation and test."
     )
     balanced_seeds: bool | None = Field(
-        default=None, description="Draw seeds so that all classes come equally often in an epoch."
+        default=None, description="Draw seeds so that all classes appear equally often in an epoch."
     )
 
 
 class TaskEntry(Component):
-    """One of several tasks: what it learns, and how much that counts."""
+    """One of several tasks, and its weight."""
 
     weight: NonNegativeNumber = Field(
         default=1.0,
@@ -118,31 +118,31 @@ class Interaction(Section):
     )
     rank: PositiveWhole | None = Field(
         default=None,
-        description="Rank of the matrix of a cross layer; null is a full one, of the square of the "
-        "features' width.",
+        description="Rank of the matrix of a cross layer; null is a full matrix, quadratic in "
+        "the features' width.",
     )
     deep: list[PositiveWhole] = Field(
         default_factory=list,
-        description="Widths of a perceptron's layers, behind or beside the cross layers.",
+        description="Widths of a perceptron's layers, after or parallel to the cross layers.",
     )
     structure: Literal["stacked", "parallel"] = Field(
         default="stacked",
-        description="Whether the perceptron reads what the cross layers give, or the features; the "
-        "encoder then reads what both give.",
+        description="Whether the perceptron reads the cross layers' output, or the features; "
+        "then the encoder reads both outputs.",
     )
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.structure == "parallel" and not self.deep:
             yield Problem(
                 ("structure",),
-                "there is nothing beside the cross layers",
+                "there is no perceptron besides the cross layers",
                 "Set model.interaction.deep to the widths of a perceptron, or remove it",
                 id="model-interaction-deep",
             )
 
 
 class Model(Component):
-    """The encoder, and what its input passes."""
+    """The encoder, and layers before it."""
 
     interaction: Interaction | None = Field(
         default=None,
@@ -192,12 +192,10 @@ DottedName = Annotated[NonEmptyText, AfterValidator(_check_dotted)]
 class Sections(Section):
     """The keys of a config; `Config` adds the rules between them."""
 
-    job_name: NonEmptyText | None = Field(
-        default=None, description="Name of the job, shown to people."
-    )
+    job_name: NonEmptyText | None = Field(default=None, description="Name of the job.")
     seed: Seed = Field(default=0, description="Seed of everything random.")
     deterministic: bool = Field(
-        default=False, description="Same bits from run to run, somewhat slower."
+        default=False, description="Make runs bitwise reproducible, somewhat slower."
     )
     init_env: DottedName | None = Field(
         default=None,
@@ -210,7 +208,7 @@ class Sections(Section):
     )
     tasks: dict[TaskName, TaskEntry] = Field(
         default_factory=dict,
-        description="Several tasks of one encoder by name, in the place of `task`.",
+        description="Several tasks with one encoder, by name, instead of `task`.",
     )
     sampling: Sampling = Field(default=Sampling(), description="The neighborhoods.")
     loader: Loader = Field(default=Loader(), description="The batches.")
@@ -290,6 +288,5 @@ class Sections(Section):
 
     @property
     def embedding_width(self) -> int:
-        """The width of an encoder's output, if the task leaves it to the config."""
         args = self.model.args
         return int(args.get("out_channels") or args.get("hidden_channels") or _DEFAULT_WIDTH)

@@ -162,7 +162,10 @@ class _Copier:
         if not isinstance(key, str):
             self._problems.append(
                 Problem(
-                    (*path, str(key)), "a key must be a text", "Quote it", id="config-key-not-text"
+                    (*path, str(key)),
+                    "a key must be a string",
+                    "Quote it",
+                    id="config-key-not-text",
                 )
             )
         self._limits.check(key, len(path))
@@ -229,7 +232,7 @@ def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]
             problems.append(
                 Problem(
                     (token,),
-                    "it belongs to no override",
+                    "it is not part of an override",
                     "Write overrides as --section.key value or --section.key=value",
                     id="override-form",
                 )
@@ -303,7 +306,7 @@ def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any
             default = value_at(defaults, here) if isinstance(follows, int) else None
             child = list(default) if isinstance(default, list) else {}
         if not isinstance(child, dict | list):
-            what = f"{dotted(here)} holds a value, not keys"
+            what = f"{dotted(here)} is a value, not a mapping"
             raise RuleError(what, f"Override {dotted(here)} itself", id="override-place")
         node[key] = child
         node = child

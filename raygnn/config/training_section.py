@@ -122,7 +122,7 @@ class Training(Section):
         description="Seeds per optimizer step: batch_size x workers x accumulated batches.",
     )
     accumulate_grad_batches: PositiveWhole | None = Field(
-        default=None, description="Micro-batches per worker and step; null derives it, else is 1."
+        default=None, description="Micro-batches per worker and step; null derives it, or is 1."
     )
     clip_grad_norm: PositiveNumber | None = Field(
         default=None, description="Largest norm of the gradient; null does not clip."
@@ -149,7 +149,7 @@ class Training(Section):
     matmul_precision: Literal["highest", "high", "medium"] | None = Field(
         default=None,
         description="Precision of products of float32 matrices, as torch names it: high is TF32, "
-        "medium is bfloat16. null is high on a GPU, and leaves a CPU as it is.",
+        "medium is bfloat16. null is high on a GPU, and torch's setting on a CPU.",
     )
     compile: bool = Field(
         default=False, description="Compile the model with torch.compile; needs a C++ compiler."
@@ -202,7 +202,8 @@ class EarlyStopping(Section):
     )
     mode: Literal["min", "max"] = Field(
         default="min",
-        description="Whether less or more is better; required with a `monitor` that is no loss.",
+        description="Whether lower (min) or higher (max) is better; required with a `monitor` "
+        "that is not a loss.",
     )
     patience: PositiveWhole = Field(
         default=3, description="Validations without improvement before training ends."
@@ -230,7 +231,7 @@ class EarlyStopping(Section):
         return value
 
 
-_SET_MODE = "Set min where less is better, max where more is"
+_SET_MODE = "Set min if lower is better, max if higher is better"
 
 
 class InitFrom(Section):
@@ -285,7 +286,8 @@ class Checkpoint(Section):
         default=None, description="Metric of `best`; null is that of early stopping."
     )
     mode: Literal["min", "max"] | None = Field(
-        default=None, description="Whether less or more is better; required with `monitor`."
+        default=None,
+        description="Whether lower (min) or higher (max) is better; required with `monitor`.",
     )
     resume: Resume = Field(
         default="auto",
@@ -332,15 +334,15 @@ class Scheduler(Component):
 
 
 class LossTerm(Component):
-    """One term of the loss: of raygnn, of torch.nn, or a module or function of yours."""
+    """One term of the loss: raygnn's, torch.nn's, or your own module or function."""
 
     weight: NonNegativeNumber = Field(default=1.0, description="Factor of this term in the sum.")
     on: str | None = Field(
-        default=None, description="Output of the model that the term is on; null is its only one."
+        default=None, description="Output of the model that the term reads; null is the only one."
     )
     inputs: dict[str, NonEmptyText] = Field(
         default_factory=dict,
-        description="Parameters of the term that take an input of the task of another name, as in "
+        description="Inputs of the task for parameters of the term with other names, as in "
         "{input: prediction}.",
     )
 
@@ -356,11 +358,11 @@ class Profiler(Section):
     )
     warmup: NonNegativeWhole | None = Field(
         default=None,
-        description="Steps then that are traced and discarded, since tracing starts slowly; "
+        description="Next steps, which are traced and discarded, because tracing starts slowly; "
         "null is 1.",
     )
     active: PositiveWhole | None = Field(
-        default=None, description="Steps then that are traced and kept; null is 3."
+        default=None, description="Next steps, which are traced and kept; null is 3."
     )
     repeat: NonNegativeWhole | None = Field(
         default=None, description="Cycles; 0 repeats to the end of training, null is 1."

@@ -38,10 +38,8 @@ def broken_arguments(
 ) -> Iterator[Problem | str]:
     """Problems in the arguments of components.
 
-    A user's own components are left to the workers, which may have other modules.
-
-    Args:
-        left_out: paths to skip, at or below which something is known to be wrong.
+    A user's own components are left to the workers, which may have other modules. `left_out`: paths
+    to skip, at or below which something is known to be wrong.
     """
     for path, slot, component in components_of(config):
         is_left_out = any(is_below(place, path) or is_below(path, place) for place in left_out)
@@ -128,7 +126,7 @@ def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> 
             "model.args.sparse_embeddings is true, and this optimizer takes no sparse gradients "
             f"({str(error).rstrip('.')})",
             "Set optimizer.type to Adagrad, RowWiseAdagrad or SGD without weight_decay, or to "
-            "SparseAdam where the model has learned rows alone; or remove sparse_embeddings",
+            "SparseAdam if the model has only learned rows; or remove sparse_embeddings",
             "optimizer-dense",
             shown({"type": component.type, "args": component.args}),
         )
@@ -169,7 +167,6 @@ def _build_metric(component: Component, config: Config, allow_modules: Sequence[
 def _unknown_monitors(
     config: Config, allow_modules: Sequence[str], left_out: Collection[str | int]
 ) -> Iterator[Problem]:
-    """Monitors that are not metrics of the task."""
     known = _logged_names(config, allow_modules)
     if known is None:
         return

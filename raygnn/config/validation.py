@@ -176,7 +176,7 @@ def _problem(
         field_path = path if kind == "literal_error" else (*path, "type")
         given = value_at(value, field_path)
         remedy = choose_from(given, choices)
-        return Problem(field_path, "unknown choice", remedy, id="config-choice")
+        return Problem(field_path, "unknown value", remedy, id="config-choice")
     if kind == "union_tag_not_found":
         types = [choice for section in _sections_at(path, root) for choice in _literals(section)]
         remedy = choose_from("", types)

@@ -150,9 +150,8 @@ class RowReader:
     def read(self, rows: AddedRows) -> Addition:
         """Decodes rows in memory.
 
-        Raises:
-            DataError: a type or column is unknown, a new id is already known, an end is not a node,
-                or a value breaks a rule of its column.
+        Raises a DataError if a type or column is unknown, a new id is already known, an end is not
+        a node, or a value breaks a rule of its column.
         """
         _check_types("nodes", rows.nodes, list(self._nodes))
         _check_types("edges", rows.edges, list(self._edges))
@@ -390,7 +389,6 @@ class RowReader:
         info: ColumnInfo,
         spec: DenseFeature,
     ) -> list[int]:
-        """Widths of a feature's columns, from the first file: a bundle does not store them."""
         names = spec.column_names
         if info.width == len(names):
             return [1] * len(names)
@@ -452,7 +450,7 @@ def _files_by_type(
         expected = [name for table in base.node_types.values() for name in table.files]
         raise DataError(
             f"--new-nodes={redact(folder)!r} is invalid: it has no {MANIFEST_NAME}, and no file "
-            f"with the name of one of the graph, as {expected[0]}. Name a folder with tables of "
+            f"named like one of the graph's, such as {expected[0]}. Name a folder with tables of "
             "new nodes.",
             id="append-no-files",
         )
@@ -570,8 +568,8 @@ def _numbers(table: str, source: SourceColumn, column: pa.Array) -> tuple[Source
     is_number = pa.types.is_integer(element) or pa.types.is_floating(element)
     if not is_number and not pa.types.is_boolean(element):
         raise DataError(
-            f"new rows of {table!r} are invalid: column {source.column!r} is {kind}, which holds "
-            "no numbers. Give numbers, or lists of them.",
+            f"new rows of {table!r} are invalid: column {source.column!r} is {kind}, which is "
+            f"not numeric. Give numbers, or lists of them.",
             id="table-column-type",
         )
     dtype = np.dtype(element.to_pandas_dtype()).name

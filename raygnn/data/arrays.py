@@ -38,10 +38,8 @@ _HEADERS = threading.Lock()
 def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
     """Creates a zero-filled `.npy` file with all its disk space reserved.
 
-    A hole in a mapped file that a full disk cannot fill would kill the writer with SIGBUS.
-
-    Raises:
-        ResourceError: the disk is full.
+    A hole in a mapped file that a full disk cannot fill would kill the writer with SIGBUS. Raises a
+    ResourceError if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if 0 in shape:
@@ -101,7 +99,6 @@ def _mapped(path: Path, mode: Literal["c", "r", "r+"]) -> np.ndarray:
 
 
 def sync_folder(folder: Path) -> None:
-    """Syncs every file below a folder, and the folders' own entries, to the disk."""
     paths = [
         os.path.join(directory, name)
         for directory, _, names in os.walk(folder)
@@ -113,7 +110,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_entry(path: str | Path) -> None:
-    """Syncs a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -174,8 +170,7 @@ def gather_ragged_rows(
 ) -> None:
     """Concatenates rows of different lengths into new arrays.
 
-    Args:
-        offsets, elements: paths of the arrays in each source, and in `out`.
+    `offsets`, `elements`: paths of the arrays in each source, and in `out`.
     """
     num_rows = sum(_num_rows(folder / offsets, chosen, 1) for folder, chosen in sources)
     create_array(out / offsets, (num_rows + 1,), np.int64)

@@ -197,8 +197,7 @@ class Bundle:
     def open(cls, path: str | os.PathLike[str]) -> Self:
         """Opens a bundle folder.
 
-        Raises:
-            DataError: it is not a bundle, has an unknown version, or a file is truncated.
+        Raises a DataError if it is not a bundle, has an unknown version, or a file is truncated.
         """
         folder = Path(path).absolute()
         return cls(folder, BundleRecord.load(folder))
@@ -212,8 +211,7 @@ class Bundle:
     def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:
         """Restricts the graph to these types, in this order.
 
-        Raises:
-            DataError: a type is not in the graph.
+        Raises a DataError if a type is not in the graph.
         """
         return _TypesOfBundle(self, tuple(node_types), tuple(edge_types))
 
@@ -238,7 +236,6 @@ class Bundle:
 
     @property
     def is_of_parts(self) -> bool:
-        """Whether the graph was partitioned, so that feature statistics include all rows."""
         return self._record.is_of_parts
 
     @property
@@ -266,22 +263,18 @@ class Bundle:
         return {column.name: column for column in record.columns}
 
     def feature_widths(self, name: str) -> dict[str, int]:
-        """Width of a feature column, by node type that has it."""
-        found = {node_type: self.columns(node_type).get(name) for node_type in self.node_types}
-        return {t: info.width for t, info in found.items() if info and info.role == "feature"}
+        infos = {node_type: self.columns(node_type).get(name) for node_type in self.node_types}
+        return {t: info.width for t, info in infos.items() if info and info.role == "feature"}
 
     def edge_widths(self, name: str) -> dict[EdgeType, int]:
-        """Width of a feature or weight column, by edge type that has it."""
-        found = {edge_type: self.columns(edge_type).get(name) for edge_type in self.edge_types}
-        return {t: info.width for t, info in found.items() if info and info.role in _EDGE_INPUTS}
+        infos = {edge_type: self.columns(edge_type).get(name) for edge_type in self.edge_types}
+        return {t: info.width for t, info in infos.items() if info and info.role in _EDGE_INPUTS}
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
         """A column as stored: [n, *shape] by dense node id or by `e_id`.
 
-        int8 features are codes: see `values` and `ColumnInfo.quantization`.
-
-        Raises:
-            DataError: there is no such column.
+        int8 features are codes: see `values` and `ColumnInfo.quantization`. Raises a DataError if
+        there is no such column.
         """
         columns = self.columns(type_)
         if name not in columns:
@@ -319,10 +312,8 @@ class Bundle:
     def csr(self, edge_type: EdgeType) -> Csr:
         """Out-neighbors, ordered by (time, destination, input row).
 
-        Built at the first call, then stored in the bundle's folder.
-
-        Raises:
-            DataError: it must be built, and the folder is not writable.
+        Built at the first call, then stored in the bundle's folder. Raises a DataError if it must
+        be built, and the folder is not writable.
         """
         self._edge(edge_type)
         folder = build_once(
@@ -360,7 +351,6 @@ class Bundle:
         return self._open(folder / "table.npy")
 
     def reverse_of(self, edge_type: EdgeType) -> EdgeType | None:
-        """The edge type with the same edges reversed; the type itself if it is not directed."""
         return self._edge(edge_type).reverse
 
     @property

@@ -13,10 +13,8 @@ def check_arrays(bundle: Bundle) -> None:
     """Checks that every array has its length, and that no pointer leads out of another array.
 
     Kernels check neither, so one changed byte could crash the process. Pointers are read once,
-    which leaves them in the page cache; values of features and labels are not read.
-
-    Raises:
-        DataError: an array is damaged.
+    which leaves them in the page cache; values of features and labels are not read. Raises a
+    DataError if an array is damaged.
     """
     try:
         for node_type in bundle.node_types:

@@ -182,7 +182,6 @@ class BundleRecord:
     checksums: Mapping[str, Checksum] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Writes bundle.json with sizes and checksums of all files of the folder."""
         sizes = file_sizes(folder)
         written = replace(self, file_sizes=sizes, checksums=file_checksums(folder, sizes))
         content = {"format": FORMAT, "version": FORMAT_VERSION, **written.to_content()}
@@ -212,8 +211,7 @@ class BundleRecord:
     def load(cls, folder: Path) -> BundleRecord:
         """Reads bundle.json and checks that every file is complete.
 
-        Raises:
-            DataError: there is no bundle, it has another version, or a file is damaged.
+        Raises a DataError if there is no bundle, it has another version, or a file is damaged.
         """
         content = _read(folder)
         try:
@@ -239,7 +237,8 @@ def _read(folder: Path) -> dict[str, Any]:
         content = parse_record(path.read_bytes())
     except FileNotFoundError as error:
         raise DataError(
-            f"{folder} is not a bundle: it has no {RECORD_NAME}. Name a folder that ingest made.",
+            f"{folder} is not a bundle: it has no {RECORD_NAME}. Set a folder that ingest has "
+            f"written.",
             id="bundle-missing",
         ) from error
     except ValueError as error:

@@ -151,7 +151,6 @@ class Claim:
 
 
 def remove_unclaimed(folder: Path) -> None:
-    """Removes the subfolders of a cache folder without a `Claim`."""
     for found in filter(Path.is_dir, list(folder.iterdir())):
         with suppress(OSError):  # it is claimed, or somebody else's
             file = os.open(_claim(found), os.O_RDWR | os.O_CREAT, _LOCK_MODE)
@@ -163,7 +162,6 @@ def remove_unclaimed(folder: Path) -> None:
 
 
 def _claim(folder: Path) -> Path:
-    """The file that users of a folder lock. It is never removed."""
     return folder.with_name(f"{folder.name}.claim")
 
 
@@ -201,10 +199,8 @@ def _remove_dead_builds(folder: Path) -> None:
 def _cache_errors(folder: Path, what: str) -> Iterator[None]:
     """Reports every failure to read or write a folder of the cache as one error.
 
-    Other failures, such as of reading a table, pass.
-
-    Raises:
-        ResourceError: a file of the folder cannot be read or written, or the disk is full.
+    Other failures, such as of reading a table, pass. Raises a ResourceError if a file of the folder
+    cannot be read or written, or the disk is full.
     """
     try:
         yield
@@ -217,7 +213,7 @@ def _cache_errors(folder: Path, what: str) -> Iterator[None]:
 
 def _cache_error(error: Exception, folder: Path, what: str) -> ResourceError:
     return ResourceError(
-        f"data.cache_dir: {what} cannot be kept in {folder}: {error}. Set data.cache_dir, or "
+        f"data.cache_dir: {what} cannot be stored in {folder}: {error}. Set data.cache_dir, or "
         f"${CACHE_VARIABLE}, to a folder that you may read and write, with room for the graph.",
         id="data-cache-unusable",
     )

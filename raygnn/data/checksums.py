@@ -40,7 +40,6 @@ def checksum(content: bytes) -> Checksum:
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
-    """Size of each file below a folder, by relative path."""
     return {
         path.relative_to(folder).as_posix(): path.stat().st_size
         for path in sorted(folder.rglob("*"))
@@ -62,10 +61,8 @@ def find_damage(
 ) -> str | None:
     """Describes the first file that is missing, has another size, or differs at its ends.
 
-    Folders that are not on a local disk are checked only for sizes.
-
-    Args:
-        checksums: by file name; empty for folders of older versions.
+    Folders that are not on a local disk are checked only for sizes. `checksums`: by file name;
+    empty for folders of older versions.
     """
     place, remote = os.fspath(folder), is_remote(folder)
     found = files_below(place) if remote else {}
@@ -129,7 +126,6 @@ def type_adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def cause_of(error: Exception) -> str:
-    """The reason that a record is unreadable, in one line."""
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

@@ -218,8 +218,7 @@ def transpose(
 ) -> None:
     """CSC to CSR: per source its destinations in ascending order, and their CSC positions.
 
-    Args:
-        out_indptr: zeros, int64 [num_src + 1].
+    `out_indptr`: zeros, int64 [num_src + 1].
     """
     for i in range(len(indices)):
         out_indptr[indices[i] + 1] += 1
@@ -238,7 +237,6 @@ def transpose(
 def sort_rows_by_time(
     indptr: np.ndarray, indices: np.ndarray, positions: np.ndarray, times: np.ndarray
 ) -> None:
-    """Sorts each CSR row by the time of its edges, stably."""
     for node in range(len(indptr) - 1):
         start, stop = indptr[node], indptr[node + 1]
         order = np.arange(stop - start)

@@ -231,7 +231,7 @@ def _check_regular(path: str, place: str) -> None:
         if not os.path.islink(path):
             return  # whoever opens it says why it cannot be
         raise DataError(
-            f"{place} is invalid: it is a link that leads nowhere. Write the file again.",
+            f"{place} is invalid: it is a broken symbolic link. Write the file again.",
             id="data-file-irregular",
         ) from error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -339,7 +339,6 @@ def folder_names(uri: str | os.PathLike[str]) -> list[str]:
 
 @retried
 def delete(uri: str | os.PathLike[str]) -> None:
-    """Deletes a file, or a folder with its content, if it exists."""
     fs, path = open_fs(uri)
     if not is_remote(uri):  # fsspec asks for the current folder, which may be gone
         with suppress(FileNotFoundError):
@@ -351,7 +350,6 @@ def delete(uri: str | os.PathLike[str]) -> None:
 
 
 def write_text(uri: str | os.PathLike[str], text: str) -> None:
-    """Writes a UTF-8 text file, as `write_bytes`."""
     write_bytes(uri, text.encode("utf-8"))
 
 

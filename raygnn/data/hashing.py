@@ -95,8 +95,7 @@ def string_buffers(strings: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def hash_ids(ids: pa.Array | np.ndarray, seed: int) -> np.ndarray:
     """Hash of (seed, original id), uint64 [n]. Equal ids have equal hashes.
 
-    Args:
-        ids: int64 ids, or an Arrow array of integers or strings, without nulls.
+    `ids`: int64 ids, or an Arrow array of integers or strings, without nulls.
     """
     key = seed_key(seed)
     if isinstance(ids, np.ndarray):

@@ -32,7 +32,6 @@ _GROUP = 256
 
 @njit(nogil=True, cache=True)
 def is_range(ids: np.ndarray) -> bool:
-    """Whether ids are consecutive in the order of the rows."""
     for i in range(1, len(ids)):  # noqa: SIM110 (numba compiles no generator expression)
         # Compiled integers may be taken never to wrap around, so no term here can: the smallest id
         # is not reached by the second test.

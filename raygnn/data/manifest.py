@@ -174,7 +174,7 @@ def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> Non
             )
         if name in _RESERVED_COLUMNS:
             raise RuleError(
-                f"column name {name!r} is taken by raygnn",
+                f"column name {name!r} is reserved by raygnn",
                 f"Use another name on the left than {sorted(_RESERVED_COLUMNS)}",
                 id="graph-column-reserved",
             )
@@ -256,7 +256,7 @@ class EdgeTable(_Section):
         if not self.directed and self.type[0] != self.type[2]:
             raise RuleError(
                 "directed: false needs equal source and target types",
-                "Declare the reverse as an edge type of its own, with source and target exchanged",
+                "Declare the reverse as a separate edge type, with source and target exchanged",
                 id="graph-undirected-types",
             )
         return self
@@ -367,7 +367,7 @@ class Manifest(_Section):
         for edge_table in self.edge_types:
             if edge_table.type in seen:
                 raise RuleError(
-                    f"edge type {edge_type_name(edge_table.type)} is given twice",
+                    f"edge type {edge_type_name(edge_table.type)} is declared twice",
                     "List the files of both under one entry, or name the relations differently",
                     id="graph-edge-type-twice",
                 )
@@ -376,8 +376,8 @@ class Manifest(_Section):
         for table in self.label_edges:
             if label_names.count(table.name) > 1:
                 raise RuleError(
-                    f"{table.sign} label edges of type {edge_type_name(table.type)} are given "
-                    "twice",
+                    f"{table.sign} label edges of type {edge_type_name(table.type)} are declared "
+                    f"twice",
                     "List the files of both under one entry",
                     id="graph-label-edges-twice",
                 )
@@ -426,7 +426,6 @@ class Manifest(_Section):
 
 
 def manifest_uri(uri: str | os.PathLike[str]) -> str:
-    """The manifest's URI, from the graph's folder or that URI."""
     text = os.fspath(uri)
     return text if text.endswith((".yaml", ".yml")) else join(text, MANIFEST_NAME)
 

@@ -90,7 +90,7 @@ def per_class_split(
         )
     if labels.ndim != 1:
         raise DataError(
-            f"splits.type='per_class' is invalid: labels of shape {labels.shape} are no classes. "
+            f"splits.type='per_class' is invalid: labels of shape {labels.shape} are not classes. "
             "Use type: hash, which needs no labels.",
             id="split-no-classes",
         )
@@ -231,7 +231,7 @@ def _per_class(
     if label is None or rows.columns[label].dtype.startswith("float"):
         raise DataError(
             f"data.splits={_text(rule)} is invalid: label {label!r} of node type "
-            f"{rows.node_type!r} holds no classes. Use type: hash, which needs none.",
+            f"{rows.node_type!r} has no classes. Use type: hash, which needs none.",
             id="split-no-classes",
         )
     ids, labels = bundle.ids(rows.node_type), bundle.row_column(rows, label)

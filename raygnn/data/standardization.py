@@ -82,7 +82,6 @@ class ColumnScale:
         return Affine(shift, factor.astype(np.float32), offset.astype(np.float32))
 
     def affine_of_codes(self, codes: Quantization) -> Affine:
-        """Affine map from int8 codes to standardized values."""
         factor, step = self._factor(), np.array(codes.step)
         offset = (np.array(codes.offset) - np.array(self.mean)) * factor
         return Affine(*(part.astype(np.float32) for part in (0 * step, step * factor, offset)))

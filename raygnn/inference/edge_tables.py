@@ -111,7 +111,6 @@ class EdgeTables:
         return pa.table({"source_id": sources, "target_id": targets, **made})
 
     def batches(self) -> Iterator[EdgeBatch]:
-        """All edges, on the device."""
         return self._batches(0, self._edges.num_edges)
 
     def end_rows(self, encoder: GraphEncoder) -> tuple[Tensor, Tensor]:

@@ -203,7 +203,6 @@ class Stores(NamedTuple):
         return cls(graph, feature_store(env.loaded, bundle, spec, env.parts, env.device))
 
     def extended(self, bundle: ExtendedBundle, spec: ModelSpec) -> Stores:
-        """These stores for a graph with added rows."""
         assert isinstance(self.graph, LocalGraphStore)
         assert isinstance(self.features, LocalFeatureStore)
         return Stores(

@@ -128,8 +128,8 @@ def probe_model(
     asked = target.output.probe
     if asked is None:
         raise DataError(
-            f"--probe is invalid: node type {target.output.node_type!r} has no labels, or nothing "
-            "splits them. Name both in graph.yaml, or set data.splits.",
+            f"--probe is invalid: node type {target.output.node_type!r} has no labels or no "
+            f"splits. Name both in graph.yaml, or set data.splits.",
             id="probe-no-labels",
         )
     rows = torch.from_numpy(np.array(graph.embed(node_type=asked.node_type)["embedding"]))

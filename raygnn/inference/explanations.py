@@ -77,7 +77,7 @@ class ExplainOptions:
         for name in ("num_edges", "num_columns"):
             if getattr(self, name) < 1:
                 raise ConfigError(
-                    f"{name}={getattr(self, name)} is invalid: an explanation has at least one. "
+                    f"{name}={getattr(self, name)} is invalid: it must be at least 1. "
                     "Set 1 or more.",
                     id="explain-number",
                 )
@@ -177,7 +177,6 @@ def seed_node(batch: NodeBatch, bundle: Bundle, model: Any) -> Seed:
 def seed_pair(
     batch: EdgeBatch, bundle: Bundle, model: Any, edge_type: EdgeType, relation: int
 ) -> Seed:
-    """The only pair of a batch: as an edge, or by a link model's score."""
     names, index = edge_type[::2], batch.end_index
 
     def head(rows: Mapping[str, Any]) -> Tensor:
@@ -227,8 +226,8 @@ def check_explained(spec: ModelSpec) -> str:
         return "regression"
     if not isinstance(output, LabelOutput):
         raise ConfigError(
-            f"explain is invalid for this model: it gives {output.key}, and predictions of nodes, "
-            "edges and links are explained. Use a model that gives these.",
+            f"explain is invalid for this model: it gives {output.key}, but only predictions of "
+            f"nodes, edges and links can be explained. Use such a model.",
             id="explain-task",
         )
     if output.problem == "regression" and output.num_outputs > 1:
@@ -474,11 +473,8 @@ def input_columns(spec: ModelSpec, manifest: Manifest | None) -> dict[str, list[
     """The table column of each element of the encoder's input rows, by node type.
 
     A column with a transform, or a category's embedding, is one column; each element of a list
-    column is one.
-
-    Args:
-        manifest: of the graph's tables; None for other graphs, whose columns are named by the
-            feature.
+    column is one. `manifest`: of the graph's tables; None for other graphs, whose columns are named
+    by the feature.
     """
     found = {}
     for name, width in spec.widths.items():

@@ -90,7 +90,6 @@ class ExtendedGraph(OpenGraph):
         return Table(_without(table, set(links), k))
 
     def _links(self, edge_type: EdgeType) -> list[tuple[object, object]]:
-        """Original ids of both ends of the added edges of a type."""
         ends = zip(edge_type[::2], self._addition.edges[edge_type], strict=True)
         ids = [self.bundle.take_ids(name, nodes).to_pylist() for name, nodes in ends]
         return list(zip(*ids, strict=True))
@@ -124,7 +123,6 @@ class _NewAnchors(KeptEmbeddings):
 
 
 def _without(table: pa.Table, links: set[tuple[object, object]], k: int) -> pa.Table:
-    """The first k neighbors of each anchor without a link to it, ranked anew."""
     kept, ranks, num_kept = [], [], dict[object, int]()
     pairs = zip(*(table.column(name).to_pylist() for name in table.column_names[:2]), strict=True)
     for row, (anchor, neighbor) in enumerate(pairs):

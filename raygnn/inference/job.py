@@ -242,7 +242,7 @@ class TopKRequest:
             others = "other " if is_same else ""
             raise ConfigError(
                 f"--top-k={self.k!r} is invalid: there are {num_candidates:,} {others}nodes of "
-                f"type {self.target_type!r}. Set at least 1, and at most so many.",
+                f"type {self.target_type!r}. Set at least 1 and at most this number.",
                 id="infer-top-k",
             )
         check_score(spec, self.score, self.relation)
@@ -292,8 +292,7 @@ def check_no_new_nodes(new_nodes: object) -> None:
     if new_nodes is not None:
         raise ConfigError(
             f"--new-nodes={str(new_nodes)!r} is invalid: the model predicts edges, and new nodes "
-            "alone have none that it was asked for. Add --what embeddings, or write the edges into "
-            "the graph.",
+            "have none. Add --what embeddings, or write the edges into the graph.",
             id="infer-new-nodes-edges",
         )
 
@@ -305,7 +304,7 @@ def relation_of(spec: ModelSpec, name: str) -> int:
     links = spec.output.links
     if not links:
         raise ConfigError(
-            f"--edge-type={name!r} is invalid: the model is of labels, not of links. Leave it out.",
+            f"--edge-type={name!r} is invalid: the model predicts labels, not links. Leave it out.",
             id="infer-edge-type-unused",
         )
     names = [edge_type_name(edge_type) for edge_type in links]
@@ -339,7 +338,7 @@ def check_score(spec: ModelSpec, score: str, relation: int | None) -> None:
         )
     if relation is None and len(links) > 1:
         raise ConfigError(
-            "--score='decoder' is invalid: it is another one for each edge type of the links. "
+            "--score='decoder' is invalid: it differs between the edge types of the links. "
             f"Set --edge-type to one of: {_listed(links)}.",
             id="infer-score-edge-type",
         )

@@ -123,7 +123,7 @@ def check_finite(rows: Tensor, ids: pa.Array, what: str = "nodes") -> None:
     wrong = np.flatnonzero(~rows.isfinite().all(dim=1).numpy())
     if len(wrong):
         raise DataError(
-            f"the model gives values that are not finite for {len(wrong):,} {what}, such as "
+            f"the model returns values that are not finite for {len(wrong):,} {what}, such as "
             f"{ids[int(wrong[0])].as_py()!r}. Check their features for extreme values, and the "
             "metrics of the model.",
             id="infer-not-finite",

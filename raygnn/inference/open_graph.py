@@ -361,7 +361,6 @@ class OpenGraph:
 
     @contextmanager
     def _prepared(self) -> Iterator[None]:
-        """Configures process and model for inference while a block runs."""
         training = self._model.training
         self._model.eval()
         try:

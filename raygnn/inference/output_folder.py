@@ -100,10 +100,7 @@ class OutputFolder:
         """Context of writing files, which are removed after an exception.
 
         One process enters it before any writes, and calls `finish` at its end. Leftovers of killed
-        calls are removed first.
-
-        Raises:
-            RunError: the folder is not writable.
+        calls are removed first. Raises a RunError if the folder is not writable.
         """
         self._make_room()
         with ExitStack() as stack:

@@ -132,10 +132,8 @@ def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str
 def relbench_table(found: pa.Table, declared: TrainingTable, output: NodeOutput) -> pa.Table:
     """Predictions in the columns of a training table's files, for `relbench.submit`.
 
-    Two classes are the probability of class 1, more classes a list of probabilities.
-
-    Args:
-        found: predictions of a regression, probabilities of classes or labels.
+    Two classes are the probability of class 1, more classes a list of probabilities. `found`:
+    predictions of a regression, probabilities of classes or labels.
     """
     values = found.column("prediction" if output.problem == "regression" else "probability")
     if output.problem == "multi_class" and output.num_outputs == 2:
@@ -193,7 +191,7 @@ def _given(
     if moment is None and time_columns:
         raise ConfigError(
             "rows are invalid: they have times, and the model was trained without "
-            f"sampling.temporal, so it takes edges of all times. Leave {time_columns[0]} out, or "
+            f"sampling.temporal, so it uses edges of all times. Leave {time_columns[0]} out, or "
             "train with --sampling.temporal '{}'.",
             id="infer-rows-unread",
         )

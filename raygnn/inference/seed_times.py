@@ -96,7 +96,7 @@ def find_seed_times(
         if as_of is not None:
             raise ConfigError(
                 f"--as-of={as_of!r} is invalid: the model was trained without sampling.temporal, "
-                "so it takes edges of all times. Leave it out, or set --sampling.temporal '{}'.",
+                "so it uses edges of all times. Leave it out, or set --sampling.temporal '{}'.",
                 id="infer-as-of-unread",
             )
         return None
@@ -187,7 +187,7 @@ def _parsed_time(text: str, unit: str | None) -> Time:
         ) from error
     except ValueError as error:
         raise ConfigError(
-            f"{key}: it is neither a date nor a number. Set such as 2024-03-01, "
+            f"{key}: it is neither a date nor a number. Set a time such as 2024-03-01, "
             f"'2024-03-01 12:00', a number of microseconds since 1970, or {LATEST}.",
             id="infer-as-of",
         ) from error

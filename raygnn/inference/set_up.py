@@ -60,8 +60,8 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
         )
     except (RuntimeError, SafetensorError) as error:  # torch raises the former
         raise CheckpointError(
-            f"{redact(saved.weights_uri)} does not fit the config beside it: {error}. Take the "
-            "three files of one run: model.safetensors, model.json and config.yaml.",
+            f"{redact(saved.weights_uri)} does not fit the config beside it: {error}. Copy the "
+            f"three files of one run: model.safetensors, model.json and config.yaml.",
             id="model-weights-mismatch",
         ) from error
     if not isinstance(getattr(model, "encoder", None), GraphEncoder):

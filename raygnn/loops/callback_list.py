@@ -32,7 +32,6 @@ class CallbackList:
         self._failure: BaseException | None = None
 
     def listen(self, *hooks: str) -> bool:
-        """Whether any callback implements one of these hooks."""
         return any(
             getattr(getattr(callback, hook), "__qualname__", "") != f"Callback.{hook}"
             for callback in self._callbacks

@@ -57,8 +57,7 @@ class Callback(CallbackBase):
         `totals.loss_sum / totals.weight` is the step's loss.
         """
 
-    def before_clip_grad_norm(self, engine: Engine) -> None:
-        """Before the gradient norm is computed and clipped to training.clip_grad_norm."""
+    def before_clip_grad_norm(self, engine: Engine) -> None: ...
 
     def after_clip_grad_norm(self, engine: Engine, grad_norm: float) -> None:
         """`grad_norm` is the norm before clipping; it may be infinite with fp16-mixed."""

@@ -100,14 +100,13 @@ class ProcessContext:
 def local_device(use_gpu: bool | str) -> torch.device:
     """This process's device: the CUDA device of `LOCAL_RANK`, or the CPU.
 
-    Raises:
-        ResourceError: a GPU is requested and there is none.
+    Raises a ResourceError if a GPU is requested and there is none.
     """
     available = torch.cuda.is_available()
     if use_gpu is True and not available:
         raise ResourceError(
             "scaling.use_gpu=True is invalid: no CUDA device is visible to this process. "
-            "Set scaling.use_gpu to auto or false, or run where a GPU is.",
+            "Set scaling.use_gpu to auto or false, or run on a machine with a GPU.",
             id="scaling-no-gpu",
         )
     if use_gpu is False or not available:

@@ -35,11 +35,7 @@ class BestTracker:
     key: str = "early_stopping.monitor"
 
     def value_of(self, metrics: dict[str, float]) -> float:
-        """The monitored value.
-
-        Raises:
-            TrainingError: the metric is missing or NaN.
-        """
+        """The monitored value. Raises a TrainingError if the metric is missing or NaN."""
         if self.monitor not in metrics:
             known = ", ".join(sorted(metrics))
             raise TrainingError(

@@ -146,13 +146,15 @@ class Engine:
         evaluated = partial(evaluate_parts, self.task, moment=self._moment())
         split = "test"
         with self._evaluation():
-            limit, judged = limits.num_test_batches, [*self.metrics, *described]
-            metrics = evaluated("test", limit, judged, intervals=self.intervals)
+            limit, metrics_and_diagnostics = limits.num_test_batches, [*self.metrics, *described]
+            metrics = evaluated("test", limit, metrics_and_diagnostics, intervals=self.intervals)
             if described and not metrics:
                 split = "val"
                 evaluated("val", limits.num_val_batches, described)
-        found = {diagnostic.name: diagnostic.describe() for diagnostic in described}
-        self.diagnostics = {k: {split: value} for k, value in found.items() if value is not None}
+        descriptions = {diagnostic.name: diagnostic.describe() for diagnostic in described}
+        self.diagnostics = {
+            k: {split: value} for k, value in descriptions.items() if value is not None
+        }
         self.callbacks.call("on_test_end", metrics)
         return metrics
 
@@ -209,8 +211,8 @@ class Engine:
         local = LocalTotals()
         self.optimization.module.train()
         self.optimization.statistics.clear()
-        own = [i for i in indices if i % self.context.world_size == self.context.rank]
-        failure = self.accumulation.run(batches, epoch, own, local)
+        rank_indices = [i for i in indices if i % self.context.world_size == self.context.rank]
+        failure = self.accumulation.run(batches, epoch, rank_indices, local)
         local.stop, local.ask_host = self._out_of_time(), self._asks_host()
         local.interrupted = self.context.interruption() is not None
         self.callbacks.call("before_sync_grad")
@@ -348,7 +350,6 @@ class Engine:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the state of a checkpoint."""
         self.callbacks.call("on_load_checkpoint", state)
         self.optimization.load_state_dict(state)
         self.position = Position(**state["position"])
@@ -422,8 +423,8 @@ class Engine:
 
         Otherwise early stopping would end runs with few steps per epoch before they learn.
         """
-        given = self.config.training.validate_every
-        return given or Period(epochs=-(-_STEPS_BETWEEN_VALIDATIONS // self.steps_per_epoch))
+        configured = self.config.training.validate_every
+        return configured or Period(epochs=-(-_STEPS_BETWEEN_VALIDATIONS // self.steps_per_epoch))
 
     @property
     def has_validation(self) -> bool:
@@ -454,5 +455,5 @@ class Engine:
     def _own_callbacks(self) -> list[CallbackBase]:
         parts = self.optimization
         tasks = [self.task, *self.task.parts.values()]
-        own = [*parts.module.modules(), parts.own_optimizer, parts.scheduler, *tasks]
-        return [part for part in own if isinstance(part, CallbackBase)]
+        candidates = [*parts.module.modules(), parts.own_optimizer, parts.scheduler, *tasks]
+        return [part for part in candidates if isinstance(part, CallbackBase)]

@@ -92,12 +92,12 @@ class EvaluationTable:
     def _find_intervals(
         self, table: Tensor, num_sums: int, widths: list[int]
     ) -> dict[str, tuple[float, float]]:
-        found = batch_intervals(table[:, :2], lambda sums: {"loss": float(sums[0] / sums[1])})
+        intervals = batch_intervals(table[:, :2], lambda sums: {"loss": float(sums[0] / sums[1])})
         columns = table[:, num_sums:].split(widths, dim=1)
         for metric, of_metric in zip(self._sums, columns, strict=True):
             if not isinstance(metric, Diagnostic):
-                found |= batch_intervals(of_metric, metric.compute)
-        return found
+                intervals |= batch_intervals(of_metric, metric.compute)
+        return intervals
 
     def _reduce_compared(self) -> dict[str, float]:
         columns = self._scores.columns(collectives.gather_rows, collectives.all_reduce_sum)
@@ -175,12 +175,12 @@ def evaluate(
     where = f"evaluation of the {split} split" + (f", {moment}" if moment else "")
     raise_if_any_failed(failure, where)
     try:
-        found = {f"{split}/{name}": value for name, value in table.reduce().items()}
+        results = {f"{split}/{name}": value for name, value in table.reduce().items()}
     except RaygnnError as error:  # of all rows together, so on every rank
         raise type(error)(f"In {where}: {error}") from error
     if intervals is not None:
         intervals |= {f"{split}/{name}": ends for name, ends in table.intervals.items()}
-    return found
+    return results
 
 
 def evaluate_parts(
@@ -194,33 +194,33 @@ def evaluate_parts(
 ) -> dict[str, float]:
     """Evaluates a task, or each of its parts with its own metrics; see `evaluate`.
 
-    Collective: all ranks must call.
-
-    Returns:
-        For parts `<split>/<part>/<metric>`, and as `<split>/loss` the weighted sum of their losses.
+    Collective: all ranks must call. Returns, for parts, `<split>/<part>/<metric>`, and as
+    `<split>/loss` the weighted sum of their losses.
     """
     if not task.parts:
         return evaluate(task, split, limit, metrics, watch, moment, intervals)
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     training = task.model.training
     task.model.eval()  # a part's model may not hold what all parts share
     try:
         for name, part in task.parts.items():
-            own = [each.metric for each in metrics if each.part == name]
+            part_metrics = [each.metric for each in metrics if each.part == name]
             where = ", ".join(filter(None, [f"task {name}", moment]))
-            of_part: dict[str, tuple[float, float]] | None = None if intervals is None else {}
-            values = evaluate_parts(part, split, limit, own, watch, where, of_part)
-            found |= _behind(name, values)
-            if intervals is not None and of_part is not None:
-                intervals |= _behind(name, of_part)
+            part_intervals: dict[str, tuple[float, float]] | None = (
+                None if intervals is None else {}
+            )
+            values = evaluate_parts(part, split, limit, part_metrics, watch, where, part_intervals)
+            results |= _behind(name, values)
+            if intervals is not None and part_intervals is not None:
+                intervals |= _behind(name, part_intervals)
     finally:
         task.model.train(training)
     losses = [
-        weight * found[f"{split}/{name}/loss"]
+        weight * results[f"{split}/{name}/loss"]
         for name, weight in task.weights.items()
-        if weight and f"{split}/{name}/loss" in found
+        if weight and f"{split}/{name}/loss" in results
     ]
-    return {f"{split}/loss": sum(losses[1:], losses[0]), **found} if losses else found
+    return {f"{split}/loss": sum(losses[1:], losses[0]), **results} if losses else results
 
 
 def _behind(part: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class GradReduction:
             weight = float(self._weigh(output))
             if not 0 <= weight < math.inf:
                 raise ConfigError(
-                    f"training.grad_reduction={self._kind!r} is invalid: it gave the weight "
+                    f"training.grad_reduction={self._kind!r} is invalid: it returned the weight "
                     f"{weight}. Return a finite number of at least 0 for each micro-batch.",
                     id="training-reduction-weight",
                 )
@@ -140,16 +140,16 @@ class Accumulation:
         return batch
 
     def _with_rows(self, waiting: Iterator[Batch]) -> list[Batch]:
-        found: list[Batch] = []
+        fetched: list[Batch] = []
         failure: BaseException | None = None
         try:
-            found = list(waiting)
+            fetched = list(waiting)
         except FAILURES as error:  # the others wait for what this rank asks for
             failure = error
-        self._optimization.tables.fetch([node_ids(batch) for batch in found])
+        self._optimization.tables.fetch([node_ids(batch) for batch in fetched])
         if failure is not None:
             raise failure
-        return found
+        return fetched
 
     def _backward(self, output: StepOutput) -> float:
         factor, divisor = self._reduction.factor_and_divisor(output)

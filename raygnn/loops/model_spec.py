@@ -70,7 +70,7 @@ FORMAT = "raygnn/model-v1"
 # What a trained model is, beside its config.yaml.
 MODEL_FILE = "model.safetensors"
 SPEC_FILE = "model.json"
-_REMEDY = "Take it from its run again."
+_REMEDY = "Copy it from its run again."
 _NOT_IN_OLDER_FILES = ("standardization", "edge_inputs", "fanouts")
 
 
@@ -139,7 +139,6 @@ class Output(ABC):
 
     @property
     def links(self) -> tuple[EdgeType, ...]:
-        """Relations scored by the decoder, in its order; empty without a decoder."""
         return ()
 
     @property
@@ -164,13 +163,12 @@ class Output(ABC):
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
         """Checks that these node types may have the table `what`, other than `embeddings`.
 
-        Raises:
-            ConfigError: they may not.
+        Raises a ConfigError if they may not.
         """
         tables = ("embeddings", *self.predictions)
         if what not in tables:
             raise ConfigError(
-                f"--what={what!r} is invalid: the model does not give it. Set one of: "
+                f"--what={what!r} is invalid: the model has no such output. Set one of: "
                 f"{', '.join(tables)}.",
                 id="infer-what-unknown",
             )
@@ -185,8 +183,7 @@ class Output(ABC):
     def check_labels(self, bundle: Bundle) -> None:
         """Checks that a graph's labels have the meaning of the model's outputs.
 
-        Raises:
-            DataError: they do not.
+        Raises a DataError if they do not.
         """
         return
 
@@ -239,7 +236,6 @@ class ModelSpec:
 
     @property
     def widths(self) -> dict[str, int]:
-        """Feature width by node type."""
         return {
             name: read.width for name, read in self.node_types.items() if read.width is not None
         }
@@ -251,14 +247,12 @@ class ModelSpec:
 
     @property
     def node_columns(self) -> dict[str, str]:
-        """Node columns of a batch, by their name in the batch."""
         columns = {self.feature: "x"} if self.widths else {}
         times = self.relative_time
         return columns if times is None or not times.node_types else {**columns, times.column: TIME}
 
     @property
     def batch_edge_columns(self) -> dict[str, str]:
-        """Edge columns of a batch, by their name in the batch."""
         times = self.relative_time
         if times is None:
             return dict(self.edge_inputs)
@@ -444,7 +438,6 @@ class ModelSpec:
 
 
 def edge_widths(bundle: Bundle, column: str, edge_types: Sequence[EdgeType]) -> dict[str, int]:
-    """Width of an edge column, by name of the edge types that have it."""
     widths = bundle.edge_widths(column)
     return {edge_type_name(t): width for t, width in widths.items() if t in edge_types}
 

@@ -102,8 +102,7 @@ def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 def compile_module(module: nn.Module, device: torch.device) -> None:
     """Lets torch compile the forward pass at its first call. Weights keep their names.
 
-    Raises:
-        ResourceError: there is no compiler.
+    Raises a ResourceError if there is no compiler.
     """
     _check_compiler(device)
     break_graphs()
@@ -117,8 +116,8 @@ def _check_compiler(device: torch.device) -> None:
     wanted = (chosen.split()[0],) if chosen else names
     if not any(shutil.which(name) for name in wanted):
         raise ResourceError(
-            f"training.compile=True is invalid: it takes a compiler, and {' or '.join(wanted)} is "
-            f"not on this machine. Install {wanted[0]} on every node, name another one in the "
+            f"training.compile=True is invalid: it needs a compiler, and {' or '.join(wanted)} is "
+            f"missing on this machine. Install {wanted[0]} on every node, name another one in the "
             f"environment variable {variable}, or set training.compile to false.",
             id="training-no-compiler",
         )
@@ -163,9 +162,8 @@ class Optimization:
             run_and_sync_errors(lambda: compile_module(self.module, device), "compiling the model")
         if not any(p.requires_grad for p in self.module.parameters()):
             raise ConfigError(
-                f"model.type={config.model.type!r} is invalid: it has no trainable parameter. "
-                "Set a model that learns, or let checkpoint.init_from.freeze leave it some "
-                "weights.",
+                f"model.type={config.model.type!r} is invalid: it has no trainable parameter. Set "
+                "a model that learns, or freeze fewer weights with checkpoint.init_from.freeze.",
                 id="model-no-parameters",
             )
         self.tables = ShardedTables(self.module)
@@ -252,10 +250,7 @@ class Optimization:
     def readable(self, scratch: Path) -> Iterator[None]:
         """Context of an evaluation: `gathered`, and every rank reads all learned rows.
 
-        Collective: all ranks must enter it.
-
-        Args:
-            scratch: folder on a local disk, for sharded rows.
+        Collective: all ranks must enter it. `scratch`: folder on a local disk, for sharded rows.
         """
         with self.gathered(), self.tables.whole(scratch):
             yield
@@ -344,8 +339,8 @@ class Optimization:
             if "." in self.schedule.type:
                 raise  # perhaps a user's own, whose traceback tells more
             raise ConfigError(
-                f"lr_scheduler.args={self.schedule.args!r} is invalid: {self.schedule.type} cannot "
-                f"go on with them: {error}. Set them for as many {self.schedule.interval}s as the "
+                f"lr_scheduler.args={self.schedule.args!r} is invalid: {self.schedule.type} "
+                f"fails with them: {error}. Set them for as many {self.schedule.interval}s as the "
                 "run has.",
                 id="scheduler-arguments",
             ) from error
@@ -353,8 +348,7 @@ class Optimization:
     def step_plateau(self, metrics: dict[str, float], monitor: str) -> None:
         """Passes a validation's metric to a plateau scheduler.
 
-        Raises:
-            TrainingError: the metric is not logged.
+        Raises a TrainingError if the metric is not logged.
         """
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             return
@@ -398,8 +392,8 @@ class Optimization:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores the `state_dict` of rank 0, also with another `scaling.shard`."""
-        own = self.module.state_dict()
-        self.module.load_state_dict({n: part_of(t, own[n]) for n, t in state["model"].items()})
+        weights = self.module.state_dict()
+        self.module.load_state_dict({n: part_of(t, weights[n]) for n, t in state["model"].items()})
         load_whole_state(self.optimizer, state["optimizer"])
         self.scheduler.load_state_dict(state["scheduler"])
         if state["scaler"]:

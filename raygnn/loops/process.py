@@ -72,10 +72,7 @@ def keep_freed_memory() -> bool:
 
     Each step allocates and frees the same tens of megabytes. By default they return to the system
     and come back page by page, zeroed: a quarter of a training step on a CPU. The process does not
-    grow beyond its peak.
-
-    Returns:
-        False if the C library has no such setting.
+    grow beyond its peak. Returns False if the C library has no such setting.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -106,7 +103,6 @@ def process_prepared(loaded: LoadedConfig) -> Iterator[None]:
 
 
 def prepare_process(loaded: LoadedConfig) -> None:
-    """Sets environment, determinism and random seeds of this process."""
     config = loaded.config
     keep_freed_memory()
     if config.init_env is not None:

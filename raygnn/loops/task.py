@@ -87,8 +87,7 @@ class TaskEnvironment:
 class JointLoss(Protocol):
     """A task's result for a micro-batch if the loss spans all micro-batches of the step."""
 
-    def encode(self, batch: Any) -> dict[str, Tensor]:
-        """Embeddings that enter the loss, with gradient."""
+    def encode(self, batch: Any) -> dict[str, Tensor]: ...
 
     def offer(self, batch: Any, rows: dict[str, Tensor]) -> Candidates:
         """The batch's contribution to the joint loss: candidates, or a row of sums."""
@@ -168,8 +167,7 @@ class Task(ABC, Generic[BatchT]):
         """
 
     @abstractmethod
-    def training_step(self, batch: BatchT) -> StepOutput:
-        """Loss of one micro-batch, with gradient."""
+    def training_step(self, batch: BatchT) -> StepOutput: ...
 
     def prepares(self, epoch: int) -> bool:
         """Whether `prepare_epoch` is called for an epoch, counted from 0; equal on all ranks."""
@@ -208,11 +206,9 @@ class Task(ABC, Generic[BatchT]):
         return len(batch.input_id)
 
     def build_metrics(self) -> Sequence[Any]:
-        """The metrics of evaluation (`raygnn.metrics`)."""
         return ()
 
     def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
-        """Further results of the last evaluation, for `metrics.json` and the report."""
         return ()
 
     def baselines(

@@ -102,7 +102,7 @@ def check_word(name: str, given: str) -> None:
         raise ConfigError.invalid(
             f"losses.args.{name}",
             given,
-            "there are no such weights",
+            "unknown weights",
             f"Set {BALANCED}, a list of numbers, or a number by class",
             id="loss-class-weights",
         )
@@ -110,8 +110,8 @@ def check_word(name: str, given: str) -> None:
 
 def unknown_counts(name: str) -> ConfigError:
     return ConfigError(
-        f"losses.args.{name} is invalid: this task does not count its training labels, so the "
-        "weights of classes do not follow. Give a list of weights.",
+        f"losses.args.{name} is invalid: this task does not count its training labels, so class "
+        f"weights cannot be computed. Give a list of weights.",
         id="loss-class-weights-unknown",
     )
 

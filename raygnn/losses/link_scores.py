@@ -112,8 +112,7 @@ class LinkLoss(nn.Module, ABC):
 def mean_over_candidates(pair_losses: Tensor, mask: Tensor) -> Tensor:
     """Averages over each positive's candidates, [num_positives]; 0 without candidates.
 
-    Args:
-        pair_losses: [num_positives, num_candidates], finite also where masked.
+    `pair_losses`: [num_positives, num_candidates], finite also where masked.
     """
     num_candidates = (~mask).sum(dim=1).clamp(min=1)
     return pair_losses.masked_fill(mask, 0).sum(dim=1) / num_candidates

@@ -140,8 +140,7 @@ class ComparedMetric(Metric):
     def columns(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor]: ...
 
     @abstractmethod
-    def of_column(self, counts: ScoreCounts) -> float | None:
-        """The metric of one column; None without positives or negatives."""
+    def of_column(self, counts: ScoreCounts) -> float | None: ...
 
     def compute(self, values: Sequence[float | None]) -> dict[str, float]:
         """The mean over columns with a value, by name; NaN without any."""
@@ -178,8 +177,7 @@ class TorchMetric(GatheredMetric):
     def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
         """The value under the metric's name; several values under name/key.
 
-        Raises:
-            ConfigError: the metric does not return numbers.
+        Raises a ConfigError if the metric does not return numbers.
         """
         metric = self.metric.clone().to(prediction.device)
         metric.reset()

@@ -63,7 +63,6 @@ class Adjacency:
 
     @cached_property
     def by_source(self) -> Groups:
-        """The transpose: edges by source, with their destinations."""
         return group_by_key(self.src, self.dst, self.num_src)
 
     def by_head(self, heads: int, *, own_rows: bool) -> HeadEdges:

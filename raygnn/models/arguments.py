@@ -27,7 +27,6 @@ def check_positive(**values: int) -> None:
 
 
 def broken_heads(options: Any) -> Iterator[Problem]:
-    """The rule that `num_heads` divides `hidden_channels`."""
     width, num_heads = options.hidden_channels, options.num_heads
     if width % num_heads:
         lower, upper = width // num_heads * num_heads, -(-width // num_heads) * num_heads

@@ -39,8 +39,7 @@ def gather_dst(values: Tensor, adjacency: Adjacency) -> Tensor:
 def segment_softmax(scores: Tensor, adjacency: Adjacency | MergedEdges) -> Tensor:
     """Normalizes scores over each destination's in-edges, per head, at least in float32.
 
-    Args:
-        scores: [num_edges, heads]; -inf excludes an edge.
+    `scores`: [num_edges, heads]; -inf excludes an edge.
     """
     if scores.dtype in (torch.float16, torch.bfloat16):
         scores = scores.float()

@@ -167,9 +167,9 @@ class BlockGINConv(OverBlocks, GINConv):
 
     def forward(self, x_src: Features, block: Block, x_dst: Tensor | None = None) -> Tensor:
         def summed(rows: Tensor) -> Tensor:
-            own = rows[: block.num_dst] if x_dst is None else x_dst
+            dst_rows = rows[: block.num_dst] if x_dst is None else x_dst
             neighbors = scale_sampled(segment_sum(rows, Adjacency.of(block)), block)
-            return neighbors + (1 + self.eps) * own
+            return neighbors + (1 + self.eps) * dst_rows
 
         out: Tensor = (
             self.nn(summed(x_src)) if isinstance(x_src, Tensor) else self.nn(x_src, summed)

@@ -366,8 +366,8 @@ def top_k(
         found = scores(rows, candidates(first, last).double()).float()
         if found.isnan().any():
             raise DataError(
-                "the model gives scores that are not numbers. Check the features of the graph for "
-                "extreme values, and the metrics of the model.",
+                "the model returns scores that are not numbers. Check the features of the graph "
+                "for extreme values, and the metrics of the model.",
                 id="infer-not-finite",
             )
         if left_out is not None:

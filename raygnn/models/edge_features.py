@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 def edge_attr_of(block: Block, edge_dim: int, like: Tensor) -> Tensor:
     """Edge features of a block, [num_edges, edge_dim], in the dtype of `like`.
 
-    Raises:
-        ConfigError: they are missing, or have another width.
+    Raises a ConfigError if they are missing, or have another width.
     """
     edge_attr = block.edge_attr
     if edge_attr is None and block.num_edges == 0:

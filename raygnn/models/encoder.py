@@ -123,9 +123,9 @@ class BlockEncoder(nn.Module, ABC):
     ) -> None:
         super().__init__()
         check_positive(out_channels=out_channels)
-        given = {**options, "hidden_channels": hidden_channels, "num_layers": num_layers}
+        arguments = {**options, "hidden_channels": hidden_channels, "num_layers": num_layers}
         self.options = validated_arguments(
-            self.Options, given, type(self).__name__, "model.args", "model"
+            self.Options, arguments, type(self).__name__, "model.args", "model"
         )
         self.out_channels = out_channels
         self.hidden_channels = hidden_channels
@@ -139,12 +139,10 @@ class BlockEncoder(nn.Module, ABC):
 
     @property
     def embedded_types(self) -> frozenset[str]:
-        """Node types that are looked up by id."""
         return frozenset()
 
     @property
     def reads_all_layers(self) -> bool:
-        """Whether `readout` reads more than the last layer's rows."""
         return self.jump is not None
 
     @abstractmethod
@@ -158,8 +156,7 @@ class BlockEncoder(nn.Module, ABC):
     def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> Rows:
         """Applies layer i, counted from the input. Returns [num_dst, channels] by node type.
 
-        Args:
-            x_src: by node type, [num_src, channels], sources of the block, the destinations first.
+        `x_src`: by node type, [num_src, channels], sources of the block, the destinations first.
         """
 
     @abstractmethod
@@ -326,8 +323,7 @@ class Encoder(BlockEncoder):
     def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
         """Builds a layer: a module called with (x_src, block) that returns [num_dst, out_channels].
 
-        Args:
-            is_output: the layer's output is the encoder's.
+        `is_output`: the layer's output is the encoder's.
         """
 
     def inputs_of(self, batch: Batch, feature: str = "x") -> dict[str, Features]:
@@ -447,8 +443,8 @@ def keep_in_graph(
     parameters = [parameter for parameter in parameters if parameter.requires_grad]
     if not torch.is_grad_enabled() or not parameters:
         return outputs
-    kept = _KeepInGraph.apply(len(outputs), *outputs.values(), *parameters)
-    return dict(zip(outputs, kept, strict=True))
+    attached = _KeepInGraph.apply(len(outputs), *outputs.values(), *parameters)
+    return dict(zip(outputs, attached, strict=True))
 
 
 class _KeepInGraph(torch.autograd.Function):

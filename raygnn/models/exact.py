@@ -51,7 +51,6 @@ def compute_here(
     width: int,
     what: str = "",
 ) -> Tensor:
-    """Computes all chunks in this process, in its memory."""
     out = torch.zeros(0, width)
     for first, last in chunks:
         rows = rows_of(first, last)
@@ -93,7 +92,6 @@ class InEdges:
         return edge_index
 
     def columns(self, first: int, last: int, device: torch.device) -> dict[str, Any]:
-        """Edge columns of a range of destinations, on the device."""
         edges = slice(int(self.indptr[first]), int(self.indptr[last]))
         columns = {"edge_weight": self.edge_weight, "edge_attr": self.edge_attr}
         return {

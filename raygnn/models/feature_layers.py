@@ -145,7 +145,6 @@ class CategoryInputs(nn.Module):
 
 
 def category_inputs(bundle: Bundle, feature: str) -> dict[str, CategoryInputs]:
-    """Input layers by node type, for features with category codes."""
     found = {}
     for node_type in bundle.node_types:
         info = bundle.columns(node_type).get(feature)

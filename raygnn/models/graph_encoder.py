@@ -93,7 +93,6 @@ class GraphEncoder(nn.Module):
         return encoded
 
     def _with_times(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Tensor]:
-        """Rows followed by their columns of time and counts, for types that have them."""
         times = self.relative_time
         found: dict[str, Tensor] = {}
         if times is None:
@@ -221,7 +220,6 @@ class EdgePredictor(nn.Module):
     def of_ends(
         self, source: Tensor, target: Tensor, inputs: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Predictions from the embeddings of both ends."""
         return self.head(source, target, inputs), torch.cat([source, target], dim=1)
 
 
@@ -352,8 +350,7 @@ class TypedSubgraphModule(SubgraphModule):
     def initialize(self, edge_widths: Mapping[str, Mapping[EdgeType, int]]) -> None:
         """Initializes lazy parameters in a forward pass over one node of each type.
 
-        Args:
-            edge_widths: by `edge_attr` and `edge_weight`, width by edge type that has it.
+        `edge_widths`: by `edge_attr` and `edge_weight`, width by edge type that has it.
         """
         if not any(isinstance(p, UninitializedParameter) for p in self.module.parameters()):
             return
@@ -407,7 +404,6 @@ def takes_dictionaries(module_class: type) -> bool:
 
 
 def needed_edge_inputs(module_class: type[nn.Module]) -> list[str]:
-    """The `EDGE_INPUTS` that a module's `forward` requires."""
     parameters = inspect.signature(module_class.forward).parameters
     suffix = "_dict" if takes_dictionaries(module_class) else ""
     found = {name: parameters.get(f"{name}{suffix}") for name in EDGE_INPUTS}

@@ -141,7 +141,6 @@ def keeps_links(config: Config, allow_modules: Sequence[str] = ()) -> bool:
 
 
 def reads_src_degree(config: Config, allow_modules: Sequence[str] = ()) -> bool:
-    """Whether the model reads out-degrees of sources."""
     return bool(getattr(resolve(config.model, "model", allow_modules), "reads_src_degree", False))
 
 

@@ -218,7 +218,6 @@ def check_types(edge_types: Sequence[EdgeType], node_types: set[str]) -> None:
 
 
 def block_of(block: HeteroBlock, edge_type: EdgeType, like: Tensor) -> Block:
-    """The block of an edge type, or an empty one on the device of `like` if the batch lacks it."""
     if edge_type in block.blocks:
         return block.blocks[edge_type]
     num_src, num_dst = block.num_src.get(edge_type[0], 0), block.num_dst.get(edge_type[2], 0)

@@ -68,8 +68,9 @@ class MaskedModel(nn.Module):
         self.masks_edges = _reads_edges(encoder) and self.edge_index.shape[1] > 0
         if not self.masks_edges and not self.elements:
             raise ConfigError(
-                "explain is invalid: the model reads learned rows of nodes alone, no features and "
-                "no edges, so nothing can be masked. Explain a model that reads features or edges.",
+                "explain is invalid: the model reads only learned rows of nodes, neither "
+                "features nor edges, so nothing can be masked. Explain a model that reads "
+                "features or edges.",
                 id="explain-nothing-read",
             )
         self.eval()  # `Explainer` brings back the mode that it finds

@@ -72,15 +72,14 @@ class EmbeddingTable(nn.Module):
     def forward(self, n_id: Tensor) -> Tensor:
         """Looks up rows, [num_nodes, channels], of int64 [num_nodes] dense ids.
 
-        Raises:
-            ConfigError: the table has a share of the rows, and no others are lent.
+        Raises a ConfigError if the table has a share of the rows, and no others are lent.
         """
         if self._lent is not None:
             return self._lent(n_id)
         if self.share is not None:
             raise ConfigError(
                 "scaling.shard='embeddings' is invalid: the model was called outside of a step and "
-                "of an evaluation, where a worker has its share of the rows only. Set it to none, "
+                "of an evaluation, where a worker has only its share of the rows. Set it to none, "
                 "or call the model in another hook.",
                 id="shard-rows-elsewhere",
             )
@@ -154,7 +153,6 @@ class NodeInputs(nn.Module):
         return {name: formed(rows) for name, rows in self.unformed(x).items()}
 
     def unformed(self, x: Mapping[str, Features]) -> dict[str, Tensor | ProjectedRows]:
-        """Like `forward`, but leaves projections that widen the features to the layer."""
         for name, rows in x.items():
             self._check(name, rows)
         return {name: self._rows(name, x.get(name)) for name in self.node_types}

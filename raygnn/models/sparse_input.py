@@ -49,7 +49,6 @@ def linear(x: Features, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def dropout(x: Features, rate: float, training: bool) -> Features:
-    """Dropout of elements. Elements that a sparse row does not store stay 0."""
     if isinstance(x, Tensor):
         return functional.dropout(x, rate, training)
     if not training or rate == 0:

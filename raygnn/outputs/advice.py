@@ -93,7 +93,6 @@ class Advice(Callback):
 
 
 def baselines_of(metrics: Mapping[str, Any], split: str = "") -> dict[str, dict[str, Any]]:
-    """The baseline metrics of a split (default: all splits), by baseline."""
     found: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
         guess, _, metric = name.removeprefix(_PREFIX).partition("/")
@@ -103,7 +102,6 @@ def baselines_of(metrics: Mapping[str, Any], split: str = "") -> dict[str, dict[
 
 
 def say_baselines(metrics: Mapping[str, Any], split: str) -> None:
-    """Prints a line for each baseline."""
     for guess, of_guess in baselines_of(metrics, f"{split}/").items():
         shown = "  ".join(f"{name} {of_guess[name]:.4f}" for name in headline(of_guess))
         say(f"baseline {guess}: {shown}", "baseline", baseline=guess, metrics=of_guess)

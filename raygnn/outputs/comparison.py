@@ -85,8 +85,6 @@ class StoredRun:
         return ours[0] == theirs[0] and all(a == b or None in (a, b) for a, b in pairs)
 
     def as_task(self, name: str) -> StoredRun:
-        """This run with the metric names and keys of one of several tasks."""
-
         def metric_of(metric: str) -> str:
             split, _, own = metric.partition("/")
             return f"{split}/{name}/{own}" if split in _SPLITS else metric
@@ -142,7 +140,6 @@ def compare(uris: Sequence[str]) -> Comparison:
 
 
 def _lined_up(runs: Mapping[str, StoredRun]) -> dict[str, StoredRun]:
-    """The runs, with those of one task converted to one of several, if there is such a run."""
     several = [run for run in runs.values() if run.task_names]
     found = dict(runs)
     for key, run in runs.items():

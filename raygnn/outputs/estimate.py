@@ -56,10 +56,9 @@ class Estimate(Callback):
     def values(self, engine: Engine) -> dict[str, Any]:
         """The estimate, from this rank's figures.
 
-        Returns:
-            `step_s`, `validation_s`, `test_s`; `steps` and `validations` at most, and `time_s` of
-            all (None without a limit in steps or epochs); `memory_bytes`, the peak of this process,
-            and `cuda_memory_bytes` of a GPU; `workers`.
+        Returns `step_s`, `validation_s`, `test_s`; `steps` and `validations` at most, and `time_s`
+        of all (None without a limit in steps or epochs); `memory_bytes`, the peak of this process,
+        and `cuda_memory_bytes` of a GPU; `workers`.
         """
         step_s = statistics.median(self._steps_s[1:] or self._steps_s)
         validation_s = self._evaluation_s(engine, "val", self._whole.num_val_batches)

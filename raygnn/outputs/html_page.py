@@ -16,7 +16,6 @@ _95_PERCENT = 1.96  # standard errors on either side
 
 
 def render(template: str, page: object) -> str:
-    """The page of a template of `page/`, with user content escaped."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, loader=jinja2.FunctionLoader(_read)
     )

@@ -111,8 +111,8 @@ def _find(source: str) -> tuple[CheckpointStore, str, bool]:
     found, _ = store.newest_valid(store.names())
     if found is None:
         raise CheckpointError(
-            f"--export={redact(source)!r} is invalid: no whole checkpoint is there. Set the folder "
-            "of a run, or one of the folders in its checkpoints.",
+            f"--export={redact(source)!r} is invalid: it has no complete checkpoint. Set the "
+            "folder of a run, or one of the folders in its checkpoints.",
             id="checkpoint-export",
         )
     return store, found, True

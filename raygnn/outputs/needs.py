@@ -94,7 +94,6 @@ def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> No
 
 
 def say_needs(needs: Needs) -> None:
-    """Prints the parts of a run's needs above 1 GB."""
     parts = {
         "graph: {}B, mapped from disk": needs.graph,
         "rows of other nodes: up to {}B, mapped from disk": needs.cached,

@@ -122,10 +122,9 @@ class Progress(Callback):
     def _position(self, engine: Engine) -> dict[str, Any]:
         """The values of all events on the position of training.
 
-        Returns:
-            `epoch` (from 1) and `step`, `epochs` and `steps` (at most; None without a limit),
-            `epoch_step` (finished steps of the epoch), `time_s` (of training), `left_s` (None
-            without a limit), and `stop_s` (None without early stopping).
+        Returns `epoch` (from 1) and `step`, `epochs` and `steps` (at most; None without a limit),
+        `epoch_step` (finished steps of the epoch), `time_s` (of training), `left_s` (None without a
+        limit), and `stop_s` (None without early stopping).
         """
         now, per_epoch = engine.position, engine.steps_per_epoch
         steps = planned_steps(engine.config.training, per_epoch)
@@ -218,7 +217,6 @@ def _of(number: int, total: int | None) -> str:
 
 
 def planned_steps(limits: Training, steps_per_epoch: int) -> int | None:
-    """The optimizer steps until a limit in steps or epochs, if there is one."""
     of_epochs = None if limits.max_epochs is None else limits.max_epochs * steps_per_epoch
     return min((x for x in (limits.max_steps, of_epochs) if x is not None), default=None)
 

@@ -310,8 +310,7 @@ def run_charts(
 ) -> list[Chart]:
     """Charts of everything in the history of validations and in the logged rows.
 
-    Args:
-        best: the step to mark in charts of losses and metrics, and its label.
+    `best`: the step to mark in charts of losses and metrics, and its label.
     """
     groups: dict[str, list[Series]] = {}
     for name in _names([*history, *logged]):

@@ -145,8 +145,8 @@ class RunFolder:
         state = self.read_state()
         if state is None:
             raise RunError(
-                f"run.name={self.name!r} is invalid: {redact(self.uri)} was removed while the run "
-                "went on. Start it again, from the beginning.",
+                f"run.name={self.name!r} is invalid: {redact(self.uri)} was removed during the "
+                f"run. Start it again, from the beginning.",
                 id="run-removed",
             )
         if state.get("attempt") != self.attempt:
@@ -157,7 +157,6 @@ class RunFolder:
             )
 
     def record_start(self, *, resumed_from: str | None, step: int, num_workers: int) -> None:
-        """Records a start of the workers in `run.json`. Rank 0 only."""
         start = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "host": socket.gethostname(),
@@ -208,7 +207,6 @@ class RunFolder:
         return exists(self.state_uri)
 
     def is_empty(self) -> bool:
-        """Whether the folder is empty or missing."""
         fs, path = open_fs(self.uri)
         fs.invalidate_cache()
         found = fs.ls(path, detail=False) if fs.exists(path) else []
@@ -255,7 +253,7 @@ def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
     except (RuleError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(
             f"{redact(join(uri, 'run.json'))} is damaged: {type(error).__name__}: {error}. Delete "
-            "the file to go on from the run's checkpoints, or set --run.overwrite true to start "
+            "the file to resume from the run's checkpoints, or set --run.overwrite true to start "
             "from scratch.",
             id="run-damaged",
         ) from error

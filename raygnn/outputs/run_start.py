@@ -33,12 +33,9 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
 
     A fresh folder, or one whose workers never started, is a new run. An unfinished run of the same
     config resumes, unless `checkpoint.resume` is never, and so does a finished one with a raised
-    limit. Anything else is refused before any work is done.
-
-    Raises:
-        RunError: the name belongs to a finished or another run, there is nothing to resume although
-            `checkpoint.resume` requires it, or `run.overwrite` would delete its own starting point
-            or files that no run has written.
+    limit. Anything else is refused before any work is done. Raises a RunError if the name belongs
+    to a finished or another run, there is nothing to resume although `checkpoint.resume` requires
+    it, or `run.overwrite` would delete its own starting point or files that no run has written.
     """
     run = loaded.config.run
     uri = absolute(join(run.storage_path, name))
@@ -77,7 +74,7 @@ def _check_sources(checkpoint: Checkpoint) -> None:
         _check_source(
             f"checkpoint.resume={redact(checkpoint.resume)!r} is invalid",
             (join(checkpoint.resume, MANIFEST), join(checkpoint.resume, "checkpoints", LAST)),
-            "no whole checkpoint is there. Set the folder of a run, or one of those in its "
+            "it has no complete checkpoint. Set the folder of a run, or one of those in its "
             "checkpoints, or auto.",
         )
     if checkpoint.init_from is not None:
@@ -116,10 +113,8 @@ def _check_kept(folder: RunFolder, key: str, source: str) -> None:
 def check_writable(folder: RunFolder, run: Run) -> None:
     """Checks that the buckets of outputs are writable, before any work is done for them.
 
-    A local folder is not tested: it is made when the run starts, immediately.
-
-    Raises:
-        RunError: one is not writable.
+    A local folder is not tested: it is made when the run starts, immediately. Raises a RunError if
+    one is not writable.
     """
     places = {
         "storage_path": folder.uri,
@@ -199,9 +194,8 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
         # Workers never started, as where a start is refused after it has opened the folder.
         if resume in ("must", "last", "best"):
             raise RunError(
-                f"checkpoint.resume={resume!r} is invalid: no run named {folder.name!r} is there "
-                "to resume. Set run.name and run.storage_path to those of the run, or resume to "
-                "auto.",
+                f"checkpoint.resume={resume!r} is invalid: no run named {folder.name!r} exists. "
+                "Set run.name and run.storage_path to those of the run, or resume to auto.",
                 id="resume-no-run",
             )
         return
@@ -225,7 +219,7 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
             )
     if resume == "never":
         raise RunError(
-            f"checkpoint.resume='never' is invalid: run {folder.name!r} is there and would resume. "
+            f"checkpoint.resume='never' is invalid: run {folder.name!r} exists and would resume. "
             f"{replace_it}.",
             id="resume-never",
         )

@@ -58,7 +58,6 @@ class SavedModel:
 
     @property
     def tasks(self) -> list[SavedModel]:
-        """One for each task that the encoder is trained for."""
         output = None if self.whole is None else self.whole.spec.output
         if not isinstance(output, SeveralOutput):
             return [self]
@@ -112,7 +111,7 @@ class SavedModel:
         config_uri = join(uri, "config.yaml")
         if not exists(config_uri):
             raise RunError(
-                f"model={redact(uri)!r} is invalid: no config.yaml is there. Name the folder of a "
+                f"model={redact(uri)!r} is invalid: it has no config.yaml. Name the folder of a "
                 "finished run, or of an exported model.",
                 id="model-config-missing",
             )
@@ -124,15 +123,15 @@ class SavedModel:
             folder = _model_uri(written) or uri
         if not exists(join(folder, MODEL_FILE)):
             raise RunError(
-                f"model={redact(uri)!r} is invalid: no {MODEL_FILE} is there: the run has not "
-                "finished, or its run.model_uri leads elsewhere. Let it finish, or name the "
+                f"model={redact(uri)!r} is invalid: it has no {MODEL_FILE}: the run has not "
+                "finished, or its run.model_uri is another folder. Let it finish, or name the "
                 "model's folder.",
                 id="model-weights-missing",
             )
         spec_uri = join(folder, SPEC_FILE)
         if not exists(spec_uri):
             raise RunError(
-                f"model={redact(uri)!r} is invalid: no {SPEC_FILE} is there, which says what "
+                f"model={redact(uri)!r} is invalid: it has no {SPEC_FILE}, which says what "
                 "the model needs of a graph. Train it with a task that has one "
                 "(Task.spec), as raygnn's tasks do.",
                 id="model-spec-missing",
@@ -156,8 +155,8 @@ def _load(
     fixed = [key for key in keys if key.partition(".")[0].rstrip("!") not in _SECTIONS]
     if fixed:
         raise ConfigError(
-            f"--{fixed[0]} is invalid: training has fixed it. Of a trained model only these may be "
-            f"set: {', '.join(_SECTIONS)}.",
+            f"--{fixed[0]} is invalid: it is fixed by training. Only these keys of a trained "
+            f"model may be set: {', '.join(_SECTIONS)}.",
             id="infer-fixed-key",
         )
     changes = [*_NO_STEP]
@@ -185,7 +184,6 @@ def _model_uri(written: Source) -> str | None:
 
 
 def _graph(written: Source) -> str:
-    """The override that names the training graph; tables of a partitioned one are unknown."""
     if value_at(written.value, ("data", "mode")) == "partitioned":
         return "--data.uri TABLES"
     for key in ("uri", "synthetic", "type"):

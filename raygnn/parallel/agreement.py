@@ -54,10 +54,7 @@ def agreement(where: str, error: type[RaygnnError] = TrainingError) -> Iterator[
     """A block that may fail on some ranks. At its end either all ranks raise, or none.
 
     Collective: all ranks must call. The block itself must not, because others would wait for a
-    failed rank.
-
-    Args:
-        where: completes "Rank 0 failed in ...".
+    failed rank. `where`: completes "Rank 0 failed in ...".
     """
     failure: BaseException | None = None
     try:

@@ -51,7 +51,6 @@ class UnreadTotals:
 
     @property
     def factor(self) -> Tensor | float:
-        """1 / divisor; 1 if no rank added to it."""
         if isinstance(self.divisor, Tensor):
             divisor = self.divisor.double()
             return divisor.masked_fill(divisor == 0, 1).reciprocal()
@@ -219,7 +218,6 @@ class GradientReducer:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copies a host tensor to a device without waiting."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
@@ -237,7 +235,6 @@ def take_gradients(parameters: Sequence[nn.Parameter], buffer: Tensor, *, failed
 
 
 def give_gradients(parameters: Sequence[nn.Parameter], buffer: Tensor) -> None:
-    """Makes the buffer of `take_gradients` the gradients again."""
     parts = buffer.split([p.numel() for p in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
         parameter.grad = part.view(parameter.shape).to(parameter.dtype)
@@ -273,7 +270,6 @@ class SparseGradients:
 
 
 def gradient_values(parameter: Tensor) -> Tensor:
-    """The values of a gradient; for a sparse one, the stored values."""
     assert parameter.grad is not None
     grad = parameter.grad
     return grad.coalesce().values() if grad.is_sparse else grad

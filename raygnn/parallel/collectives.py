@@ -57,8 +57,7 @@ def rank() -> int:
 def communication_device() -> torch.device:
     """The device from which the process group sends rows.
 
-    Raises:
-        LostRankError: the group was destroyed.
+    Raises a LostRankError if the group was destroyed.
     """
     if "cuda" in _carried_types():
         return torch.device("cuda", torch.cuda.current_device())
@@ -226,16 +225,15 @@ def _exchange() -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         if not dist.is_initialized():
             raise LostRankError(
-                f"Rank {rank()} has lost the process group: Ray, or whoever started these workers, "
-                "has ended it. A run that starts again continues from its last "
-                "checkpoint.",
+                f"Rank {rank()} has lost the process group: Ray, or another launcher, has ended "
+                f"it. Start the run again to resume from its last checkpoint.",
                 id="run-group-ended",
             ) from error
         if isinstance(error, ValueError):
             raise
         raise LostRankError(
-            f"Rank {rank()} lost another rank, which died or did not come within "
-            f"scaling.timeout_s; what that one wrote last says why. ({_first_line(error)})",
+            f"Rank {rank()} lost another rank, which died or did not answer within "
+            f"scaling.timeout_s; see its last output. ({_first_line(error)})",
             id="run-rank-lost",
         ) from error
 

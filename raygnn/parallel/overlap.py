@@ -105,7 +105,7 @@ class OverlappingReducer(GradientReducer):
         if bucket.arrive is not None:
             raise TrainingError(
                 "scaling.gradients='ddp' is invalid: a weight got gradients twice in one backward "
-                "pass, after its sum had left, as by reentrant checkpoints. Set "
+                "pass, after its sum was sent, for example with reentrant checkpoints. Set "
                 "scaling.gradients to flat.",
                 id="gradients-twice",
             )

@@ -26,7 +26,6 @@ from raygnn.parallel.all_reduce import SparseGradients
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this rank may store only a part."""
     return hasattr(tensor, "full_tensor")
 
 
@@ -73,7 +72,6 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def with_part(like: Tensor, part: Tensor) -> Tensor:
-    """A tensor sharded like another one, with this rank's `part`."""
     if not is_sharded(like):
         return part
     from torch.distributed.tensor import DTensor

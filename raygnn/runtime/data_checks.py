@@ -65,7 +65,7 @@ def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
         raise ConfigError.invalid(
             "sampling.fanouts",
             config.sampling.fanouts,
-            "a hop takes no neighbors of any edge type",
+            "a hop samples no neighbors of any edge type",
             "Set a number other than 0 for some edge type in each hop",
             id="sampling-hop-empty",
         )
@@ -76,10 +76,8 @@ def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> Loade
 
     Sampling becomes temporal, takes the latest neighbors, and gives each row its own neighborhood,
     so that predictions do not depend on other rows of a batch. Keys of the config stay;
-    `sampling.temporal: null` turns all of it off.
-
-    Args:
-        tables: URI of graph tables instead of the config's source.
+    `sampling.temporal: null` turns all of it off. `tables`: URI of graph tables instead of the
+    config's source.
     """
     config = loaded.config
     sampling, uri = config.sampling, tables or config.data.uri
@@ -266,7 +264,6 @@ def _say_fitted(config: Config, bundle: Bundle, rows: FitRows) -> None:
 
 
 def _say_learned(bundle: Bundle, feature: str) -> None:
-    """Names node types without features, if a graph has several types."""
     without = [name for name in bundle.node_types if feature not in bundle.columns(name)]
     if without and bundle.node_types[1:]:
         say(

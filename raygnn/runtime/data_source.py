@@ -44,12 +44,12 @@ def check_source(loaded: LoadedConfig, data: Any) -> None:
     section = loaded.config.data
     if data is not None and section.names_a_graph:
         raise ConfigError(
-            "data is given twice: fit(data=...) and the config's data section. Take one away.",
+            "data is set twice: fit(data=...) and the config's data section. Remove one.",
             id="data-source-twice",
         )
     if data is None and not section.names_a_graph:
         raise ConfigError(
-            "data.uri=None is invalid: the config names no graph. Set data.uri to a folder with "
+            "data.uri=None is invalid: the config has no graph. Set data.uri to a folder with "
             "graph.yaml, or data.synthetic, or data.type.",
             id="data-source-missing",
         )
@@ -110,8 +110,8 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
     uri = section.uri or ""
     if uri and _holds_parts_alone(uri):
         raise ConfigError(
-            f"data.uri={redact(uri)!r} is invalid: these are parts of raygnn.partition, and "
-            "data.mode is in_memory. Set data.mode to partitioned, or data.uri to the tables.",
+            f"data.uri={redact(uri)!r} is invalid: it is a partitioned graph, but data.mode is "
+            f"in_memory. Set data.mode to partitioned, or data.uri to the tables.",
             id="partition-as-tables",
         )
     if data is not None:
@@ -207,13 +207,11 @@ def tables_source(
 
 
 def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:
-    """Everything that determines the bundle, except the rows that transforms are fitted on."""
     section = loaded.config.data
     return section.uri, section.synthetic, section.component, ingest_options(loaded)
 
 
 def _fitted_on(loaded: LoadedConfig) -> tuple[Any, ...]:
-    """Config keys that choose the rows that transforms are fitted on."""
     config = loaded.config
     if config.data.splits is None:
         return config.task, config.tasks
@@ -255,7 +253,6 @@ def _content_key(tables: GraphTables) -> str:
 
 
 def _write_once(cache_dir: str | None, name: str, make: Callable[[], GraphTables]) -> str:
-    """Writes tables under a name derived from their content, unless they exist."""
     from raygnn.data.tables.graph_tables import write_tables
 
     def build(folder: Path) -> None:

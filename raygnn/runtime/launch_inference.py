@@ -54,17 +54,15 @@ def launch_inference(
     """Runs inference from tables to tables. Returns the manifest of the output.
 
     With `scaling.num_workers: 0` everything happens in this process, without Ray (or in each of
-    torchrun's processes); else in workers of Ray Train.
-
-    Args:
-        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
+    torchrun's processes); else in workers of Ray Train. `data`: `GraphTables`, or a PyG `Data` or
+    `HeteroData`, instead of the config's source.
     """
     options.check()
     source = model.loaded.config.data
     if data is None and not source.names_a_graph:
         raise ConfigError(
-            "data.uri=None is invalid: the config of a model brings no graph. Add --data.uri GRAPH "
-            f"(that of training is {model.graph}).",
+            "data.uri=None is invalid: the config of a model contains no graph. Add --data.uri "
+            f"GRAPH (the training graph is {model.graph}).",
             id="data-source-missing",
         )
     say(f"model {model.weights_uri}")

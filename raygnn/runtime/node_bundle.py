@@ -42,10 +42,8 @@ def bundle_on_this_node(place: BundlePlace) -> str:
     """Path of the bundle on this node, which receives it if missing.
 
     One process of the node fetches it while others wait. Nodes that share the cache folder, or
-    still have the bundle from an earlier run, fetch nothing.
-
-    Raises:
-        DataError: this node's cache folder is not writable.
+    still have the bundle from an earlier run, fetch nothing. Raises a DataError if this node's
+    cache folder is not writable.
     """
     if ray.get_runtime_context().get_node_id() == place.node_id:
         return place.path

@@ -162,7 +162,6 @@ def _resumed(
 
 
 def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:
-    """Prints the size of the output, and checks that a local disk has room for it."""
     whole = f", beside {count(num_whole, 'file')} that are there already" if num_whole else ""
     say(f"presample: about {num_bytes / 1e6:,.1f} MB to write{whole}")
     if is_remote(uri):

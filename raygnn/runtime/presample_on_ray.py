@@ -60,7 +60,6 @@ _opened: dict[str, Loaders] = {}
 
 
 def _write_files(rows: dict[str, np.ndarray], job: PresampleJob) -> dict[str, list[Any]]:
-    """Sizes and checksums of the files, or the error as data, as in `raygnn.runtime.ingest`."""
     written, error = [(0, 0, 0)] * len(rows["name"]), b""
     try:
         for i, row in enumerate(zip(*(rows[key] for key in _FILE_KEYS), strict=True)):

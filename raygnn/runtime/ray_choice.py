@@ -39,10 +39,8 @@ def choose_ray() -> RayChoice:
     """Chooses the cluster of `RAY_ADDRESS`, else a Ray that this user started here, else a new one.
 
     `ray start` writes its address to a file. Ray itself joins that address whoever started it, and
-    waits minutes if its head has died.
-
-    Raises:
-        ResourceError: no cluster answers at `RAY_ADDRESS`.
+    waits minutes if its head has died. Raises a ResourceError if no cluster answers at
+    `RAY_ADDRESS`.
     """
     address = os.environ.get(ADDRESS_VARIABLE)
     if address == "local":

@@ -188,7 +188,7 @@ class Replicas:
     def _check_not_gone(self) -> None:
         if self._is_gone.is_set():
             raise ResourceError(
-                f"the server has no model any more: its application {self._app!r} was deleted "
+                f"the server no longer has a model: its application {self._app!r} was deleted "
                 "from Ray Serve. Start the server again.",
                 id="serve-gone",
             )

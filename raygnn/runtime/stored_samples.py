@@ -29,7 +29,6 @@ Loaders = Mapping[str, SampledSequence]
 
 
 def sampled_loaders(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None) -> Loaders:
-    """The sampling loaders of a run, by split; with exact evaluation only that of training."""
     graph, cpu = neighborhood_graph(loaded.config, bundle), torch.device("cpu")
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)
     task.setup(TaskEnvironment(loaded, graph, 0, 1, cpu, spec))
@@ -65,10 +64,8 @@ def open_samples(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None) -
     """Opens and checks the set of `data.samples`.
 
     For a user's own model or loss, which only workers import, settings and requests are checked
-    when a worker reads its first batch.
-
-    Raises:
-        DataError: it is missing, interrupted, damaged, or of another graph, config or version.
+    when a worker reads its first batch. Raises a DataError if it is missing, interrupted, damaged,
+    or of another graph, config or version.
     """
     config = loaded.config
     assert config.data.samples is not None

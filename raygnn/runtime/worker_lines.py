@@ -67,10 +67,8 @@ def drain_worker_lines(marker: ActorHandle) -> None:
     """Waits until the workers' output so far is shown.
 
     Ray reads the files of a node's processes in turns: everything before a first mark is shown when
-    a second one is, if that was written after the first was seen.
-
-    Args:
-        marker: an actor of this node with `mark(text)`, which prints it.
+    a second one is, if that was written after the first was seen. `marker`: an actor of this node
+    with `mark(text)`, which prints it.
     """
     if not _is_ours(_printer()):
         return
@@ -85,7 +83,6 @@ def drain_worker_lines(marker: ActorHandle) -> None:
 
 
 def show_held_lines() -> None:
-    """Prints the stored lines of Ray, on stderr."""
     unfinished = [line for lines in _requests.values() for line in lines]
     if _HELD or unfinished:
         print("Ray's own messages:", *_HELD, *unfinished, sep="\n", file=sys.stderr)

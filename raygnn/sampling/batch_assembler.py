@@ -131,8 +131,8 @@ class BatchAssembler:
     def _check_no_columns(self, edge_type: EdgeType) -> None:
         for column in self._edge_columns.keys() & self._features.columns(edge_type).keys():
             raise DataError(
-                f"column {column!r} of {edge_type_name(edge_type)} cannot be had: the sampler of "
-                "sampling.type does not say which edges it took. Fill edge in its SamplerOutput.",
+                f"column {column!r} of {edge_type_name(edge_type)} cannot be read: the sampler "
+                f"of sampling.type does not return edge ids. Fill edge in its SamplerOutput.",
                 id="sampling-edge-ids-missing",
             )
 

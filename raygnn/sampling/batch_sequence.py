@@ -121,8 +121,7 @@ class BatchSequence(ABC, Generic[BatchT]):
     def cut_into(self, num_batches: int, least: int) -> None:
         """Makes micro-batches smaller, for this many per epoch. Call before iterating.
 
-        Args:
-            least: minimum of examples per micro-batch, which may reduce their number.
+        `least`: minimum of examples per micro-batch, which may reduce their number.
         """
         even = -(-self.num_examples // num_batches)
         self.batch_size = min(self.batch_size, max(even, least))

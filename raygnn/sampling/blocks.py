@@ -29,10 +29,8 @@ def blocks_of(batch: Batch) -> list[Block]:
     """Blocks of a batch with one node type and one edge type, in the order of the layers.
 
     blocks[0], of the first layer, has all edges; blocks[-1] only those into the seeds. They are
-    nested prefixes of the batch's edge lists and share its tensors.
-
-    Raises:
-        DataError: the batch's sampler does not count its hops.
+    nested prefixes of the batch's edge lists and share its tensors. Raises a DataError if the
+    batch's sampler does not count its hops.
     """
     ((edge_type, _),) = batch.edges.items()
     return [block.blocks[edge_type] for block in hetero_blocks_of(batch)]

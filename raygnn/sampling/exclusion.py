@@ -140,7 +140,6 @@ def _match(nodes, destinations, slots, rows, which):  # type: ignore[no-untyped-
 
 @njit(nogil=True, cache=True)
 def _find_skips(indices, is_sorted, bounds, excluded, ptr, edges):  # type: ignore[no-untyped-def]
-    """Fills `ptr`, and `edges` unless it is empty; returns the number of edges."""
     starts, degrees = bounds
     rows, which, pair_ptr, pairs = excluded
     is_counting = len(edges) == 0
@@ -177,9 +176,8 @@ def _find_skips(indices, is_sorted, bounds, excluded, ptr, edges):  # type: igno
 def step_over(rows, ptr, edges, starts, offsets, positions):  # type: ignore[no-untyped-def]
     """Maps positions among the remaining edges to positions among all edges.
 
-    Args:
-        positions: int64 [offsets[-1]]; for node i `starts[i]` plus the number of an edge, counted
-            without skipped ones.
+    `positions`: int64 [offsets[-1]]; for node i `starts[i]` plus the number of an edge, counted
+    without skipped ones.
     """
     for i in range(len(rows)):
         start = starts[rows[i]]

@@ -58,7 +58,6 @@ class GrowingSubgraph:
         self._ids[neighbor_type].add(picks.neighbors, row)
 
     def add_no_edges(self, edge_type: EdgeType) -> None:
-        """Notes that the frontier samples no edge of this type in this hop."""
         self._edges[edge_type].append_none(len(self.frontier(edge_type)))
 
     def end_hop(self) -> None:

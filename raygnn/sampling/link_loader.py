@@ -83,14 +83,14 @@ class LinkPlan:
     def __post_init__(self) -> None:
         if self.num_negatives < 0:
             raise ConfigError(
-                f"num_negatives={self.num_negatives!r} is invalid: it is a number of nodes. Set 0 "
+                f"num_negatives={self.num_negatives!r} is invalid: it must not be negative. Set 0 "
                 "or more.",
                 id="links-argument-range",
             )
         if self.max_labels_per_anchor is not None and self.max_labels_per_anchor < 1:
             raise ConfigError(
                 f"max_labels_per_anchor={self.max_labels_per_anchor!r} is invalid: an anchor "
-                "without links teaches nothing. Set 1 or more, or null for all.",
+                f"needs at least one link. Set 1 or more, or null for all.",
                 id="links-argument-range",
             )
 
@@ -340,7 +340,6 @@ class LinkLoader(SampledSequence[LinkBatch]):
         return {edge_type: np.concatenate(parts, axis=1) for edge_type, parts in found.items()}
 
     def _links(self, drawn: _Drawn, local: Mapping[str, np.ndarray]) -> BatchLinks:
-        """The draws as tensors. `local`: local ids of the batch's nodes, by part."""
         offered = drawn.random
         if self.plan.in_batch:
             offered = np.concatenate([offered, drawn.targets])

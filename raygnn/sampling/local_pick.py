@@ -203,7 +203,6 @@ def _pick(
     *,
     takes_last: bool,
 ) -> np.ndarray:
-    """Positions of the sampled edges: drawn uniformly, or the last of each node."""
     positions = scratch.array("positions", int(rows.offsets[-1]), np.int64)
     if takes_last:
         kernels.pick_last(rows.starts, rows.degrees, rows.offsets, positions)

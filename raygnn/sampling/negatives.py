@@ -160,8 +160,7 @@ class EvaluationCandidates:
 def _choose(obstacles, chosen):  # type: ignore[no-untyped-def]
     """Fills each row of `chosen` with its first columns of 0, then of 1; returns the number read.
 
-    Args:
-        obstacles: int8 [num_links, num_columns]; 2 or more is never taken.
+    `obstacles`: int8 [num_links, num_columns]; 2 or more is never taken.
     """
     num_used = 0
     for i in range(len(chosen)):

@@ -114,18 +114,18 @@ class NeighborSampler(BaseSampler):
             DataError: a seed or an excluded node is not in the graph, an excluded edge type is
                 unknown, or times are missing.
         """
-        checked = {t: check_seeds(self.graph, t, ids) for t, ids in seeds.items()}
+        seed_ids = {t: check_seeds(self.graph, t, ids) for t, ids in seeds.items()}
         ids = None
         if self.disjoint or self.temporal is not None:
-            ids = DisjointIds(self.graph, checked, self.temporal, times, disjoint=self.disjoint)
+            ids = DisjointIds(self.graph, seed_ids, self.temporal, times, disjoint=self.disjoint)
         code_of = None if ids is None or exclude_for is None else ids.code
         excluded = exclusions(self.graph, exclude or {}, exclude_for or {}, code_of)
-        given = _Given(key, excluded, isolated or {}, ids, by_code=code_of is not None)
+        options = _SampleOptions(key, excluded, isolated or {}, ids, by_code=code_of is not None)
         with self._workspaces.lend() as growing:
-            growing.start(checked if ids is None else ids.encoded(checked))
+            growing.start(seed_ids if ids is None else ids.encoded(seed_ids))
             for hop in range(self.num_hops):
                 for edge_type in self.fanouts:
-                    picks = self._pick(growing, edge_type, hop, given)
+                    picks = self._pick(growing, edge_type, hop, options)
                     if picks is None:
                         growing.add_no_edges(edge_type)
                     else:
@@ -194,17 +194,19 @@ class NeighborSampler(BaseSampler):
         return chain_key(RNG_VERSION, self.seed, text_key("PyG"), *seeds.tolist())
 
     def _pick(
-        self, growing: GrowingSubgraph, edge_type: EdgeType, hop: int, given: _Given
+        self, growing: GrowingSubgraph, edge_type: EdgeType, hop: int, options: _SampleOptions
     ) -> Picks | None:
         codes, fanout = growing.frontier(edge_type), self.fanouts[edge_type][hop]
         if len(codes) == 0 or fanout == 0:
             return None
         neighbor_type, node_type = self._ends[edge_type]
-        ids, isolated = given.ids, given.isolated.get(node_type)
-        takes = None
+        ids, isolated = options.ids, options.isolated.get(node_type)
+        is_sampled = None
         if hop == 0 and isolated is not None and len(isolated):
-            takes = ~np.isin(codes if ids is None else ids.split(node_type, codes)[0], isolated)
-            codes = codes[takes]
+            is_sampled = ~np.isin(
+                codes if ids is None else ids.split(node_type, codes)[0], isolated
+            )
+            codes = codes[is_sampled]
         frontier, horizon, salts = codes, None, None
         if ids is not None:
             frontier, numbers = ids.split(node_type, codes)
@@ -213,10 +215,10 @@ class NeighborSampler(BaseSampler):
             nodes=frontier,
             fanout=fanout,
             replace=self.replace,
-            key=given.key,
+            key=options.key,
             hop=hop,
-            exclude=given.excluded.get(edge_type),
-            exclude_keys=codes if given.by_code else None,
+            exclude=options.excluded.get(edge_type),
+            exclude_keys=codes if options.by_code else None,
             weight=self.weight,
             horizon=horizon,
             salts=salts,
@@ -225,14 +227,14 @@ class NeighborSampler(BaseSampler):
         picks = self.graph.pick(edge_type, request, growing.scratch)
         if ids is not None:
             picks = ids.joined(neighbor_type, picks, numbers)
-        if takes is None:
+        if is_sampled is None:
             return picks
-        num_picks = np.zeros(len(takes), np.int64)
-        num_picks[takes] = np.diff(picks.offsets)
+        num_picks = np.zeros(len(is_sampled), np.int64)
+        num_picks[is_sampled] = np.diff(picks.offsets)
         return picks._replace(offsets=np.append(0, np.cumsum(num_picks)))
 
 
-class _Given(NamedTuple):
+class _SampleOptions(NamedTuple):
     """Options of one sample.
 
     Attributes:

@@ -125,8 +125,7 @@ class Answer(Protocol):
     def result(self) -> Any:
         """The answer, once available.
 
-        Raises:
-            RaygnnError: the part could not answer, or not in time.
+        Raises a RaygnnError if the part could not answer, or not in time.
         """
 
 
@@ -243,8 +242,7 @@ class _Computed:
 def map_parts(folder: Folder, outline: Outline) -> PartitionedGraph:
     """A partitioned graph with all parts mapped by this process; `folder` is a path or fsspec URI.
 
-    Raises:
-        DataError: a part is missing, damaged, or of another partition.
+    Raises a DataError if a part is missing, damaged, or of another partition.
     """
     place = absolute_folder(folder)
     record = PartitionRecord.load(place)

@@ -93,7 +93,6 @@ def find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets):  # type
 
 @njit(nogil=True, cache=True)
 def count_taken(degrees, fanout, replace, offsets):  # type: ignore[no-untyped-def]
-    """Fills `offsets` like `find_rows`, for changed degrees."""
     for i in range(len(degrees)):
         degree = degrees[i]
         taken = degree
@@ -123,11 +122,9 @@ def count_neighbors(indices, counts):  # type: ignore[no-untyped-def]
 def pick_positions(rows, draws, table, positions):  # type: ignore[no-untyped-def]
     """Fills `positions` int64 [offsets[-1]] with the sampled edges, node by node.
 
-    If all edges of a node are taken, they keep their order; otherwise the order of draws.
-
-    Args:
-        table: int64 zeros [a power of two >= 2 * fanout], left as zeros; length 1 is enough for
-            fanouts of at most `_LINEAR_SEARCH`.
+    If all edges of a node are taken, they keep their order; otherwise the order of draws. `table`:
+    int64 zeros [a power of two >= 2 * fanout], left as zeros; length 1 is enough for fanouts of at
+    most `_LINEAR_SEARCH`.
     """
     nodes, salts, starts, degrees, offsets = rows
     fanout, replace, key = draws
@@ -219,7 +216,6 @@ def load_neighbors(indices, positions, neighbors):  # type: ignore[no-untyped-de
 
 
 def membership_table(fanout: int, replace: bool) -> int:
-    """Required length of the table of `pick_positions`."""
     if replace or fanout <= _LINEAR_SEARCH:
         return 1
     return 1 << (2 * fanout - 1).bit_length()

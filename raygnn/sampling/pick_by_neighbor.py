@@ -68,7 +68,6 @@ def pick_by_neighbor(rows, draws, indices, weighting, skips, copies, positions):
 
 
 def copies_table(degrees: np.ndarray, is_sorted: bool) -> int:
-    """Required length of the table for parallel edges of `pick_by_neighbor`."""
     return 2 if is_sorted else 2 << (2 * int(degrees.max(initial=1)) - 1).bit_length()
 
 

@@ -76,10 +76,8 @@ def _is_drawn_for(degree, fanout, replace):  # type: ignore[no-untyped-def]
 def first_draws(rows, draws, alias, drawn, rests):  # type: ignore[no-untyped-def]
     """Fills `drawn` with the first `fanout` draws of each node that draws edges.
 
-    A separate loop, so that many cache misses of the table overlap.
-
-    Args:
-        drawn: int64, `rests`: uint32, with room for `fanout` per node.
+    A separate loop, so that many cache misses of the table overlap. `drawn`: int64, `rests`:
+    uint32, with room for `fanout` per node.
     """
     nodes, salts, starts, degrees, _ = rows
     fanout, replace, key = draws
@@ -123,9 +121,8 @@ def _weight(weights, e_id, position):  # type: ignore[no-untyped-def]
 def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ignore[no-untyped-def]
     """Fills `positions` with the sampled edges, node by node, and the rows' offsets.
 
-    Args:
-        positions: int64, with room for all edges of a node or `fanout`, whichever is less; with
-            `replace` for `fanout`.
+    `positions`: int64, with room for all edges of a node or `fanout`, whichever is less; with
+    `replace` for `fanout`.
     """
     nodes, salts, starts, degrees, offsets = rows
     fanout, replace, key = draws

@@ -103,8 +103,7 @@ class DeviceCopies:
 def copied_together(record: Record, device: torch.device) -> tuple[Record, Tensor]:
     """A record on a device, copied as one page-locked buffer.
 
-    Returns:
-        The record with views of the device buffer, and that buffer, in bytes.
+    Returns the record with views of the device buffer, and that buffer, in bytes.
     """
     starts: dict[int, int] = {}
     tensors: list[Tensor] = []

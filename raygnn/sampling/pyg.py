@@ -44,8 +44,7 @@ class ForeignSampler:
     def sample(self, seeds: Mapping[str, np.ndarray], key: BatchKey) -> SampledSubgraph:
         """Samples the neighborhood of distinct seeds of one type.
 
-        Raises:
-            DataError: a seed repeats, or the sampler does not return the seeds first.
+        Raises a DataError if a seed repeats, or the sampler does not return the seeds first.
         """
         ((node_type, ids),) = seeds.items()
         given = NodeSamplerInput(
@@ -126,8 +125,8 @@ def _follows_hops(
 def _check_seeds(nodes: np.ndarray, node_type: str, seeds: np.ndarray) -> None:
     if len(np.unique(seeds)) < len(seeds):
         raise DataError(
-            f"seeds of node type {node_type!r} are invalid: some are there twice, which PyG's "
-            "samplers cannot express. Give distinct seeds, or use raygnn's sampler.",
+            f"seeds of node type {node_type!r} are invalid: some repeat, which PyG's samplers "
+            f"cannot express. Give distinct seeds, or use raygnn's sampler.",
             id="sampling-seeds-repeated",
         )
     if not np.array_equal(nodes[: len(seeds)], seeds):
@@ -150,7 +149,7 @@ def node_output(
     if len(seed_index) > subgraph.num_sampled_nodes[node_type][0]:
         raise DataError(
             f"seeds of node type {node_type!r} are invalid: PyG's loaders take the first rows of a "
-            "batch for its seeds, so none may be there twice. Give distinct seeds.",
+            "batch for its seeds, so none may repeat. Give distinct seeds.",
             id="sampling-seeds-repeated",
         )
     return _output(subgraph, index.input_type is None, (index.input_id, index.time))

@@ -52,7 +52,6 @@ def chain_key(*parts: int) -> int:
 
 @cache
 def text_key(text: str) -> int:
-    """FNV-1a of the UTF-8 bytes."""
     key = _FNV_OFFSET
     for byte in text.encode():
         key = ((key ^ byte) * _FNV_PRIME) & _MASK

@@ -63,8 +63,7 @@ class SampledSequence(BatchSequence[BatchT]):
         self._samples = samples
 
     @abstractmethod
-    def request(self, epoch: int, index: int) -> SampleRequest:
-        """The sampling request of a micro-batch."""
+    def request(self, epoch: int, index: int) -> SampleRequest: ...
 
     def make(self, epoch: int, index: int) -> BatchT:
         """Repeated epochs have stored micro-batches under their own numbers."""

@@ -18,8 +18,7 @@ from raygnn.sampling.temporal import LAST, UNIFORM, Temporal
 def check_seeds(graph: GraphStore, node_type: str, seeds: np.ndarray) -> np.ndarray:
     """Seeds, integers [num_seeds] that may repeat, as a contiguous int64 array.
 
-    Raises:
-        DataError: the graph has no such node type, or a seed is not one of its nodes.
+    Raises a DataError if the graph has no such node type, or a seed is not one of its nodes.
     """
     return _check_ids(graph, node_type, seeds, f"seeds of node type {node_type!r} are invalid")
 
@@ -124,7 +123,7 @@ def _check_ids(graph: GraphStore, node_type: str, seeds: np.ndarray, where: str)
     if seeds.ndim != 1 or (seeds.dtype.kind not in "iu" and seeds.size):
         raise DataError(
             f"{where}: they are {seeds.dtype} of shape {list(seeds.shape)}. Give a list of dense "
-            "ids; of a mask, np.flatnonzero(mask).",
+            "ids; for a mask, np.flatnonzero(mask).",
             id="sampling-seeds-type",
         )
     ids = np.ascontiguousarray(seeds, np.int64)

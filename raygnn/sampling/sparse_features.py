@@ -65,7 +65,6 @@ class SparseFeatures(TensorRecord):
 
     @cached_property
     def by_column(self) -> Groups:
-        """The transpose: entries by column, with their rows."""
         return group_by_key(self.indices, self.row, self.width)
 
     def with_values(self, values: Tensor) -> SparseFeatures:

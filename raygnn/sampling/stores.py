@@ -396,8 +396,7 @@ def find_affines(
 ) -> dict[tuple[str | EdgeType, str], Affine]:
     """Affine maps from stored rows to model inputs, by type and column.
 
-    Raises:
-        DataError: the rows of a column have another width.
+    Raises a DataError if the rows of a column have another width.
     """
     types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     of_codes = {

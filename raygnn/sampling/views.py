@@ -22,7 +22,6 @@ from raygnn.sampling.tensor_record import StoredRows
 
 
 def view_key(batch: NodeBatch, number: int) -> int:
-    """The key of one view of a batch, independent of views with other numbers."""
     return chain_key(batch.key, text_key("view"), number)
 
 
@@ -138,8 +137,7 @@ def _degree_left(
 ) -> Tensor:
     """Degrees without dropped edges, from the batch's edges of the first nodes.
 
-    Args:
-        by_ratio: a node's edges in the batch represent all its edges.
+    `by_ratio`: a node's edges in the batch represent all its edges.
     """
     before, after = (
         functional.pad(count, (0, len(degree) - len(count))).to(degree.dtype)

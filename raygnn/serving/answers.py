@@ -89,7 +89,7 @@ class Answers:
                 raise ConfigError.invalid(
                     "columns",
                     hidden,
-                    "this server does not give them",
+                    "this server does not return them",
                     f"It gives: {', '.join(self._columns) or 'none'}",
                     id="serve-columns",
                 )

@@ -129,7 +129,7 @@ def test_a_damaged_record_of_the_run_is_named(capsys, config, tmp_path, content)
     status, err = _status(capsys, config)
     assert status == 2
     assert "run.json is damaged" in err
-    assert "Delete the file to go on" in err
+    assert "Delete the file to resume" in err
     assert _status(capsys, config, "--run.overwrite", "true")[0] == 0
 
 
@@ -184,7 +184,7 @@ def test_a_run_whose_folder_is_removed_says_so(capsys, config, tmp_path):
     more = ["--callbacks", callback, "--allow-module", "tests"]
     status, err = _status(capsys, config, *more)
     assert status == 1
-    assert "runs/run was removed while the run went on. Start it again" in err
+    assert "runs/run was removed during the run. Start it again" in err
 
 
 class StartsAgain(Callback):
@@ -258,18 +258,21 @@ def test_an_unfinished_run_of_another_config_is_refused(capsys, config, tmp_path
         (["--modle.type", "GCN"], "Did you mean model"),
         (["--model.type", "GraphSAEG"], "GraphSAGE"),
         (["--data.uri", "nowhere"], "nowhere"),
-        (["--data!"], "the config names no graph"),
+        (["--data!"], "the config has no graph"),
         (["--task.args.label", "z"], "task.args.label='z' is invalid"),
         (["--task.args.target", "user"], "task.args.target='user' is invalid"),
         (["--task.args.feature", "z"], "task.args.feature='z' is invalid"),
         (["--task.args.problem", "ranking"], "task.args.problem='ranking' is invalid"),
         (["--task.args.lable", "y"], "lable"),
-        (["--checkpoint.resume", "must"], "no run named 'run' is there to resume"),
+        (["--checkpoint.resume", "must"], "no run named 'run' exists"),
         (
             ["--checkpoint.resume", "no/where"],
-            "resume='no/where' is invalid: no whole checkpoint is",
+            "resume='no/where' is invalid: it has no complete checkpoint",
         ),
-        (["--checkpoint.resume", "memory://no/step-1"], "is invalid: no whole checkpoint is there"),
+        (
+            ["--checkpoint.resume", "memory://no/step-1"],
+            "is invalid: it has no complete checkpoint",
+        ),
         (["--scaling.use_gpu", "true"], "scaling.use_gpu=True is invalid"),
         (["--model.args.num_layers", "3"], "num_layers"),
     ],
@@ -499,6 +502,6 @@ def test_export_of_a_checkpoint_takes_its_own_weights(capsys, config, tmp_path):
 def test_export_of_nothing_is_refused(capsys, tmp_path):
     status, err = _status(capsys, "--export", tmp_path, "--out", tmp_path / "out")
     assert status == 1
-    assert "no whole checkpoint is there. Set the folder of a run" in err
+    assert "it has no complete checkpoint. Set the folder of a run" in err
     assert _status(capsys, "--export", tmp_path)[0] == 2
     assert not (tmp_path / "out").exists()

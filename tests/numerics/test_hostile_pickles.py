@@ -97,8 +97,8 @@ def test_the_config_of_a_model_brings_nothing_along(tmp_path, graph, planetoid, 
     infer += ["--allow-module", "tests", "--allow-module", "torch_geometric.datasets"]
     assert raygnn.infer.main(infer) == 2
     message = capsys.readouterr().err
-    assert "data.uri=None is invalid: the config of a model brings no graph" in message
-    assert f"that of training is --data.type {DATA_SET}" in message
+    assert "data.uri=None is invalid: the config of a model contains no graph" in message
+    assert f"the training graph is --data.type {DATA_SET}" in message
     assert raygnn.infer.main([*infer, "--data.uri", graph]) == 0
     assert not marker.exists()
     assert not (tmp_path / "theirs").exists()

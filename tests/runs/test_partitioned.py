@@ -152,7 +152,7 @@ def test_a_model_of_parts_predicts_for_the_tables_of_its_graph(tmp_path: Path) -
     raygnn.train.fit(parts_config(tmp_path, parts, training__max_steps=1))
     table = raygnn.load(str(tmp_path / "run")).predict(str(tmp_path / "graph" / "tables"))
     assert len(table) == 300
-    with raises("data-source-missing", "that of training is --data.uri TABLES"):
+    with raises("data-source-missing", "the training graph is --data.uri TABLES"):
         raygnn.load(str(tmp_path / "run")).predict()
 
 

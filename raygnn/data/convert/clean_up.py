@@ -17,8 +17,7 @@ from raygnn.errors import ConfigError, DataError
 def largest_component(source: np.ndarray, target: np.ndarray, num_nodes: int) -> np.ndarray:
     """Nodes of the largest weakly connected component, int64 ascending; the first of equal ones.
 
-    Args:
-        source, target: int64 [num_edges], in [0, num_nodes).
+    `source`, `target`: int64 [num_edges], in [0, num_nodes).
     """
     roots = _roots(source, target, num_nodes)
     sizes = np.bincount(roots, minlength=1)
@@ -150,7 +149,6 @@ def declare_split(nodes: NodeRows, split: str, seed: int, labels: np.ndarray | N
 
 
 def with_split(nodes: NodeRows, codes: np.ndarray) -> NodeRows:
-    """Adds split codes (0 none, 1 train, 2 val, 3 test) as the declared column `split`."""
     table = nodes.table.append_column("split", split_column(codes))
     return replace(nodes, table=table, split="split")
 
@@ -194,8 +192,8 @@ def mask_codes(masks: Mapping[str, np.ndarray], num_nodes: int, where: str) -> n
         mask = masks[name]
         if mask.shape != (num_nodes,):
             raise DataError(
-                f"{where}: {name} has shape {mask.shape}, but must have shape ({num_nodes},), one "
-                "value a node. Keep one column of it, or make a split with --split.",
+                f"{where}: {name} has shape {mask.shape}, but must have shape ({num_nodes},), "
+                f"one value per node. Keep one column of it, or make a split with --split.",
                 id="prepare-mask-shape",
             )
         mask = mask.astype(bool)

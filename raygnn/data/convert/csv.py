@@ -279,7 +279,7 @@ def _read_features(file: _File, files: CsvSource, notes: list[str]) -> _Table:
     others = [i for i in range(len(file.names)) if i != id_position]
     if not others:
         raise DataError(
-            f"{file.where}: has no column beside {file.names[0]!r}. Give numbers per id.",
+            f"{file.where}: has no column besides {file.names[0]!r}. Give numbers per id.",
             id="prepare-features-missing",
         )
     rows_2d = np.concatenate([file.numbers(i, "--features") for i in others], axis=1)
@@ -292,14 +292,13 @@ def _table(file: _File, ids: pa.Array, values: pa.Array | Features) -> _Table:
     if len(repeated):
         raise DataError(
             f"{file.where}: {len(repeated):,} ids are given more than once, such as "
-            f"{', '.join(map(str, repeated[:_EXAMPLES].to_pylist()))}. Keep one row an id.",
+            f"{', '.join(map(str, repeated[:_EXAMPLES].to_pylist()))}. Keep one row per id.",
             id="prepare-ids-repeated",
         )
     return _Table(file, ids, values)
 
 
 def _typed(column: pa.Array) -> pa.Array:
-    """Integers if possible, else numbers, else texts; an empty text is null."""
     if not is_text_type(column.type):
         return column
     texts = pc.cast(column, pa.large_string())
@@ -407,8 +406,8 @@ def _find_separator(sample: Sequence[str], where: str) -> str:
             return separator
     shown = sample[0][:60] if sample else ""
     raise DataError(
-        f"{where}: no separator divides its first lines alike: {shown!r}. Give --separator, such "
-        "as ';' or '\\t'; any will do for a file of one column.",
+        f"{where}: no separator splits its first lines into equal numbers of columns: {shown!r}. "
+        "Give --separator, such as ';' or '\\t'; any will do for a file of one column.",
         id="prepare-separator",
     )
 

@@ -112,9 +112,8 @@ def draft(
     if all(table.key is None for table in tables):
         names = ", ".join(table.name for table in tables)
         raise DataError(
-            f"folder {redact(folder)!r} is invalid: no table of it has a column of ids that are "
-            f"there once, and none refers to another ({names}). Write graph.yaml by hand: "
-            "docs/graph-format.md.",
+            f"folder {redact(folder)!r} is invalid: no table has a column of unique ids, and none "
+            f"refers to another ({names}). Write graph.yaml by hand: docs/graph-format.md.",
             id="prepare-no-nodes",
         )
     text = "".join(manifest_lines(tables, chosen))
@@ -182,7 +181,6 @@ def _arrow(table: Table, ref: Reference, keys: Mapping[str, str | None]) -> str:
 
 
 def _notes(text: str) -> Iterator[str]:
-    """The lines with a question mark, each after its node or edge type."""
     place = ""
     for line in text.splitlines():
         words = line.strip()

@@ -408,7 +408,6 @@ class _Tables:
         )
 
     def leaks(self, columns: _Columns, manifest: Manifest) -> tuple[str, ...]:
-        """Warnings about features of the entities that equal the label."""
         found = []
         table = manifest.node_types[columns.node_type]
         features = {
@@ -511,7 +510,6 @@ def _declare(
 
 
 def _with_entry(text: str, section: str, name: str, entry: dict[str, Any]) -> str:
-    """The text of graph.yaml with one more entry of a section in block style."""
     block = dump_yaml({name: entry} if section == "training_tables" else [entry])
     lines = ["  " + line for line in block.rstrip().splitlines()]
     found = re.search(rf"^{section}:[ \t]*(#.*)?$", text, re.MULTILINE)

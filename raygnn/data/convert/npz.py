@@ -184,8 +184,8 @@ def _csr(arrays: Mapping[str, np.ndarray], prefix: str, where: str) -> SparseRow
     )
     if not is_valid:
         raise DataError(
-            f"{where}: {prefix}_data, {prefix}_indices, {prefix}_indptr and {prefix}_shape are no "
-            f"CSR matrix: shape {shape.tolist()}, {len(indptr)} row pointers, {len(indices)} "
+            f"{where}: {prefix}_data, {prefix}_indices, {prefix}_indptr and {prefix}_shape are "
+            f"not a CSR matrix: shape {shape.tolist()}, {len(indptr)} row pointers, {len(indices)} "
             f"indices, {len(data)} values. Save the matrix again from scipy.sparse.csr_matrix.",
             id="prepare-npz-csr",
         )
@@ -195,7 +195,6 @@ def _csr(arrays: Mapping[str, np.ndarray], prefix: str, where: str) -> SparseRow
 def _take_split(
     arrays: dict[str, np.ndarray], split_index: int | None, where: str
 ) -> tuple[str, ...]:
-    """Selects one of several splits, under the mask names of a single split."""
     for name, other in (("node_features", "attr_matrix"), ("node_labels", "labels")):
         if name in arrays:
             arrays[other] = arrays.pop(name)
@@ -321,7 +320,7 @@ def _features(arrays: Mapping[str, np.ndarray], num_nodes: int, where: str) -> F
     if num_rows != num_nodes:
         raise DataError(
             f"{where}: the features (attr_*) have {num_rows:,} rows for {num_nodes:,} nodes. "
-            "Save one row a node.",
+            "Save one row per node.",
             id="prepare-npz-rows",
         )
     return features
@@ -334,7 +333,7 @@ def _labels(arrays: Mapping[str, np.ndarray], num_nodes: int, where: str) -> np.
     if len(labels) != num_nodes:
         raise DataError(
             f"{where}: labels has {len(labels):,} rows for {num_nodes:,} nodes. "
-            "Save one row a node.",
+            "Save one row per node.",
             id="prepare-npz-rows",
         )
     return labels

@@ -135,8 +135,8 @@ def _single_graph(data: Any) -> Any:
     if isinstance(data, Dataset):
         if len(data) != 1:
             raise DataError(
-                f"data is a dataset of {len(data):,} graphs, and one graph is wanted. Pass one of "
-                "them, as in dataset[0] (--index 0).",
+                f"data is a dataset of {len(data):,} graphs, but one graph is required. Pass one "
+                "of them, as in dataset[0] (--index 0).",
                 id="prepare-pyg-several",
             )
         data = data[0]
@@ -279,7 +279,8 @@ def _rows(tensor: Tensor, num_rows: int, where: str, max_ndim: int | None) -> np
     if tensor.dim() == 0 or len(tensor) != num_rows or too_deep or tensor.is_complex():
         raise DataError(
             f"{where} has shape {tuple(tensor.shape)} and type {tensor.dtype}, but must hold "
-            f"{num_rows:,} rows of numbers. Give one row a node or edge, or delete the attribute.",
+            f"{num_rows:,} rows of numbers. Give one row per node or edge, or delete the "
+            f"attribute.",
             id="prepare-pyg-rows",
         )
     tensor = tensor.detach().cpu()

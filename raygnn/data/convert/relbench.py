@@ -164,7 +164,6 @@ def _tasks(folder: str, chosen: Sequence[str]) -> list[str]:
 
 
 def _hidden(task: dict[str, Any]) -> set[tuple[str, str]]:
-    """Columns (table, column) that a task must not see, such as its label in the entity's table."""
     hidden = {(table, column) for table, column in task.get("remove_columns") or ()}
     if task.get("kind") == "autocomplete":
         hidden.add((task["entity_table"], task["target_col"]))

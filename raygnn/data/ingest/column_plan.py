@@ -271,10 +271,8 @@ def _plan_written_label(
 def plan_time(table: ScannedTable, time: TimeColumn) -> DensePlan:
     """Plans the time column: dates become microseconds, integers stay, floats are float64.
 
-    So dates, timestamps of any precision and texts (UTC without a zone) are comparable.
-
-    Raises:
-        DataError: the column has neither numbers nor times.
+    So dates, timestamps of any precision and texts (UTC without a zone) are comparable. Raises a
+    DataError if the column has neither numbers nor times.
     """
     column = time.column
     kind = table.types[column]
@@ -330,7 +328,6 @@ def needed_columns(
     time: TimeColumn | None,
     others: Sequence[str | None],
 ) -> list[str]:
-    """The distinct table columns of a manifest entry."""
     names = [name for name in others if name is not None]
     names.extend([] if time is None else [time.column])
     for feature in features.values():

@@ -119,8 +119,7 @@ def source_rows(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Values [n, width] ([n] becomes [n, 1] too), and masks of rows with nulls or a wrong width.
 
-    Args:
-        keep_nulls: nulls become NaN (float64) instead of 0.
+    `keep_nulls`: nulls become NaN (float64) instead of 0.
     """
     num_rows = len(column)
     null = null_mask(column)

@@ -28,7 +28,6 @@ _ALWAYS_CLASSES = 1000
 
 
 def class_names(results: Sequence[ReadResult], label: str) -> tuple[str, ...]:
-    """Sorted names of a string label. The index of a name is its class."""
     return tuple(sorted({name for result in results for name in result.class_names.get(label, ())}))
 
 
@@ -114,7 +113,7 @@ def _num_classes(table: str, plan: DensePlan, num_rows: int, num_found: int) -> 
         )
     if plan.num_classes is None and num_found > max(num_rows, _ALWAYS_CLASSES):
         raise DataError(
-            f"{table}.labels.{plan.name} is invalid: classes are 0 and up, and its "
+            f"{table}.labels.{plan.name} is invalid: classes are numbered from 0, and its "
             f"greatest is {num_found - 1:,}, of {num_rows:,} rows. Number the classes without "
             "gaps, write them as strings, or set num_classes.",
             id="labels-class-gaps",

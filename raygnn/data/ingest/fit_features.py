@@ -43,6 +43,7 @@ _ANY_KEY = np.uint64(np.iinfo(np.uint64).max)
 # What all tasks of a round return is held at once. The first rounds are short: they bound the
 # samples of all later ones, and find columns of ids.
 _FIRST_ROUND, _LONGEST_ROUND = 4, 64
+_MAX_SHOWN = 10  # columns in a line of the log
 _PROBED_ROWS = 1024
 _TRAIN = 1
 
@@ -139,6 +140,7 @@ def fit_features(
     if problems:
         raise DataError("\n".join(problems))
     counts = _count_all(columns, schedule, progress)
+    alike: dict[tuple[str, str], list[str]] = {}
     for i, column in enumerate(columns):
         try:
             is_of_nodes = column.table.id is not None
@@ -148,7 +150,10 @@ def fit_features(
             problems.append(str(error))
             continue
         fitted[column.table.scanned.name, column.feature][column.position] = made
-        progress(f"ingest: {column.place}: {describe(made, found)}")
+        alike.setdefault((column.place, describe(made, found)), []).append(made.column)
+    for (place, description), names in alike.items():
+        more = f" and {len(names) - _MAX_SHOWN:,} more" if names[_MAX_SHOWN:] else ""
+        progress(f"ingest: {place}: {', '.join(names[:_MAX_SHOWN])}{more}: {description}")
     if problems:
         raise DataError("\n".join(problems))
     return {
@@ -306,8 +311,8 @@ def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None
     """The kind of a transform. None if `auto` keeps the column unchanged."""
     if spec.transform == "category" and table.id is None:
         raise DataError(
-            f"{place}: column {spec.column!r} is invalid: transform: category is of features of "
-            "nodes. Set one_hot, with max_categories where there are many.",
+            f"{place}: column {spec.column!r} is invalid: transform: category is only for "
+            f"features of nodes. Set one_hot, with max_categories where there are many.",
             id="transform-category-nodes",
         )
     type_ = table.scanned.types[spec.column]

@@ -128,7 +128,6 @@ def gather_columns(
     folder: Path,
     classes: Sequence[Mapping[str, np.ndarray]] | None,
 ) -> None:
-    """Writes rows of dense columns into a folder, with the classes of `gather_nodes`."""
     for column in columns:
         is_named = column.label == "class_name" and classes is not None
         tables = [found[column.name] for found in classes or ()] if is_named else None
@@ -230,7 +229,6 @@ def number_classes(
     tasks: Sequence[NodeTask | TrainingTask],
     results: Sequence[ReadResult],
 ) -> None:
-    """Replaces each piece's own codes of string labels by classes."""
     for task, classes in zip(tasks, class_tables(results, columns), strict=True):
         rows = slice(task.first_row, task.first_row + task.piece.num_rows)
         for label, classes_of_codes in classes.items():

@@ -140,7 +140,6 @@ class GraphSource:
         return sum(file.size for table in self.files.values() for file in table)
 
     def fingerprint(self, options: IngestOptions) -> str:
-        """The name of the bundle of these tables and options; 32 hexadecimal digits."""
         return fingerprint(self.manifest, options.of_the_content(), self.files, FORMAT_VERSION)
 
     def scan(self, schedule: Schedule) -> dict[str, ScannedTable]:
@@ -158,7 +157,7 @@ class GraphSource:
             if changed:
                 raise DataError(
                     f"{table}.files is invalid: {min(changed)} changed while it was read. Start "
-                    "again when the tables are written.",
+                    f"again after the tables are written.",
                     id="data-file-changed",
                 )
 
@@ -313,7 +312,6 @@ def _plan(
 
 
 def _check_time_unit(plan: TrainingPlan, graph: Sequence[NodePlan | EdgePlan]) -> None:
-    """Checks that times of rows can be compared with those of the graph."""
     units = {
         table.table: column.unit
         for table in (plan, *graph)
@@ -335,7 +333,7 @@ def _check_is_new(manifest: Manifest, reverse: EdgeType, edge_type: EdgeType) ->
         raise DataError(
             f"data.reverse_edges is invalid: {edge_type_name(reverse)} is the reverse of "
             f"another edge type than {edge_type_name(edge_type)}. Rename its relation in "
-            "graph.yaml, or say with reverse_of which types are each other's reverse, or set "
+            "graph.yaml, or declare with reverse_of which types are reverses of each other, or set "
             "data.reverse_edges to false or to a list with this type.",
             id="graph-reverse-taken",
         )

@@ -72,10 +72,7 @@ def quantize_features(
     """Plans floating-point dense features as int8, by the range of their values.
 
     All rows with valid values count, also those dropped because of another column or as duplicates.
-    Category codes stay float32.
-
-    Args:
-        plans: by name of the table; the result has the same order.
+    Category codes stay float32. `plans`: by name of the table; the result has the same order.
     """
     chosen = {name: tuple(filter(_is_quantized, given)) for name, given in plans.items()}
     tasks = [

@@ -190,8 +190,7 @@ class OpensIds(Protocol):
     """A picklable reference to the ids of a node type."""
 
     @property
-    def inputs(self) -> tuple[Rows, ...]:
-        """The arrays in the ingest's folder that the lookup needs."""
+    def inputs(self) -> tuple[Rows, ...]: ...
 
     def open(self, tables: Sequence[np.ndarray]) -> LooksUpIds: ...
 

@@ -132,7 +132,6 @@ def check_rows(table: ScannedTable) -> None:
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type without differences of storage: dictionaries, views, 64-bit offsets."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -190,8 +189,8 @@ def _join_shards(
                 continue
             if (times := footer.names.count(column)) > 1:
                 problem = with_id(
-                    f"{name}: {file.name} has {times} columns {column!r}: which of them is meant "
-                    "is not said. Write each column under a name of its own.",
+                    f"{name}: {file.name} has {times} columns {column!r}: it is ambiguous which "
+                    f"of them is meant. Give each column its own name.",
                     id="table-column-twice",
                 )
                 problems.append(problem)
@@ -256,7 +255,6 @@ def fingerprint(
     files: Mapping[str, Sequence[TableFile]],
     format_version: int,
 ) -> str:
-    """The name of the bundle of these tables and options, 32 hexadecimal digits."""
     flat = [(table, file) for table, listed in files.items() for file in listed]
     with ThreadPoolExecutor(_THREADS) as pool:
         marks = list(pool.map(content_mark, [file for _, file in flat]))

@@ -27,8 +27,7 @@ class Schedule(Protocol):
     ) -> list[Result]:
         """Returns the results in the order of the items. Errors of the function pass through.
 
-        Args:
-            label: description of the tasks, for progress displays.
+        `label`: description of the tasks, for progress displays.
         """
         ...
 
@@ -121,7 +120,6 @@ class BuildContext:
     def run(
         self, fn: OnAnyNode[Task, Result], groups: Sequence[Sequence[Task]], label: str
     ) -> list[list[Result]]:
-        """Runs the tasks of several tables, and returns their results in the same groups."""
         done = iter(self.schedule(fn, [task for group in groups for task in group], label))
         return [[next(done) for _ in group] for group in groups]
 

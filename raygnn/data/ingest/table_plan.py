@@ -164,7 +164,6 @@ def plan_edges(
     reverse: EdgeType | None,
     feature_dtype: str | None,
 ) -> EdgePlan:
-    """Plans an edge type. `reverse`: edge type to make from the reversed rows."""
     columns = [
         plan
         for name, spec in table.features.items()

@@ -77,7 +77,6 @@ def _kept_rows(tasks: Sequence[TrainingTask]) -> Iterator[np.ndarray]:
 def describe_training_table(
     plan: TrainingPlan, num_rows: int, results: Sequence[ReadResult], folders: Sequence[Path]
 ) -> TrainingTableRecord:
-    """The record of a finished training table. `folders`: of the bundle, or of each part."""
     stored = [folder / plan.folder for folder in folders]
     columns = describe_columns(plan.table, plan.columns, num_rows, results, stored)
     return TrainingTableRecord(plan.name, plan.node_type, num_rows, columns, plan.window)

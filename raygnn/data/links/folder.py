@@ -109,7 +109,6 @@ def _followers(
     edge_type: EdgeType,
     work: Path,
 ) -> np.ndarray:
-    """Codes of message edges that repeat the links of the table, or their reverses."""
     csc = bundle.csc(edge_type)
     if not link.labels:
         csr = bundle.csr(link.edge_type)

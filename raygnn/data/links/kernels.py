@@ -25,7 +25,6 @@ _UNIT = 2.0**-53
 
 @njit(nogil=True, cache=True, inline="always")
 def pair_hash(first: np.uint64, second: np.uint64) -> np.uint64:
-    """Hash of an unordered pair of hashes."""
     return splitmix64(splitmix64(min(first, second)) + max(first, second))
 
 
@@ -72,7 +71,6 @@ def hold_share(
 
 @njit(nogil=True, cache=True)
 def sort_rows(indptr: np.ndarray, indices: np.ndarray, order: np.ndarray) -> None:
-    """Positions of the edges with each row sorted by column, stably."""
     for row in range(len(indptr) - 1):
         start, stop = indptr[row], indptr[row + 1]
         for i in range(start, stop):
@@ -188,7 +186,6 @@ def keep_messages(
     out_indices: np.ndarray,
     out_positions: np.ndarray,
 ) -> None:
-    """The edges counted by `count_messages`, and their positions in the order of `positions`."""
     write = 0
     for i in range(len(indices)):
         if (codes[i] & STAGE_MASK) <= last_stage and (held_too or not codes[i] & HELD):

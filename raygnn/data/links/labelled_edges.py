@@ -69,9 +69,9 @@ def split_labelled_edges(bundle: Bundle, link: LinkSplit) -> Splits:
     if empty:
         sizes = ", ".join(f"{name} {len(edges):,}" for name, edges in found.items())
         raise DataError(
-            f"the edges of {edge_type_name(link.edge_type)} with a label {link.label!r} are split "
-            f"badly: {' and '.join(empty)} would be empty ({sizes}). Set other shares or bounds, "
-            "or label edges of that split.",
+            f"the edges of {edge_type_name(link.edge_type)} with a label {link.label!r} cannot be "
+            f"split this way: {' and '.join(empty)} would be empty ({sizes}). Set other shares or "
+            "bounds, or label edges of that split.",
             id="edges-split-empty",
         )
     return Splits(**found)

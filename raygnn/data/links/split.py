@@ -111,7 +111,6 @@ def label_table(bundle: Bundle, link: LinkSplit) -> LinkTable:
 
 
 def table_of(labels: LabelEdges) -> LinkTable:
-    """Label edges as a table, by anchor."""
     anchor, _, target = labels.edge_type
     return LinkTable(
         anchor,

@@ -159,9 +159,8 @@ def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, Supervision
         sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in found.items())
         raise DataError(
             f"the links of {edge_type_name(link.edge_type)}{' and others' if links[1:] else ''} "
-            f"are split badly: {' and '.join(empty)} "
-            f"would be empty ({sizes}). Set other shares or bounds, a disjoint_train_ratio of 0, "
-            "or declare links of that split.",
+            f"cannot be split this way: {' and '.join(empty)} would be empty ({sizes}). Set other "
+            "shares or bounds, a disjoint_train_ratio of 0, or declare links of that split.",
             id="links-split-empty",
         )
     return found

@@ -259,7 +259,6 @@ class _Build:
         return self.steps.run(f"ids/{name}", fn, self._parts, f"ids of {name}")
 
     def _assigned(self, read: Mapping[str, _Read]) -> tuple[Path, Mapping[str, _Nodes]]:
-        """The folder of all nodes' parts by their neighbors, and the nodes numbered by row."""
         by_row = replace(self, how=replace(self.how, method="range"), stage="rows/")
         nodes = by_row._number(read, None)
         edges = [
@@ -472,7 +471,6 @@ class _Build:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Links the arrays of a task into a part, without a copy."""
     for path in sorted(source.rglob("*.npy")):
         link = target / path.relative_to(source)
         link.parent.mkdir(parents=True, exist_ok=True)

@@ -100,10 +100,8 @@ def assign_parts(
     With `by_metis`, all start in METIS's parts. Nodes are visited breadth first, along and against
     edges of all types, so that most have neighbors with parts. Parts of each node type are at most
     5 % larger than the mean. Memory is 21 bytes per node, besides METIS; neighbors, 8 bytes per
-    edge (16 above 2^31 nodes), are on the disk.
-
-    Args:
-        edges: source type, target type, and the folders of the pieces that have been read.
+    edge (16 above 2^31 nodes), are on the disk. `edges`: source type, target type, and the folders
+    of the pieces that have been read.
     """
     first = dict(zip(num_nodes, np.cumsum([0, *num_nodes.values()]), strict=False))
     total = sum(num_nodes.values())

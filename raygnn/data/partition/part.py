@@ -252,7 +252,6 @@ class Outline(Bundle):
 
 
 def _held_columns(graph: BundleRecord, pairs: Pairs | None) -> dict[str, Sequence[ColumnInfo]]:
-    """Columns of an outline, by folder of a part."""
     held: dict[str, Sequence[ColumnInfo]] = {
         f"nodes/{name}": [column for column in found.columns if column.role != "feature"]
         for name, found in graph.nodes.items()
@@ -272,7 +271,6 @@ def _held_columns(graph: BundleRecord, pairs: Pairs | None) -> dict[str, Sequenc
 
 
 def _is_held(held: Mapping[str, Sequence[ColumnInfo]], name: str) -> bool:
-    """Whether a file, by path in a part, belongs to the outline."""
     folder, has_columns, _ = name.partition("/columns/")
     if not has_columns:
         return name.rpartition("/")[0] in held

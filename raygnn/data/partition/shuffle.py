@@ -285,7 +285,6 @@ def read_edges(
 def read_training_rows(
     piece: Piece, folder: Path, *, plan: TrainingPlan, ids: BucketedIds, num_nodes: int
 ) -> dict[str, Any]:
-    """Reads and checks a piece; writes the numbers of kept rows."""
     dtype = index_dtype(num_nodes)
     create_training_arrays(plan, folder, piece.num_rows, dtype)
     task = TrainingTask(piece, plan, ids, dtype, folder, 0)

@@ -103,10 +103,8 @@ def parts_on_disk(
 def send_parts(folder: Path, uri: str, record: PartitionRecord, progress: Progress) -> None:
     """Copies a partitioned graph into a bucket: its record last, and each part's part.json last.
 
-    Parts that are already there are not sent again.
-
-    Raises:
-        DataError: a part is not complete here.
+    Parts that are already there are not sent again. Raises a DataError if a part is not complete
+    here.
     """
     for part in range(record.num_parts):
         there = join(uri, part_name(part))

@@ -31,7 +31,6 @@ GENERATORS: dict[str, Callable[..., GraphTables]] = {
 
 
 def synthetic_problems(type: str, **args: Any) -> list[Problem]:
-    """All problems of a `data.synthetic` section, without generating anything."""
     if type not in GENERATORS:
         remedy = choose_from(type, list(GENERATORS))
         problem = Problem(

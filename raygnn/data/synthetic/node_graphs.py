@@ -154,8 +154,7 @@ def draw_rmat_edges(
 ) -> tuple[np.ndarray, np.ndarray]:
     """int64 [num_edges] sources and targets, hubs first: edge i is a pure function of (seed, i).
 
-    Args:
-        first_edge: start, to draw a large graph in pieces.
+    `first_edge`: start, to draw a large graph in pieces.
     """
     num_levels = max(1, int(num_nodes - 1).bit_length())
     unit = 1 << _LEVEL_BITS

@@ -36,7 +36,6 @@ class SparseRows:
         return len(self.indices) / cells if cells else 1.0
 
     def canonical(self) -> SparseRows:
-        """Sorts the indices of each row and adds up repeated entries."""
         rows = np.repeat(np.arange(self.num_rows), np.diff(self.indptr))
         cells, inverse = np.unique(rows * self.dim + self.indices, return_inverse=True)
         values = np.bincount(inverse, weights=self.values, minlength=len(cells)).astype(np.float32)

@@ -95,7 +95,6 @@ def sniff(item: CsvSniff) -> CsvShape:
 
 
 def unify(kinds: Sequence[CsvKind]) -> CsvKind:
-    """The narrowest kind that fits all shards of a column."""
     found = set(kinds) - {"null"}
     if not found:
         return "null"
@@ -113,10 +112,8 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Reads the columns in `types`, block by block.
 
-    An empty field and `NULL_MARK` are null. In columns other than text, so are `NULL_WORDS`.
-
-    Raises:
-        DataError: a row has another number of fields, or a field does not fit its type.
+    An empty field and `NULL_MARK` are null. In columns other than text, so are `NULL_WORDS`. Raises
+    a DataError if a row has another number of fields, or a field does not fit its type.
     """
     if not form.header:
         types = {f"f{column}": kind for column, kind in types.items()}  # as Arrow names them
@@ -177,8 +174,7 @@ def open_csv(
 ) -> Iterator[pa.csv.CSVStreamingReader]:
     """Opens a text file of separated columns, to read it block by block.
 
-    Args:
-        parse: None detects the separator in the first unskipped line.
+    `parse`: None detects the separator in the first unskipped line.
     """
     read.block_size = _BLOCK_BYTES
     with ExitStack() as stack:
@@ -220,8 +216,7 @@ def _positions(schema: pa.Schema) -> list[str]:
 def read_header(uri: str, name: str, form: CsvFormat = PLAIN_CSV) -> tuple[str, ...]:
     """The column names of a CSV file, or the positions 0, 1, ... without a header.
 
-    Raises:
-        DataError: it has no header line, or is unreadable.
+    Raises a DataError if it has no header line, or is unreadable.
     """
     try:
         with _open_table(uri, form) as reader:

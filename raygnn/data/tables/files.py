@@ -131,8 +131,8 @@ def _check_numbers(paths: Sequence[str], place: str) -> None:
         if num_files < total:
             raise DataError(
                 f"{place} is invalid: {num_files} of {total} files "
-                f"{redact(before)}*{_NUMBER}{after} are there. Write the others again, or name "
-                "those to take.",
+                f"{redact(before)}*{_NUMBER}{after} are there. Write the others again, or list "
+                f"the files to use.",
                 id="data-shards-missing",
             )
 
@@ -154,7 +154,7 @@ def match_files(
         if any(len(_STARS.findall(part)) > _MAX_STARS for part in pattern.split("/")):
             raise DataError(
                 f"{place} is invalid: it has more than {_MAX_STARS} wildcards in one name, which "
-                "take too long to match. Write fewer of them.",
+                "take too long to match. Use fewer.",
                 id="data-pattern",
             )
     fs, path = open_fs(located)
@@ -211,7 +211,6 @@ def check_below(uri: str, roots: Sequence[str], place: str) -> None:
 
 
 def suffix_and_format(uri: str) -> tuple[str, TableFormat] | None:
-    """A file's suffix and its format. None for other files."""
     name = uri.lower()
     return next(((end, kind) for end, kind in _FORMATS.items() if name.endswith(end)), None)
 

@@ -114,8 +114,7 @@ def node_rows(
 ) -> NodeRows:
     """Builds a node table from arrays; each feature and label is a column of its name.
 
-    Args:
-        labels: classes, targets or rows of them; Arrow arrays (strings, nulls) are kept unchanged.
+    `labels`: classes, targets or rows of them; Arrow arrays (strings, nulls) are kept unchanged.
     """
     columns = {id_name: ids if isinstance(ids, pa.Array) else pa.array(ids)}
     feature_specs = _add_features(columns, features)
@@ -139,7 +138,6 @@ def edge_rows(
     time: np.ndarray | None = None,
     labels: Mapping[str, pa.Array | np.ndarray] | None = None,
 ) -> EdgeRows:
-    """Builds an edge table from arrays of original ids, features, weights, times and labels."""
     columns = {
         name: ids if isinstance(ids, pa.Array) else pa.array(ids)
         for name, ids in (("source", source), ("target", target))
@@ -218,7 +216,7 @@ def write_tables(
     empty = [name for name, node in tables.nodes.items() if node.table.num_rows == 0]
     if empty:
         raise DataError(
-            f"node type {empty[0]!r} is invalid: it has no nodes. Leave it and its edges out.",
+            f"node type {empty[0]!r} is invalid: it has no nodes. Remove it and its edges.",
             id="graph-node-type-empty",
         )
     filled = {key: edge for key, edge in tables.edges.items() if edge.table.num_rows}

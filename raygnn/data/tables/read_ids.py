@@ -40,7 +40,6 @@ def read_ids(uri: str, column: str | None, kind: IdKind, option: str) -> pa.Arra
 def read_id_files(
     files: Sequence[TableFile], column: str | None, kind: IdKind, option: str
 ) -> pa.Array:
-    """Reads and concatenates a column of ids from files; see `read_ids`."""
     return pa.chunked_array([_read(file, column, kind, option) for file in files]).combine_chunks()
 
 
@@ -121,7 +120,7 @@ def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.nda
         given = ids if isinstance(ids, pa.Array | np.ndarray) else pa.array(ids)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise DataError(
-            f"{option} is invalid: its ids are of several kinds ({error}). Give integers of 64 "
+            f"{option} is invalid: its ids have several types ({error}). Give integers of 64 "
             "bits, or texts.",
             id="infer-ids-kinds",
         ) from error

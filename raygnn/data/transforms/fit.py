@@ -280,7 +280,6 @@ def count(
 
 
 def needs_counts(spec: ColumnTransform) -> bool:
-    """Whether fitting a transform needs rows."""
     stateless = spec.transform in {None, "log1p"} and spec.missing in {None, "zero"}
     return not stateless and spec.transform != "hashed_words"
 
@@ -324,9 +323,8 @@ def fit(
 
 
 def describe(fitted: FittedColumn, found: Counts | None) -> str:
-    """A fitted column in a line, for people."""
     state = fitted.state
-    parts = [f"{fitted.column}: {'as it is' if isinstance(state, Number) else state.type}"]
+    parts: list[str] = ["unchanged" if isinstance(state, Number) else state.type]
     if isinstance(found, TextCounts) and isinstance(state, OneHot | Category | MultiHot):
         num_rare = len(found.values) - len(state.vocabulary)
         parts.append(f"{len(state.vocabulary):,} values")
@@ -351,8 +349,9 @@ def _number_state(spec: ColumnTransform, found: NumberCounts, place: str) -> Any
         case "log1p":
             if found.low <= -1:
                 raise DataError(
-                    f"{place}: column {spec.column!r} is invalid: log1p is of values above -1, and "
-                    f"its least is {found.low:g}. Set transform: rank_gauss, or repair the values.",
+                    f"{place}: column {spec.column!r} is invalid: log1p needs values above -1, "
+                    f"and the minimum is {found.low:g}. Set transform: rank_gauss, or repair the "
+                    f"values.",
                     id="transform-log1p",
                 )
             return Log1p()
@@ -382,7 +381,7 @@ def _check_vocabulary(spec: ColumnTransform, found: TextCounts, place: str) -> N
     if found.is_cut:
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: it has more than {MAX_DISTINCT:,} "
-            "distinct values, as ids and free texts have. Take it out of graph.yaml, or write a "
+            "distinct values, like ids and free texts. Take it out of graph.yaml, or write a "
             "coarser column.",
             id="transform-too-many-values",
         )
@@ -447,7 +446,7 @@ def _chosen_vocabulary(
     if looks_like_ids(num_distinct, found.num_rows - found.num_gaps):
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: transform: auto finds {num_distinct:,} "
-            f"distinct values in {found.num_rows:,} training rows, as ids and free texts have. "
+            f"distinct values in {found.num_rows:,} training rows, like ids and free texts. "
             "Take it out of graph.yaml, or set transform: hashed_words for sentences, or category.",
             id="transform-ids",
         )

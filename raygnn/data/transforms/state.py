@@ -70,8 +70,6 @@ class State(ABC):
 
 @dataclass(frozen=True)
 class Number(State):
-    """Numbers, unchanged."""
-
     type: Literal["number"] = "number"
     is_scaled: ClassVar[bool] = False
 
@@ -339,7 +337,6 @@ class FittedColumn:
         return self.state.scaled + (True,) * self.indicator
 
     def takes(self, type_: pa.DataType) -> bool:
-        """Whether columns of an Arrow type can be read as in training."""
         state = self.state
         split = isinstance(state, MultiHot) and state.separator is not None
         if kind_of(state.type, type_, split=split, written=self.format) == state.kind:
@@ -348,7 +345,6 @@ class FittedColumn:
         return self.format is not None and pa.types.is_floating(type_)
 
     def apply(self, column: pa.Array) -> Applied:
-        """Applies the transform to rows of any table."""
         state = self.state
         if isinstance(state, MultiHot):
             return Applied(state.rows(lists(column, state.separator)), {})

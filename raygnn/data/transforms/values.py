@@ -112,10 +112,7 @@ def written_numbers(column: pa.Array, written: Format) -> tuple[np.ndarray, np.n
     """float64 [n] of numbers as people write them, NaN for gaps, and a mask of invalid texts.
 
     Currencies (EUR, €), % and thousands separators are removed. Other units are refused, because 3
-    kg and 3 g, or 1.2 and 1.2k, differ.
-
-    Args:
-        written: `decimal_point` or `decimal_comma`.
+    kg and 3 g, or 1.2 and 1.2k, differ. `written`: `decimal_point` or `decimal_comma`.
     """
     if not is_text_type(column.type):
         values = numbers(column)
@@ -171,7 +168,6 @@ def is_text_type(type_: pa.DataType) -> bool:
 
 
 def texts(column: pa.Array) -> pa.Array:
-    """Strings, with nulls: whole numbers without a point, NaN as null."""
     if not pa.types.is_floating(column.type):
         return pc.cast(column, pa.string())
     values = numbers(column)
@@ -186,7 +182,6 @@ def texts(column: pa.Array) -> pa.Array:
 
 
 def lists(column: pa.Array, separator: str | None) -> Lists:
-    """The values of lists, or of texts with a separator; null is an empty list."""
     if separator is not None:
         column = pc.split_pattern(texts(column), separator)
     lengths = pc.fill_null(column.value_lengths(), 0).to_numpy(zero_copy_only=False)

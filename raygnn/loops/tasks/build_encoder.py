@@ -144,8 +144,7 @@ def graph_store(
 ) -> GraphStore:
     """The edges of a graph that carry messages; all if `messages` is null.
 
-    Args:
-        parts: of a partitioned graph, whose outline is the bundle.
+    `parts`: of a partitioned graph, whose outline is the bundle.
     """
     if parts is not None:
         assert isinstance(bundle, Outline)
@@ -362,10 +361,8 @@ def build_layer(
 ) -> nn.Module:
     """One message passing layer of `model`, as an encoder of embeddings.
 
-    A linear layer if the model is not one of raygnn's encoders.
-
-    Args:
-        in_channels: width of the embeddings of all node types.
+    A linear layer if the model is not one of raygnn's encoders. `in_channels`: width of the
+    embeddings of all node types.
     """
     config = loaded.config
     model_class = resolve(config.model, "model", loaded.allow_modules)
@@ -426,7 +423,6 @@ def _find_transforms(
 def _read_columns(
     bundle: Bundle, feature: str, edge_columns: Collection[str], node_types: Collection[str]
 ) -> Iterator[tuple[str | EdgeType, str, ColumnInfo]]:
-    """Type, name and record of each column that a model reads."""
     read: list[tuple[str | EdgeType, str]] = [(name, feature) for name in node_types]
     read += [(edge_type, column) for edge_type in bundle.edge_types for column in edge_columns]
     for type_, column in read:
@@ -443,7 +439,6 @@ def _edge_inputs(loaded: LoadedConfig, bundle: Bundle, arguments: TaskArguments)
 def _embedded_types(
     loaded: LoadedConfig, bundle: Bundle, with_inputs: Collection[str]
 ) -> Collection[str]:
-    """Node types with a learned row per node in the configured model."""
     model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
     if not (isinstance(model_class, type) and issubclass(model_class, HeteroEncoder)):
         return ()
@@ -464,7 +459,6 @@ def _find_fanouts(config: Config, bundle: Bundle) -> dict[str, tuple[int, ...]]:
 
 
 def _message_types(config: Config, spec: ModelSpec) -> list[EdgeType]:
-    """Edge types that carry messages: those with sampled edges."""
     names = {t: edge_type_name(t) for t in spec.edge_types}
     used = [t for t, name in names.items() if any(spec.fanouts.get(name, (1,)))]
     return [message_type(t, config.sampling.direction) for t in used]

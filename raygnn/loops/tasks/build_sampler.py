@@ -76,7 +76,7 @@ def with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
     if sampling.component is not None:
         raise ConfigError(
             f"exact=True is invalid: sampling.type={sampling.type!r} draws the neighborhoods, and "
-            "the model does not go layer by layer. Set exact to False.",
+            "the model does not work layer by layer. Set exact to False.",
             id="model-exact-sampler",
         )
 

@@ -80,7 +80,6 @@ class EncoderTask(Task[BatchT]):
 
     @cached_property
     def target(self) -> Any:
-        """Labels and splits, or links."""
         config = self.env.loaded.config
         return self.target_class.of(self.env.bundle, config, self.arguments, self.spec.output)
 
@@ -109,7 +108,6 @@ class EncoderTask(Task[BatchT]):
         self._sharing = tuple(tasks)
 
     def message_store(self, split: str) -> GraphStore:
-        """The graph that carries messages in a split; see `message_graph`."""
         if split not in self._message_graphs:
             links = tuple(link for task in self.sharing_tasks for link in task.links())
             inductive = any(task.is_inductive for task in self.sharing_tasks)
@@ -209,7 +207,6 @@ class EncoderTask(Task[BatchT]):
         )
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
-        """Evaluates this rank's batches one by one."""
         loader = self.loader(split)
         assert loader is not None
         with closing(loader.iterate(0, stop=num_batches)) as batches:
@@ -217,12 +214,10 @@ class EncoderTask(Task[BatchT]):
                 yield self.judge(batch.to(self.env.device))
 
     def judge(self, batch: BatchT) -> EvalOutput:
-        """Loss, predictions and targets of one evaluation batch on the device."""
         raise NotImplementedError(f"{type(self).__name__}.judge")
 
     @abstractmethod
-    def build_loader(self, split: str) -> BatchSequence[BatchT] | None:
-        """The loader of a split; None if it is not declared."""
+    def build_loader(self, split: str) -> BatchSequence[BatchT] | None: ...
 
     def neighbor_loader(
         self,
@@ -300,12 +295,11 @@ class EncoderTask(Task[BatchT]):
     def seed_classes(self) -> np.ndarray:
         """Classes of the training seeds, integers [num_seeds], for `loader.train.balanced_seeds`.
 
-        Raises:
-            ConfigError: the task has no classes, unless it overrides this method.
+        Raises a ConfigError if the task has no classes, unless it overrides this method.
         """
         raise ConfigError(
-            f"loader.train.balanced_seeds=True is invalid: {self.env.loaded.config.task.type} has "
-            "no classes of seeds. Set it to false.",
+            f"loader.train.balanced_seeds=True is invalid: {self.env.loaded.config.task.type} "
+            f"has no seed classes. Set it to false.",
             id="loader-balanced-classes",
         )
 
@@ -337,7 +331,6 @@ class EncoderTask(Task[BatchT]):
         return num_outputs, problem
 
     def metric_names(self) -> Sequence[str]:
-        """Default metrics."""
         _, problem = self.metric_problem()
         return self.target_class.default_metrics[problem]
 

@@ -45,20 +45,19 @@ def check_exact(
     """
     if encoder.relative_time is not None:
         raise ConfigError(
-            f"{key}={value!r} is invalid: the model reads times relative to each seed, so its "
-            f"nodes have no rows for all seeds. {remedy}",
+            f"{key}={value!r} is invalid: the model reads times relative to each seed, so a node "
+            f"has no common embedding for all seeds. {remedy}",
             id="model-relative-time-exact",
         )
     if not is_layerwise(encoder):
         raise ConfigError(
-            f"{key}={value!r} is invalid: model.type={name!r} does not go layer by layer, as "
-            f"raygnn's own models do. {remedy}",
+            f"{key}={value!r} is invalid: model.type={name!r} does not work layer by layer like "
+            f"raygnn's models. {remedy}",
             id="model-not-layerwise",
         )
 
 
 def is_layerwise(encoder: GraphEncoder) -> bool:
-    """Whether an encoder can be applied layer by layer to a whole graph."""
     return isinstance(encoder.module, BlockEncoder) and encoder.relative_time is None
 
 

@@ -57,7 +57,6 @@ def forward_types(bundle: Bundle, available: Sequence[EdgeType]) -> list[EdgeTyp
 
 
 def with_reverses(bundle: Bundle, edge_types: Sequence[EdgeType]) -> list[EdgeType]:
-    """These message edge types, and their reverses."""
     found: dict[EdgeType, None] = {}
     for edge_type in edge_types:
         if edge_type in bundle.edge_types:

@@ -130,8 +130,8 @@ def bind_term(
         )
     if term.on is not None and "prediction" not in bound.needs:
         raise ConfigError(
-            f"losses.on={term.on!r} is invalid: {term.type} takes no prediction that could be one "
-            "of several outputs. Leave it out.",
+            f"losses.on={term.on!r} is invalid: {term.type} does not read a prediction. "
+            "Leave it out.",
             id="loss-on-unused",
         )
     return bound
@@ -145,7 +145,7 @@ def select_output(outputs: Any, on: str | None) -> Tensor:
         if on is None:
             return outputs
         raise ConfigError(
-            f"losses.on={on!r} is invalid: the model gives one output. Leave it out.",
+            f"losses.on={on!r} is invalid: the model has one output. Leave it out.",
             id="loss-on-unused",
         )
     if on in outputs:
@@ -194,7 +194,7 @@ def _check_reduction(loss: nn.Module) -> None:
         )
     if weight is not None:
         raise ConfigError(
-            "losses.args.weight is invalid: a mean by class weights cannot be put together exactly "
+            "losses.args.weight is invalid: a mean by class weights cannot be computed exactly "
             "from the means of batches. Set cross_entropy with class_weights.",
             id="loss-reduction",
         )
@@ -202,7 +202,7 @@ def _check_reduction(loss: nn.Module) -> None:
     if (ignored := getattr(loss, "ignore_index", -100)) >= 0:
         raise ConfigError(
             f"losses.args.ignore_index={ignored} is invalid: a mean without one class cannot be "
-            "put together exactly from the means of batches. Set cross_entropy with class_weights, "
+            f"computed exactly from the means of batches. Set cross_entropy with class_weights, "
             "0 for that class.",
             id="loss-reduction",
         )
@@ -261,7 +261,6 @@ class Objective:
 
     @property
     def measures_distance(self) -> bool:
-        """Whether all terms with a target are distances between prediction and target."""
         terms = [term for term in self._terms if "target" in term.needs]
         return all(isinstance(term.loss, DISTANCES) for term in terms)
 

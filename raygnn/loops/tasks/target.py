@@ -134,7 +134,6 @@ class TaskTarget(ABC):
         return self.output
 
     def summary(self, bundle: Bundle) -> Iterable[str]:
-        """Lines about the target."""
         return ()
 
 
@@ -153,5 +152,4 @@ def target_classes() -> list[type[TaskTarget]]:
 
 
 def output_classes() -> list[type[Output]]:
-    """Output classes of raygnn's tasks, for `ModelSpec.from_json`."""
     return list(dict.fromkeys(found.output_class for found in target_classes()))

@@ -231,7 +231,8 @@ class Checkpointer(Callback):
             while not self._store.is_written(name, files):
                 if self._uploads.given_up.wait(_POLL_S):
                     raise CheckpointError(
-                        f"checkpoint {name} was given up: a rank is gone", id="checkpoint-given-up"
+                        f"checkpoint {name} was abandoned: a rank was lost",
+                        id="checkpoint-given-up",
                     )
             self._finish(name, files, retention)
 
@@ -266,8 +267,8 @@ class Checkpointer(Callback):
             name = self._newest_valid(names)
             if name is None and resume in ("must", "last"):
                 raise CheckpointError(
-                    f"checkpoint.resume={resume!r} is invalid: {self._store.uri} holds no "
-                    "checkpoint. Set it to auto.",
+                    f"checkpoint.resume={resume!r} is invalid: {self._store.uri} has no "
+                    f"checkpoint. Set it to auto.",
                     id="resume-no-checkpoint",
                 )
             return None if name is None else (self._store.uri, name)
@@ -307,7 +308,7 @@ def _verified(root: str, name: str, resume: str) -> tuple[str, str]:
     except CheckpointError as error:
         raise CheckpointError(
             f"checkpoint.resume={redact(resume)!r} is invalid: {redact(str(error))}. Set another "
-            "checkpoint, or auto, which takes the newest whole one.",
+            "checkpoint, or auto, for the newest complete one.",
             id="resume-unreadable",
         ) from error
     return root, name
@@ -325,7 +326,7 @@ def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:
     if problems:
         raise CheckpointError(
             f"checkpoint.resume={uri!r} is invalid: it belongs to another model: "
-            f"{'; '.join(problems[:3])}. Set the model as it was, or checkpoint.init_from to take "
-            "over the weights that fit.",
+            f"{'; '.join(problems[:3])}. Set the model as it was, or checkpoint.init_from to "
+            f"load the weights that fit.",
             id="resume-other-model",
         )

@@ -70,7 +70,6 @@ class CheckpointStore:
             write_bytes(join(self.uri, name, file), content)
 
     def is_written(self, name: str, files: dict[str, File]) -> bool:
-        """Whether all files of a checkpoint exist in full length."""
         folder = join(self.uri, name)
         return all(file_size(join(folder, n)) == file.num_bytes for n, file in files.items())
 
@@ -152,12 +151,11 @@ class CheckpointStore:
             raise CheckpointError(f"{uri} is missing", id="checkpoint-file-missing") from error
         if hashlib.sha256(content).hexdigest() != manifest["files"][file]:
             raise CheckpointError(
-                f"{uri} is damaged: its sha256 is not the manifest's", id="checkpoint-damaged"
+                f"{uri} is damaged: its sha256 differs from the manifest", id="checkpoint-damaged"
             )
         return content
 
     def names(self) -> list[str]:
-        """Names of all checkpoint folders, oldest first, finished or not."""
         names = [CheckpointName.parse(text) for text in folder_names(self.uri)]
         known = [name for name in names if name is not None]
         return [str(name) for name in sorted(known, key=lambda name: (name.number, str(name)))]
@@ -207,7 +205,6 @@ class CheckpointStore:
             self._write(uri, json.dumps({"checkpoint": name}))
 
     def remove(self, name: str) -> None:
-        """Deletes a checkpoint, its manifest first. Rank 0 only."""
         delete(join(self.uri, name, MANIFEST))
         delete(join(self.uri, name))
 
@@ -246,8 +243,8 @@ def decode(content: bytes, uri: str) -> dict[Any, Any]:
     except (pickle.UnpicklingError, RuntimeError, ValueError, LookupError, EOFError) as error:
         cause = error
     raise CheckpointError(
-        f"{redact(uri)} is invalid: it is not a state that raygnn has written, and unpickling "
-        "anything else could run code. Choose another checkpoint.",
+        f"{redact(uri)} is invalid: it was not written by raygnn, and unpickling other files "
+        f"could run code. Choose another checkpoint.",
         id="checkpoint-not-a-state",
     ) from cause
 

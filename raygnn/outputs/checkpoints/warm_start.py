@@ -28,8 +28,8 @@ def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[
     meant = [name for name in meant if not _matches(name, settings.exclude)]
     if not meant:
         raise ConfigError(
-            f"checkpoint.init_from.include={settings.include!r} is invalid: no weight of the model "
-            f"is meant. The model has: {', '.join(own)}.",
+            f"checkpoint.init_from.include={settings.include!r} is invalid: it matches no weight "
+            f"of the model. The model has: {', '.join(own)}.",
             id="init-no-weights",
         )
     missing = [name for name in meant if name not in weights]
@@ -59,8 +59,8 @@ def _freeze(module: nn.Module, patterns: list[str]) -> None:
         if not fitting:
             names = ", ".join(name for name, _ in module.named_parameters())
             raise ConfigError(
-                f"checkpoint.init_from.freeze={pattern!r} is invalid: it fits no weight. The model "
-                f"has: {names}.",
+                f"checkpoint.init_from.freeze={pattern!r} is invalid: it matches no weight. The "
+                f"model has: {names}.",
                 id="init-freeze",
             )
         for parameter in fitting:
@@ -101,7 +101,7 @@ def _load(uri: str) -> dict[str, Tensor]:
         return read_weights(uri)
     except SafetensorError as error:
         raise CheckpointError(
-            f"checkpoint.init_from.uri={redact(uri)!r} is invalid: it is damaged, or no "
+            f"checkpoint.init_from.uri={redact(uri)!r} is invalid: it is damaged or not a "
             f"safetensors file: {error}. Set the folder of a trained model or of a checkpoint.",
             id="init-damaged",
         ) from error

@@ -91,7 +91,7 @@ def load_sweep(
     loaded = load_config(source, overrides, allow_modules)
     if loaded.config.tune is None:
         raise ConfigError(
-            "tune=None is invalid: a sweep needs to know what varies. Set tune.space, as in "
+            "tune=None is invalid: a sweep needs a search space. Set tune.space, as in "
             "{optimizer.args.lr: {loguniform: [1e-4, 1e-1]}}.",
             id="sweep-no-space",
         )

@@ -194,7 +194,6 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
 
 
 def _best_config(plan: SweepPlan, best: TrialRow) -> str:
-    """The best trial's config, to train under its own name."""
     run = plan.loaded.config.run
     saved = plan.trial_config(best.values, name=None, storage_path=run.storage_path).saved
     return dump_yaml({key: value for key, value in saved.items() if key != "tune"})
@@ -269,10 +268,8 @@ def free_places_of_trials(before: dict[str, bool]) -> None:
     """Frees the placement groups that trials leave behind, as soon as their controllers are dead.
 
     Ray does so for started workers: Ray Train registers a placement group with its cleaner only
-    then, and an unregistered one stays until this process leaves the cluster.
-
-    Args:
-        before: placement groups at the start of the sweep.
+    then, and an unregistered one stays until this process leaves the cluster. `before`: placement
+    groups at the start of the sweep.
     """
     end_s = time.monotonic() + _WITHIN_S
     while time.monotonic() < end_s:

@@ -42,7 +42,6 @@ class SampleFile:
 
     @property
     def name(self) -> str:
-        """Path in the folder of the set."""
         return f"{self.split}/epoch-{self.epoch:05d}/{self.first:09d}.parquet"
 
 
@@ -139,13 +138,13 @@ class SampleRecord:
             raise DataError(
                 f"data.samples={redact(uri)!r} is invalid: {name} {what}, and was written with "
                 f"{self.file_sizes[name]:,} bytes{more}. Run the same raygnn presample again: it "
-                "writes such files anew.",
+                f"writes these files again.",
                 id="samples-damaged",
             )
         if damage := find_damage(uri, self.file_sizes, self.checksums):
             raise DataError(
                 f"data.samples={redact(uri)!r} is invalid: {damage}. Remove the file and run the "
-                "same raygnn presample again, which writes it anew.",
+                "same raygnn presample again, which writes it again.",
                 id="samples-damaged",
             )
 
@@ -160,7 +159,6 @@ def load_plan(uri: str) -> SamplePlan | None:
 
 
 def damaged_files(uri: str, file_sizes: Mapping[str, int]) -> dict[str, int | None]:
-    """Files with other sizes than these, and their actual sizes."""
     found = files_below(uri)
     return {name: found.get(name) for name, size in file_sizes.items() if found.get(name) != size}
 
@@ -171,7 +169,7 @@ def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> Non
     if stored.rng_version != wanted.rng_version:
         raise DataError(
             f"{start}its draws are of rng_version {stored.rng_version}, those of this raygnn of "
-            f"{wanted.rng_version}. To sample anew, {_AGAIN}",
+            f"{wanted.rng_version}. To sample again, {_AGAIN}",
             id="samples-version",
         )
     for name, split in wanted.splits.items():
@@ -179,7 +177,7 @@ def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> Non
         if have is None:
             raise DataError(
                 f"{start}it has no neighborhoods of split {name!r}, only of "
-                f"{sorted(stored.splits)}. To sample anew, {_AGAIN}",
+                f"{sorted(stored.splits)}. To sample again, {_AGAIN}",
                 id="samples-split",
             )
         for key, value in split.settings.items():

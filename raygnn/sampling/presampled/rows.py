@@ -63,7 +63,6 @@ class RowLayout:
         return cls(tuple(sampler.graph.node_types), tuple(sampler.fanouts))
 
     def encode(self, subgraph: SampledSubgraph) -> dict[str, bytes | None]:
-        """Arrays of a neighborhood, by column."""
         index = [subgraph.seed_index.get(t) for t in self.node_types]
         of_nodes, of_edges = _in_order(self.node_types), _in_order(self.edge_types)
         seed, times = subgraph.seed, subgraph.seed_time

@@ -115,7 +115,7 @@ class StoredSplit:
         return DataError(
             f"data.samples={redact(self.samples.uri)!r} is invalid: {name} is damaged: "
             f"{' '.join(str(error).split())}. Remove the file and run the same raygnn presample "
-            "again, which writes it anew.",
+            "again, which writes it again.",
             id="samples-damaged",
         )
 

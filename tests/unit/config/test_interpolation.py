@@ -84,8 +84,8 @@ def test_what_is_shown_keeps_the_names_of_the_environment() -> None:
         ({"b": 1, "a": "${b.c}"}, "there is no value at b.c"),
         ({"b": {"c": 1}, "a": "x${b}"}, "${b} is not a single value"),
         ({"a": "${b"}, "a ${ is not closed"),
-        ({"a": "${a}"}, "references go in a circle: a -> a"),
-        ({"a": {"b": "${a}"}}, "references go in a circle: a -> a"),
+        ({"a": "${a}"}, "references form a cycle: a -> a"),
+        ({"a": {"b": "${a}"}}, "references form a cycle: a -> a"),
     ],
 )
 def test_references_that_lead_nowhere(raw: dict[str, Any], text: str) -> None:

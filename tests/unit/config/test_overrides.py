@@ -83,8 +83,12 @@ def test_a_section_that_is_null_is_made() -> None:
 @pytest.mark.parametrize(
     ("raw", "tokens", "text"),
     [
-        ({}, ("oops",), "oops is invalid: it belongs to no override. Write overrides as --section"),
-        ({}, ("--",), "it belongs to no override"),
+        (
+            {},
+            ("oops",),
+            "oops is invalid: it is not part of an override. Write overrides as --section",
+        ),
+        ({}, ("--",), "it is not part of an override"),
         ({}, ("--a", "[1"), "a is invalid: the override's value cannot be read: it is not YAML"),
         (
             {"a": [1]},
@@ -94,7 +98,7 @@ def test_a_section_that_is_null_is_made() -> None:
         ({"a": []}, ("--a.0", "2"), "The list is empty, or override the whole list"),
         ({"a": [1]}, ("--a.x", "2"), "has no item x"),
         ({"a": [[1]]}, ("--a.3.0", "2"), "has no item 3"),
-        ({"a": 3}, ("--a.b", "2"), "a holds a value, not keys. Override a itself"),
+        ({"a": 3}, ("--a.b", "2"), "a is a value, not a mapping. Override a itself"),
         ({"a": {"mode": 1}}, ("--a.mod!",), "does not set it. Did you mean mode?"),
         (
             {},

@@ -541,7 +541,7 @@ def test_all_problems_are_told_at_once() -> None:
         "line 7: lr_scheduler.monitor=",
         "--sampling.fanots: sampling.fanots=[1] is invalid: unknown key. Did you mean fan",
         "--loader.num_thread: loader.num_thread=2",
-        "stray is invalid: it belongs to no override",
+        "stray is invalid: it is not part of an override",
     ):
         assert part in problems
 

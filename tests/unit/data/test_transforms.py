@@ -454,7 +454,7 @@ def test_auto_chooses_by_type_and_spread(column: pa.Array, chosen: str) -> None:
     made = fit(spec, kind, found, "x")  # type: ignore[arg-type]
     assert made.state.type == chosen
     assert made.indicator == (kind == "number" and column.null_count > 0)
-    assert (chosen if chosen != "number" else "as it is") in describe(made, found)
+    assert (chosen if chosen != "number" else "unchanged") in describe(made, found)
 
 
 def test_a_line_says_what_was_fitted() -> None:
@@ -462,7 +462,7 @@ def test_a_line_says_what_was_fitted() -> None:
     spec = ColumnTransform(column="c", transform="one_hot", min_frequency=2)
     found = counted(spec, column)
     line = describe(fit(spec, "text", found, "x"), found)
-    assert line == "c: one_hot, 1 values, 2 rare values share one column, 1 gaps"
+    assert line == "one_hot, 1 values, 2 rare values share one column, 1 gaps"
     spec = ColumnTransform(column="c", transform="standard")
     found = counted(spec, pa.array([2, 2]))
     assert "constant, 2 in all" in describe(fit(spec, "number", found, "x"), found)

@@ -106,7 +106,6 @@ class Column:
 
     @property
     def is_free_text(self) -> bool:
-        """Whether most texts are distinct: names or sentences."""
         return self.kind == "text" and looks_like_ids(len(self.distinct), self.num_given)
 
     @cached_property
@@ -139,7 +138,6 @@ class Column:
 
     @property
     def is_time(self) -> bool:
-        """Whether all values are times in exactly one format."""
         is_one_date = len(self.formats) == 1 and self.formats[0] in DATE_FORMATS
         return self.kind == "time" or is_one_date
 
@@ -161,7 +159,6 @@ class Column:
 
     @property
     def is_class(self) -> bool:
-        """Whether the values may be classes: few, each in several rows."""
         is_small = 2 <= len(self.distinct) <= min(FEW_CLASSES, self.num_given // 2)
         is_flag = pa.types.is_boolean(self.values.type)
         return is_flag or (is_small and (self.kind in {"int", "text"} or self.is_whole))

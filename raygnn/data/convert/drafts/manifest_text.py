@@ -147,7 +147,6 @@ def _label_lines(column: Column) -> Iterator[str]:
 
 
 def label_name(column: str) -> str:
-    """A valid label name for a column."""
     return "y" if type_name(column) in {"id", "split", "time", "weight"} else type_name(column)
 
 
@@ -200,7 +199,6 @@ def _marks(column: Column) -> list[str]:
 
 
 def _transform(column: Column) -> str:
-    """`auto`, or how to read texts with lists, dates or amounts."""
     if column.formats:
         return f"transform: auto, format: {column.formats[0]}"
     if column.is_prose:
@@ -261,5 +259,4 @@ def _edge(
 
 
 def _quoted(text: str) -> str:
-    """The text as YAML, quoted if YAML would read it differently."""
     return dump_yaml([text], flow_leaves=True).strip()[1:-1]

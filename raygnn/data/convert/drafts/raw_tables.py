@@ -246,7 +246,6 @@ def _decoded(data: bytes, encoding: str | None, uri: str) -> tuple[str, str]:
 
 
 def _distinct_names(header: str, separator: str) -> list[str]:
-    """Column names; repeated names get a number, empty ones their position."""
     fields = pacsv.read_csv(
         pa.BufferReader(header.encode() + b"\n"),
         pacsv.ReadOptions(autogenerate_column_names=True),

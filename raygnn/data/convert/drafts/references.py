@@ -260,7 +260,7 @@ def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
             return 3, "the name is one of a reference within a table"
         if stem and len(stem) > len(other.words) and _ends(stem, other.words):
             return 2, "the name ends like the table's"
-        return (1, "the name is one of an end") if _is_end(words, table) else (0, "")
+        return (1, "the name is that of an end") if _is_end(words, table) else (0, "")
     if len(key) > 1 and words == key:
         return 3, "the names of the columns are equal"
     if _joined(names) == _joined(other.words):
@@ -280,7 +280,7 @@ def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
     if not {*key} & (_KEYS | _MEASURES) and _ends(words, key):
         return 1 if is_number else 2, "the names of the columns end alike"
     if _is_end(words, table):
-        return 1, "the name is one of an end"
+        return 1, "the name is that of an end"
     if PEOPLE & {names[-1], _joined(words)} and PEOPLE & set(other.words):
         return 1, "both names are of people"
     return 0, ""

@@ -41,7 +41,6 @@ class Roles(NamedTuple):
 
 
 def is_edges(table: Table) -> bool:
-    """Whether the rows are edges: they join two nodes and have no ids."""
     return table.key is None and len(table.references) > 1
 
 
@@ -97,7 +96,6 @@ def is_event(table: Table) -> bool:
 
 
 def _asks(table: Table) -> bool:
-    """Whether rows consist of an entity, a time and a label."""
     roles = roles_of(table, is_rows=True)
     is_alone = len(table.references) == 1 and not roles.features
     return is_alone and roles.time is not None and roles.label is not None
@@ -189,7 +187,6 @@ def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
 
 
 def is_order(column: Column) -> bool:
-    """Whether values are grades, such as 1 to 5, rather than class numbers."""
     values = column.distinct_ids
     if not (column.is_class and pa.types.is_integer(values.type)) or len(values) < 4:
         return False

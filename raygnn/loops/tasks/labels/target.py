@@ -104,7 +104,6 @@ class LabelOutput(Output):
 
     @property
     def shown_classes(self) -> list[str]:
-        """Names of classes or labels, or numbers without names."""
         names = self.class_names or ()
         return [*names, *map(str, range(len(names), self.num_outputs))]
 
@@ -203,9 +202,8 @@ class LabelTarget(TaskTarget):
     def trained_output(self, loaded: LoadedConfig) -> LabelOutput:
         """Completes the output with the scale of a regression, or with label counts.
 
-        Raises:
-            ConfigError: classes cannot be standardized, a loss does not fit, or balanced seeds have
-                no classes.
+        Raises a ConfigError if classes cannot be standardized, a loss does not fit, or balanced
+        seeds have no classes.
         """
         from raygnn.loops.tasks.objective import label_objective
 

@@ -287,13 +287,11 @@ class LabelTask(EncoderTask[BatchT]):
         return self.env.loaded.config.evaluates_by_layers
 
     def predict(self, batch: Any) -> tuple[Any, Tensor | None]:
-        """Predictions for a batch, and the embeddings that loss terms read."""
         raise NotImplementedError(f"{type(self).__name__}.predict")
 
     def predict_exactly(
         self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
     ) -> tuple[Any, Tensor | None]:
-        """Predictions for rows of a loader from embeddings of all nodes."""
         raise NotImplementedError(f"{type(self).__name__}.predict_exactly")
 
     def _checked(self, prediction: Any) -> Any:
@@ -301,8 +299,8 @@ class LabelTask(EncoderTask[BatchT]):
         if is_one and output.problem == "multi_class" and prediction.shape[1] != output.num_outputs:
             raise ConfigError(
                 f"model.type={self.env.loaded.config.model.type!r} is invalid: it gives "
-                f"{prediction.shape[1]} outputs for {output.num_outputs} classes. Let it give as "
-                "many as the out_channels that it is built with.",
+                f"{prediction.shape[1]} outputs for {output.num_outputs} classes. Return as many "
+                f"outputs as the out_channels that it is built with.",
                 id="model-output-width",
             )
         return prediction

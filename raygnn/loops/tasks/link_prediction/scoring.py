@@ -34,9 +34,6 @@ class LinkScoring:
     def offered(
         self, batch: LinkBatch, rows: Mapping[str, Tensor], *, in_batch: bool
     ) -> Candidates:
-        """Candidates of all training links: random negatives and, if `in_batch`, the links'
-        targets.
-        """
         links = batch.links
         index, ids, group = links.random.index, links.random.id, links.random.group
         is_target = torch.zeros_like(index, dtype=torch.bool)
@@ -104,7 +101,6 @@ class LinkScoring:
     def evaluation_scores(
         self, decoder: Decoder, links: BatchLinks, rows: Mapping[str, Tensor]
     ) -> LinkScores:
-        """Scores of the links of an evaluation batch among their candidates."""
         assert links.candidate is not None
         anchors, targets = self.ends(links, rows)
         relation = 0 if links.relation is None else links.relation

@@ -63,7 +63,7 @@ class LinkOutput(Output):
 
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
         raise ConfigError(
-            f"--what={what!r} is invalid: the model is of links, not of labels. Set embeddings, or "
+            f"--what={what!r} is invalid: the model predicts links, not labels. Set embeddings, or "
             "--top-k with --anchors.",
             id="infer-what-links",
         )
@@ -455,7 +455,7 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
     given = arguments.edge_type
     if not given:
         raise ConfigError(
-            f"task.args.edge_type={given!r} is invalid: it names no links. Set one of: {shown}.",
+            f"task.args.edge_type={given!r} is invalid: it matches no links. Set one of: {shown}.",
             id="task-edge-type-unknown",
         )
     chosen: dict[str, None] = {}

@@ -73,7 +73,7 @@ class LinkObjective(Objective):
         super().__init__(loaded, default, LINK_INPUTS, device)
         if len({loss.candidates for loss in self._of_links}) > 1:
             raise ConfigError(
-                "losses.args.candidates='global' is invalid: the other losses of links take the "
+                "losses.args.candidates='global' is invalid: the other link losses use the "
                 "candidates of each micro-batch. Set it to rank, or leave the others out.",
                 id="loss-candidates-mixed",
             )
@@ -268,7 +268,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return link_baselines(self.target, loader, num_nodes, split, num_batches, metrics)
 
     def warnings(self) -> list[str]:
-        """Names node types without messages."""
         bundle = self.env.bundle
         if not reads_messages(self.env.loaded.config):
             return []
@@ -339,7 +338,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def loss_among(
         self, batch: LinkBatch, rows: Mapping[str, Tensor], offered: Candidates
     ) -> StepOutput:
-        """Loss of a batch's links among offered candidates and its own hard negatives."""
         offered = replace(offered, rows=offered.rows.to(rows[self.node_types[1]].dtype))
         scores = self._scoring.scores(self.predictor().decoder, batch, rows, offered)
         return self._loss(batch, rows, scores)
@@ -399,9 +397,9 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         has_hard = self.target.splits["train"].hard_negatives is not None
         if not (self.arguments.num_random_negatives or self.objective.in_batch or has_hard):
             raise ConfigError(
-                "task.args.num_random_negatives=0 is invalid: no loss has what to compare links "
-                "with, as the graph has no hard negatives. Set 1 or more, or losses.type to "
-                "retrieval, which compares with the other links of a batch.",
+                "task.args.num_random_negatives=0 is invalid: no loss has candidates to compare "
+                "links with, because the graph has no hard negatives. Set 1 or more, or "
+                "losses.type to retrieval, which compares with the other links of a batch.",
                 id="task-no-negatives",
             )
         if self.arguments.competes_with_all and self.objective.in_batch:

@@ -175,14 +175,14 @@ class NodeTarget(LabelTarget):
         ConfigError for another unit.
         """
         temporal = config.sampling.temporal
-        given = None if temporal is None else temporal.until.get(split)  # type: ignore[call-overload]
-        if given is None:
+        until = None if temporal is None else temporal.until.get(split)  # type: ignore[call-overload]
+        if until is None:
             return None
         try:
-            return parse_time(given, self.seeds.time_unit)
+            return parse_time(until, self.seeds.time_unit)
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(
-                f"sampling.temporal.until.{split}={given!r} is invalid: {error}. Set a time of the "
+                f"sampling.temporal.until.{split}={until!r} is invalid: {error}. Set a time of the "
                 f"rows, which are {unit_words(self.seeds.time_unit)}.",
                 id="sampling-until-time",
             ) from error
@@ -268,8 +268,8 @@ def find_table(bundle: Bundle, table: str) -> SeedRows:
 def _check_sampling(seeds: SeedRows, config: Config) -> None:
     if config.sampling.is_full:
         raise ConfigError(
-            "sampling.type='full' is invalid: rows of a training table are sampled for, each with "
-            "its own neighborhood. Remove it.",
+            "sampling.type='full' is invalid: rows of a training table need sampled "
+            "neighborhoods. Remove it.",
             id="task-table-full",
         )
     if config.sampling.temporal is not None and seeds.time is None:

@@ -72,14 +72,14 @@ class NodeClassification(LabelTask[NodeBatch]):
     def warnings(self) -> list[str]:
         seeds = self.target.seeds.node_ids(self.target.splits.train)
         silent = self.silent_nodes(self.output.node_type, seeds, "the training nodes")
-        found = super().warnings()
+        warnings = super().warnings()
         has_times = self.output.table is not None and self.target.seeds.time is not None
         if has_times and self.env.loaded.config.sampling.temporal is None:
-            found.append(
+            warnings.append(
                 "sampling.temporal is null, so rows see events after their own time and results "
                 "may be too good. Set it to {}."
             )
-        return [*found, *self._leaks(), *silent]
+        return [*warnings, *self._leaks(), *silent]
 
     def _leaks(self) -> list[str]:
         """Names columns of the entity that reveal the label of a training table."""
@@ -95,7 +95,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         train = train[:: -(-len(train) * info.width // MAX_GATHERED) or 1]
         values = dense_features(bundle, output.node_type, info.name)
         labels = target.labels[train].reshape(-1).astype(np.float64)
-        found = columns_of_label(values[target.seeds.node_ids(train)].astype(np.float64), labels)
+        leaks = columns_of_label(values[target.seeds.node_ids(train)].astype(np.float64), labels)
         parts = () if info.transforms is None else info.transforms.parts
         names = [part.column for part in parts for _ in range(part.width)]
         names = names or [f"{info.name}[{i}]" for i in range(info.width)]
@@ -103,7 +103,7 @@ class NodeClassification(LabelTask[NodeBatch]):
             f"column {name!r} of {output.node_type!r} gives label {output.label!r} away: one "
             "follows from the other in all training rows. Leave it out of the features, unless it "
             "is known at the time of each row."
-            for name in dict.fromkeys(names[i] for i in found)
+            for name in dict.fromkeys(names[i] for i in leaks)
         ]
 
     def build_loader(self, split: str) -> NeighborLoader | WholeGraphLoader | None:
@@ -117,14 +117,14 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
         rows, output = self.target.seeds, self.output
-        found = super().diagnostics()
+        diagnostics = super().diagnostics()
         has_dates = rows.name is not None and rows.time is not None and rows.time_unit is not None
         if not has_dates or rows.num_rows * output.num_outputs > MAX_GATHERED:
-            return found
+            return diagnostics
         assert rows.time is not None
         problem: Any = output.problem
         metrics = own_metrics(self.build_metrics())
-        return [*found, MetricsOverTime(output.num_outputs, problem, metrics, rows.time)]
+        return [*diagnostics, MetricsOverTime(output.num_outputs, problem, metrics, rows.time)]
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """Mean and last of the entity's earlier labels, and LightGBM if it is installed."""
@@ -139,12 +139,12 @@ class NodeClassification(LabelTask[NodeBatch]):
             scores = scores - 0.5  # predictions above 0 are positive
         default = scores[train].mean(axis=0)
         end = target.end_of_graph(self.env.loaded.config, split)
-        found = past_label_guesses(target.seeds, scores, known, asked, default, end)
+        past_labels = past_label_guesses(target.seeds, scores, known, asked, default, end)
         trees, bundle = self._boosted_trees, self.env.bundle
         if trees is None:
-            return found
+            return past_labels
         columns = history_columns(bundle, target.seeds, asked, target.arguments.feature, end)
-        return {**found, "lightgbm": trees.guess(columns)}
+        return {**past_labels, "lightgbm": trees.guess(columns)}
 
     @cached_property
     def _boosted_trees(self) -> BoostedTrees | None:

@@ -152,7 +152,7 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
     if target is None and len(candidates) == 1:
         return candidates[0]
     raise ConfigError(
-        f"task.args.target={target!r} is invalid: it names the node type that is learned. Set one "
+        f"task.args.target={target!r} is invalid: it must be the name of a node type. Set one "
         f"of: {', '.join(node_types)}.",
         id="graph-node-type-unknown",
     )
@@ -161,7 +161,6 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
 def _find_probe(
     bundle: Bundle, node_type: str, config: Config, arguments: SelfSupervisedArguments
 ) -> NodeOutput | None:
-    """The probed label; None without labels or splits."""
     available = _labels(bundle, node_type)
     if arguments.label is None and not available:
         return None

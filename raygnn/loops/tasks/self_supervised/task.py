@@ -164,7 +164,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
     def loss_among(
         self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
     ) -> StepOutput:
-        """The loss, and the spread of embeddings."""
         loss_sum, weight = self.method.loss(batch, rows, offered)
         return StepOutput(loss_sum, weight, {"embedding_std": weight * spread(rows["embeddings"])})
 
@@ -172,7 +171,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return self.loss_among(batch, self.encode(batch), None)
 
     def prepare_evaluation(self, split: str) -> None:
-        """Fits the probe, if any, and scores the nodes of the split."""
         self._scores = None
         if self.embedding.probe is None or self.loader(split) is None:
             return

@@ -173,7 +173,6 @@ class SeveralTarget(TaskTarget):
         return SeveralOutput(outputs)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
-        """Rows until the earliest end of training, if time splits; else all rows."""
         found = [
             self.targets[name].fit_rows(bundle, of_task)
             for name, of_task in config.task_configs.items()

@@ -138,8 +138,8 @@ class SeveralTasks(EncoderTask[Any]):
         if len(joint) > 1:
             raise ConfigError(
                 f"tasks is invalid: the losses of {' and '.join(joint)} compare all micro-batches "
-                "of a step, which a run does for one task. Set candidates of a link loss to rank, "
-                "another task.args.method, or the weight of all but one to 0.",
+                "of a step, which a run supports for one task only. Set candidates of a link loss "
+                "to rank, another task.args.method, or the weight of all but one to 0.",
                 id="tasks-joint-losses",
             )
         self._joint = next(iter(joint), None)
@@ -208,7 +208,6 @@ class SeveralTasks(EncoderTask[Any]):
         return self._sum({name: self._step(name, batch) for name in batch.batches})
 
     def encode(self, batch: JointBatch) -> dict[str, Tensor]:
-        """Rows of the task whose loss spans all micro-batches of a step."""
         name = self._seeded(self._joint, batch)
         return self._loss_of(name).encode(batch.batches[name])
 

@@ -71,7 +71,6 @@ class Method(nn.Module, ABC):
         """
 
     def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
-        """A batch's rows for a joint loss, as in `JointLoss`."""
         raise NotImplementedError(f"{type(self).__name__}.offer")
 
     @abstractmethod
@@ -82,8 +81,7 @@ class Method(nn.Module, ABC):
         batches, if `is_joint`.
         """
 
-    def on_start(self, encoder: GraphEncoder) -> None:
-        """Called before the first step, with the initial weights."""
+    def on_start(self, encoder: GraphEncoder) -> None: ...
 
     def after_step(self, encoder: GraphEncoder, progress: float) -> None:
         """Called after each optimizer step. `progress`: finished share of the planned steps; 0

@@ -45,8 +45,8 @@ class _Reconstruction(Method):
         super().__init__(setting)
         if not setting.num_features:
             raise ConfigError(
-                f"task.args.method is invalid: it gives back features, and nodes of type "
-                f"{setting.node_type!r} have none that are numbers. Set barlow_twins, cca_ssg, "
+                f"task.args.method is invalid: it reconstructs features, but nodes of type "
+                f"{setting.node_type!r} have no numeric ones. Set barlow_twins, cca_ssg, "
                 "bgrl or grace.",
                 id="method-no-features",
             )
@@ -153,7 +153,6 @@ class GraphMAE(_Reconstruction):
     def _with_masked(
         self, batch: NodeBatch, is_masked: Tensor, found: Mapping[str, Tensor]
     ) -> NodeBatch:
-        """The batch with the token, or the features of others, in masked rows."""
         nodes = batch.nodes[self.node_type]
         x = dense(nodes.columns["x"])
         shown = torch.where(is_masked.unsqueeze(1), self.token.to(x.dtype), x)

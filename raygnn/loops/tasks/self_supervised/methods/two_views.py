@@ -231,8 +231,7 @@ class Correlations(TwoViews):
             return self.of_products(num_seeds, *totals) * weight, weight
 
     @abstractmethod
-    def of_products(self, num_seeds: Tensor, *products: Tensor) -> Tensor:
-        """The scalar loss from the number of seeds and sums of `products`."""
+    def of_products(self, num_seeds: Tensor, *products: Tensor) -> Tensor: ...
 
     def _of_step(self, offered: Candidates) -> tuple[Tensor, list[Tensor]]:
         d = self.channels
