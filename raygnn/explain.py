@@ -45,11 +45,12 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     for name, what in _REQUIRED.items():
         if getattr(options, name) is None:
             raise ConfigError(f"--{name} is missing. Name {what}.", id="explain-option-missing")
-    if options.nodes is None and options.pairs is None:
+    if options.nodes is None and options.rows is None and options.pairs is None:
         raise ConfigError("--nodes is missing. Name ids.", id="explain-option-missing")
     from raygnn.data.tables.read_ids import read_ids, read_pairs
     from raygnn.inference.explanations import ExplainOptions
     from raygnn.inference.output_folder import OutputFolder
+    from raygnn.inference.row_tables import read_rows
     from raygnn.trained_model import load
 
     asked = ExplainOptions(options.method, options.edges, options.columns)
@@ -61,8 +62,11 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     if nodes is not None:
         is_file = nodes.endswith((".csv", ".tsv", ".parquet"))
         ids = read_ids(nodes, None, kinds[0], "--nodes") if is_file else _listed(nodes, kinds[0])
+    rows = options.rows
+    if rows is not None:
+        rows = read_rows(rows, graph.bundle, graph.training_table)
     pairs = None if options.pairs is None else read_pairs(options.pairs, kinds, "--pairs")
-    found = graph.explain(ids, asked, pairs=pairs, edge_type=options.edge_type)
+    found = graph.explain(ids, asked, rows=rows, pairs=pairs, edge_type=options.edge_type)
     found.write(options.out, overwrite=options.overwrite)
     say(f"explained {len(found.predictions)} predictions in {options.out}")
 
@@ -86,6 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("what to explain").add_argument
     add("--graph", metavar="URI", help="graph of the nodes, any fsspec URI")
     add("--nodes", metavar="IDS", help="ids separated by commas, or a table of ids")
+    add("--rows", metavar="FILE", help="rows (id, time) of a training table's model, as in infer")
     add("--pairs", metavar="FILE", help="of a model of edges or links: a table of two ids a row")
     add("--edge-type", metavar="TYPE", help="src__rel__dst, of a model of several relations")
     add("--out", metavar="URI", help="folder to write, any fsspec URI")

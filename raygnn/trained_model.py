@@ -199,6 +199,7 @@ class TrainedModel(nn.Module):
         data: Any,
         nodes: Ids | None = None,
         *,
+        rows: Any = None,
         pairs: Any = None,
         edge_type: str | None = None,
         exact: bool = True,
@@ -207,7 +208,7 @@ class TrainedModel(nn.Module):
     ) -> Explanations:
         explain_options = ExplainOptions(**options)
         graph = self.open(data, exact=exact, as_of=as_of)
-        return graph.explain(nodes, explain_options, pairs=pairs, edge_type=edge_type)
+        return graph.explain(nodes, explain_options, rows=rows, pairs=pairs, edge_type=edge_type)
 
     def evaluate(
         self, data: Any = None, *, split: str | None = None, exact: bool | None = None

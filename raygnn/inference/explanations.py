@@ -17,7 +17,7 @@ from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.explain.metric import fidelity
 
-from raygnn.data.bundle import Bundle
+from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import join, write_text
 from raygnn.data.manifest import DenseFeature, Manifest
@@ -26,6 +26,7 @@ from raygnn.data.transforms.state import FittedColumn, FittedFeature
 from raygnn.errors import ConfigError
 from raygnn.inference.node_tables import Table
 from raygnn.inference.output_folder import PICTURE, OutputFolder
+from raygnn.inference.row_tables import times_of
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task
 from raygnn.loops.tasks.labels.target import LabelOutput
@@ -161,7 +162,8 @@ class Seed:
     head: Callable[[Mapping[str, Any]], Tensor]
 
 
-def seed_node(batch: NodeBatch, bundle: Bundle, model: Any) -> Seed:
+def seed_node(batch: NodeBatch, bundle: Bundle, model: Any, rows: SeedRows | None = None) -> Seed:
+    """The only node of a batch, or the only one of some rows."""
     name, index = batch.node_type, batch.seed_index
 
     def head(rows: Mapping[str, Any]) -> Tensor:
@@ -170,8 +172,12 @@ def seed_node(batch: NodeBatch, bundle: Bundle, model: Any) -> Seed:
         out: Tensor = model.readout(found[index])
         return out
 
-    ids = original_ids(bundle, name, batch.input_id.cpu().numpy())
-    return Seed({"id": ids}, [(name, int(index[0]))], head)
+    seeds = batch.input_id.cpu().numpy()
+    nodes = seeds if rows is None else rows.node_ids(seeds)
+    ids = {"id": original_ids(bundle, name, nodes)}
+    if rows is not None and rows.time is not None:
+        ids["time"] = times_of(rows, seeds)
+    return Seed(ids, [(name, int(index[0]))], head)
 
 
 def seed_pair(

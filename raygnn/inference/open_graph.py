@@ -247,6 +247,7 @@ class OpenGraph:
         nodes: Ids | None = None,
         options: ExplainOptions | None = None,
         *,
+        rows: Any = None,
         pairs: Any = None,
         edge_type: str | None = None,
     ) -> Explanations:
@@ -258,6 +259,7 @@ class OpenGraph:
         Args:
             nodes: original ids of the predicted type.
             options: default: `ExplainOptions()`.
+            rows: as in `predict`, instead of nodes.
             pairs: as in `score`, instead of nodes, for a model of edges or links (whose score is
                 explained).
             edge_type: as in `score`.
@@ -272,7 +274,8 @@ class OpenGraph:
         asked = options or ExplainOptions()
         output = self._spec.output
         has_pairs = bool(output.links) or output.predicted_edges is not None
-        if (pairs is None) is has_pairs or (nodes is None) is not has_pairs:
+        has_nodes = (nodes is None) != (rows is None)
+        if (pairs is None) is has_pairs or has_nodes is has_pairs:
             wanted, given = ("pairs", "nodes") if has_pairs else ("nodes", "pairs")
             raise ConfigError.invalid(
                 given,
@@ -284,16 +287,21 @@ class OpenGraph:
         if has_pairs:
             return self._explain_pairs(pairs, edge_type, names, asked)
         node_type = output.ends[0]
-        dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
+        plan = None
+        if nodes is not None:
+            dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
+        else:
+            plan, dense = self._find_rows(rows)
         env = self._env
         if self._is_exact:
             env = replace(env, loaded=with_all_neighbors(env.loaded))
         one = {**loader_options(env), "batch_size": 1}
-        loader = self._stores.loader(env, self._spec, node_type, dense, self._times, one)
+        loader = self._stores.loader(env, self._spec, node_type, dense, self._times, one, plan)
         try:
             with self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
                 moved = (batch.to(env.device) for batch in batches)
-                seed = partial(seed_node, bundle=self.bundle, model=self._model)
+                of_rows = None if plan is None else plan.rows
+                seed = partial(seed_node, bundle=self.bundle, model=self._model, rows=of_rows)
                 return explain_batches(moved, seed, self._task, self._model, names, asked)
         finally:
             loader.close()
@@ -382,11 +390,13 @@ class OpenGraph:
             rows = self._aligned_rows(node_type, dense)
             return Table(tables.of_rows(original_ids(self.bundle, node_type, dense), rows))
 
-    def _row_table(self, what: str, rows: Any, split: str | None) -> Table:
+    def _find_rows(self, rows: Any, split: str | None = None) -> tuple[RowPlan, np.ndarray]:
         spec, config = self._spec, self._loaded.config
         moment = None if self._times is None else self._times.moment
-        declared = self.training_table
-        plan, positions = find_rows(spec, config, self.bundle, rows, split, moment, declared)
+        return find_rows(spec, config, self.bundle, rows, split, moment, self.training_table)
+
+    def _row_table(self, what: str, rows: Any, split: str | None) -> Table:
+        plan, positions = self._find_rows(rows, split)
         found = plan.rows
         with self._prepared():
             embeddings = self._sampled({found.node_type: positions}, plan)

@@ -147,12 +147,14 @@ def relbench_table(found: pa.Table, declared: TrainingTable, output: NodeOutput)
 
 
 def with_times(table: pa.Table, rows: SeedRows, positions: np.ndarray) -> pa.Table:
-    if rows.time is None:
-        return table
+    return table if rows.time is None else table.add_column(1, TIME, times_of(rows, positions))
+
+
+def times_of(rows: SeedRows, positions: np.ndarray) -> pa.Array:
+    """Times of rows: timestamps, or plain numbers."""
+    assert rows.time is not None
     times = pa.array(np.asarray(rows.time[positions]))
-    if rows.time_unit is not None:
-        times = times.cast(pa.timestamp(rows.time_unit))
-    return table.add_column(1, TIME, times)
+    return times if rows.time_unit is None else times.cast(pa.timestamp(rows.time_unit))
 
 
 def _id_names(declared: TrainingTable | None) -> list[str]:

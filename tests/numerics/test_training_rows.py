@@ -252,6 +252,18 @@ def test_each_way_to_ask_gives_the_same(
     assert np.allclose(now.probability, model.predict(graph, [3, 4])["probability"], atol=1e-6)
 
 
+def test_rows_are_explained_as_of_their_times(busy: tuple[Any, str]) -> None:
+    result, graph = busy
+    asked = {"id": [3, 3], "time": pd.to_datetime(["1970-03-01", "1970-06-01"])}
+    found = result.model.explain(graph, rows=asked, exact=False)
+    table = found.predictions.to_pandas()
+    expected = result.model.predict(graph, rows=asked).to_pandas()
+    assert table.id.tolist() == [3, 3]
+    assert table.time.tolist() == list(asked["time"])
+    assert np.allclose(table.score, expected.probability, atol=1e-5)
+    assert set(found.edges.to_pandas().time) == set(asked["time"])
+
+
 def test_a_server_answers_rows(busy: tuple[Any, str]) -> None:
     """Each as if alone: one time for all ids, one each, or the end of the graph."""
     result, graph = busy

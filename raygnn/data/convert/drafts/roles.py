@@ -322,7 +322,10 @@ def _question(tables: Sequence[Table], folder: str) -> str | None:
     found = [
         (table.num_rows, table.name, ref.table, time)
         for table in tables
-        if (time := _time(table)) is not None and time.is_time and not is_training_rows(table)
+        if (time := _time(table)) is not None
+        and time.is_time
+        and time.num_given
+        and not is_training_rows(table)
         for ref in table.references.values()
         if PEOPLE & {*words_of(ref.table)}
         and sum(other.table == ref.table for other in table.references.values()) == 1
