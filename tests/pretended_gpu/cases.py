@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic.link_graphs import likes
 from raygnn.data.tables.columns import sparse_rows
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from tests.several_tasks import social_films
@@ -39,6 +40,8 @@ def write_graphs(folder: Path) -> None:
     write_tables(_one_type(), str(folder / "one"))
     write_tables(_one_type(sparse=True), str(folder / "sparse"))
     write_tables(social_films(60, 30), str(folder / "films"))
+    liked = likes(num_users=60, num_films=30, num_likes=600, num_series=6)
+    write_tables(liked, str(folder / "likes"))
     rng = np.random.default_rng(0)
     relations = {("e", f"r{r}", "e"): edge_rows(*rng.integers(0, 100, (2, 150))) for r in range(6)}
     tables = GraphTables({"e": node_rows(np.arange(100))}, relations)
@@ -140,6 +143,18 @@ CASES: dict[str, Case] = {
     **{
         f"Hetero of {conv}": _films("Hetero", "nodes", conv=conv)
         for conv in ("GAT", "GATv2", "GIN", "Transformer")
+    },
+    **{
+        f"closed-form rows, {name}": Case(
+            "likes",
+            {
+                "task": {"type": "link_prediction", "args": {"num_random_negatives": 16}},
+                "data__reverse_edges": True,
+                "metrics": [],
+                "model": {"type": name, "args": args},
+            },
+        )
+        for name, args in (("EASE", {}), ("Hetero", {"hidden_channels": 8}))
     },
     "LightGCN of types": _films("LightGCN", "links"),
     **{
