@@ -85,6 +85,7 @@ class EdgeTables:
                 reverse_types=reverse_types(bundle),
                 inputs=spec.output.own_columns,
                 as_of=None if as_of is None else as_of.time,
+                num_known=spec.output.num_known(bundle),
                 sees_pair=not spec.output.links,
             ),
             sampler=build_sampler(loaded, graph),

@@ -188,7 +188,7 @@ def seed_pair(
     def head(rows: Mapping[str, Any]) -> Tensor:
         source, target = (rows[name][end] for name, end in zip(names, index, strict=True))
         if isinstance(model, EdgePredictor):
-            return model.of_ends(source, target, batch.inputs)[0]
+            return model.of_ends(source, target, batch.inputs, batch.end_id)[0]
         scores: Tensor = model.decoder.score_pairs(source, target, relation)
         return scores.unsqueeze(1)
 

@@ -180,6 +180,10 @@ class Output(ABC):
                 id="infer-node-type-other",
             )
 
+    def num_known(self, bundle: Bundle) -> tuple[int, int]:
+        """How many of the sources and targets of a graph the model knows by their ids."""
+        return 0, 0
+
     def check_labels(self, bundle: Bundle) -> None:
         """Checks that a graph's labels have the meaning of the model's outputs.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
@@ -180,18 +181,63 @@ class LinkPredictor(nn.Module):
         return rows
 
 
+class FactorizedEdges(nn.Module):
+    """Values of edges from biases and factors of both ends; see `factorize`.
+
+    Args:
+        num_nodes: of sources and of targets.
+        channels: width of the factors.
+    """
+
+    def __init__(self, num_nodes: tuple[int, int], channels: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(1))
+        for name, num in zip(_ENDS, num_nodes, strict=True):
+            self.register_buffer(name, torch.zeros(num, 1 + channels))
+
+    def fill(self, mean: float, rows: Sequence[np.ndarray]) -> None:
+        """Takes the mean, and the rows of sources and of targets."""
+        self.get_buffer("mean").fill_(mean)
+        for name, values in zip(_ENDS, rows, strict=True):
+            self.get_buffer(name).copy_(torch.from_numpy(values))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[num_edges, 1] of int64 [2, num_edges], dense ids of both ends; -1 has zeros."""
+        source, target = (self._rows(name, of) for name, of in zip(_ENDS, ids, strict=True))
+        products = (source[:, 1:] * target[:, 1:]).sum(dim=1)
+        return (self.get_buffer("mean") + source[:, 0] + target[:, 0] + products).unsqueeze(1)
+
+    def _rows(self, name: str, ids: Tensor) -> Tensor:
+        rows = self.get_buffer(name)
+        return rows[ids.clamp(min=0)] * (ids >= 0).unsqueeze(1)
+
+
+_ENDS = ("sources", "targets")
+
+
 class EdgeHead(nn.Module):
     """A perceptron with one hidden layer on source, target, their product, and edge features.
 
     Args:
         in_channels: width of an embedding, and of the hidden layer.
         num_inputs: width of the edge features.
+        start: values that the perceptron adds to.
     """
 
-    def __init__(self, in_channels: int, num_inputs: int, out_channels: int) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        num_inputs: int,
+        out_channels: int,
+        start: FactorizedEdges | None = None,
+    ) -> None:
         super().__init__()
         self.hidden = nn.Linear(3 * in_channels + num_inputs, in_channels)
         self.out = nn.Linear(in_channels, out_channels)
+        self.start = start
+        if start is not None:
+            nn.init.zeros_(self.out.weight)
+            nn.init.zeros_(self.out.bias)
 
     def forward(self, source: Tensor, target: Tensor, inputs: Tensor | None) -> Tensor:
         """[num_edges, out_channels] from [num_edges, in_channels] of both ends."""
@@ -215,12 +261,19 @@ class EdgePredictor(nn.Module):
         rows: dict[str, Tensor] = self.encoder(batch)
         source, target = batch.end_index
         ends = rows[self._source_type][source], rows[self._target_type][target]
-        return self.of_ends(*ends, batch.inputs)
+        return self.of_ends(*ends, batch.inputs, batch.end_id)
 
     def of_ends(
-        self, source: Tensor, target: Tensor, inputs: Tensor | None
+        self, source: Tensor, target: Tensor, inputs: Tensor | None, ids: Tensor
     ) -> tuple[Tensor, Tensor]:
-        return self.head(source, target, inputs), torch.cat([source, target], dim=1)
+        """Predictions from the embeddings and the ids (`EdgeBatch.end_id`) of both ends.
+
+        In training the start of the head is left out, because it knows the labels.
+        """
+        found = self.head(source, target, inputs)
+        if self.head.start is not None and not self.training:
+            found = found + self.head.start(ids).to(found.dtype)
+        return found, torch.cat([source, target], dim=1)
 
 
 #: What blocks and PyG's modules call the columns of edges.

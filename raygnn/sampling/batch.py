@@ -192,11 +192,13 @@ class EdgeBatch(Batch):
     Attributes:
         end_index: int64 [2, num_edges], local ids of sources and targets; `input_id` are edge
             positions.
+        end_id: int64 [2, num_edges], dense ids; -1 for nodes that training did not have.
         inputs: float32 [num_edges, width], features of the seed edges; None without any.
         labels: by name, [num_edges, ...].
     """
 
     end_index: Tensor
+    end_id: Tensor
     inputs: Tensor | None
     labels: dict[str, Tensor]
 

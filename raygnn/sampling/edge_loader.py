@@ -35,6 +35,7 @@ class EdgePlan:
         inputs: feature columns of the edge type, which are concatenated.
         labels: by name, [num_edges, ...] of all edges.
         as_of: time of all seeds, with temporal sampling. Default: the edges' own times.
+        num_known: number of sources and targets that training had, the first of their types.
         sees_pair: at their own times edges see all earlier edges, including parallel ones; else all
             edges up to their time, except those of their pair.
     """
@@ -45,6 +46,7 @@ class EdgePlan:
     inputs: Sequence[str] = ()
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     as_of: int | float | None = None
+    num_known: tuple[int, int] = (0, 0)
     sees_pair: bool = True
 
 
@@ -106,6 +108,7 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
             nodes=self._assembler.nodes(subgraph),
             edges=self._assembler.edges(subgraph),
             end_index=torch.from_numpy(np.stack([sources, targets])),
+            end_id=self.end_ids(positions),
             inputs=self.inputs(positions),
             labels={
                 name: torch.from_numpy(values[positions])
@@ -139,6 +142,11 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
             exclude_for=exclude_for,
             times=None if times is None else self._by_type(times, times),
         )
+
+    def end_ids(self, positions: np.ndarray) -> Tensor:
+        """int64 [2, num_edges], dense ids of both ends; -1 for nodes that training did not have."""
+        ids = np.stack(self.plan.edges.ends(positions))
+        return torch.from_numpy(np.where(ids < np.array([self.plan.num_known]).T, ids, -1))
 
     def inputs(self, positions: np.ndarray) -> Tensor | None:
         edge_type, names = self.plan.edges.edge_type, self.plan.inputs

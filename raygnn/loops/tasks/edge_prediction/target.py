@@ -20,6 +20,7 @@ from raygnn.data.partition.part import Pairs
 from raygnn.data.splits import SPLIT_NAMES, has_label
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError, Problem
+from raygnn.loops.model_spec import ids_digest
 from raygnn.loops.tasks.labels.target import (
     LabelArguments,
     LabelOutput,
@@ -40,6 +41,8 @@ class EdgeOutput(LabelOutput):
     Attributes:
         label_edges: labels belong to label edges instead of message edges.
         inputs: feature columns of the edges that the head reads besides both ends.
+        factorized: number and digest of the ids of sources and of targets, if the model starts from
+            a factorization of the labels.
     """
 
     key = "edges"
@@ -47,6 +50,7 @@ class EdgeOutput(LabelOutput):
     edge_type: EdgeType
     label_edges: bool = False
     inputs: tuple[str, ...] = ()
+    factorized: tuple[tuple[int, str], tuple[int, str]] | None = None
 
     @property
     def of(self) -> str:
@@ -69,6 +73,14 @@ class EdgeOutput(LabelOutput):
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
         super().check_predicts(what, node_types)
         self.check_problem(what)
+
+    def num_known(self, bundle: Bundle) -> tuple[int, int]:
+        """All that training had, if they are the first of their types in the same order."""
+        found = [
+            num if ids_digest(bundle.ids(name).slice(0, num)) == digest else 0
+            for name, (num, digest) in zip(self.ends, self.factorized or (), strict=False)
+        ]
+        return (found[0], found[1]) if found else (0, 0)
 
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
         if self.label_edges:
@@ -101,6 +113,7 @@ class EdgeTargetArguments(LabelArguments):
     edge_type: str | None = None
     label_edges: bool | None = None
     inputs: list[str] | None = None
+    factorize: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +168,22 @@ class EdgeTarget(LabelTarget):
                 "Leave it out.",
                 id="task-edge-inputs",
             )
-        output = EdgeOutput(edge_type, label_edges, inputs, label=label, **found)
+        is_number = found["problem"] == "regression" and found["num_outputs"] == 1
+        if arguments.factorize and not is_number:
+            raise ConfigError.invalid(
+                "task.args.factorize",
+                True,
+                f"{label!r} is not one number per edge",
+                "Leave it out",
+                id="task-factorize",
+            )
+        factorized: Any = None
+        if is_number and arguments.factorize is not False:
+            ends = [bundle.ids(name) for name in edge_type[::2]]
+            factorized = tuple((len(ids), ids_digest(ids)) for ids in ends)
+        output = EdgeOutput(
+            edge_type, label_edges, inputs, label=label, factorized=factorized, **found
+        )
         return cls.of(bundle, config, arguments, output)
 
     @classmethod

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.links.split import LinkSplit
+from raygnn.loops.tasks.edge_prediction.label_factors import NUM_FACTORS, LabelFactors
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
 from raygnn.loops.tasks.labels.task import LabelTask
 from raygnn.loops.tasks.link_rules import reverse_types
-from raygnn.models.graph_encoder import EdgeHead, EdgePredictor, GraphEncoder
+from raygnn.models.graph_encoder import EdgeHead, EdgePredictor, FactorizedEdges, GraphEncoder
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
 
@@ -40,6 +41,9 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
         standardize_target: as in node classification.
         clamp: as in node classification.
+        factorize: start from a factorization of the training labels (biases of source and target,
+            and factors if they help in validation) and learn the rest. New nodes start from 0.
+            Default: for a regression of one number.
     """
 
     target_class = EdgeTarget
@@ -53,8 +57,36 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         output, width = self.output, self.env.loaded.config.embedding_width
         name = edge_type_name(output.edge_type)
         num_inputs = sum(self.spec.edge_columns[column][name] for column in output.inputs)
-        head = EdgeHead(width, num_inputs, output.num_outputs)
+        start = None
+        if output.factorized is not None:
+            num_sources, num_targets = (num for num, _ in output.factorized)
+            self._start = start = FactorizedEdges((num_sources, num_targets), NUM_FACTORS)
+        head = EdgeHead(width, num_inputs, output.num_outputs, start)
         return EdgePredictor(encoder, head, output.ends)
+
+    @cached_property
+    def _label_factors(self) -> LabelFactors:
+        """Factorizations of the training labels, which validation chooses among."""
+        target, scale = self.target, self.output.scale
+        values = target.labels.reshape(-1).astype(np.float64)
+        mean, std = (0.0, 1.0) if scale is None else (scale.mean[0], scale.std[0])
+        rows = np.arange(target.edges.num_edges)
+        sizes = [self.env.bundle.num_nodes(name) for name in self.output.ends]
+        return LabelFactors.fit(
+            np.stack(target.edges.ends(rows)),
+            (values - mean) / std,
+            (sizes[0], sizes[1]),
+            target.splits,
+        )
+
+    def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
+        """Of numbers, the mean and damped biases of both ends."""
+        output = self.output
+        if output.problem != "regression" or output.num_outputs > 1:
+            return {}
+        found, scale = self._label_factors.by_biases(asked), output.scale
+        found = found if scale is None else found * scale.std[0] + scale.mean[0]
+        return {"biases": found.reshape(-1, 1)}
 
     def warnings(self) -> list[str]:
         """Warnings of the labels, and of edges that read their future."""
@@ -82,6 +114,10 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         if not len(seeds):
             return None
         graph = self.message_store(split)
+        labels = {"y": target.labels}
+        if split == "train" and output.factorized is not None:
+            self._start.fill(self._label_factors.mean, self._label_factors.rows)
+            labels["start"] = self._label_factors.held_out
         return EdgeLoader(
             graph,
             self.features,
@@ -90,7 +126,8 @@ class EdgePrediction(LabelTask[EdgeBatch]):
                 seeds=seeds,
                 reverse_types=reverse_types(self.env.bundle),
                 inputs=output.inputs,
-                labels={"y": target.labels},
+                labels=labels,
+                num_known=output.num_known(self.env.bundle),
             ),
             sampler=self.sampler(split, graph),
             columns=self.spec.node_columns,
@@ -99,6 +136,8 @@ class EdgePrediction(LabelTask[EdgeBatch]):
 
     def predict(self, batch: EdgeBatch) -> tuple[Any, Tensor | None]:
         prediction, embeddings = self.model(batch)
+        if self.model.training and "start" in batch.labels:
+            prediction = prediction + batch.labels["start"].to(prediction.dtype).unsqueeze(1)
         return prediction, embeddings
 
     def predict_exactly(
@@ -111,7 +150,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         )
         inputs = loader.inputs(rows)
         own = None if inputs is None else inputs.to(self.env.device)
-        return self.model.of_ends(source, target, own)
+        return self.model.of_ends(source, target, own, loader.end_ids(rows).to(self.env.device))
 
     def evaluates_by_layers(self, split: str) -> bool:
         """Not training edges, which carry messages: a batch excludes its own."""
