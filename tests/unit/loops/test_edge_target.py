@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,19 @@ def test_the_only_labelled_edges_are_found_and_read(tmp_path):
     bundle = _bundle(tmp_path, {RATES: rates, TAGS: _edges()})
     target = _find(bundle)
     # `copy` holds the label, so no default reads it.
+    known = target.output.factorized
     assert target.output == EdgeOutput(
-        RATES, inputs=("price",), label="stars", problem="regression", num_outputs=1
+        RATES,
+        inputs=("price",),
+        label="stars",
+        problem="regression",
+        num_outputs=1,
+        factorized=known,
     )
+    assert target.output.num_known(bundle) == (6, 6)
+    other = replace(target.output, factorized=((6, "0"), known[1]))
+    assert other.num_known(bundle) == (0, 6)
+    assert _find(bundle, factorize=False).output.num_known(bundle) == (0, 0)
     lines = list(target.summary(bundle))
     assert "copy" in lines[1]
     assert _find(bundle, inputs=[]).output.inputs == ()
