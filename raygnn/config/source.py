@@ -172,7 +172,7 @@ class _Copier:
         return self.copy(value, (*path, str(key)))
 
 
-_COMPONENT_KEYS = ("type", "args")
+_COMPONENT_KEYS = ("type", "args", "interaction", "relative_time")
 
 _MAX_SHOWN = 120  # characters of a name in a message
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links.labelled_edges import SeedEdges
+from raygnn.data.links.split import LinkSplit, time_unit_of
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError, DataError
@@ -109,7 +110,8 @@ class EdgeTables:
         sources, targets = self._ids(np.arange(first, last))
         check_finite(outputs, sources, "edges")
         made = {name: arrow_column(column) for name, column in columns.items()}
-        return pa.table({"source_id": sources, "target_id": targets, **made})
+        times = self._times(first, last)
+        return pa.table({"source_id": sources, "target_id": targets, **times, **made})
 
     def batches(self) -> Iterator[EdgeBatch]:
         return self._batches(0, self._edges.num_edges)
@@ -143,6 +145,16 @@ class EdgeTables:
             [rows.float().cpu() for rows in apply(batch)] for batch in self._batches(first, last)
         ]
         return [torch.cat(rows) for rows in zip(*parts, strict=True)]
+
+    def _times(self, first: int, last: int) -> dict[str, pa.Array]:
+        """`time` of edges of the graph that have times."""
+        edges = self._edges
+        if edges.indptr is None or edges.times is None:
+            return {}
+        found = pa.array(np.asarray(edges.times[first:last]))
+        link = LinkSplit(edges.edge_type, labels=not edges.by_target)
+        unit = time_unit_of(self._task.env.bundle, link)
+        return {"time": found if unit is None else found.cast(pa.timestamp(unit))}
 
     def _ids(self, positions: np.ndarray) -> tuple[pa.Array, pa.Array]:
         source_type, _, target_type = self._edges.edge_type

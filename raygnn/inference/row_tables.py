@@ -59,8 +59,14 @@ def find_rows(
     """
     output = spec.output
     if not isinstance(output, NodeOutput):
+        remedy = "Leave it out"
+        if output.predicted_edges is not None:
+            remedy = (
+                "Leave it out to predict all edges of the graph, or give predict(pairs) "
+                "(source, target) pairs"
+            )
         raise ConfigError(
-            "rows is invalid: the model does not predict nodes. Leave it out.",
+            f"rows is invalid: the model predicts no rows of nodes. {remedy}.",
             id="infer-rows-model",
         )
     if not isinstance(rows, str):

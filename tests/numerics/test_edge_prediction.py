@@ -45,6 +45,10 @@ def bundle_path(graph: Path) -> str:
     return str(ingest(str(graph), REVERSE, str(graph.parent / "cache")).path)
 
 
+def _columns(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
 def _config(folder: Path, graph: Path, world_size: int = 0, **changes: Any) -> dict[str, Any]:
     settings = {
         "task": {"type": "edge_prediction", "args": {"edge_type": EDGE}},
@@ -200,7 +204,11 @@ def test_classes_are_predicted_to_tables_by_the_ends_of_edges(tmp_path):
     options = ["--data.uri", str(graph), "--scaling.num_workers", "0", "--training.eval", "exact"]
     written = infer.predict(run, tmp_path / "out", options, rows_per_file=200)
     table = pq.read_table(written.table_uri(EDGE))
-    assert table.column_names == ["source_id", "target_id", "prediction", "probability"]
+    names = ["source_id", "target_id", "time", "prediction", "probability"]
+    assert table.column_names == names
+    when = {(s, t): time for s, t, time in _columns(rated, "source", "target", "time")}
+    found = _columns(table, "source_id", "target_id", "time")
+    assert all(when[source, target] == time for source, target, time in found)
     ends = zip(table["source_id"].to_pylist(), table["target_id"].to_pylist(), strict=True)
     assert set(ends) == given
     assert written.manifest["classes"] == list("12345")

@@ -74,6 +74,11 @@ def test_a_bare_component_name_gets_arguments() -> None:
     }
 
 
+def test_a_bare_model_name_gets_relative_time_by_a_flag() -> None:
+    tokens = ("--model", "Hetero", "--model.relative_time")
+    assert overridden({}, *tokens) == {"model": {"type": "Hetero", "relative_time": True}}
+
+
 def test_a_section_that_is_null_is_made() -> None:
     assert overridden({"early_stopping": None}, "--early_stopping.patience", "5") == {
         "early_stopping": {"patience": 5}
