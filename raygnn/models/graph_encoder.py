@@ -184,6 +184,8 @@ class LinkPredictor(nn.Module):
 class FactorizedEdges(nn.Module):
     """Values of edges from biases and factors of both ends; see `factorize`.
 
+    They are parameters that do not train. Buffers are averaged over ranks, which rounds.
+
     Args:
         num_nodes: of sources and of targets.
         channels: width of the factors.
@@ -191,24 +193,26 @@ class FactorizedEdges(nn.Module):
 
     def __init__(self, num_nodes: tuple[int, int], channels: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(1))
+        self.mean = nn.Parameter(torch.zeros(1), requires_grad=False)
         for name, num in zip(_ENDS, num_nodes, strict=True):
-            self.register_buffer(name, torch.zeros(num, 1 + channels))
+            rows = nn.Parameter(torch.zeros(num, 1 + channels), requires_grad=False)
+            self.register_parameter(name, rows)
 
+    @torch.no_grad()
     def fill(self, mean: float, rows: Sequence[np.ndarray]) -> None:
         """Takes the mean, and the rows of sources and of targets."""
-        self.get_buffer("mean").fill_(mean)
+        self.mean.fill_(mean)
         for name, values in zip(_ENDS, rows, strict=True):
-            self.get_buffer(name).copy_(torch.from_numpy(values))
+            self.get_parameter(name).copy_(torch.from_numpy(values))
 
     def forward(self, ids: Tensor) -> Tensor:
         """[num_edges, 1] of int64 [2, num_edges], dense ids of both ends; -1 has zeros."""
         source, target = (self._rows(name, of) for name, of in zip(_ENDS, ids, strict=True))
         products = (source[:, 1:] * target[:, 1:]).sum(dim=1)
-        return (self.get_buffer("mean") + source[:, 0] + target[:, 0] + products).unsqueeze(1)
+        return (self.mean + source[:, 0] + target[:, 0] + products).unsqueeze(1)
 
     def _rows(self, name: str, ids: Tensor) -> Tensor:
-        rows = self.get_buffer(name)
+        rows = self.get_parameter(name)
         return rows[ids.clamp(min=0)] * (ids >= 0).unsqueeze(1)
 
 
