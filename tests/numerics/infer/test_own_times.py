@@ -163,7 +163,10 @@ def test_pairs_are_encoded_at_the_times_of_their_edges(tmp_path):
     graph, rated = _ratings(tmp_path / "graph")
     config = small_config(
         tmp_path,
-        task={"type": "edge_prediction", "args": {"edge_type": "user__rates__film"}},
+        task={
+            "type": "edge_prediction",
+            "args": {"edge_type": "user__rates__film", "factorize": False},
+        },
         metrics=[],
         data={
             "uri": graph,

@@ -47,6 +47,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     """
 
     target_class = EdgeTarget
+    _start: FactorizedEdges | None = None  # of the model, if there is one
 
     @property
     def output(self) -> EdgeOutput:
@@ -115,7 +116,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
             return None
         graph = self.message_store(split)
         labels = {"y": target.labels}
-        if split == "train" and output.factorized is not None:
+        if split == "train" and self._start is not None:
             self._start.fill(self._label_factors.mean, self._label_factors.rows)
             labels["start"] = self._label_factors.held_out
         return EdgeLoader(
