@@ -109,7 +109,7 @@ def asked_shop() -> GraphTables:
     return replace(
         tables,
         label_edges={},
-        training_tables={"churn": TrainingRows(rows, "user", "user", labels, time="at")},
+        training_tables={"churn": TrainingRows(rows, "user", "user", labels, "at", window=30)},
     )
 
 

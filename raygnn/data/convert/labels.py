@@ -126,7 +126,7 @@ def write_labels(
         edge_type = edge_type_name((columns.node_type, name, columns.target_type or ""))
         kind, task, args = "label edges", "link_prediction", {"edge_type": edge_type}
         how["temporal"] = {}
-    config, _ = write_config(graph, task, args, **how)
+    config, _ = write_config(manifest_folder(graph), task, args, **how)
     return Labels(kind, tuple(lines), warnings, config)
 
 

@@ -79,13 +79,18 @@ class EdgeRows(_Rows):
 
 @dataclass(frozen=True)
 class TrainingRows(_Rows):
-    """A training table: rows of (entity, time, label)."""
+    """A training table: rows of (entity, time, label).
+
+    Attributes:
+        window: time after which a label is known, such as 30d; see `TrainingTable`.
+    """
 
     node_type: str
     node: str
     labels: Mapping[str, FeatureSpec] = field(default_factory=dict)
     time: str | None = None
     split: str | None = None
+    window: str | float | None = None
 
 
 @dataclass(frozen=True)

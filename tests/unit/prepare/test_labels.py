@@ -110,9 +110,10 @@ def test_questions_follow_the_rolling_rule(shop: Path, question: str) -> None:
         assert found[user, time] == (split, pytest.approx(label))
 
 
-def test_a_config_names_the_table(shop: Path) -> None:
+@pytest.mark.parametrize("graph", ["", "graph.yaml"])
+def test_a_config_names_the_table(shop: Path, graph: str) -> None:
     question = ["--predict", "count(bought) over 20d > 0", "--for", "user"]
-    assert prepare(["labels", str(shop), *question, *OPTIONS]) == 0
+    assert prepare(["labels", str(shop / graph), *question, *OPTIONS]) == 0
     config = load_config(str(shop / "asked.yaml")).config
     assert config.data.uri == str(shop)
     assert config.task.args["table"] == "asked"
