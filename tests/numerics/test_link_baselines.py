@@ -153,7 +153,7 @@ def test_noise_is_no_better_than_chance(tmp_path):
     config = _config(tmp_path, training={"max_epochs": 3}, early_stopping={"patience": 3})
     metrics = run_rank(config, str(bundle.path))
     told = metrics["no_better_than_baseline"]
-    for name in ("mrr", "auc"):
+    for name in ("full_mrr", "full_ndcg@20"):
         assert f"test/{name} " in told
 
 

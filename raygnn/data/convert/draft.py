@@ -195,6 +195,7 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
     if not graph.edge_types or task.table is None:
         return None
     rows: NodeTable | EdgeTable | TrainingTable
+    ends: tuple[str, ...] = ()
     name, kind = task.table, "node_classification"
     if name in graph.training_tables:
         rows, args = graph.training_tables[name], {"table": name}
@@ -208,6 +209,7 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
             or (table.type[0] == name and table.target == task.reference)
         )
         kind, args = "link_prediction", {"edge_type": edge_type_name(rows.type)}
+        ends = (rows.type[0], rows.type[2])
         if task.column is not None:
             kind, args = "edge_prediction", {**args, "label": label_name(task.column)}
     splits: dict[str, Any] = {"type": "hash", "fractions": [0.8, 0.1, 0.1]}
@@ -217,7 +219,11 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
     has_one_way = any(t.directed and t.type[0] == t.type[2] for t in graph.edge_types)
     is_plain = len(graph.node_types) == 1 == len(graph.edge_types) and not has_one_way
     has_features = all(table.features for table in graph.node_types.values())
-    is_default = name in graph.training_tables or kind == "edge_prediction"
+    # What people like is best read from all their links. Nothing else has times that could leak.
+    others = {n for n, table in graph.node_types.items() if table.time} - {*ends}
+    others |= {table.type[1] for table in graph.edge_types if table.time and table is not rows}
+    is_liking = len({*ends}) == 2 and not others
+    is_default = name in graph.training_tables or kind == "edge_prediction" or is_liking
     return {
         "task": kind,
         "args": args,

@@ -373,7 +373,11 @@ def test_the_drafted_config_learns_what_there_is(shop: Path, tmp_path: Path) -> 
     pa.csv.write_csv(customers.drop_columns(["split", "segment"]), shop / "customers.csv")
     args = {"edge_type": "customers__purchases__items"}
     links = {"task": "link_prediction", "args": args, "splits": "temporal"}
-    assert _config(shop, "--overwrite") == {**links, **rest, "temporal": True}
+    assert _config(shop, "--overwrite") == {**links, **rest}
+    visits = {"customer": some(USERS, 90), "brand_id": some([7, 8, 9], 90)}
+    visits["at"] = pa.array(RNG.integers(0, 10**9, 90), pa.timestamp("s"))
+    write(shop, "visits.csv", **visits)  # later visits could reveal purchases
+    assert _config(shop, "--overwrite", "--task", "purchases")["temporal"]
     folder = tmp_path / "follows"
     write(folder, "follows.csv", **{"from": [1, 2, 3], "to": [2, 3, 1]})
     args = {"edge_type": "node__follows__node"}
@@ -509,7 +513,8 @@ def test_the_drafted_model_beats_every_baseline(
     options = ["--training.max_epochs", "25", "--loggers", "[]"]
     options += ["--run.storage_path", str(tmp_path / "runs")]
     metrics = raygnn.train.fit(str(raw[0] / "train.yaml"), options).metrics
-    name = next(name for name in ("auroc", "accuracy", "r2", "mrr") if f"test/{name}" in metrics)
+    names = ("auroc", "accuracy", "r2", "full_ndcg@20", "mrr")
+    name = next(name for name in names if f"test/{name}" in metrics)
     baselines = {
         key: value
         for key, value in metrics.items()
@@ -517,7 +522,9 @@ def test_the_drafted_model_beats_every_baseline(
         if re.match(rf"baseline/(?!lightgbm).*/test/{name}$", key)
     }
     assert baselines
-    assert metrics[f"test/{name}"] > max(baselines.values()) + 0.01, baselines
+    # Where features say little, links are ranked by EASE's rows: as well as by EASE.
+    margin = 0 if name == "full_ndcg@20" else 0.01
+    assert metrics[f"test/{name}"] > max(baselines.values()) + margin, baselines
 
 
 def test_labelled_transfers_keep_their_direction(tmp_path: Path) -> None:
