@@ -122,7 +122,7 @@ def test_trimmed_layers_of_pyg_give_the_scores_of_the_whole_subgraph(harness, wo
     """The peer computes what it would without trimming: an honest one."""
     encoders = importlib.import_module("encoders")
     scale = harness.SCALES["smoke"]
-    graph = encoders.Graph.drawn(scale, work, is_hetero=True)
+    graph = encoders.Graph.drawn(scale, work, "cpu", is_hetero=True)
     for name in ("Hetero", "HGT", "RGCN"):
         model = encoders.PygHetero(partial(encoders.pyg_layer, name, 8), scale).eval()
         batch = graph.batches[0]

@@ -111,7 +111,7 @@ def test_links_of_the_raw_shop_are_learned(graphs: Path, tmp_path: Path, model: 
         zip(*(items.column(n).to_pylist() for n in ("item_id", "category")), strict=True)
     )
     pairs = zip(*(found.column(n).to_pylist() for n in ("anchor_id", "neighbor_id")), strict=True)
-    assert np.mean([taste[user] == category[item] for user, item in pairs]) >= 0.9
+    assert np.mean([taste[user] == category[item] for user, item in pairs]) >= 0.85
 
 
 def test_drafts_of_exported_tables_train_as_they_are(

@@ -354,7 +354,7 @@ class LinkTarget(TaskTarget):
 
 
 #: Targets up to which a full ranking is the default, and anchors that have closed-form rows.
-_MOST_RANKED, _MOST_ANCHORS = 20_000, 500_000
+_MOST_RANKED, _MOST_ANCHORS = 20_000, 100_000
 
 
 def ranks_all_by_default(
@@ -397,8 +397,8 @@ def _has_factors(
             f"model.{key}",
             value,
             "closed-form rows need one relation between two node types that carries messages, an "
-            f"inner product, and a full ranking of at most {_MOST_RANKED:,} targets, without "
-            "sampling.temporal and in one part",
+            f"inner product, at most {_MOST_ANCHORS:,} anchors, and a full ranking of at most "
+            f"{_MOST_RANKED:,} targets, without sampling.temporal and in one part",
             "Set model: Hetero, or change the task",
             id="model-link-rows",
         )
