@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from raygnn.config.documents import dump_yaml
+from raygnn.console import count
 from raygnn.data.convert.label_query import TARGET, LabelQuery, longest, table_names
 from raygnn.data.convert.train_config import write_config
 from raygnn.data.edge_types import edge_type_name
@@ -112,7 +113,10 @@ def write_labels(
                 "choose other times with --val and --test.",
                 id="labels-split-empty",
             )
-        lines.append(f"{split}: {num_rows:,} rows at {len(spans)} times, {spans[0]} to {spans[-1]}")
+        asked_at = f"at {spans[0]}"
+        if len(spans) > 1:
+            asked_at = f"at {len(spans)} times, {spans[0]} to {spans[-1]}"
+        lines.append(f"{split}: {count(num_rows, 'row')} {asked_at}")
     if num_unknown:
         lines.append(f"{num_unknown:,} rows of unknown {columns.node_type} are left out")
     dropped = tables.num_rows - len(rows)

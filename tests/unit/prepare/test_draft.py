@@ -49,7 +49,7 @@ def shop(tmp_path: Path) -> Path:
         customer_id=USERS,
         age=[*range(199), None],
         country=some(["de", "fr", "it"], 200),
-        full_name=[f"name {i}" for i in range(200)],
+        full_name=[f"Kunde Müller {i}" for i in range(200)],
         split=some(["train", "val", "test"], 200),
         segment=some(["a", "b"], 200),
     )

@@ -113,7 +113,7 @@ class Column:
         """Whether texts have more words than names and categories."""
         if not self.is_free_text:
             return False
-        num_words = pc.count_substring_regex(self.distinct, r"\w+")
+        num_words = pc.count_substring_regex(self.distinct, r"[\pL\pN_]+")
         return bool(pc.mean(num_words).as_py() > _MOST_CATEGORY_WORDS)
 
     @cached_property
