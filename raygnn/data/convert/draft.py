@@ -209,7 +209,7 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
             or (table.type[0] == name and table.target == task.reference)
         )
         kind, args = "link_prediction", {"edge_type": edge_type_name(rows.type)}
-        ends = (rows.type[0], rows.type[2])
+        ends = rows.type[::2]
         if task.column is not None:
             kind, args = "edge_prediction", {**args, "label": label_name(task.column)}
     splits: dict[str, Any] = {"type": "hash", "fractions": [0.8, 0.1, 0.1]}

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from raygnn.config.documents import dump_yaml, parse_yaml
 from raygnn.data.convert.train_config import write_config
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, open_fs, read_text, redact, write_text
 from raygnn.data.manifest import MANIFEST_NAME, Manifest
 from raygnn.data.splits import SPLIT_NAMES
@@ -143,7 +144,7 @@ def _write_config(out: str, database: dict[str, Any], manifest: dict[str, Any]) 
         )
     elif manifest.get("label_edges"):
         task, about, temporal = "link_prediction", "", {}
-        args = {"edge_type": "__".join(manifest["label_edges"][0]["type"])}
+        args = {"edge_type": edge_type_name(manifest["label_edges"][0]["type"])}
     else:
         return
     write_config(out, task, args, about=about, temporal=temporal, overwrite=True)

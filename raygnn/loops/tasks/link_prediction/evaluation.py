@@ -244,46 +244,70 @@ _JUDGED_LINKS = 50_000  # about as many validation links decide
 _K = 20
 
 
+def choose_penalty(
+    factors: LinkFactors, target: LinkTarget, loader: LinkLoader, basis: LinkBasis
+) -> float:
+    """The penalty with the best full ranking of validation links by closed-form rows alone.
+
+    Collective: all ranks must call.
+
+    Args:
+        loader: of validation.
+    """
+    factors.weights.copy_(torch.tensor([0.0, 1.0]))
+
+    def judge(l2: float) -> float:
+        factors.l2.fill_(l2)
+        return _ndcg(target, loader, factors.rows(basis))
+
+    return max(_PENALTIES, key=lambda l2: (judge(l2), l2))
+
+
 def choose_weights(
     factors: LinkFactors,
     target: LinkTarget,
     loader: LinkLoader,
     encoded: Mapping[str, Tensor],
     basis: LinkBasis,
+    l2: float,
     *,
     only_links: bool = False,
 ) -> None:
-    """Sets penalty and weights of closed-form rows by the full ranking of validation links.
+    """Sets the penalty, and the weights by the full ranking of validation links.
 
-    First the penalty that is best without the encoder, then the weights: either part may get all.
-    Collective: all ranks must call.
+    Either part may get all the weight. Collective: all ranks must call.
 
     Args:
         loader: of validation.
         encoded: by node type, the encoder's rows of all nodes.
+        l2: see `choose_penalty`.
         only_links: the encoder gets no weight.
     """
     anchors, targets = (encoded[name].cpu() for name in target.node_types)
-    k = min(_K, len(targets))
-    ranking = FullRankingEvaluation(len(targets), [k])
-    limit = -(-_JUDGED_LINKS // loader.batch_size)
+    factors.weights.copy_(torch.tensor([0.0, 1.0]))
+    factors.l2.fill_(_PENALTIES[-1])  # the grid of weights has the unit of this penalty
+    scale = _spread(anchors, targets) / max(_spread(*factors.rows(basis)), 1e-12)
+    factors.l2.fill_(l2)
 
-    def judge(l2: float, weights: tuple[float, float]) -> float:
-        factors.l2.fill_(l2)
+    def judge(weights: tuple[float, float]) -> float:
         factors.weights.copy_(torch.tensor(weights))
         of_anchors, of_targets = factors.rows(basis)
         rows = factors.join(anchors, of_anchors), factors.join(targets, of_targets)
-        task: Any = _GuessTask(target, loader, InnerProduct(1), rows, [ranking])
-        return evaluate(task, "val", limit, [ranking])[f"val/full_ndcg@{k}"]
+        return _ndcg(target, loader, rows)
 
-    _, l2 = max((judge(l2, (0.0, 1.0)), l2) for l2 in _PENALTIES)
-    scale = _spread(anchors, targets) / max(_spread(*factors.rows(basis)), 1e-12)
-    choices = [(0.0, scale)]
+    weights = (0.0, scale)
     if not only_links:
-        choices += [(1.0, ratio * scale) for ratio in (0.0, *_RATIOS)]
-    _, weights = max((judge(l2, weights), weights) for weights in choices)
-    factors.l2.fill_(l2)
+        choices = [weights, *((1.0, ratio * scale) for ratio in (0.0, *_RATIOS))]
+        weights = max(choices, key=lambda each: (judge(each), each))
     factors.weights.copy_(torch.tensor(weights))
+
+
+def _ndcg(target: LinkTarget, loader: LinkLoader, rows: tuple[Tensor, Tensor]) -> float:
+    k = min(_K, len(rows[1]))
+    ranking = FullRankingEvaluation(len(rows[1]), [k])
+    task: Any = _GuessTask(target, loader, InnerProduct(1), rows, [ranking])
+    limit = -(-_JUDGED_LINKS // loader.batch_size)
+    return evaluate(task, "val", limit, [ranking])[f"val/full_ndcg@{k}"]
 
 
 def _spread(anchors: Tensor, targets: Tensor) -> float:

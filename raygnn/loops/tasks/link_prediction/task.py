@@ -20,6 +20,7 @@ from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.exact_encoding import check_exact, link_basis
 from raygnn.loops.tasks.link_prediction.evaluation import (
     FullRankingEvaluation,
+    choose_penalty,
     choose_weights,
     link_baselines,
     ranks_by_group,
@@ -355,6 +356,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                     self.loader(split),
                     self._every,
                     basis,
+                    self._penalty,
                     only_links=isinstance(self.predictor().encoder.module, EASE),
                 )
             if factors.is_used:
@@ -421,6 +423,13 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         config = self.env.loaded.config
         has_factors = self.output.factors and config.sampling.temporal is None
         return config.evaluates_by_layers or has_factors
+
+    @cached_property
+    def _penalty(self) -> float:
+        """The same at each validation, since neither links nor rows depend on the encoder."""
+        factors = self.predictor().factors
+        assert factors is not None
+        return choose_penalty(factors, self.target, self.loader("val"), self._basis("val"))
 
     def _basis(self, split: str) -> LinkBasis:
         if split not in self._bases:
