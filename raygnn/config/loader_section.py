@@ -138,7 +138,9 @@ class TemporalSampling(Section):
     until: dict[Literal["val", "test"], str | int | float] = Field(
         default={},
         description="Ends the graph for the rows of a training table in a split: date or number by "
-        "split, such as {test: 2010-01-01}. Rows see nothing later, even if their own time is.",
+        "split, such as {test: 2010-01-01}. Rows see nothing later, even if their own time is. To "
+        "learn from old data, half of the training rows see a graph as much older than themselves "
+        "as it is for rows of these splits.",
     )
 
 

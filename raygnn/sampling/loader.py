@@ -10,12 +10,14 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.bundle import SeedRows
+from raygnn.data.hashing import splitmix64_array
 from raygnn.errors import DataError
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
 from raygnn.sampling.pyg import ForeignSampler
+from raygnn.sampling.rng import BatchKey, chain_key, text_key
 from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
 
@@ -28,17 +30,26 @@ class RowPlan:
         rows: all rows of the table.
         labels: by name in the batch, [num_rows, ...].
         as_of: the latest time that any row may see; None for no limit.
+        gaps: [num_gaps]; half of the rows, drawn anew for each batch, see the graph until one of
+            these durations before their own time. Empty for none.
     """
 
     rows: SeedRows
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     as_of: int | float | None = None
+    gaps: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
-    def times(self, positions: np.ndarray) -> np.ndarray:
+    def times(self, positions: np.ndarray, key: BatchKey) -> np.ndarray:
         """int64 or float64 [len(positions)], the latest times that rows may see."""
         assert self.rows.time is not None
         times = _as_seed_times(self.rows.time[positions])
-        return times if self.as_of is None else np.minimum(times, self.as_of).astype(times.dtype)
+        if self.as_of is not None:
+            times = np.minimum(times, self.as_of).astype(times.dtype)
+        if len(self.gaps):
+            draws = splitmix64_array(np.arange(len(times)), chain_key(key, text_key("gaps")))
+            earlier = times - self.gaps[(draws >> 1) % len(self.gaps)]
+            times = np.where(draws & 1, earlier.astype(times.dtype), times)
+        return times
 
 
 class NeighborLoader(SampledSequence[NodeBatch]):
@@ -108,12 +119,12 @@ class NeighborLoader(SampledSequence[NodeBatch]):
     def _request(self, epoch: int, index: int) -> tuple[np.ndarray, SampleRequest]:
         places, plan = self.places(epoch, index), self._plan
         seeds = nodes = self.seeds[places]
+        key = self.key(epoch, index)
         times = None if self._times is None else self._times[places]
         if plan is not None:
             nodes = plan.rows.node_ids(seeds)
-            times = plan.times(seeds) if self._is_temporal else None
+            times = plan.times(seeds, key) if self._is_temporal else None
         named = None if times is None else {self.node_type: times}
-        key = self.key(epoch, index)
         return seeds, SampleRequest({self.node_type: nodes}, key, times=named)
 
     def _labels(self, seeds: np.ndarray) -> dict[str, Tensor]:

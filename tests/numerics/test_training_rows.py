@@ -17,6 +17,7 @@ from pydantic import ValidationError
 import raygnn
 import raygnn.infer
 import raygnn.train
+from raygnn.data.bundle import SeedRows
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.tables.graph_tables import (
@@ -28,6 +29,7 @@ from raygnn.data.tables.graph_tables import (
     write_tables,
 )
 from raygnn.loops.tasks.node_classification.target import NodeOutput
+from raygnn.sampling.loader import RowPlan
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import NewRows, Predict, Predictions, Refused
 from tests.errors import raises
@@ -341,13 +343,33 @@ def test_new_nodes_and_events_are_seen_from_their_time_on(
 
 
 def test_the_graph_of_a_split_can_end(busy: tuple[Any, str], tmp_path: Path) -> None:
-    """Test rows that see nothing at all are guessed; validation rows are as before."""
+    """Test rows that see nothing at all are guessed; half of the training rows see as little."""
     result, graph = busy
     until = {"strategy": "last", "until": {"test": "1960-01-01"}}
-    frozen = raygnn.train.fit(_config(tmp_path, graph, sampling={"temporal": until}))
-    best = [run.metrics_dataframe["val/auroc"].max() for run in (result, frozen)]
-    assert best[0] == best[1]
-    assert frozen.metrics["test/auroc"] == 0.5
+    frozen = raygnn.load(str(result.path), ["--sampling.temporal", json.dumps(until)])
+    scores = {split: frozen.evaluate(graph, split=split)["auroc"] for split in ("val", "test")}
+    assert scores == {"val": pytest.approx(result.metrics["val/auroc"]), "test": 0.5}
+    task = {"sampling": {"temporal": until}, "training": {"max_epochs": 1}}
+    losses = [
+        raygnn.train.fit(_config(tmp_path / name, graph, **{**task, **more})).metrics["val/loss"]
+        for name, more in (("frozen", {}), ("live", {"sampling": {}}))
+    ]
+    assert losses[0] != losses[1]
+
+
+def test_half_of_the_training_rows_see_an_older_graph() -> None:
+    """Draws follow from the batch; rows see nothing later than their own time."""
+    days = np.arange(1000)
+    rows = SeedRows("active", "user", 1000, days % 7, days, None, None, {})
+    plan = RowPlan(rows, gaps=np.array([0, 5, 90]))
+    positions = np.arange(0, 1000, 2)
+    ages = days[positions] - plan.times(positions, 11)
+    assert set(ages) == {0, 5, 90}
+    assert np.bincount(ages)[[0, 5, 90]] / len(ages) == pytest.approx(
+        [4 / 6, 1 / 6, 1 / 6], abs=0.06
+    )
+    assert np.array_equal(plan.times(positions, 11), days[positions] - ages)
+    assert not np.array_equal(plan.times(positions, 12), days[positions] - ages)
 
 
 def test_a_window_leaves_out_older_edges(busy: tuple[Any, str], shop: Shop, tmp_path: Path) -> None:

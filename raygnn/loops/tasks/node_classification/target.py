@@ -187,6 +187,15 @@ class NodeTarget(LabelTarget):
                 id="sampling-until-time",
             ) from error
 
+    def gaps(self, config: Config) -> np.ndarray:
+        """[num_rows], times between the end of the graph and the rows of splits that end it."""
+        found = [np.empty(0, np.int64)]
+        for split in SPLIT_NAMES:
+            end = self.end_of_graph(config, split)
+            if end is not None and self.seeds.time is not None:
+                found.append((self.seeds.time[getattr(self.splits, split)] - end).clip(min=0))
+        return np.concatenate(found[1:] or found)
+
     def reads_times(self) -> bool:
         return self.seeds.name is not None
 

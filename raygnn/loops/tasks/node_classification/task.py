@@ -111,8 +111,11 @@ class NodeClassification(LabelTask[NodeBatch]):
         if rows.name is None:
             columns = {self.output.label: "y"}
             return self.neighbor_loader(split, positions, rows.node_type, columns)
-        end = self.target.end_of_graph(self.env.loaded.config, split)
-        plan = RowPlan(rows, {"y": self.target.labels}, as_of=end)
+        config, labels = self.env.loaded.config, {"y": self.target.labels}
+        if split == "train":
+            plan = RowPlan(rows, labels, gaps=self.target.gaps(config))
+        else:
+            plan = RowPlan(rows, labels, as_of=self.target.end_of_graph(config, split))
         return self.neighbor_loader(split, positions, rows.node_type, plan=plan)
 
     def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
