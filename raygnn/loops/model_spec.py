@@ -112,6 +112,7 @@ class TimeInput:
         span: time between the first rows of the graph and the end of training.
         edge_types: names of the edge types with the column.
         edge_features: feature columns of these edge types that the model reads with the ages.
+        dates: whether dates among the features are read as ages too.
     """
 
     column: str
@@ -119,6 +120,7 @@ class TimeInput:
     node_types: tuple[str, ...]
     edge_types: tuple[str, ...]
     edge_features: tuple[str, ...] = ()
+    dates: bool = False
 
 
 @dataclass(frozen=True)

@@ -95,15 +95,10 @@ class GraphEncoder(nn.Module):
 
     def _with_times(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Tensor]:
         times = self.relative_time
-        found: dict[str, Tensor] = {}
         if times is None:
-            return found
-        for name in times.node_types:
-            if name in batch.nodes:
-                columns = times.columns(batch, name)
-                x = rows.get(name)
-                found[name] = columns if x is None else torch.cat([dense(x), columns], dim=1)
-        return found
+            return {}
+        read = [name for name in times.node_types if name in batch.nodes]
+        return {name: times.joined(batch, name, rows.get(name)) for name in read}
 
     def embed(self, node_type: str, x: Features) -> Features:
         """The encoder's input from feature rows."""

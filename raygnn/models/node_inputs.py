@@ -15,7 +15,7 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.data.time_units import TIME
 from raygnn.errors import ConfigError, DataError
 from raygnn.models.arguments import check_positive
-from raygnn.models.sparse_input import Features, ProjectedRows, apply_linear, formed
+from raygnn.models.sparse_input import Features, ProjectedRows, apply_linear, dense, formed
 from raygnn.sampling.batch import Batch
 
 #: Gives the rows of int64 [num_nodes] dense ids.
@@ -283,6 +283,24 @@ def encode_age(age: Tensor, span: float) -> Tensor:
 
 
 @dataclass(frozen=True)
+class DateColumn:
+    """A feature that counts time back from a moment, in the encoder's input rows.
+
+    Attributes:
+        position: of the feature in a row.
+        unit: time of 1, in the unit of the seeds' times.
+        origin: the moment.
+    """
+
+    position: int
+    unit: float
+    origin: float
+
+    def age(self, x: Tensor, seed_time: Tensor) -> Tensor:
+        return (seed_time - self.origin).double() + x[:, self.position].double() * self.unit
+
+
+@dataclass(frozen=True)
 class RelativeTime:
     """Columns of time and counts that are appended to the features of each node.
 
@@ -292,6 +310,9 @@ class RelativeTime:
     `edge_features`, also sums of the sampled edges and of their features in which older edges fade,
     at four rates. Nodes of the last hop sample no edges, so these are 0 there.
 
+    Dates among the features become ages at the seed's time, with their sign: a date of its own says
+    in which period a row lies, and rows of the test lie in another one.
+
     Args:
         span: see `encode_age`.
         node_types: types that get columns.
@@ -299,6 +320,7 @@ class RelativeTime:
         edge_types: message types.
         timed_edges: edge types with times.
         edge_features: by edge type with times, the widths of its features by column.
+        dates: dates among the features, by node type.
     """
 
     span: float
@@ -307,9 +329,11 @@ class RelativeTime:
     edge_types: tuple[EdgeType, ...]
     timed_edges: frozenset[EdgeType]
     edge_features: Mapping[EdgeType, Mapping[str, int]] = field(default_factory=dict)
+    dates: Mapping[str, Sequence[DateColumn]] = field(default_factory=dict)
 
     def channels(self, node_type: str) -> int:
         width = AGE_CHANNELS if node_type in self.timed_nodes else 0
+        width += (1 + AGE_CHANNELS) * len(self.dates.get(node_type, ()))
         into = [t for t in self.edge_types if t[2] == node_type]
         return width + sum(self._width(edge_type) for edge_type in into)
 
@@ -319,6 +343,19 @@ class RelativeTime:
         features = self.edge_features.get(edge_type, {})
         memory = len(_MEMORIES) * (1 + sum(features.values())) if features else 0
         return 2 + AGE_CHANNELS + memory
+
+    def joined(self, batch: Batch, node_type: str, x: Features | None) -> Tensor:
+        """Input rows [num_nodes, width] with the columns appended; the columns alone without x."""
+        columns, dates = [self.columns(batch, node_type)], self.dates.get(node_type, ())
+        if x is None:
+            return columns[0]
+        rows, seed_time = dense(x), batch.nodes[node_type].seed_time
+        assert seed_time is not None
+        for age in [date.age(rows, seed_time) for date in dates]:
+            columns += [age.sign().float().unsqueeze(1), encode_age(age.abs(), self.span)]
+        for date in dates:
+            rows = rows.index_fill(1, torch.tensor(date.position, device=rows.device), 0)
+        return torch.cat([rows, *columns], dim=1)
 
     def columns(self, batch: Batch, node_type: str) -> Tensor:
         nodes = batch.nodes[node_type]

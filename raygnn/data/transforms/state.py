@@ -34,7 +34,7 @@ GAP = "null or NaN values"  # the rule that is broken where nothing stands for g
 VERSION = 1  # of the saved states and of their arithmetic
 
 _DAY_S = 86_400.0
-_YEAR_S = 365.25 * _DAY_S
+YEAR_S = 365.25 * _DAY_S
 _MONDAY_D = 3  # 1970-01-01 was a Thursday
 _CLIP = 1e-7 - np.spacing(1)  # as QuantileTransformer: the least share that a normal score is of
 
@@ -183,7 +183,7 @@ class Time(State):
         )
         year = (values - start_s) / (end_s - start_s)
         phases = np.stack([days % 1, (days + _MONDAY_D) % 7 / 7, year], axis=1) * (2 * np.pi)
-        age = (self.latest - values) / _YEAR_S
+        age = (self.latest - values) / YEAR_S
         waves = np.stack([np.sin(phases), np.cos(phases)], axis=2).reshape(len(values), 6)
         return np.concatenate([age[:, None], waves], axis=1)
 

@@ -23,7 +23,8 @@ from raygnn.data.fit_rows import ALL_ROWS, FitRows, statistics
 from raygnn.data.links.message_graph import Messages, message_graph
 from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import ColumnScale, Standardization
-from raygnn.data.transforms.state import FittedFeature, Transforms
+from raygnn.data.time_units import time_unit
+from raygnn.data.transforms.state import YEAR_S, FittedColumn, FittedFeature, Time, Transforms
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import ModelSpec, NodeInput, TimeInput, edge_widths
 from raygnn.loops.tasks.build_sampler import find_fanouts
@@ -44,7 +45,7 @@ from raygnn.models.graph_inputs import (
     is_encoder,
 )
 from raygnn.models.hetero_encoder import HeteroEncoder
-from raygnn.models.node_inputs import RelativeTime
+from raygnn.models.node_inputs import DateColumn, RelativeTime
 from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
 from raygnn.sampling.parts import PartitionedGraph
 from raygnn.sampling.protocols import FeatureStore, GraphStore, message_type
@@ -285,6 +286,7 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
         tuple(timed),
         tuple(timed_edges),
         target.output.own_columns,
+        dates=config.model.interaction is None and time_unit(bundle, column) == "us",
     )
 
 
@@ -314,9 +316,25 @@ def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
             }
             for name in times.edge_types
         },
+        dates={name: _find_dates(spec, name) for name in spec.node_types} if times.dates else {},
     )
     read = tuple(name for name in found.node_types if found.channels(name))
     return replace(found, node_types=read)
+
+
+def _find_dates(spec: ModelSpec, node_type: str) -> list[DateColumn]:
+    """The dates among the elements of a type's rows; category codes move behind the others."""
+    fitted = spec.transforms.get(node_type, {}).get(spec.feature, FittedFeature(()))
+    scale = spec.standardization.get(node_type, {}).get(spec.feature)
+    found, position = [], 0
+    for part in fitted.parts:
+        if isinstance(part, FittedColumn) and isinstance(part.state, Time):
+            mean, std = (0.0, 1.0) if scale is None else (scale.mean[position], scale.std[position])
+            num_codes = sum(code < position for code in fitted.num_codes)
+            origin = part.state.latest * _SECOND - mean * _YEAR
+            found.append(DateColumn(position - num_codes, std * _YEAR, origin))
+        position += part.width
+    return found
 
 
 def _interactions(
@@ -343,6 +361,8 @@ def _interactions(
     }
 
 
+_SECOND = 1e6  # in microseconds, the unit of dates
+_YEAR = YEAR_S * _SECOND
 _MAX_TIMES = 100_000  # of a type, of which the first are found
 _FIRST_ROWS = 0.01  # share of rows that may be earlier than the first time that counts
 

@@ -12,7 +12,7 @@ import torch
 
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero import Hetero
-from raygnn.models.node_inputs import AGE_CHANNELS, RelativeTime, encode_age
+from raygnn.models.node_inputs import AGE_CHANNELS, DateColumn, RelativeTime, encode_age
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.temporal import Temporal
 from tests.small_graph import SmallGraph
@@ -127,3 +127,23 @@ def test_ages_of_days_and_years_differ():
     distance = torch.cdist(encoded, encoded) + torch.eye(len(ages)) * 9
     assert distance.min() > 0.04
     assert encoded.abs().max() <= 1
+
+
+def test_dates_become_ages_at_the_seed():
+    """Rows a century apart whose dates and seeds move together have the same columns."""
+    x = torch.tensor([[3.0, 0.5], [-1.0, 0.5]])
+    dates = {"user": [DateColumn(0, unit=10.0, origin=100.0)]}  # 3 is 30 before time 100
+    times = RelativeTime(SPAN, ("user",), frozenset(), (), frozenset(), dates=dates)
+
+    def rows(x: torch.Tensor, as_of: int) -> torch.Tensor:
+        batch = batch_of(shop(), as_of)
+        nodes = replace(
+            batch.nodes["user"], n_id=torch.arange(2), seed_time=torch.tensor([as_of] * 2)
+        )
+        return times.joined(replace(batch, nodes={"user": nodes}), "user", x)
+
+    found = rows(x, 105)
+    assert found.shape == (2, 2 + times.channels("user"))
+    assert found[:, :3].tolist() == [[0, 0.5, 1], [0, 0.5, -1]]
+    assert torch.equal(found[:, 3:], encode_age(torch.tensor([35, 5]), SPAN))
+    assert torch.equal(found, rows(x - torch.tensor([100.0, 0]), 105 + 1000))
