@@ -449,3 +449,35 @@ def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
 
 def _task(**args: Any) -> dict[str, Any]:
     return {"type": "node_classification", "args": args}
+
+
+def test_a_date_is_read_relative_to_the_row(tmp_path: Path) -> None:
+    """Contracts that end within 30 days. The dates themselves say nothing without the row's."""
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, NUM_DAYS + 60, 400)
+    user, day = np.repeat(np.arange(400), len(ASKED)), np.tile(ASKED, 400)
+    left = ends[user] - day
+    rows = {"user": user, "at": dates(day), "soon": ((left > 0) & (left <= 30)).astype(int)}
+    tables = {
+        "users": {"id": np.arange(400), "ends": dates(ends)},
+        "pages": {"id": np.arange(5), "price": rng.random(5)},
+        "visits": {"user": rng.integers(0, 400, 800), "page": rng.integers(0, 5, 800)},
+        "rows": rows,
+    }
+    tables["visits"]["day"] = dates(rng.integers(0, NUM_DAYS, 800))
+    for name, columns in tables.items():
+        pd.DataFrame(columns).to_csv(tmp_path / f"{name}.csv", index=False)
+    (tmp_path / "graph.yaml").write_text(
+        """\
+format: raygnn/graph-v1
+node_types:
+  user: {files: users.csv, id: id, features: {x: [{column: ends, transform: auto}]}}
+  page: {files: pages.csv, id: id, features: {x: [price]}}
+edge_types:
+  - {type: [user, visits, page], files: visits.csv, source: user, target: page, time: day}
+training_tables:
+  renewal: {files: rows.csv, node_type: user, node: user, time: at, labels: {y: soon}}
+"""
+    )
+    found = raygnn.train.fit(_config(tmp_path, str(tmp_path / "graph.yaml")))
+    assert found.metrics["test/auroc"] > 0.95
