@@ -102,8 +102,8 @@ def fill_dependent_defaults(raw: Mapping[str, Any]) -> dict[str, Any]:
         filled["task"] = {"type": SEVERAL_TASKS}
     elif filled.get("tasks") and isinstance(filled["task"], dict):
         filled["task"] = {"type": SEVERAL_TASKS, **filled["task"]}
-    for key, default in DEFAULT_COMPONENTS.items():
-        filled[key] = _fill_component(filled.get(key, dict(default)), default)
+    for key in filled.keys() & DEFAULT_COMPONENTS.keys():
+        filled[key] = _fill_component(filled[key], DEFAULT_COMPONENTS[key])
     _let_batch_size_follow(filled)
     return filled
 

@@ -71,11 +71,15 @@ def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
         )
 
 
+_LR_OF_TABLES = 0.001
+
+
 def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> LoadedConfig:
-    """Completes `sampling` for a task that learns rows or edges with times, if the graph has times.
+    """Completes the config for a task that learns rows or edges with times, if the graph has times.
 
     Sampling becomes temporal, takes the latest neighbors, and gives each row its own neighborhood,
-    so that predictions do not depend on other rows of a batch. Keys of the config stay;
+    so that predictions do not depend on other rows of a batch. Training tables have a smaller
+    learning rate: runs with 0.005 were best at their first validation. Keys of the config stay;
     `sampling.temporal: null` turns all of it off. `tables`: URI of graph tables instead of the
     config's source.
     """
@@ -104,13 +108,15 @@ def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> Loade
         "sampling.temporal: each row or edge sees the graph up to its own time "
         f"(strategy {temporal.strategy})"
     )
-    update = {"temporal": temporal, "disjoint": disjoint}
+    found = {"temporal": temporal, "disjoint": disjoint}
     saved = {**loaded.saved["sampling"], "temporal": temporal.model_dump(), "disjoint": disjoint}
-    return replace(
-        loaded,
-        config=config.model_copy(update={"sampling": sampling.model_copy(update=update)}),
-        saved={**loaded.saved, "sampling": saved},
-    )
+    update: dict[str, Any] = {"sampling": sampling.model_copy(update=found)}
+    all_saved = {**loaded.saved, "sampling": saved}
+    if config.task.type == "node_classification" and "optimizer" not in config.model_fields_set:
+        args = {**config.optimizer.args, "lr": _LR_OF_TABLES}
+        update["optimizer"] = config.optimizer.model_copy(update={"args": args})
+        all_saved["optimizer"] = {**loaded.saved["optimizer"], "args": args}
+    return replace(loaded, config=config.model_copy(update=update), saved=all_saved)
 
 
 def _declared_times(config: Config, uri: str) -> tuple[bool, dict[str, bool], dict[str, bool]]:

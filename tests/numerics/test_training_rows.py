@@ -17,6 +17,7 @@ from pydantic import ValidationError
 import raygnn
 import raygnn.infer
 import raygnn.train
+from raygnn.config import load_config
 from raygnn.data.bundle import SeedRows
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
@@ -29,6 +30,7 @@ from raygnn.data.tables.graph_tables import (
     write_tables,
 )
 from raygnn.loops.tasks.node_classification.target import NodeOutput
+from raygnn.runtime.data_checks import with_time_defaults
 from raygnn.sampling.loader import RowPlan
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import NewRows, Predict, Predictions, Refused
@@ -117,6 +119,7 @@ def _config(folder: Path, graph: str, **changes: Any) -> dict[str, Any]:
         "data": {"uri": graph, "cache_dir": str(folder / "cache")},
         "task": "node_classification",
         "model": {"type": "Hetero", "args": {"hidden_channels": 32}},
+        "optimizer": {"args": {"lr": 0.005}},
         "training": {"max_epochs": 12},
         "loader": {"batch_size": 128},
         "scaling": {"num_workers": 0},
@@ -150,6 +153,17 @@ def test_counts_are_a_baseline_if_lightgbm_is_installed(busy: tuple[Any, str]) -
     pytest.importorskip("lightgbm", reason="needs the extra boosting")
     result, _ = busy
     assert 0.6 < result.metrics["baseline/lightgbm/test/auroc"] < 1
+
+
+@pytest.mark.parametrize(("optimizer", "rate"), [({}, 0.001), ({"args": {"lr": 0.02}}, 0.02)])
+def test_tables_have_a_smaller_learning_rate(
+    busy: tuple[Any, str], tmp_path: Path, optimizer: dict[str, Any], rate: float
+) -> None:
+    config = _config(tmp_path, busy[1], optimizer=optimizer)
+    if not optimizer:
+        del config["optimizer"]
+    loaded = with_time_defaults(load_config(config))
+    assert loaded.config.optimizer.args["lr"] == loaded.saved["optimizer"]["args"]["lr"] == rate
 
 
 def test_numbers_of_tables_have_a_robust_loss_by_default() -> None:
