@@ -353,8 +353,10 @@ class RelativeTime:
         assert seed_time is not None
         for age in [date.age(rows, seed_time) for date in dates]:
             columns += [age.sign().float().unsqueeze(1), encode_age(age.abs(), self.span)]
-        for date in dates:
-            rows = rows.index_fill(1, torch.tensor(date.position, device=rows.device), 0)
+        if dates:
+            rows = rows.clone()
+            for date in dates:
+                rows[:, date.position] = 0
         return torch.cat([rows, *columns], dim=1)
 
     def columns(self, batch: Batch, node_type: str) -> Tensor:
