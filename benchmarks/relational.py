@@ -10,6 +10,8 @@ always see the history up to their time.
 LightGBM reads the entity's own columns, or also aggregates that a person would write: for each
 table that refers to the entity, the number of rows up to the row's time, the mean and the last
 value of each number, and the age of the last row.
+
+`--scale 10000000` times a generated database of so many rows instead.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import pandas as pd
 import yaml
 from harness import markdown
 from real_graphs import mean_and_spread
+from relational_scale import measure
 from sklearn.metrics import mean_absolute_error, roc_auc_score
 
 import raygnn
@@ -183,9 +186,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument("--tasks", nargs="+", metavar="NAME", help="default: all")
     options.add_argument("--work", default="build/relational", metavar="DIR")
     options.add_argument("--seeds", type=int, nargs="+", default=list(range(10)), metavar="S")
+    options.add_argument("--scale", type=int, metavar="ROWS", help="time a generated database")
     options.add_argument("--peers-only", action="store_true", help="train no model of raygnn")
     args, overrides = options.parse_known_args(argv)
     folder, work = Path(args.data), Path(args.work)
+    if args.scale:
+        print(measure(work / "scale", args.scale, steps=20))
+        return 0
     work.mkdir(parents=True, exist_ok=True)
     lines = [("", "", "validation", "test, frozen", "test, live", "minutes")]
     if not args.peers_only:
