@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
     from raygnn.loops.engine import Engine
 
-#: The cause of an interruption after which Ray finds the workers another place.
+#: The cause of an interruption after which Ray restarts the workers on other nodes.
 NODE_PREEMPTION = "the preemption of a node"
 
-#: Between two looks whether the driver has asked to stop: a look takes some 0.1 ms.
-_LOOK_EVERY_S = 0.2
+#: Interval at which rank 0 checks for a stop request. A check takes about 0.1 ms.
+_CHECK_EVERY_S = 0.2
+
+#: Ray ends the workers of a controller that has died within this time.
+_ENDED_WITHIN_S = 30.0
 
 
 class RayWorkerContext:
@@ -42,11 +45,11 @@ class RayWorkerContext:
         self.device = ray.train.torch.get_device()
         self._storage = context.get_storage().storage_filesystem
         self._interruption: str | None = None
-        # Rank 0 listens for all, as its answer reaches the others with the gradients.
+        # Only rank 0 checks: its result reaches the other ranks with the gradients.
         self._request = None
         if self.rank == 0 and stop_requests is not None:
             self._request = stop_requests.wait.remote()
-        self._look_again_s = 0.0
+        self._next_check_s = 0.0
 
     def report(self, metrics: Mapping[str, float], checkpoint_path: str | None) -> None:
         """Reports metrics, and a stored checkpoint, to Ray's controller. Collective: all ranks must
@@ -56,25 +59,31 @@ class RayWorkerContext:
         checkpoint = None
         if checkpoint_path is not None and self.rank == 0:
             checkpoint = Checkpoint(checkpoint_path, filesystem=self._storage)
-        ray.train.report(
-            plain,
-            checkpoint=checkpoint,
-            checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
-        )
+        try:
+            ray.train.report(
+                plain,
+                checkpoint=checkpoint,
+                checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
+            )
+        except ray.exceptions.ActorDiedError:
+            # The controller died, as when Ray Tune stops a trial. Ray ends this worker next, and
+            # would print a traceback if the worker failed first.
+            time.sleep(_ENDED_WITHIN_S)
+            raise
 
     def interruptible(self) -> AbstractContextManager[None]:
-        """Workers get no signals: the driver's are passed on."""
+        """Does nothing: the driver receives the signals and passes them on."""
         return nullcontext()
 
     def interruption(self) -> str | None:
         now_s = time.monotonic()
-        if self._request is None or now_s < self._look_again_s:
+        if self._request is None or now_s < self._next_check_s:
             return self._interruption
-        self._look_again_s = now_s + _LOOK_EVERY_S
+        self._next_check_s = now_s + _CHECK_EVERY_S
         done, _ = ray.wait([self._request], timeout=0)
         if done:
             self._request = None
-            with suppress(ray.exceptions.RayActorError):  # gone, and with it who could ask
+            with suppress(ray.exceptions.RayActorError):  # the driver has ended
                 self._interruption = ray.get(done[0])
         return self._interruption
 
@@ -83,7 +92,7 @@ class RayWorkerContext:
         return None if ray.train.get_preemption_info() is None else NODE_PREEMPTION
 
 
-#: Name at Ray, which puts `ray_` before it, by the name in raygnn's logs.
+#: Ray's name, which Ray prefixes with `ray_`, and description of each metric in raygnn's logs.
 GAUGES = {
     "perf/seeds_per_s": ("raygnn_seeds_per_s", "Seeds per second of all ranks."),
     "perf/edges_per_s": ("raygnn_edges_per_s", "Sampled edges per second of all ranks."),
