@@ -1,4 +1,4 @@
-"""raygnn: graph neural networks on Ray, from tables to a trained, evaluated and served model.
+"""Graph neural networks on Ray, from tables to a trained, evaluated and served model.
 
 import raygnn, raygnn.train
 
@@ -23,10 +23,10 @@ __all__ = ["TrainedModel", "__version__", "load"]
 
 __version__ = "0.1.0"
 
-#: Imported on first use, because they import torch.
-_LATE = {"load": "raygnn.trained_model", "TrainedModel": "raygnn.trained_model"}
+#: Names imported on first use, because their modules import torch.
+_LAZY = {"load": "raygnn.trained_model", "TrainedModel": "raygnn.trained_model"}
 
-#: Submodules with Python entries.
+#: Submodules with a Python API. `dir(raygnn)` lists the imported ones.
 _ENTRIES = {"train", "tune", "infer", "serve", "prepare", "report"}
 
 exit_on_early_interrupt()
@@ -36,8 +36,8 @@ wait_briefly()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LATE:
-        return getattr(import_module(_LATE[name]), name)
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a subcommand and returns its exit status. Like each command's module, it ends its
     process.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
-    command, rest = (given[0], given[1:]) if given else ("--help", [])
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command, options = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("--help", "-h", "help"):
         lines = "\n".join(f"  {name:<12}{what}" for name, what in COMMANDS.items())
         print(HELP.format(commands=lines), end="")
@@ -67,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{type(error).__name__}:\n{error}", file=sys.stderr)
         return error.exit_status
     if command == "completion":
-        return _print_completion(rest)
-    status: int = import_module(f"raygnn.{command}").main(rest)
+        return _print_completion(options)
+    status: int = import_module(f"raygnn.{command}").main(options)
     return status
 
 

@@ -64,8 +64,8 @@ def print_json(event: Event) -> None:
         return
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     label = {"label": event.label} if event.label else {}
-    found = {"time": now, "event": event.kind, **label, "text": event.text, **event.values}
-    say_line(json.dumps(_finite(found)))
+    record = {"time": now, "event": event.kind, **label, "text": event.text, **event.values}
+    say_line(json.dumps(_finite(record)))
 
 
 def print_nothing(event: Event) -> None:

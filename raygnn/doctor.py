@@ -70,8 +70,8 @@ def findings(uris: Sequence[str] = ()) -> Iterator[Finding]:
     yield _cluster()
     for uri in uris:
         try:
-            found = [check for name, check in _STORED.items() if exists(join(uri, name))]
-            for check in found[:1] or [_place]:
+            checks = [check for name, check in _STORED.items() if exists(join(uri, name))]
+            for check in checks[:1] or [_place]:
                 yield from check(uri)
         except Exception as error:
             if isinstance(error, RaygnnError) and error.id != "data-uri":
@@ -160,9 +160,9 @@ def _cluster() -> Finding:
 def _place(uri: str) -> Iterator[Finding]:
     name, content = join(uri, f".raygnn-doctor-{uuid.uuid4().hex}"), b"raygnn"
     write_bytes(name, content)
-    found = read_bytes(name)
+    data = read_bytes(name)
     delete(name)
-    if found != content:
+    if data != content:
         what = f"{redact(uri)} returns other bytes than were written"
         yield Finding("fail", what, "Name another place")
         return
@@ -278,9 +278,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _report(found: Iterator[Finding], write: Callable[[str], None]) -> int:
+def _report(reported: Iterator[Finding], write: Callable[[str], None]) -> int:
     failed = False
-    for finding in found:
+    for finding in reported:
         failed |= finding.level == "fail"
         write(f"{finding}\n")
     return 1 if failed else 0

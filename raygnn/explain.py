@@ -35,13 +35,13 @@ _REQUIRED = {"graph": "the folder or URI of a graph", "out": "a folder to write"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options, rest = build_parser().parse_known_args(argv)
+    options, remaining = build_parser().parse_known_args(argv)
     with printing_as(options):
-        return exit_status_of(lambda: _run(options, rest), interrupted="nothing was written")
+        return exit_status_of(lambda: _run(options, remaining), interrupted="nothing was written")
 
 
-def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
-    check_model_argument(rest, _USAGE)
+def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
+    check_model_argument(remaining, _USAGE)
     for name, what in _REQUIRED.items():
         if getattr(options, name) is None:
             raise ConfigError(f"--{name} is missing. Name {what}.", id="explain-option-missing")
@@ -53,9 +53,9 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     from raygnn.inference.row_tables import read_rows
     from raygnn.trained_model import load
 
-    asked = ExplainOptions(options.method, options.edges, options.columns)
+    settings = ExplainOptions(options.method, options.edges, options.columns)
     OutputFolder.check(options.out, options.overwrite)  # before any work
-    model = load(rest[0], rest[1:], allow_modules=options.allow_modules)
+    model = load(remaining[0], remaining[1:], allow_modules=options.allow_modules)
     graph = model.open(options.graph, exact=not options.sampled, as_of=options.as_of)
     kinds = [graph.bundle.id_map(name).kind for name in model.spec.output.ends]
     nodes, ids = options.nodes, None
@@ -66,9 +66,9 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
     if rows is not None:
         rows = read_rows(rows, graph.bundle, graph.training_table)
     pairs = None if options.pairs is None else read_pairs(options.pairs, kinds, "--pairs")
-    found = graph.explain(ids, asked, rows=rows, pairs=pairs, edge_type=options.edge_type)
-    found.write(options.out, overwrite=options.overwrite)
-    say(f"explained {len(found.predictions)} predictions in {options.out}")
+    explanations = graph.explain(ids, settings, rows=rows, pairs=pairs, edge_type=options.edge_type)
+    explanations.write(options.out, overwrite=options.overwrite)
+    say(f"explained {len(explanations.predictions)} predictions in {options.out}")
 
 
 def _listed(text: str, kind: str) -> list[int] | list[str]:

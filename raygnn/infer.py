@@ -232,14 +232,14 @@ def _infer(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options, rest = build_parser().parse_known_args(argv)
+    options, remaining = build_parser().parse_known_args(argv)
     with printing_as(options):
-        return exit_status_of(lambda: _run(options, rest), interrupted="nothing was written")
+        return exit_status_of(lambda: _run(options, remaining), interrupted="nothing was written")
 
 
-def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
-    check_model_argument(rest, _USAGE)
-    model, overrides = rest[0], rest[1:]
+def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
+    check_model_argument(remaining, _USAGE)
+    model, overrides = remaining[0], remaining[1:]
     _check_together(options)
 
     def chosen(*names: str) -> dict[str, Any]:
@@ -252,10 +252,10 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
         trained = load(model, overrides, **chosen("task", "allow_modules"))
         if options.probe:
             node_type = next(iter(options.node_types), None)
-            found = trained.probe(label=options.label, node_type=node_type)
+            scores = trained.probe(label=options.label, node_type=node_type)
         else:
-            found = trained.evaluate(split=None if options.metrics == "all" else options.metrics)
-        show(json.dumps(found) + "\n")
+            scores = trained.evaluate(split=None if options.metrics == "all" else options.metrics)
+        show(json.dumps(scores) + "\n")
     elif options.table is not None or options.rows is not None:
         _write_rows(options, model, overrides)
     elif options.top_k is None:
@@ -302,7 +302,7 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
     rows: Any = options.table
     if options.rows is not None:
         rows = read_rows(options.rows, graph.bundle, graph.training_table)
-    asked = {"what": options.what, "rows": rows, "split": options.split}
+    arguments = {"what": options.what, "rows": rows, "split": options.split}
     if options.format == "relbench":
         if options.table is None:
             raise ConfigError(
@@ -316,11 +316,11 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
                 "Remove it.",
                 id="infer-rows-model",
             )
-        asked["what"] = "predictions" if output.problem == "regression" else "probabilities"
-        predicted = graph.predict(**asked).arrow
+        arguments["what"] = "predictions" if output.problem == "regression" else "probabilities"
+        predicted = graph.predict(**arguments).arrow
         table = relbench_table(predicted, manifest.training_tables[options.table], output)
     else:
-        table = graph.predict(**asked).arrow
+        table = graph.predict(**arguments).arrow
     write_table(table, options.out, getattr(trained.spec.output, "class_names", None) or ())
     say(f"wrote {count(len(table), 'row')} to {redact(options.out)}")
 

@@ -72,22 +72,22 @@ def _mode(out: str) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options, rest = build_parser().parse_known_args(argv)
+    options, remaining = build_parser().parse_known_args(argv)
     with printing_as(options):
         return exit_status_of(
-            lambda: _run(options, rest),
+            lambda: _run(options, remaining),
             interrupted="the same command resumes with the files that are left",
         )
 
 
-def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
+def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     if options.out is None or (options.epochs is not None and options.epochs < 1):
         raise ConfigError(
             f"--out={options.out!r} with --epochs={options.epochs!r} is invalid: it names a folder "
             f"to fill, and epochs are 1 or more. {_USAGE}",
             id="presample-options",
         )
-    loaded = load_from_arguments([*rest, *_mode(options.out)], options.allow_modules, _USAGE)
+    loaded = load_from_arguments([*remaining, *_mode(options.out)], options.allow_modules, _USAGE)
     if options.print_config:
         show(loaded.saved_yaml())
         return

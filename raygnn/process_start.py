@@ -68,9 +68,9 @@ def keep_kernels() -> None:
         folder = Path(tempfile.gettempdir(), f"raygnn-kernels-{os.getuid()}")
         folder.mkdir(mode=0o700, exist_ok=True)
         # Cached kernels are code: nobody else may have put them there.
-        found = folder.lstat()
-        is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if not is_own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        status = folder.lstat()
+        is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+        if not is_own or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             folder = Path(tempfile.mkdtemp(prefix="raygnn-kernels-"))
     except OSError:
         return  # no place at all; numba says so

@@ -201,19 +201,19 @@ def _answers(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options, rest = build_parser().parse_known_args(argv)
-    return exit_status_of(lambda: _run(options, rest), interrupted="the server is stopped")
+    options, remaining = build_parser().parse_known_args(argv)
+    return exit_status_of(lambda: _run(options, remaining), interrupted="the server is stopped")
 
 
-def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
-    check_model_argument(rest, _USAGE)
+def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
+    check_model_argument(remaining, _USAGE)
     if options.graph is None:
         raise ConfigError(
             "--graph is missing. Name the folder or URI of a graph.", id="serve-graph-missing"
         )
     chosen = vars(options)
-    with start(rest[0], chosen.pop("graph"), rest[1:], **chosen) as server:
-        say(f"serving {rest[0]} at {server.url} (all requests: {server.url}/docs)")
+    with start(remaining[0], chosen.pop("graph"), remaining[1:], **chosen) as server:
+        say(f"serving {remaining[0]} at {server.url} (all requests: {server.url}/docs)")
         server.wait_until_gone()  # or until a signal
 
 

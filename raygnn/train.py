@@ -88,19 +88,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: trained. 1: failed. 2: invalid input. 130, 143: stopped by Ctrl-C or SIGTERM; the same
     command resumes.
     """
-    options, rest = build_parser().parse_known_args(argv)
+    options, remaining = build_parser().parse_known_args(argv)
     with printing_as(options, live=True):
-        return _exit_status(options, rest)
+        return _exit_status(options, remaining)
 
 
-def _exit_status(options: argparse.Namespace, rest: Sequence[str]) -> int:
+def _exit_status(options: argparse.Namespace, remaining: Sequence[str]) -> int:
     return exit_status_of(
-        lambda: _run(options, rest),
+        lambda: _run(options, remaining),
         interrupted="the same command resumes from the last checkpoint, if there is one",
     )
 
 
-def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
+def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     if options.print_schema:
         show(json.dumps(config_json_schema(), indent=2) + "\n")
         return
@@ -115,7 +115,7 @@ def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
 
         print(export_checkpoint(options.export, options.out))
         return
-    loaded = load_from_arguments(rest, options.allow_modules, _USAGE)
+    loaded = load_from_arguments(remaining, options.allow_modules, _USAGE)
     if options.print_config:
         show(loaded.saved_yaml())
         return

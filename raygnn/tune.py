@@ -63,20 +63,20 @@ def sweep(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options, rest = build_parser().parse_known_args(argv)
+    options, remaining = build_parser().parse_known_args(argv)
     with printing_as(options):
         return exit_status_of(
-            lambda: _run(options, rest),
+            lambda: _run(options, remaining),
             interrupted="started again under the same run.name, the sweep resumes",
         )
 
 
-def _run(options: argparse.Namespace, rest: Sequence[str]) -> None:
-    loaded = load_from_arguments(rest, options.allow_modules, _USAGE)
+def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
+    loaded = load_from_arguments(remaining, options.allow_modules, _USAGE)
     if options.print_config:
         show(loaded.saved_yaml())
         return
-    sweep(rest[0], rest[1:], allow_modules=options.allow_modules)
+    sweep(remaining[0], remaining[1:], allow_modules=options.allow_modules)
 
 
 def build_parser() -> argparse.ArgumentParser:

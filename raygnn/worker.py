@@ -144,10 +144,10 @@ def _check_needs(job: TrainJob, context: WorkerContext) -> None:
 def _set_up_task(job: TrainJob, context: WorkerContext) -> Task:
     loaded = job.loaded
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)
-    whole = (Bundle if job.parts is None else Outline).open(job.bundle_path)
-    bundle = neighborhood_graph(loaded.config, whole)
-    given = (bundle, context.rank, context.world_size, context.device)
-    task.setup(TaskEnvironment(loaded, *given, job.spec, job.parts, job.samples))
+    full_graph = (Bundle if job.parts is None else Outline).open(job.bundle_path)
+    bundle = neighborhood_graph(loaded.config, full_graph)
+    worker_context = (bundle, context.rank, context.world_size, context.device)
+    task.setup(TaskEnvironment(loaded, *worker_context, job.spec, job.parts, job.samples))
     return task
 
 

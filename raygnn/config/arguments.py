@@ -134,14 +134,14 @@ def arguments_of(
     options = getattr(target, "Options", None)
     try:
         hints = typing.get_type_hints(_annotated(target), include_extras=True)
-        own = typing.get_type_hints(options, include_extras=True) if options else {}
+        typed = typing.get_type_hints(options, include_extras=True) if options else {}
     except NameError:  # an import for type checkers only: the names are known, not the types
-        hints, own = {}, {}
+        hints, typed = {}, {}
     parameters = inspect.signature(target).parameters.values()
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     fields: dict[str, Any] = {
         p.name: (
-            own.get(p.name, hints.get(p.name, Any)),
+            typed.get(p.name, hints.get(p.name, Any)),
             ... if p.default is p.empty else p.default,
         )
         for p in named
@@ -150,7 +150,7 @@ def arguments_of(
     base: type[Section] = OpenArguments if len(named) < len(parameters) else Arguments
     if options is not None and options.model_fields.keys() <= {p.name for p in named}:
         base = options
-        required = (name for name in own if name in left_out and name in options.model_fields)
+        required = (name for name in typed if name in left_out and name in options.model_fields)
         fields |= {n: (Any, None) for n in required if options.model_fields[n].is_required()}
     model: type[Section] = create_model(target.__name__, __base__=base, **fields)
     return model
@@ -221,11 +221,11 @@ def describe(slot: str) -> Iterator[Described]:
 
 def config_keys() -> list[str]:
     """Every key by dotted path, without the content of lists and components."""
-    found = list(Config.model_fields)
+    keys = list(Config.model_fields)
     for path, section in subsections("", Config):
         if "[]" not in path:
-            found += [f"{path.partition(' ')[0]}.{name}" for name in section.model_fields]
-    return list(dict.fromkeys(found))
+            keys += [f"{path.partition(' ')[0]}.{name}" for name in section.model_fields]
+    return list(dict.fromkeys(keys))
 
 
 def subsections(path: str, section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
@@ -290,16 +290,16 @@ def _if_named(component: Described) -> dict[str, Any]:
 
 
 def _schema_of(argument: Argument) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    schema: dict[str, Any] = {}
     if argument.annotation is Component:  # its slot has the argument's name
-        _add_types(found, argument.name)
+        _add_types(schema, argument.name)
     elif kind := _schema_of_type(argument.annotation):
-        found["anyOf"] = [kind, _NESTED]
+        schema["anyOf"] = [kind, _NESTED]
     if argument.meaning:
-        found["description"] = argument.meaning
+        schema["description"] = argument.meaning
     if argument.default is not PydanticUndefined:
-        found["default"] = to_jsonable_python(argument.default)
-    return found
+        schema["default"] = to_jsonable_python(argument.default)
+    return schema
 
 
 def _schema_of_type(annotation: Any) -> dict[str, Any]:
@@ -316,11 +316,11 @@ def _import(path: str) -> Any:
 
 
 def _meanings(component: type, record: type | None) -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for described in (*component.__mro__, *(record.__mro__ if record else ())):
         for name, text in _entries(described):
-            found.setdefault(name, text)
-    return found
+            meanings.setdefault(name, text)
+    return meanings
 
 
 def _entries(described: type) -> Iterator[tuple[str, str]]:

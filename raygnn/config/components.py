@@ -276,11 +276,11 @@ def check_arguments(
     """
     target = resolve(component, slot, allow_modules)
     path = (*parse_path(SLOTS[slot].path), "args")
-    given = {name: _coerced(value) for name, value in component.args.items()}
+    values = {name: _coerced(value) for name, value in component.args.items()}
     # The types of objects are known once they are built.
-    objects = {name for name in parameters_of(target) if _holds_object(given.get(name))}
-    given = {name: value for name, value in given.items() if name not in objects}
-    _check_arguments(target, given, {*injected, *objects}, path, component.type, slot)
+    objects = {name for name in parameters_of(target) if _holds_object(values.get(name))}
+    values = {name: value for name, value in values.items() if name not in objects}
+    _check_arguments(target, values, {*injected, *objects}, path, component.type, slot)
 
 
 def _coerced(value: Any) -> Any:
@@ -303,23 +303,23 @@ def parameters_of(target: Target) -> Collection[str]:
 
 
 def _import(path: str, spec: Slot, allow_modules: Sequence[str]) -> Target:
-    found = import_dotted(path, allow_modules, takes_functions=spec.takes_functions)
-    if not isinstance(found, type):
-        return found
+    component = import_dotted(path, allow_modules, takes_functions=spec.takes_functions)
+    if not isinstance(component, type):
+        return component
     if spec.functions_only:
         raise RuleError(
             "it is a class, but a function is required", "Set a function", id="component-kind"
         )
     if spec.any_user_class and not is_of_library(path):
-        return found
+        return component
     # One by one: to import a base takes as long as its library, and raygnn's own come first.
-    if not any(issubclass(found, _import_base(base)) for base in spec.bases):
+    if not any(issubclass(component, _import_base(base)) for base in spec.bases):
         raise RuleError(
-            f"{found.__name__} is not a {' or '.join(spec.bases)}",
+            f"{component.__name__} is not a {' or '.join(spec.bases)}",
             "Set a subclass of it",
             id="component-kind",
         )
-    return found
+    return component
 
 
 def _import_base(path: str) -> type:

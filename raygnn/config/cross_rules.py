@@ -294,10 +294,10 @@ def _task_fits(config: Sections, name: str, entry: TaskEntry) -> Iterable[Proble
             f"Set {hops} fanouts",
             id="tasks-hops",
         )
-    given = config.sampling.fanouts
-    own = overridden_fanouts(given, fanouts)
-    names = {REST, *(name for part in (given, own) if isinstance(part, dict) for name in part)}
-    if unread := sorted(n for n in names if samples_type(own, n) > samples_type(given, n)):
+    configured = config.sampling.fanouts
+    own = overridden_fanouts(configured, fanouts)
+    names = {REST, *(name for part in (configured, own) if isinstance(part, dict) for name in part)}
+    if unread := sorted(n for n in names if samples_type(own, n) > samples_type(configured, n)):
         yield Problem(
             place,
             f"the encoder has no layers for {', '.join(unread)}, as sampling.fanouts has zeros "

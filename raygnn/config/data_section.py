@@ -283,13 +283,13 @@ class Data(Section):
         return None if self.type is None else Component(type=self.type, args=self.args)
 
     def broken_rules(self) -> Iterable[Problem]:
-        given = [name for name in ("uri", "synthetic", "type") if getattr(self, name) is not None]
-        if len(given) > 1:
+        sources = [name for name in ("uri", "synthetic", "type") if getattr(self, name) is not None]
+        if len(sources) > 1:
             yield Problem(
-                (given[1],),
-                f"only one data source is allowed, but data.{given[0]} is set too",
+                (sources[1],),
+                f"only one data source is allowed, but data.{sources[0]} is set too",
                 f"Set one of data.uri, data.synthetic and data.type, and the other to null or "
-                f"delete it (--data.{given[0]}!)",
+                f"delete it (--data.{sources[0]}!)",
                 id="data-source-twice",
             )
         if self.mode == "partitioned":

@@ -111,8 +111,8 @@ class YamlDocument:
 
     def line(self, path: KeyPath) -> int:
         """The line of a key, or of the nearest one above it."""
-        found = (self.lines.get(path[:length]) for length in range(len(path), -1, -1))
-        return next((line for line in found if line is not None), 1)
+        lines = (self.lines.get(path[:length]) for length in range(len(path), -1, -1))
+        return next((line for line in lines if line is not None), 1)
 
 
 def parse_yaml(text: str) -> YamlDocument:
@@ -350,12 +350,12 @@ def parse_json(content: str | bytes, max_bytes: int | None = MAX_JSON_BYTES) -> 
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in found if keys.count(key) > 1)
+        twice = next(key for key in mapping if keys.count(key) > 1)
         raise RuleError(f"the key {twice!r} appears twice", "Set it once", id="document-key-twice")
-    return found
+    return mapping
 
 
 def _json_int(text: str) -> int:

@@ -119,17 +119,17 @@ def import_dotted(
         RuleError: it does not exist, is defined elsewhere or is not a class.
     """
     root = allowed_root(path, allow_modules)
-    module, rest = _import_module(path, root)
-    found: Any = module
-    for name in rest:
-        if not _is_ours(found, root):
+    module, attributes = _import_module(path, root)
+    value: Any = module
+    for name in attributes:
+        if not _is_ours(value, root):
             break
         try:
-            found = getattr(found, name)
+            value = getattr(value, name)
         except AttributeError:
-            raise _no_such_name(found, name) from None
-    is_function = isinstance(found, types.FunctionType)
-    is_class = isinstance(found, type) and _is_ours(found, root)
+            raise _no_such_name(value, name) from None
+    is_function = isinstance(value, types.FunctionType)
+    is_class = isinstance(value, type) and _is_ours(value, root)
     if not is_class and not is_function:
         raise RuleError(
             f"it is not a class defined in {root}",
@@ -138,25 +138,25 @@ def import_dotted(
         )
     is_restricted = root in LIBRARY_ROOTS and root not in allow_modules
     if is_class and is_restricted:
-        check_reachable(found.__module__)
+        check_reachable(value.__module__)
     if is_function:
         if is_restricted or not takes_functions:
             what = "a function" if is_restricted else "a function, but a class is required"
             raise RuleError(f"it is {what}", "Set a class", id="component-kind")
-        if not is_within(found.__module__, root):
+        if not is_within(value.__module__, root):
             raise RuleError(
-                f"the function is defined in {found.__module__}, not in {root}",
+                f"the function is defined in {value.__module__}, not in {root}",
                 "Set the path where it is defined, and allow that module",
                 id="component-not-allowed",
             )
-    return found
+    return value
 
 
-def _is_ours(found: Any, root: str) -> bool:
+def _is_ours(value: Any, root: str) -> bool:
     """Whether it is a module or class of the allowed root; nothing else is inspected."""
-    if isinstance(found, types.ModuleType):
-        return is_within(found.__name__, root) or root.startswith(f"{found.__name__}.")
-    return isinstance(found, type) and is_within(found.__module__, root)
+    if isinstance(value, types.ModuleType):
+        return is_within(value.__name__, root) or root.startswith(f"{value.__name__}.")
+    return isinstance(value, type) and is_within(value.__module__, root)
 
 
 def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
@@ -194,9 +194,9 @@ def _import_module_by_name(name: str, root: str) -> types.ModuleType:
         return importlib.import_module(name)
 
 
-def _no_such_name(found: Any, name: str) -> RuleError:
-    where = getattr(found, "__name__", str(found))
-    names = sorted(n for n, value in vars(found).items() if isinstance(value, type))
+def _no_such_name(parent: Any, name: str) -> RuleError:
+    where = getattr(parent, "__name__", str(parent))
+    names = sorted(n for n, value in vars(parent).items() if isinstance(value, type))
     public = [n for n in names if not n.startswith("_")]
     shown = public if len(public) <= 40 else []
     remedy = choose_from(name, shown, f"Classes of {where}") if shown else f"Look into {where}"

@@ -84,10 +84,10 @@ class _Resolver:
         return value
 
     def _text(self, text: str, path: KeyPath, trail: tuple[str, ...], *, keep_env: bool) -> Any:
-        whole = _REFERENCE.fullmatch(text)
-        if whole and whole["name"] is not None:
-            found = self._reference(whole["name"], path, trail, keep_env=keep_env)
-            return text if found is MISSING else found
+        reference = _REFERENCE.fullmatch(text)
+        if reference and reference["name"] is not None:
+            value = self._reference(reference["name"], path, trail, keep_env=keep_env)
+            return text if value is MISSING else value
         parts, end = [], 0
         for match in _REFERENCE.finditer(text):
             parts.append(text[end : match.start()])
@@ -101,10 +101,10 @@ class _Resolver:
             if match["name"] is None:
                 parts.append("$${" if keep_env else "${")
                 continue
-            found = self._reference(match["name"], path, trail, keep_env=keep_env, as_text=True)
-            if found is MISSING:
+            value = self._reference(match["name"], path, trail, keep_env=keep_env, as_text=True)
+            if value is MISSING:
                 return text
-            if isinstance(found, dict | list):
+            if isinstance(value, dict | list):
                 problem = Problem(
                     path,
                     f"{match[0]} is not a single value, so it cannot be part of a text",
@@ -113,7 +113,7 @@ class _Resolver:
                 )
                 self._report(trail, problem)
                 return text
-            parts.append(_as_text(found))
+            parts.append(_as_text(value))
             self._limits.check(parts[-1], len(path))
         return "".join(parts) + text[end:]
 

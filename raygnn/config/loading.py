@@ -57,8 +57,8 @@ class LoadedConfig:
             ConfigError: with all problems.
         """
         assert self._messages is not None
-        found = broken_arguments(self.config, self.allow_modules, [(key,) for key in left_out])
-        if texts := self._messages.texts(found):
+        problems = broken_arguments(self.config, self.allow_modules, [(key,) for key in left_out])
+        if texts := self._messages.texts(problems):
             raise ConfigError(texts)
 
     def saved_yaml(self) -> str:
@@ -88,8 +88,8 @@ class LoadedConfig:
 
     def limits(self) -> dict[str, float | None]:
         values = self.config.model_dump(mode="json")
-        found = {dotted(path): value_at(values, path) for path in LIMITS}
-        return {name: None if value is MISSING else value for name, value in found.items()}
+        limits = {dotted(path): value_at(values, path) for path in LIMITS}
+        return {name: None if value is MISSING else value for name, value in limits.items()}
 
 
 def load_config(
@@ -181,8 +181,8 @@ def _defaults_beside(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> dic
     """Defaults that references may read: a user's own component has none of ours."""
     fitting = dict(defaults)
     for key in DEFAULT_COMPONENTS:
-        given = raw.get(key)
-        if isinstance(given, str) or (isinstance(given, Mapping) and "type" in given):
+        section = raw.get(key)
+        if isinstance(section, str) or (isinstance(section, Mapping) and "type" in section):
             del fitting[key]
     return fitting
 
@@ -191,8 +191,8 @@ def _without_allowed(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Overrides, and separately the modules of `--allow-module`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--allow-module", action="append", default=[], nargs="?")
-    found, rest = parser.parse_known_args(list(overrides))
-    return rest, found.allow_module
+    options, remaining = parser.parse_known_args(list(overrides))
+    return remaining, options.allow_module
 
 
 def _checked_modules(modules: Sequence[str]) -> tuple[str, ...]:

@@ -172,21 +172,21 @@ class Parameter(Section):
 
     @property
     def values(self) -> list[Any]:
-        given: list[Any] = getattr(self, self.kind)
-        return given
+        values: list[Any] = getattr(self, self.kind)
+        return values
 
     def broken_rules(self) -> Iterable[Problem]:
         kinds = list(type(self).model_fields)
-        given = [kind for kind in kinds if getattr(self, kind) is not None]
-        if len(given) != 1:
+        choices = [kind for kind in kinds if getattr(self, kind) is not None]
+        if len(choices) != 1:
             yield Problem(
                 (),
-                f"it takes exactly one of {', '.join(kinds)}, and has {len(given)}",
+                f"it takes exactly one of {', '.join(kinds)}, and has {len(choices)}",
                 "Set one, as in {choice: [32, 64]} or {loguniform: [1e-4, 1e-1]}",
                 id="sweep-distribution",
             )
             return
-        kind = given[0]
+        kind = choices[0]
         if kind in ("choice", "grid"):
             return
         low, high = getattr(self, kind)

@@ -88,9 +88,9 @@ def _build(slot: str, component: Component, config: Config, allow_modules: Seque
     elif slot == "task":
         build(component, slot, allow_modules)
         for inner, of_task in _INSIDE_TASKS.items():
-            given = component.args.get(inner)
-            if given is not None:
-                check_arguments(Component.model_validate(given), inner, allow_modules, of_task)
+            argument = component.args.get(inner)
+            if argument is not None:
+                check_arguments(Component.model_validate(argument), inner, allow_modules, of_task)
     elif slot == "loss":
         if isinstance(resolve(component, slot, allow_modules), type):
             build(Component(type=component.type, args=component.args), slot, allow_modules)
@@ -142,8 +142,8 @@ def _check_model(component: Component, allow_modules: Sequence[str]) -> None:
 def _targets(config: Config) -> list[Any]:
     """The target of the task, or those that a user's own task may be like."""
     targets = import_module(_TARGETS)
-    own = targets.target_class(config.task.type)
-    return targets.target_classes() if own is None else [own]
+    task_target = targets.target_class(config.task.type)
+    return targets.target_classes() if task_target is None else [task_target]
 
 
 def _problems(config: Config) -> list[tuple[str, int]]:
@@ -206,10 +206,10 @@ def _logged_names(config: Config, allow_modules: Sequence[str]) -> list[str] | N
     if config.tasks:
         logged = ["loss"]
         for task, of_task in config.task_configs.items():
-            found = _logged_names(of_task, allow_modules)
-            if found is None:
+            task_names = _logged_names(of_task, allow_modules)
+            if task_names is None:
                 return None
-            logged += [f"{task}/{name}" for name in found]
+            logged += [f"{task}/{name}" for name in task_names]
         return logged
     chosen = list(config.metrics)
     if not chosen:
@@ -225,11 +225,11 @@ def _logged_names(config: Config, allow_modules: Sequence[str]) -> list[str] | N
             built = _build_metric(metric, config, allow_modules)
         except ConfigError:
             return None  # it is reported by itself
-        own = getattr(built, "name", None)
-        if own is None:
+        metric_name = getattr(built, "name", None)
+        if metric_name is None:
             return None  # of torchmetrics: named by what it gives
         ks = getattr(built, "ks", None)
-        known += [own] if ks is None else [f"{own}@{k}" for k in ks]
+        known += [metric_name] if ks is None else [f"{metric_name}@{k}" for k in ks]
     return known
 
 

@@ -94,8 +94,8 @@ def validate(
     problems = list(_translate(errors, value, Config))
     all_broken = frozenset(broken) | {str(p.path[0]) for p in problems if p.path}
     if config is None or all_broken:
-        whole = {key: section for key, section in value.items() if key not in all_broken}
-        config = Config.model_validate(whole, context=EACH_SECTION_ALONE)
+        sound = {key: section for key, section in value.items() if key not in all_broken}
+        config = Config.model_validate(sound, context=EACH_SECTION_ALONE)
     between = [p for p in broken_cross_rules(config) if not p.needs & all_broken]
     return Validated(config, all_broken, problems + between)
 
@@ -117,15 +117,15 @@ def validate_file(root: type[S], text: str, name: str, see: str) -> S:
     if document.problems:
         problems = document.problems
     elif not isinstance(document.value, dict) or document.value.get("format") != known:
-        given = document.value.get("format") if isinstance(document.value, dict) else None
+        file_format = document.value.get("format") if isinstance(document.value, dict) else None
         rule = f"this raygnn reads {known!r} only"
         remedy = f"Begin the file with 'format: {known}', or use the raygnn that wrote it"
-        text = Problem(("format",), rule, remedy, "document-format", shown(given)).text(name)
+        text = Problem(("format",), rule, remedy, "document-format", shown(file_format)).text(name)
         raise DataError(f"{text}\nSee docs/{see} for the format.")
     else:
-        found, errors = _validated(root, document.value)
-        if found is not None:
-            return found
+        model, errors = _validated(root, document.value)
+        if model is not None:
+            return model
         problems = list(_translate(errors, document.value, root))
     texts = [p.text(f"{name}:{p.line or document.line(p.path)}", "the file") for p in problems]
     raise DataError("\n".join(dict.fromkeys(texts)) + f"\nSee docs/{see} for the format.")
@@ -174,8 +174,8 @@ def _problem(
         expected = str(context.get("expected", context.get("expected_tags", "")))
         choices = [_yaml_word(choice) for choice in expected.replace(" or ", ", ").split(", ")]
         field_path = path if kind == "literal_error" else (*path, "type")
-        given = value_at(value, field_path)
-        remedy = choose_from(given, choices)
+        input_value = value_at(value, field_path)
+        remedy = choose_from(input_value, choices)
         return Problem(field_path, "unknown value", remedy, id="config-choice")
     if kind == "union_tag_not_found":
         types = [choice for section in _sections_at(path, root) for choice in _literals(section)]

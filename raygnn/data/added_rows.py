@@ -266,38 +266,36 @@ class RowReader:
             raise DataError(describe(findings))
         return Addition(num_new, ids, found, columns, self._infos)
 
-    def _check_unknown(self, name: str, given: pa.Array, *, of_tables: bool) -> None:
+    def _check_unknown(self, name: str, ids: pa.Array, *, of_tables: bool) -> None:
         id_map = self._graph.id_map(name)
-        known = np.flatnonzero(id_map.lookup(_typed(given, self._graph.ids(name).type)) >= 0)
+        known = np.flatnonzero(id_map.lookup(_typed(ids, self._graph.ids(name).type)) >= 0)
         if len(known):
-            shown = [given[int(row)].as_py() for row in known[:_EXAMPLES]]
+            shown = [ids[int(row)].as_py() for row in known[:_EXAMPLES]]
             raise DataError(
                 f"{'--new-nodes' if of_tables else f'new.nodes.{name}'} is invalid: {len(known):,} "
-                f"of {len(given):,} ids of {name!r}, such as {shown}, are in the graph already. "
+                f"of {len(ids):,} ids of {name!r}, such as {shown}, are in the graph already. "
                 "Give new nodes ids of their own.",
                 id="append-ids-known" if of_tables else "rows-id-known",
             )
 
     def _new_ids(
-        self, name: str, column: str, given: pa.Array, findings: FindingCollector
+        self, name: str, column: str, ids: pa.Array, findings: FindingCollector
     ) -> pa.Array:
         graph_ids = self._graph.ids(name)
-        given = _typed(given, graph_ids.type)
+        ids = _typed(ids, graph_ids.type)
         remedy = "Give each node an id."
-        null = null_mask(given)
+        null = null_mask(ids)
         findings.add(column, "null ids", remedy, null, id="nodes-null-ids")
-        if pa.types.is_integer(given.type):
-            values, too_large = integer_ids(given)
+        if pa.types.is_integer(ids.type):
+            values, too_large = integer_ids(ids)
             rule = "ids above 2**63 - 1"
-            findings.add(column, rule, REPAIR, too_large, given, id="nodes-id-range")
-            given = pa.array(values)
-        _, first = np.unique(given.to_numpy(zero_copy_only=False).astype(str), return_index=True)
-        repeated = ~np.isin(np.arange(len(given)), first) & ~null
+            findings.add(column, rule, REPAIR, too_large, ids, id="nodes-id-range")
+            ids = pa.array(values)
+        _, first = np.unique(ids.to_numpy(zero_copy_only=False).astype(str), return_index=True)
+        repeated = ~np.isin(np.arange(len(ids)), first) & ~null
         rule = "ids that an earlier row has"
-        findings.add(
-            column, rule, "Give each node one row.", repeated, given, id="nodes-id-repeated"
-        )
-        return given.cast(graph_ids.type)
+        findings.add(column, rule, "Give each node one row.", repeated, ids, id="nodes-id-repeated")
+        return ids.cast(graph_ids.type)
 
     def _decoded(
         self, table: _Table, arrays: Mapping[str, pa.Array], findings: FindingCollector
@@ -403,8 +401,8 @@ class RowReader:
         return self._widths[key]
 
 
-def _check_types(what: str, given: Iterable[str], known: Sequence[str]) -> None:
-    for name in given:
+def _check_types(what: str, names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
         if name not in known:
             raise DataError(
                 f"new.{what}.{name} is invalid: the graph has no such type. "
@@ -496,15 +494,15 @@ def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _looked_up(
-    ids: ExtendedIds, node_type: str, column: str, given: pa.Array, findings: FindingCollector
+    ids: ExtendedIds, node_type: str, column: str, values: pa.Array, findings: FindingCollector
 ) -> np.ndarray:
-    given = _typed(given, pa.int64() if ids.kind == "int" else pa.string())
-    dense = ids.lookup(given)
-    null = null_mask(given)
+    values = _typed(values, pa.int64() if ids.kind == "int" else pa.string())
+    dense = ids.lookup(values)
+    null = null_mask(values)
     findings.add(column, "null ids", "Give both endpoints.", null, id="edges-null-ids")
     rule = f"ids that node type {node_type!r} does not have (dangling)"
     unknown = (dense < 0) & ~null
-    findings.add(column, rule, "Add the nodes.", unknown, given, id="edges-dangling")
+    findings.add(column, rule, "Add the nodes.", unknown, values, id="edges-dangling")
     return dense
 
 
@@ -545,9 +543,9 @@ def _check_transform(table: str, fitted: FittedColumn, kind: pa.DataType) -> Non
 def _check_time(table: str, kind: pa.DataType, unit: str | None) -> None:
     is_date = pa.types.is_timestamp(kind) or pa.types.is_date(kind) or is_text_type(kind)
     if not pa.types.is_null(kind) and is_date != (unit is not None):
-        given, wanted = ("dates", "plain numbers") if is_date else ("plain numbers", "dates")
+        actual, wanted = ("dates", "plain numbers") if is_date else ("plain numbers", "dates")
         raise DataError(
-            f"new rows of {table!r} are invalid: their times are {given}, those of the graph "
+            f"new rows of {table!r} are invalid: their times are {actual}, those of the graph "
             f"{wanted}. Give such.",
             id="rows-time-unit",
         )

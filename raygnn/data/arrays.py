@@ -235,14 +235,14 @@ def memory_bytes() -> int:
 
 def _limit_files() -> list[Path]:
     root, groups = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-    found = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
+    files = [root / "memory.max", root / "memory" / "memory.limit_in_bytes"]
     for line in groups.read_text().splitlines() if groups.is_file() else []:
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2
-            found.append(root / path.lstrip("/") / "memory.max")
+            files.append(root / path.lstrip("/") / "memory.max")
         elif "memory" in controllers.split(","):
-            found.append(root / "memory" / path.lstrip("/") / "memory.limit_in_bytes")
-    return found
+            files.append(root / "memory" / path.lstrip("/") / "memory.limit_in_bytes")
+    return files
 
 
 def outgrows_memory(num_bytes: int) -> bool:

@@ -45,18 +45,18 @@ def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:
         DataError: the cache is not on a local disk.
         ResourceError: it is not writable.
     """
-    given = cache_dir or os.environ.get(CACHE_VARIABLE) or "~/.cache/raygnn"
-    if is_remote(given):
+    uri = cache_dir or os.environ.get(CACHE_VARIABLE) or "~/.cache/raygnn"
+    if is_remote(uri):
         raise DataError(
-            f"data.cache_dir={redact(os.fspath(given))!r} is invalid: bundles are memory-mapped, "
+            f"data.cache_dir={redact(os.fspath(uri))!r} is invalid: bundles are memory-mapped, "
             "which needs a local disk. Set a local folder.",
             id="data-cache-remote",
         )
     try:
-        folder = Path(os.fspath(given)).expanduser().absolute() / part
+        folder = Path(os.fspath(uri)).expanduser().absolute() / part
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
-        raise _cache_error(error, Path(given), f"folder {part}") from error
+        raise _cache_error(error, Path(uri), f"folder {part}") from error
     return folder
 
 
@@ -151,12 +151,12 @@ class Claim:
 
 
 def remove_unclaimed(folder: Path) -> None:
-    for found in filter(Path.is_dir, list(folder.iterdir())):
+    for subfolder in filter(Path.is_dir, list(folder.iterdir())):
         with suppress(OSError):  # it is claimed, or somebody else's
-            file = os.open(_claim(found), os.O_RDWR | os.O_CREAT, _LOCK_MODE)
+            file = os.open(_claim(subfolder), os.O_RDWR | os.O_CREAT, _LOCK_MODE)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(found)
+                shutil.rmtree(subfolder)
             finally:
                 os.close(file)
 

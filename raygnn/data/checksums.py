@@ -65,9 +65,9 @@ def find_damage(
     empty for folders of older versions.
     """
     place, remote = os.fspath(folder), is_remote(folder)
-    found = files_below(place) if remote else {}
+    files = files_below(place) if remote else {}
     for name, size in sizes.items():
-        actual = found.get(name) if remote else _size(join(place, name))
+        actual = files.get(name) if remote else _size(join(place, name))
         if actual != size:
             shown = "is missing" if actual is None else f"has {actual:,} bytes instead of {size:,}"
             return f"{name} {shown}"
@@ -79,8 +79,8 @@ def find_damage(
 
 
 def changed_files(folder: str | os.PathLike[str], checksums: Mapping[str, Checksum]) -> list[str]:
-    found = file_checksums(folder, checksums)
-    return [name for name, sums in found.items() if sums.whole != checksums[name].whole]
+    checksums_now = file_checksums(folder, checksums)
+    return [name for name, sums in checksums_now.items() if sums.whole != checksums[name].whole]
 
 
 def dump_record(content: Mapping[str, Any]) -> str:
@@ -104,8 +104,8 @@ def parse_record(text: str | bytes) -> dict[str, Any]:
 
 def check_record(content: dict[str, Any]) -> None:
     """Removes and verifies a record's checksum. Raises a ValueError if it differs."""
-    own = content.pop(_OWN, None)
-    if own is not None and own != _checksum_of_record(content):
+    checksum = content.pop(_OWN, None)
+    if checksum is not None and checksum != _checksum_of_record(content):
         raise ValueError("it has changed since it was written")
 
 

@@ -63,46 +63,46 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
             id="graph-no-edge-types",
         )
     if not isinstance(fanouts, Mapping):
-        given = {edge_type: list(fanouts) for edge_type in edge_types}
+        per_type = {edge_type: list(fanouts) for edge_type in edge_types}
         _check_hops("sampling.fanouts", list(fanouts))
     else:
-        rest = list(fanouts.get(REST, DEFAULT_FANOUTS))  # type: ignore[call-overload]
-        given = {_edge_type(name): list(hops) for name, hops in fanouts.items() if name != REST}
-        _check_types(given, edge_types)
-        missing = [edge_type_name(t) for t in edge_types if t not in given]
+        default = list(fanouts.get(REST, DEFAULT_FANOUTS))  # type: ignore[call-overload]
+        per_type = {_edge_type(name): list(hops) for name, hops in fanouts.items() if name != REST}
+        _check_types(per_type, edge_types)
+        missing = [edge_type_name(t) for t in edge_types if t not in per_type]
         if (
             missing
             and REST not in fanouts
-            and {len(hops) for hops in given.values()} != {len(rest)}
+            and {len(hops) for hops in per_type.values()} != {len(default)}
         ):
             raise ConfigError.invalid(
                 "sampling.fanouts",
-                _shown(given),
-                f"{', '.join(missing)} has no fanouts, and those of the default, {rest}, have "
+                _shown(per_type),
+                f"{', '.join(missing)} has no fanouts, and those of the default, {default}, have "
                 "another number of hops",
                 f"Set {REST} in the map for the edge types that it does not name",
                 id="sampling-fanouts-missing",
             )
-        given = {edge_type: given.get(edge_type, rest) for edge_type in edge_types}
-        for edge_type, hops in given.items():
+        per_type = {edge_type: per_type.get(edge_type, default) for edge_type in edge_types}
+        for edge_type, hops in per_type.items():
             _check_hops(f"sampling.fanouts.{edge_type_name(edge_type)}", hops)
-    lengths = sorted({len(hops) for hops in given.values()})
+    lengths = sorted({len(hops) for hops in per_type.values()})
     if len(lengths) > 1:
         raise ConfigError(
-            f"sampling.fanouts={_shown(given)!r} is invalid: edge types differ in their number of "
-            f"hops: {lengths}. Set lists of one length.",
+            f"sampling.fanouts={_shown(per_type)!r} is invalid: edge types differ in their number "
+            f"of hops: {lengths}. Set lists of one length.",
             id="sampling-hops",
         )
-    return dict(sorted(given.items()))
+    return dict(sorted(per_type.items()))
 
 
 def _edge_type(name: str | EdgeType) -> EdgeType:
     return parse_edge_type(name) if isinstance(name, str) else name
 
 
-def _check_types(given: Mapping[EdgeType, list[int]], edge_types: Sequence[EdgeType]) -> None:
+def _check_types(fanouts: Mapping[EdgeType, list[int]], edge_types: Sequence[EdgeType]) -> None:
     have = ", ".join(map(edge_type_name, edge_types))
-    unknown = [edge_type_name(edge_type) for edge_type in given if edge_type not in edge_types]
+    unknown = [edge_type_name(edge_type) for edge_type in fanouts if edge_type not in edge_types]
     if unknown:
         raise ConfigError(
             f"sampling.fanouts.{unknown[0]} is invalid: the graph has no such edge type. Set it "
@@ -121,5 +121,5 @@ def _check_hops(where: str, hops: list[int]) -> None:
         )
 
 
-def _shown(given: Mapping[EdgeType, list[int]]) -> dict[str, list[int]]:
-    return {edge_type_name(edge_type): hops for edge_type, hops in given.items()}
+def _shown(fanouts: Mapping[EdgeType, list[int]]) -> dict[str, list[int]]:
+    return {edge_type_name(edge_type): hops for edge_type, hops in fanouts.items()}

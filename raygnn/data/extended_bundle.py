@@ -113,15 +113,15 @@ class ExtendedIds(IdMap):
         dense = self._known.lookup(ids)
         unknown = np.flatnonzero(dense < 0)
         if len(unknown) and len(self._new):
-            given = ids if isinstance(ids, pa.Array) else pa.array(ids)
-            wanted = given.take(pa.array(unknown))
+            id_array = ids if isinstance(ids, pa.Array) else pa.array(ids)
+            wanted = id_array.take(pa.array(unknown))
             too_large = np.zeros(len(wanted), bool)
             if self.kind == "int":
                 null = wanted.is_null()
                 values, too_large = integer_ids(wanted)
                 wanted = pa.array(values, mask=null.to_numpy(zero_copy_only=False))
             wanted = wanted.cast(self._new.type)
-            found = pc.index_in(wanted, value_set=self._new, skip_nulls=True)
-            found = np.where(too_large, -1, pc.fill_null(found, -1).to_numpy())
-            dense[unknown] = np.where(found < 0, -1, self.index.num_ids + found)
+            positions = pc.index_in(wanted, value_set=self._new, skip_nulls=True)
+            positions = np.where(too_large, -1, pc.fill_null(positions, -1).to_numpy())
+            dense[unknown] = np.where(positions < 0, -1, self.index.num_ids + positions)
         return dense

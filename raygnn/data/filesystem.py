@@ -302,8 +302,8 @@ def naming_missing(where: str) -> Iterator[None]:
 def exists(uri: str | os.PathLike[str]) -> bool:
     fs, path = open_fs(uri)
     fs.invalidate_cache()
-    found: bool = fs.exists(path)
-    return found
+    is_there: bool = fs.exists(path)
+    return is_there
 
 
 @retried
@@ -321,8 +321,8 @@ def files_below(uri: str | os.PathLike[str]) -> dict[str, int]:
     """Current size of all files below a folder, by relative path; empty if it does not exist."""
     fs, path = open_fs(uri)
     fs.invalidate_cache()
-    found: dict[str, dict[str, Any]] = fs.find(path, detail=True) if fs.exists(path) else {}
-    return {posixpath.relpath(name, path): entry["size"] for name, entry in found.items()}
+    files: dict[str, dict[str, Any]] = fs.find(path, detail=True) if fs.exists(path) else {}
+    return {posixpath.relpath(name, path): entry["size"] for name, entry in files.items()}
 
 
 @retried

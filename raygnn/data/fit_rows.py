@@ -197,8 +197,8 @@ class _ChosenNodes:
 
     def mask(self, block: Mapping[str, pa.Array]) -> np.ndarray:
         dense = self.bundle.id_map(self.node_type).lookup(block[self.columns[0]])
-        found: np.ndarray = (dense >= 0) & self.chosen[dense]
-        return found
+        mask: np.ndarray = (dense >= 0) & self.chosen[dense]
+        return mask
 
 
 @dataclass(frozen=True)
@@ -211,5 +211,5 @@ class _UntilTime:
         unread = FindingCollector("")  # ingest reports them
         unread.start_block("", 0, len(block[self.columns[0]]))
         times = dense_rows(self.plan, block, unread)
-        found: np.ndarray = (times <= self.until) & ~unread.bad
-        return found
+        mask: np.ndarray = (times <= self.until) & ~unread.bad
+        return mask

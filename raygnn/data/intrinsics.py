@@ -58,8 +58,8 @@ def call_with_range(typingctx: Any, function: Any, first: Any, num_bytes: Any, f
         pointer, size, number = ir.IntType(8).as_pointer(), ir.IntType(64), ir.IntType(32)
         kind = ir.FunctionType(number, [pointer, size, number]).as_pointer()
         address = builder.inttoptr(args[0], kind)
-        given = builder.inttoptr(args[1], pointer), args[2], builder.trunc(args[3], number)
-        return builder.sext(builder.call(address, given), size)
+        arguments = builder.inttoptr(args[1], pointer), args[2], builder.trunc(args[3], number)
+        return builder.sext(builder.call(address, arguments), size)
 
     return types.int64(types.int64, types.int64, types.int64, types.int64), codegen
 

@@ -352,8 +352,8 @@ class Manifest(_Section):
     @model_validator(mode="after")
     def _edges_join_known_types(self) -> Manifest:
         seen: set[EdgeType] = set()
-        given: list[EdgeTable | LabelEdgeTable] = [*self.edge_types, *self.label_edges]
-        for table in given:
+        tables: list[EdgeTable | LabelEdgeTable] = [*self.edge_types, *self.label_edges]
+        for table in tables:
             source, relation, target = table.type
             _check_type_name(relation)
             for node_type in (source, target):
@@ -442,7 +442,7 @@ def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
     `reverse_of`.
     """
     known = {table.type for table in tables}
-    found: dict[EdgeType, EdgeType] = {}
+    pairs: dict[EdgeType, EdgeType] = {}
     for table in tables:
         source, relation, target = table.type
         reverse = table.reverse_of
@@ -465,14 +465,14 @@ def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
                 id="graph-reverse-ends",
             )
         for one, other in ((table.type, reverse), (reverse, table.type)):
-            if found.setdefault(one, other) != other:
+            if pairs.setdefault(one, other) != other:
                 raise RuleError(
                     f"edge type {edge_type_name(one)} has two reverses, "
-                    f"{edge_type_name(found[one])} and {edge_type_name(other)}",
+                    f"{edge_type_name(pairs[one])} and {edge_type_name(other)}",
                     "Keep one of them",
                     id="graph-reverse-twice",
                 )
-    return found
+    return pairs
 
 
 def _check_type_name(name: str) -> None:

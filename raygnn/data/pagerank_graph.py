@@ -134,9 +134,9 @@ def _build(bundle: Bundle, edge_type: EdgeType, settings: PagerankSettings, fold
         for first in range(0, num_nodes, _SOURCES_AT_A_TIME)
     ]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        found = list(pool.map(ranked, pieces))
+        top = list(pool.map(ranked, pieces))
     indptr = np.zeros(num_nodes + 1, np.int64)
-    np.cumsum(np.concatenate([np.empty(0, np.int64), *(part[0] for part in found)]), out=indptr[1:])
+    np.cumsum(np.concatenate([np.empty(0, np.int64), *(part[0] for part in top)]), out=indptr[1:])
     num_edges = int(indptr[-1])
     create_array(folder / INDPTR, indptr.shape, np.int64)
     open_array(folder / INDPTR, "r+")[:] = indptr
@@ -146,7 +146,7 @@ def _build(bundle: Bundle, edge_type: EdgeType, settings: PagerankSettings, fold
     ):
         create_array(path, (num_edges,), dtype)
         out = open_array(path, "r+")
-        for part, start in zip(found, indptr[:-1:_SOURCES_AT_A_TIME], strict=True):
+        for part, start in zip(top, indptr[:-1:_SOURCES_AT_A_TIME], strict=True):
             out[start : start + len(part[number])] = part[number]
 
 

@@ -74,8 +74,8 @@ def check_time_units(
     """
     types = {name: name for name in graph.node_types}
     named = types | {edge_type_name(edge_type): edge_type for edge_type in graph.edge_types}
-    found = {name: graph.columns(type_).get(column) for name, type_ in named.items()}
-    units = {name: info.unit for name, info in found.items() if info is not None} | dict(others)
+    columns = {name: graph.columns(type_).get(column) for name, type_ in named.items()}
+    units = {name: info.unit for name, info in columns.items() if info is not None} | dict(others)
     if len(set(units.values())) > 1:
         raise DataError(
             f"sampling.temporal.column={column!r} is invalid: times of different units would be "
@@ -93,7 +93,7 @@ def shown_units(units: Mapping[str, str | None]) -> str:
     return ", ".join(f"{name} {unit_words(unit)}" for name, unit in units.items())
 
 
-def parse_time(given: object, unit: str | None) -> Time:
+def parse_time(value: object, unit: str | None) -> Time:
     """Reads a user's time (a date, its ISO 8601 text, a number or its text) in a graph's unit.
 
     Raises:
@@ -101,9 +101,9 @@ def parse_time(given: object, unit: str | None) -> Time:
         OverflowError: a number is not finite or exceeds 64 bits.
         ValueError: neither a date nor a number.
     """
-    number = _number(given)
+    number = _number(value)
     if number is None:
-        moment = date_as_time(given.isoformat() if isinstance(given, date) else str(given))
+        moment = date_as_time(value.isoformat() if isinstance(value, date) else str(value))
     elif not math.isfinite(number) or not -(2**63) <= number < 2**63:
         raise OverflowError("it is not a finite number of 64 bits")
     if (number is None) != (unit is not None):
@@ -115,10 +115,10 @@ def parse_time(given: object, unit: str | None) -> Time:
     return whole if whole == number else number
 
 
-def _number(given: Any) -> Time | None:
+def _number(value: Any) -> Time | None:
     for kind in (int, float):
         try:
-            return kind(given)
+            return kind(value)
         except (TypeError, ValueError):
             continue
     return None
@@ -180,18 +180,18 @@ def latest_time(bundle: Bundle, column: str) -> Time | None:
     Reads all of them, except in a partitioned graph, whose record has their range.
     """
     types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
-    found = []
+    maxima = []
     for type_ in types:
         info = bundle.columns(type_).get(column)
         if info is None:
             continue
         if bundle.is_of_parts and info.statistics is not None:
             (latest,) = info.statistics.high
-            found.append(int(latest) if info.dtype.startswith("int") else latest)
+            maxima.append(int(latest) if info.dtype.startswith("int") else latest)
             continue
         times = bundle.column(type_, column)
         assert isinstance(times, np.ndarray)
         if len(times):
-            found.append(np.fmax.reduce(times).item())
-    numbers = [time for time in found if not math.isnan(time)]
+            maxima.append(np.fmax.reduce(times).item())
+    numbers = [time for time in maxima if not math.isnan(time)]
     return max(numbers, default=None)

@@ -151,10 +151,10 @@ class EdgeTables:
         edges = self._edges
         if edges.indptr is None or edges.times is None:
             return {}
-        found = pa.array(np.asarray(edges.times[first:last]))
+        times = pa.array(np.asarray(edges.times[first:last]))
         link = LinkSplit(edges.edge_type, labels=not edges.by_target)
         unit = time_unit_of(self._task.env.bundle, link)
-        return {"time": found if unit is None else found.cast(pa.timestamp(unit))}
+        return {"time": times if unit is None else times.cast(pa.timestamp(unit))}
 
     def _ids(self, positions: np.ndarray) -> tuple[pa.Array, pa.Array]:
         source_type, _, target_type = self._edges.edge_type

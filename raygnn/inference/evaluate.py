@@ -73,17 +73,17 @@ def evaluate_model(
             task.share_encoder([task, *(set_up_task(each, fitted, device) for each in others)])
         try:
             task.model = model
-            found = evaluate(task, name, None, task.build_metrics())
+            metrics = evaluate(task, name, None, task.build_metrics())
         finally:
             task.close()
-    if not found:
+    if not metrics:
         raise DataError(
             f"split={name!r} is invalid: it is empty in this graph. Declare it in the tables, or "
             "set another.",
             id="model-split-empty",
         )
     left_out = {"loss", *task.step_metrics}
-    plain = {key.partition("/")[2]: value for key, value in found.items()}
+    plain = {key.partition("/")[2]: value for key, value in metrics.items()}
     return {key: value for key, value in plain.items() if key not in left_out}
 
 
@@ -139,12 +139,12 @@ def probe_model(
         if len(ids := getattr(target.splits, name))
     }
     probe = fit_probe(asked.problem, asked.num_outputs, parts["train"], parts.get("val"))
-    found = {"inverse_penalty": probe.inverse_penalty}
+    result = {"inverse_penalty": probe.inverse_penalty}
     for name in ("val", "test"):
         if name in parts:
             scores, labels = probe(parts[name].rows), torch.from_numpy(parts[name].labels)
             for metric_class in _METRICS[asked.problem]:
                 metric = metric_class(asked.num_outputs, asked.problem)  # type: ignore[arg-type]
                 judged = metric.compute(metric.update(scores, labels))
-                found |= {f"{name}/{key}": value for key, value in judged.items()}
-    return found
+                result |= {f"{name}/{key}": value for key, value in judged.items()}
+    return result

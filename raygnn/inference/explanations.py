@@ -215,12 +215,12 @@ def explain_batches(
     Raises:
         ConfigError: the model reads nothing to mask.
     """
-    found = [_Explained(b, seed_of(b), task, model, names, options) for b in batches]
+    explained = [_Explained(b, seed_of(b), task, model, names, options) for b in batches]
     parts = {
-        name: Table(pa.concat_tables([getattr(one, name) for one in found]))
+        name: Table(pa.concat_tables([getattr(one, name) for one in explained]))
         for name in ("predictions", "edges", "neighbors", "columns")
     }
-    return Explanations(**parts, picture=draw_explanations([one.drawn() for one in found]))
+    return Explanations(**parts, picture=draw_explanations([one.drawn() for one in explained]))
 
 
 def check_explained(spec: ModelSpec) -> str:
@@ -352,10 +352,10 @@ class _Explained:
             for name, end in self._seed.ends
             for value in self._ids(name, self._batch.nodes[name].n_id[[end]])
         }
-        found: dict[tuple[str, Any], float] = {}
+        weights: dict[tuple[str, Any], float] = {}
         for edge in self.edges.to_pylist():  # the most important first
-            found.setdefault((source[edge["edge_type"]], edge["source_id"]), edge["importance"])
-        rows = [(*node, value) for node, value in found.items() if node not in seeds]
+            weights.setdefault((source[edge["edge_type"]], edge["source_id"]), edge["importance"])
+        rows = [(*node, value) for node, value in weights.items() if node not in seeds]
         names, ids, values = zip(*rows, strict=True) if rows else ((), (), ())
         columns = {
             "node_type": pa.array(names, pa.string()),
@@ -368,13 +368,13 @@ class _Explained:
         assert task.spec is not None
         output = task.spec.output
         masked = self._masked
-        given = (masked.x, masked.edge_index)
+        inputs = (masked.x, masked.edge_index)
         node_mask, edge_mask = made.get("node_mask"), made.get("edge_mask")
         removed = [None if mask is None else 1.0 - mask for mask in (node_mask, edge_mask)]
         outputs = [
-            explainer.get_prediction(*given),
-            explainer.get_masked_prediction(*given, node_mask, edge_mask),
-            explainer.get_masked_prediction(*given, *removed),
+            explainer.get_prediction(*inputs),
+            explainer.get_masked_prediction(*inputs, node_mask, edge_mask),
+            explainer.get_masked_prediction(*inputs, *removed),
         ]
         columns: dict[str, Any]
         if not isinstance(output, LabelOutput):
@@ -482,22 +482,22 @@ def input_columns(spec: ModelSpec, manifest: Manifest | None) -> dict[str, list[
     column is one. `manifest`: of the graph's tables; None for other graphs, whose columns are named
     by the feature.
     """
-    found = {}
+    columns = {}
     for name, width in spec.widths.items():
         fitted = spec.transforms.get(name, {}).get(spec.feature)
         if fitted is not None:
-            found[name] = _of_transforms(name, fitted)
+            columns[name] = _of_transforms(name, fitted)
             continue
         declared = (
             None if manifest is None else manifest.node_types[name].features.get(spec.feature)
         )
         names = declared.column_names if isinstance(declared, DenseFeature) else (spec.feature,)
         if len(names) == width:
-            found[name] = [Element(name, column, None) for column in names]
+            columns[name] = [Element(name, column, None) for column in names]
         else:
             shown = names[0] if len(names) == 1 else spec.feature
-            found[name] = [Element(name, shown, i) for i in range(width)]
-    return found
+            columns[name] = [Element(name, shown, i) for i in range(width)]
+    return columns
 
 
 def _of_transforms(name: str, fitted: FittedFeature) -> list[Element]:

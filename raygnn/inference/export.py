@@ -189,8 +189,8 @@ def export_onnx(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
             "raygnn's folder.",
             id="onnx-extra-missing",
         ) from error
-    program, given = _program(model, spec, name)
-    names = _names(given)
+    program, inputs = _program(model, spec, name)
+    names = _names(inputs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of torch, on its own account
         converted = torch.onnx.export(program, dynamo=True, verbose=False, input_names=list(names))
@@ -201,11 +201,11 @@ def export_onnx(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
         converted.save(str(file))
         content = file.read_bytes()
     session = onnxruntime.InferenceSession(content)
-    found = session.run(None, {name: tensor.numpy() for name, tensor in names.items()})
+    outputs = session.run(None, {name: tensor.numpy() for name, tensor in names.items()})
     with torch.no_grad():
-        expected = program.module()(*given)
+        expected = program.module()(*inputs)
     rows = list(expected.values()) if isinstance(expected, Mapping) else [expected]
-    for each, wanted in zip(found, rows, strict=True):
+    for each, wanted in zip(outputs, rows, strict=True):
         _check_equal(torch.from_numpy(each), wanted)
     return content
 
@@ -313,12 +313,12 @@ def _random_types(
     return x, edges
 
 
-def _check_equal(found: Any, expected: Any) -> None:
+def _check_equal(actual: Any, expected: Any) -> None:
     if isinstance(expected, Mapping):
         for name, rows in expected.items():
-            _check_equal(found[name], rows)
+            _check_equal(actual[name], rows)
         return
-    distance = float((found - expected).abs().max())
+    distance = float((actual - expected).abs().max())
     if not distance <= _TOLERANCE * max(1.0, float(expected.abs().max())):
         raise RunError(
             f"the exported program is wrong: its outputs differ from the model's by {distance:g}. "

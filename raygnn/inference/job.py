@@ -62,14 +62,14 @@ class NodeRequest:
             ConfigError: the model has no such output.
         """
         output = spec.output
-        own = tuple(dict.fromkeys(output.ends))
+        task_types = tuple(dict.fromkeys(output.ends))
         chosen = what or next(iter(output.predictions), "embeddings")
         if chosen not in WHAT:
             raise ConfigError(
                 f"--what={chosen!r} is invalid: unknown output. Set one of: {', '.join(WHAT)}.",
                 id="infer-what-unknown",
             )
-        wanted = node_types or own
+        wanted = node_types or task_types
         for name in wanted:
             check_node_type(spec, name, "--node-type")
         if chosen != "embeddings":
@@ -157,15 +157,15 @@ class TopKOptions(BaseModel):
         """Node types of anchors and targets. Raises a ConfigError if the model does not embed them
         or `edge_type` differs.
         """
-        own = spec.output.ends
-        ends = (self.anchor_type or own[0], self.target_type or own[1])
+        task_ends = spec.output.ends
+        ends = (self.anchor_type or task_ends[0], self.target_type or task_ends[1])
         options = ("--anchor-type", "--targets")
-        for name, fixed, option in zip(ends, own, options, strict=True):
+        for name, fixed, option in zip(ends, task_ends, options, strict=True):
             check_node_type(spec, name, option)
             if self.edge_type is not None and name != fixed:
                 raise ConfigError(
                     f"{option}={name!r} is invalid: links of {self.edge_type} lead from "
-                    f"{own[0]!r} to {own[1]!r}. Leave it out.",
+                    f"{task_ends[0]!r} to {task_ends[1]!r}. Leave it out.",
                     id="infer-node-type-fixed",
                 )
         return ends
@@ -357,17 +357,17 @@ def known_types(
     labels = [edges.edge_type for edges in bundle.label_edges if edges.sign == "positive"]
     every = dict.fromkeys([*bundle.edge_types, *labels])
     between = tuple(t for t in every if (t[0], t[2]) == (anchor_type, target_type))
-    own = spec.output.links
-    own = own if relation is None else (own[relation],)
-    found = tuple(t for t in own if t in between)
-    if not between or (relation is not None and not found):
-        what = "edges" if relation is None else f"{edge_type_name(own[0])} links"
+    task_links = spec.output.links
+    task_links = task_links if relation is None else (task_links[relation],)
+    known = tuple(t for t in task_links if t in between)
+    if not between or (relation is not None and not known):
+        what = "edges" if relation is None else f"{edge_type_name(task_links[0])} links"
         raise ConfigError(
             f"--filter-known is invalid: the graph has no {what} from {anchor_type!r} to "
             f"{target_type!r}. Leave it out.",
             id="infer-filter-known",
         )
-    return found or between
+    return known or between
 
 
 def check_node_type(spec: ModelSpec, name: str, option: str) -> None:

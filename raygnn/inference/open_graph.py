@@ -271,7 +271,7 @@ class OpenGraph:
         """
         check_explained(self._spec)
         names = input_columns(self._spec, self.manifest())
-        asked = options or ExplainOptions()
+        settings = options or ExplainOptions()
         output = self._spec.output
         has_pairs = bool(output.links) or output.predicted_edges is not None
         has_nodes = (nodes is None) != (rows is None)
@@ -285,7 +285,7 @@ class OpenGraph:
                 id="explain-seeds",
             )
         if has_pairs:
-            return self._explain_pairs(pairs, edge_type, names, asked)
+            return self._explain_pairs(pairs, edge_type, names, settings)
         node_type = output.ends[0]
         plan = None
         if nodes is not None:
@@ -302,7 +302,7 @@ class OpenGraph:
                 moved = (batch.to(env.device) for batch in batches)
                 of_rows = None if plan is None else plan.rows
                 seed = partial(seed_node, bundle=self.bundle, model=self._model, rows=of_rows)
-                return explain_batches(moved, seed, self._task, self._model, names, asked)
+                return explain_batches(moved, seed, self._task, self._model, names, settings)
         finally:
             loader.close()
 
@@ -311,7 +311,7 @@ class OpenGraph:
         pairs: Any,
         edge_type: str | None,
         names: Mapping[str, Sequence[Element]],
-        asked: ExplainOptions,
+        settings: ExplainOptions,
     ) -> Explanations:
         relation = 0 if edge_type is None else relation_of(self._spec, edge_type)
         if len(self._spec.output.links) > 1:
@@ -327,7 +327,7 @@ class OpenGraph:
         )
         with self._prepared(), self._edge_tables("predictions", edges, one_by_one=True) as tables:
             batches = tables.batches()
-            return explain_batches(batches, seed, self._task, self._model, names, asked)
+            return explain_batches(batches, seed, self._task, self._model, names, settings)
 
     def _pairs(self, pairs: Any) -> tuple[np.ndarray, np.ndarray]:
         given = zip(self._spec.output.ends, _columns_of(pairs), strict=True)

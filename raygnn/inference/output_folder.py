@@ -75,8 +75,8 @@ class OutputFolder:
             raise RunError(
                 f"out={redact(uri)!r} is invalid: it is a file. Name a folder.", id="output-is-file"
             )
-        found = fs.find(path) if fs.exists(path) else []
-        names = [name.removeprefix(path + "/") for name in found]
+        files = fs.find(path) if fs.exists(path) else []
+        names = [name.removeprefix(path + "/") for name in files]
         foreign = [name for name in names if not _OURS.fullmatch(name)]
         if foreign:
             raise RunError(

@@ -59,18 +59,18 @@ class SeedTimes:
 
     def describe(self, type_names: Sequence[str]) -> str:
         """For the log: how rows of these types are encoded."""
-        own = [name for name in type_names if name in self.own]
-        if not own:
+        timed = [name for name in type_names if name in self.own]
+        if not timed:
             return f"as of {self.moment}"
-        if len(own) == len(type_names):
+        if len(timed) == len(type_names):
             return "each at its own time"
-        return f"{', '.join(own)} each at its own time, others as of {self.moment}"
+        return f"{', '.join(timed)} each at its own time, others as of {self.moment}"
 
     def manifest(self, type_names: Sequence[str]) -> dict[str, object]:
         """Entries of `_manifest.json` for an output with rows of these types."""
-        own = [name for name in type_names if name in self.own]
-        content: dict[str, object] = {"own_times": own} if own else {}
-        if len(own) < len(type_names):
+        timed = [name for name in type_names if name in self.own]
+        content: dict[str, object] = {"own_times": timed} if timed else {}
+        if len(timed) < len(type_names):
             content["as_of"] = self.moment.time
         return {**content, "time_unit": self.moment.unit}
 
@@ -111,12 +111,12 @@ def find_seed_times(
     spec, column = saved.spec, temporal.column
     predicted = spec.output.predicted_edges
     edge_types = spec.output.links if predicted is None else (predicted,)
-    own = [edge_type_name(t) for t in edge_types if _have_times(spec, bundle, t)]
+    timed = [edge_type_name(t) for t in edge_types if _have_times(spec, bundle, t)]
     if isinstance(spec.output, NodeOutput) and spec.output.table is not None:
-        own = []  # rows of the table have times, their nodes are encoded as of now
+        timed = []  # rows of the table have times, their nodes are encoded as of now
     elif not edge_types:
-        own = [name for name in bundle.node_types if column in bundle.columns(name)]
-    return SeedTimes(moment, frozenset(own), is_latest=True)
+        timed = [name for name in bundle.node_types if column in bundle.columns(name)]
+    return SeedTimes(moment, frozenset(timed), is_latest=True)
 
 
 def seed_edges(spec: ModelSpec, bundle: Bundle, edge_type: EdgeType) -> SeedEdges:
@@ -164,9 +164,9 @@ def times_of_pairs(
     order = np.lexsort((times, pair))
     known, first = np.unique(pair[order], return_index=True)
     is_known = np.isin(np.arange(len(rows)), known)
-    found = np.zeros(len(rows), times.dtype)
-    found[known] = times[order][first]
-    return is_known, found
+    pair_times = np.zeros(len(rows), times.dtype)
+    pair_times[known] = times[order][first]
+    return is_known, pair_times
 
 
 def _parsed_time(text: str, unit: str | None) -> Time:

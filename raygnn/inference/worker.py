@@ -77,9 +77,9 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     chosen = job.request.nodes if isinstance(job.request, NodeRequest) else None
     have_own_times = times is not None and not times.own.isdisjoint(node_types)
     if how == "exact" and chosen is None and not have_own_times:
-        given = (encoder, env, task.spec, node_types, shared)
+        environment = (encoder, env, task.spec, node_types, shared)
         moment = None if times is None else times.moment
-        embeddings = ExactEmbeddings(*given, moment, job.chunk_size)
+        embeddings = ExactEmbeddings(*environment, moment, job.chunk_size)
     else:
         if how == "exact":
             env = replace(env, loaded=with_all_neighbors(loaded))

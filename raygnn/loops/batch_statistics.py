@@ -46,7 +46,7 @@ class BatchStatistics:
 
     def owns(self, buffer: Tensor) -> bool:
         """Whether a buffer belongs to one of these norms, and is therefore equal on all ranks."""
-        return any(buffer is own for norm in self._norms for own in norm.module.buffers())
+        return any(buffer is mine for norm in self._norms for mine in norm.module.buffers())
 
 
 class _NormStatistics:

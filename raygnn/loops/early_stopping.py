@@ -200,11 +200,11 @@ class BestWeights:
         self.tracker.best = state["value"]
         self.metrics = dict(state["metrics"])
         self.position = Position(**state["position"])
-        weights, own = state["weights"], module.state_dict()
+        weights, current = state["weights"], module.state_dict()
         if weights is not None:
-            self._weights = _copy({n: part_of(t, own[n]) for n, t in weights.items()})
+            self._weights = _copy({n: part_of(t, current[n]) for n, t in weights.items()})
         else:
-            self._weights = _copy(own) if self.metrics else None
+            self._weights = _copy(current) if self.metrics else None
 
 
 def _copy(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -212,8 +212,8 @@ def _copy(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _as_in(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    own = module.state_dict()
-    return {name: with_part(own[name], tensor) for name, tensor in weights.items()}
+    current = module.state_dict()
+    return {name: with_part(current[name], tensor) for name, tensor in weights.items()}
 
 
 class WeightAverage:
@@ -237,12 +237,12 @@ class WeightAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Puts the average into the model while a block runs."""
-        own = {name: parameter.detach().clone() for name, parameter in _floats(self._module)}
+        trained = {name: parameter.detach().clone() for name, parameter in _floats(self._module)}
         self._copy_in(self._average)
         try:
             yield
         finally:
-            self._copy_in(own)
+            self._copy_in(trained)
 
     def state_dict(self) -> dict[str, Any]:
         """The average. Sharded weights are complete on rank 0 and None on others.

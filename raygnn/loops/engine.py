@@ -39,7 +39,8 @@ from raygnn.sampling.batch_sequence import BatchSequence
 #: Interval at which ranks ask Ray whether their node will be removed.
 _ASK_HOST_EVERY_S = 5.0
 
-_STEPS_BETWEEN_VALIDATIONS = 20  # the least, unless training.validate_every is set
+#: Least number of steps between validations, unless `training.validate_every` is set.
+_STEPS_BETWEEN_VALIDATIONS = 20
 
 #: Saves a checkpoint: (engine, values to report to Ray, whether the model is the best so far).
 Saver = Callable[["Engine", dict[str, float], bool], None]
@@ -82,13 +83,11 @@ class Engine:
         overlaps = self.config.scaling.gradients == "ddp" and collectives.world_size() > 1
         reducer_class = OverlappingReducer if overlaps else GradientReducer
         with self.optimization.gathered():
-            parts = self.optimization
-            self.reducer = reducer_class(
-                module, task.step_metrics, context.device, parts.statistics.sums, parts.tables
-            )
-        self.callbacks = CallbackList(self, [*self._own_callbacks(), *callbacks])
-        kind = Accumulation if task.joint_loss is None else JointAccumulation
-        self.accumulation = kind(
+            sums, tables = self.optimization.statistics.sums, self.optimization.tables
+            self.reducer = reducer_class(module, task.step_metrics, context.device, sums, tables)
+        self.callbacks = CallbackList(self, [*self._component_callbacks(), *callbacks])
+        accumulation_class = Accumulation if task.joint_loss is None else JointAccumulation
+        self.accumulation = accumulation_class(
             task,
             self.config,
             self.optimization,
@@ -109,7 +108,7 @@ class Engine:
         self._save = save
         self._log_window, self._validation_window = RunningMean(), RunningMean()
         self._spent_s, self._started_s = 0.0, time.monotonic()
-        self._asked_host_s = self._started_s
+        self._host_asked_s = self._started_s
         self.callbacks.call("on_setup")
         with agreement("setting up callbacks", ConfigError):
             self.callbacks.raise_failure()
@@ -142,18 +141,18 @@ class Engine:
         Also sets `diagnostics`, from the validation split if there is no test split.
         """
         self.best.restore(self.optimization.module)
-        described, limits = self.task.diagnostics(), self.config.training
-        evaluated = partial(evaluate_parts, self.task, moment=self._moment())
+        diagnostics, limits = self.task.diagnostics(), self.config.training
+        evaluate = partial(evaluate_parts, self.task, moment=self._moment())
         split = "test"
         with self._evaluation():
-            limit, metrics_and_diagnostics = limits.num_test_batches, [*self.metrics, *described]
-            metrics = evaluated("test", limit, metrics_and_diagnostics, intervals=self.intervals)
-            if described and not metrics:
+            measures = [*self.metrics, *diagnostics]
+            metrics = evaluate(split, limits.num_test_batches, measures, intervals=self.intervals)
+            if diagnostics and not metrics:
                 split = "val"
-                evaluated("val", limits.num_val_batches, described)
-        descriptions = {diagnostic.name: diagnostic.describe() for diagnostic in described}
+                evaluate(split, limits.num_val_batches, diagnostics)
+        descriptions = {diagnostic.name: diagnostic.describe() for diagnostic in diagnostics}
         self.diagnostics = {
-            k: {split: value} for k, value in descriptions.items() if value is not None
+            name: {split: text} for name, text in descriptions.items() if text is not None
         }
         self.callbacks.call("on_test_end", metrics)
         return metrics
@@ -187,19 +186,19 @@ class Engine:
         self.callbacks.call("after_zero_grad")
         with self.optimization.gathered():
             failure, unread = self._compute_gradients(batches, epoch, range(start, stop))
-        # Hooks between the two may change the gradients: then they are measured after these.
-        measured = not self.callbacks.listen("after_sync_grad", "before_clip_grad_norm")
-        totals, norms = unread.read(*([self.optimization.grad_norm()] if measured else []))
+        # If hooks may still change the gradients, `_apply` computes their norm after the hooks.
+        is_final = not self.callbacks.listen("after_sync_grad", "before_clip_grad_norm")
+        totals, norms = unread.read(*([self.optimization.grad_norm()] if is_final else []))
         if totals.failed_ranks:
             where = f"training, epoch {epoch + 1}, batches {start} to {stop - 1}"
             raise_if_any_failed(failure, where)
         self._check_finite(totals)
         grad_norm = self._apply(totals, *norms)
-        before = self.position
-        self.position = before.advance(
+        previous = self.position
+        self.position = previous.advance(
             num_batches=stop - start, num_samples=totals.num_samples, epoch_batches=total
         )
-        self._boundary(before, totals, grad_norm)
+        self._boundary(previous, totals, grad_norm)
         if self.interrupted_by is not None and self.stop_reason is None:
             raise PreemptedError(
                 self._describe_interruption(), self.interrupted_by, id="run-stopped"
@@ -216,8 +215,8 @@ class Engine:
         local.stop, local.ask_host = self._out_of_time(), self._asks_host()
         local.interrupted = self.context.interruption() is not None
         self.callbacks.call("before_sync_grad")
-        of_callbacks = self.callbacks.take_failure()
-        failure = failure or of_callbacks
+        callback_failure = self.callbacks.take_failure()
+        failure = failure or callback_failure
         local.failed = failure is not None
         totals = self.reducer.reduce(local)
         if self.grad_reduction.divides:
@@ -225,8 +224,9 @@ class Engine:
         return failure, totals
 
     def _apply(self, totals: StepTotals, norm: float | None = None) -> float:
-        """Updates the weights with the summed gradients. Returns the gradient norm, which is
-        measured after the hooks unless given.
+        """Updates the weights with the summed gradients. Returns the gradient norm.
+
+        `norm`: default: computed after the hooks that may change gradients.
         """
         self.callbacks.call("after_sync_grad", totals)
         self.callbacks.call("before_clip_grad_norm")
@@ -249,32 +249,31 @@ class Engine:
                 id="training-loss-not-finite",
             )
 
-    def _boundary(self, before: Position, totals: StepTotals, grad_norm: float) -> None:
+    def _boundary(self, previous: Position, totals: StepTotals, grad_norm: float) -> None:
         now, training = self.position, self.config.training
-        epoch_ended = now.epoch > before.epoch
+        epoch_ended = now.epoch > previous.epoch
         self.optimization.step_schedulers(step=now.step, epoch=now.epoch, epoch_ended=epoch_ended)
         self.callbacks.call("on_train_step_end", totals)
         self._log_window.add(totals, grad_norm=grad_norm)
         self._validation_window.add(totals)
-        if is_due(training.log_every, before, now):
+        if is_due(training.log_every, previous, now):
             means = {**self._log_window.take(), **self.optimization.learning_rates()}
             self.callbacks.call("on_log", means)
         if epoch_ended:
-            self.callbacks.call("on_epoch_end", before.epoch)
+            self.callbacks.call("on_epoch_end", previous.epoch)
         self.stop_reason = limit_reached(training, now, out_of_time=totals.stop)
         self.interrupted_by = self._interruption(totals)
-        validated, improved = False, False
+        improved = False
         report: dict[str, float] = {}
-        if self.stop_reason or is_due(self.validate_every, before, now):
-            validated = True
+        if self.stop_reason or is_due(self.validate_every, previous, now):
             improved = self._validate_and_judge()
             report = {"validation": len(self.history), **self.history[-1]}
         every = self.config.checkpoint.every
-        due = validated if every is None else is_due(every, before, now)
-        due |= improved and self.config.checkpoint.policy == "best"
-        if self._save is not None and (due or self.stop_reason or self.interrupted_by):
+        save_is_due = bool(report) if every is None else is_due(every, previous, now)
+        save_is_due |= improved and self.config.checkpoint.policy == "best"
+        if self._save is not None and (save_is_due or self.stop_reason or self.interrupted_by):
             self._save(self, report, improved)
-        elif validated:
+        elif report:
             self.context.report(report, None)
 
     def _validate_and_judge(self) -> bool:
@@ -287,14 +286,19 @@ class Engine:
         limit = self.config.training.num_val_batches
         means = self._validation_window.take()
         with self._evaluation():
-            reduced = evaluate_parts(
+            evaluated = evaluate_parts(
                 self.task, "val", limit, self.metrics, self._watch_validation, self._moment()
             )
-        metrics = {**means, **reduced}
-        where = {"step": self.position.step, "epoch": self.position.current_epoch}
-        rates = self.optimization.learning_rates()
-        record = {**where, "samples": self.position.samples, **rates, **metrics}
-        self.history.append({**record, "time_s": round(self.training_time_s, 3)})
+        metrics = {**means, **evaluated}
+        record = {
+            "step": self.position.step,
+            "epoch": self.position.current_epoch,
+            "samples": self.position.samples,
+            **self.optimization.learning_rates(),
+            **metrics,
+            "time_s": round(self.training_time_s, 3),
+        }
+        self.history.append(record)
         self.callbacks.call("on_validation_end", metrics)
         return metrics
 
@@ -369,10 +373,11 @@ class Engine:
         self.stop_reason = self._still_stopped_by(state["stop_reason"])
 
     def _still_stopped_by(self, reason: str | None) -> str | None:
+        """Why a resumed run has already ended. Its config may have raised a limit or patience."""
         stopper = self.early_stopper
         is_patient = stopper is not None and not stopper.is_out_of_patience
-        raised = ("training.", "early stopping") if is_patient else ("training.",)
-        if reason is None or reason.startswith(raised):
+        reconsidered = ("training.", "early stopping") if is_patient else ("training.",)
+        if reason is None or reason.startswith(reconsidered):
             return limit_reached(self.config.training, self.position, out_of_time=False)
         return reason
 
@@ -382,11 +387,11 @@ class Engine:
         return self.context.host_interruption() if totals.ask_host else None
 
     def _describe_interruption(self) -> str:
-        then = "Start the same run again to continue from there."
+        remedy = "Start the same run again to continue from there."
         if self._save is None:
-            then = "It kept no checkpoint (checkpoint.policy: none), so it starts from scratch."
-        where = f"step {self.position.step}, epoch {self.position.current_epoch}"
-        return f"The run was stopped by {self.interrupted_by} after {where}. {then}"
+            remedy = "It kept no checkpoint (checkpoint.policy: none), so it starts from scratch."
+        position = f"step {self.position.step}, epoch {self.position.current_epoch}"
+        return f"The run was stopped by {self.interrupted_by} after {position}. {remedy}"
 
     def _out_of_time(self) -> bool:
         limit = self.config.training.max_time_s
@@ -395,9 +400,9 @@ class Engine:
     def _asks_host(self) -> bool:
         """Whether all ranks ask Ray for notices after this step, by the clock of rank 0."""
         now_s = time.monotonic()
-        if self.context.rank != 0 or now_s - self._asked_host_s < _ASK_HOST_EVERY_S:
+        if self.context.rank != 0 or now_s - self._host_asked_s < _ASK_HOST_EVERY_S:
             return False
-        self._asked_host_s = now_s
+        self._host_asked_s = now_s
         return True
 
     def _moment(self) -> str:
@@ -452,8 +457,9 @@ class Engine:
             self.task.loader(split)
         return module
 
-    def _own_callbacks(self) -> list[CallbackBase]:
-        parts = self.optimization
-        tasks = [self.task, *self.task.parts.values()]
-        candidates = [*parts.module.modules(), parts.own_optimizer, parts.scheduler, *tasks]
-        return [part for part in candidates if isinstance(part, CallbackBase)]
+    def _component_callbacks(self) -> list[CallbackBase]:
+        """Modules, optimizer, scheduler and tasks that are callbacks themselves."""
+        modules = self.optimization.module.modules()
+        schedule = [self.optimization.own_optimizer, self.optimization.scheduler]
+        components = [*modules, *schedule, self.task, *self.task.parts.values()]
+        return [component for component in components if isinstance(component, CallbackBase)]

@@ -124,8 +124,8 @@ def _joined(batches: list[Tensor]) -> Tensor:
     Collective.
     """
     # Not a slice without rows: pickled, it takes along the storage of the whole batch.
-    own = (batches[0].dtype, batches[0].shape[1:]) if batches else None
-    dtype, shape = next(form for form in collectives.gather_objects(own) if form is not None)
+    layout = (batches[0].dtype, batches[0].shape[1:]) if batches else None
+    dtype, shape = next(form for form in collectives.gather_objects(layout) if form is not None)
     return torch.cat([torch.empty((0, *shape), dtype=dtype), *batches])
 
 
@@ -262,10 +262,10 @@ def batch_intervals(
     for sums in counts @ table:
         for name, value in compute(sums).items():
             values.setdefault(name, []).append(value)
-    found = {}
+    intervals = {}
     for name, of_draws in values.items():
         column = torch.tensor(of_draws, dtype=torch.float64)
         if len(column) == _NUM_DRAWS and column.isfinite().all():
             low, high = column.quantile(column.new_tensor([_TAIL, 1 - _TAIL])).tolist()
-            found[name] = (low, high)
-    return found
+            intervals[name] = (low, high)
+    return intervals

@@ -233,12 +233,12 @@ class JointAccumulation(Accumulation):
             cut = {name: x.detach().requires_grad_() for name, x in rows.items()}
             return _Encoded(batch, rows, cut, joint.offer(batch, cut))
 
-    def _gather(self, own: list[Candidates], *, failed: bool) -> _Gathered | None:
+    def _gather(self, local: list[Candidates], *, failed: bool) -> _Gathered | None:
         """The candidates of all ranks, their rows with a gradient of their own; None if one failed.
 
         Collective: all ranks must call.
         """
-        mine = Candidates.joined(own).columns if own else {}
+        mine = Candidates.joined(local).columns if local else {}
         num_own = len(mine["ids"]) if mine else 0
         answers = collectives.gather_numbers([failed, num_own])
         if any(has_failed for has_failed, _ in answers):

@@ -325,15 +325,15 @@ class ModelSpec:
             raise RunError(
                 f"{name} is invalid: {rule}. {_REMEDY}", id="model-file-damaged"
             ) from None
-        found = content.get("format") if isinstance(content, dict) else None
-        if found != FORMAT:
+        version = content.get("format") if isinstance(content, dict) else None
+        if version != FORMAT:
             raise RunError(
-                f"{name}: format={found!r} is invalid: this raygnn reads {FORMAT!r} only. "
+                f"{name}: format={version!r} is invalid: this raygnn reads {FORMAT!r} only. "
                 f"{_REMEDY}",
                 id="model-file-format",
             )
         try:
-            given = {
+            fields = {
                 "feature": content["feature"],
                 "node_types": content["node_types"],
                 "edge_types": [parse_edge_type(edge_type) for edge_type in content["edge_types"]],
@@ -349,7 +349,7 @@ class ModelSpec:
                     for name, features in content.get("transforms", {}).items()
                 },
             }
-            spec: ModelSpec = type_adapter(ModelSpec).validate_python(given)
+            spec: ModelSpec = type_adapter(ModelSpec).validate_python(fields)
             if not set(spec.output.ends) <= set(spec.node_types):
                 raise ValueError(f"{spec.output.ends} are not among its node types")
             return spec
@@ -405,8 +405,8 @@ class ModelSpec:
 
     def _broken_transforms(self, bundle: Bundle, type_: str | EdgeType, column: str) -> list[str]:
         info = bundle.columns(type_).get(column)
-        found = None if info is None else info.transforms
-        if found == self.transforms.get(type_name(type_), {}).get(column):
+        transforms = None if info is None else info.transforms
+        if transforms == self.transforms.get(type_name(type_), {}).get(column):
             return []
         problem = with_id(
             f"feature {column!r} of {type_name(type_)!r} is invalid: its columns have other "

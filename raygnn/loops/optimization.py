@@ -411,8 +411,8 @@ def _norms_over_ranks(parts: dict[str, Tensor]) -> dict[str, float]:
     if not parts:
         return {}
     names = sorted(parts)
-    own = torch.stack([parts[name].double().square().sum().cpu() for name in names])
-    sums = collectives.all_reduce_sum(own).tolist()
+    local = torch.stack([parts[name].double().square().sum().cpu() for name in names])
+    sums = collectives.all_reduce_sum(local).tolist()
     return {name: math.sqrt(total) for name, total in zip(names, sums, strict=True)}
 
 

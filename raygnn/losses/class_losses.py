@@ -25,7 +25,7 @@ _MAX_SHOWN = 10
 
 def class_weights(
     name: str,
-    given: ClassWeights,
+    setting: ClassWeights,
     counts: LabelCounts | None,
     class_names: Sequence[str] | None,
 ) -> Tensor | None:
@@ -41,11 +41,11 @@ def class_weights(
     Raises:
         ConfigError: an unknown class or word, a weight out of range, or a wrong number of weights.
     """
-    if isinstance(given, str):
-        check_word(name, given)
+    if isinstance(setting, str):
+        check_word(name, setting)
         return None if counts is None else torch.from_numpy(counts.class_weights()).float()
-    if not isinstance(given, Mapping):
-        weights = numbers(name, given)
+    if not isinstance(setting, Mapping):
+        weights = numbers(name, setting)
         if counts is not None:
             check_count(name, weights, len(counts.counts))
         return weights
@@ -53,7 +53,7 @@ def class_weights(
         return None
     by_class = [1.0] * len(counts.counts)
     known = class_names or [str(i) for i in range(len(by_class))]
-    for key, value in given.items():
+    for key, value in setting.items():
         if str(key) not in known:
             raise _unknown_class(name, key, known)
         by_class[known.index(str(key))] = value
@@ -69,16 +69,16 @@ def balanced_labels(name: str, word: str, counts: LabelCounts | None) -> Tensor 
     return None if counts is None else torch.from_numpy(counts.binary_weights()).float()
 
 
-def numbers(name: str, given: Sequence[float]) -> Tensor:
+def numbers(name: str, values: Sequence[float]) -> Tensor:
     """Weights as float32. Raises a ConfigError unless they are at least 0 and not all 0."""
-    is_numbers = isinstance(given, Sequence) and all(
-        isinstance(weight, int | float) and not isinstance(weight, bool) for weight in given
+    is_numbers = isinstance(values, Sequence) and all(
+        isinstance(weight, int | float) and not isinstance(weight, bool) for weight in values
     )
-    weights = torch.tensor(given if is_numbers else [], dtype=torch.float32)
+    weights = torch.tensor(values if is_numbers else [], dtype=torch.float32)
     if not (bool(((weights >= 0) & weights.isfinite()).all()) and bool(weights.any())):
         raise ConfigError.invalid(
             f"losses.args.{name}",
-            given,
+            values,
             "weights must be finite, at least 0 and not all 0",
             f"Give one number per output of the model, or {BALANCED}",
             id="loss-class-weights",
@@ -97,11 +97,11 @@ def check_count(name: str, weights: Tensor, expected: int) -> None:
         )
 
 
-def check_word(name: str, given: str) -> None:
-    if given != BALANCED:
+def check_word(name: str, value: str) -> None:
+    if value != BALANCED:
         raise ConfigError.invalid(
             f"losses.args.{name}",
-            given,
+            value,
             "unknown weights",
             f"Set {BALANCED}, a list of numbers, or a number by class",
             id="loss-class-weights",
@@ -269,16 +269,16 @@ class BinaryCrossEntropy(Loss):
         label_counts: LabelCounts | None = None,
     ) -> None:
         super().__init__()
-        found = None
+        weights = None
         if isinstance(pos_weight, str):
             pairs = balanced_labels("pos_weight", pos_weight, label_counts)
-            found = None if pairs is None else pairs[:, 1] / pairs[:, 0]
+            weights = None if pairs is None else pairs[:, 1] / pairs[:, 0]
         elif pos_weight is not None:
             if isinstance(pos_weight, int | float):
                 pos_weight = [pos_weight]
-            found = numbers("pos_weight", pos_weight)
-        self._is_unknown = pos_weight is not None and found is None
-        self.register_buffer("pos_weight", found)
+            weights = numbers("pos_weight", pos_weight)
+        self._is_unknown = pos_weight is not None and weights is None
+        self.register_buffer("pos_weight", weights)
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
         """Target: zeros and ones, [num_seeds, num_labels]."""
@@ -319,13 +319,13 @@ class BinaryFocal(Loss):
     ) -> None:
         super().__init__()
         self.gamma = float(gamma)
-        found = None
+        weights = None
         if isinstance(alpha, str):
-            found = balanced_labels("alpha", alpha, label_counts)
+            weights = balanced_labels("alpha", alpha, label_counts)
         elif alpha is not None:
-            found = torch.tensor([[1 - alpha, float(alpha)]])
-        self._is_unknown = alpha is not None and found is None
-        self.register_buffer("alpha", found)  # [num_labels or 1, 2], of seeds without and with it
+            weights = torch.tensor([[1 - alpha, float(alpha)]])
+        self._is_unknown = alpha is not None and weights is None
+        self.register_buffer("alpha", weights)  # [num_labels or 1, 2], of seeds without and with it
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
         """Target: zeros and ones, [num_seeds, num_labels]."""
@@ -348,6 +348,6 @@ def _on(prediction: Tensor, weights: Tensor | None, name: str) -> Tensor | None:
     return weights.to(prediction.device)
 
 
-def _focal(log_p: Tensor, rest: Tensor, gamma: float) -> Tensor:
+def _focal(log_p: Tensor, remainder: Tensor, gamma: float) -> Tensor:
     # Below 1 the power has an infinite slope at 0, where log_p is 0 too.
-    return -log_p * rest.clamp(min=_LEAST_REST).pow(gamma)
+    return -log_p * remainder.clamp(min=_LEAST_REST).pow(gamma)

@@ -218,29 +218,29 @@ class _SoftmaxCrossEntropy(torch.autograd.Function):
         log_q: Tensor | None,
         temperature: float,
     ) -> Tensor:
-        own = positive / temperature
-        total = torch.empty_like(own)
+        pos = positive / temperature
+        total = torch.empty_like(pos)
         for rows in _chunks(candidate):
             logits = _logits(candidate[rows], log_q, temperature)
             logits = torch.where(mask[rows], -torch.inf, logits)
-            largest = own[rows].maximum(logits.amax(dim=1)) if logits.shape[1] else own[rows]
-            sums = _exp(logits.sub_(largest.unsqueeze(1))).sum(dim=1) + (own[rows] - largest).exp()
+            largest = pos[rows].maximum(logits.amax(dim=1)) if logits.shape[1] else pos[rows]
+            sums = _exp(logits.sub_(largest.unsqueeze(1))).sum(dim=1) + (pos[rows] - largest).exp()
             total[rows] = sums.log_() + largest
         ctx.temperature = temperature
-        ctx.save_for_backward(own, candidate, mask, log_q, total)
-        return total - own
+        ctx.save_for_backward(pos, candidate, mask, log_q, total)
+        return total - pos
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        own, candidate, mask, log_q, total = ctx.saved_tensors
+        pos, candidate, mask, log_q, total = ctx.saved_tensors
         grad = grad / ctx.temperature
         grad_candidate = torch.empty_like(candidate)
         for rows in _chunks(candidate):
             logits = _logits(candidate[rows], log_q, ctx.temperature)
             shares = _exp(logits.sub_(total[rows].unsqueeze(1))).mul_(grad[rows].unsqueeze(1))
             grad_candidate[rows] = torch.where(mask[rows], 0.0, shares)
-        return ((own - total).exp() - 1) * grad, grad_candidate, None, None, None
+        return ((pos - total).exp() - 1) * grad, grad_candidate, None, None, None
 
 
 def _chunks(candidate: Tensor) -> Iterator[slice]:

@@ -149,8 +149,8 @@ class Candidates:
 
     @property
     def columns(self) -> dict[str, Tensor]:
-        found = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in found.items() if value is not None}
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in tensors.items() if value is not None}
 
     @classmethod
     def joined(cls, parts: Sequence[Candidates]) -> Candidates:

@@ -144,8 +144,8 @@ class ComparedMetric(Metric):
 
     def compute(self, values: Sequence[float | None]) -> dict[str, float]:
         """The mean over columns with a value, by name; NaN without any."""
-        found = [value for value in values if value is not None]
-        return {self.name: math.fsum(found) / len(found) if found else math.nan}
+        known = [value for value in values if value is not None]
+        return {self.name: math.fsum(known) / len(known) if known else math.nan}
 
 
 _PROBLEMS: tuple[Problem, ...] = ("multi_class", "multi_label", "regression")

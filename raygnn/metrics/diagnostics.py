@@ -61,12 +61,12 @@ class ClassFigures(ClassCounts, Diagnostic):
             "recall": true_positive / actual,
             "f1": 2 * true_positive / (predicted + actual),
         }
-        found: dict[str, dict[str, float | int | None]] = {}
+        tables: dict[str, dict[str, float | int | None]] = {}
         for label, name in enumerate(self._names):
             figures = {figure: float(column[label]) for figure, column in columns.items()}
-            found[name] = {k: None if v != v else v for k, v in figures.items()}
-            found[name]["support"] = int(actual[label])
-        return found
+            tables[name] = {k: None if v != v else v for k, v in figures.items()}
+            tables[name]["support"] = int(actual[label])
+        return tables
 
 
 class Confusion(Diagnostic):
@@ -174,15 +174,15 @@ class MetricsOverTime(GatheredMetric):
         spans = {name: months.astype(np.int64) // num for name, num in _PERIODS.items()}
         counts = {name: len(np.unique(span)) for name, span in spans.items()}
         name = next((name for name in _PERIODS if counts[name] <= _MAX_PERIODS), "year")
-        found: dict[str, list[Any]] = {name: [], "rows": []}
+        columns: dict[str, list[Any]] = {name: [], "rows": []}
         for period in np.unique(spans[name]):
             rows = torch.from_numpy(spans[name] == period)
-            found[name].append(_period_name(name, int(period)))
-            found["rows"].append(int(rows.sum()))
+            columns[name].append(_period_name(name, int(period)))
+            columns["rows"].append(int(rows.sum()))
             values = metrics_of(self._metrics, prediction[rows], target[rows])
             for metric, value in values.items():
-                found.setdefault(metric, []).append(None if value != value else value)
-        self._found = found
+                columns.setdefault(metric, []).append(None if value != value else value)
+        self._found = columns
         return {}
 
     def describe(self) -> Any:
@@ -203,16 +203,16 @@ def _period_name(name: str, period: int) -> str:
 
 def metrics_of(metrics: Sequence[Any], prediction: Tensor, target: Tensor) -> dict[str, float]:
     """Metrics of sums and of compared scores, for rows in one process."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for metric in metrics:
         if isinstance(metric, SumMetric):
-            found |= metric.compute(metric.update(prediction, target))
+            values |= metric.compute(metric.update(prediction, target))
     compared = [metric for metric in metrics if isinstance(metric, ComparedMetric)]
     if compared:
         scores = ComparedScores(compared[0].num_columns)
         scores.add(*compared[0].columns(prediction, target))
-        found |= compare(compared, scores.columns())
-    return found
+        values |= compare(compared, scores.columns())
+    return values
 
 
 def sums_by_bin(bins: Tensor, num_bins: int, *columns: Tensor) -> Tensor:

@@ -85,11 +85,11 @@ class Adjacency:
 
         Destination i is source i. Self-edges of the graph are dropped, so none is counted twice.
         """
-        kept, _ = self.without_self_edges
-        src, dst = kept.src, kept.dst
+        indices, _ = self.without_self_edges
+        src, dst = indices.src, indices.dst
         nodes = torch.arange(self.num_dst, device=src.device)
         edge_at = torch.arange(src.numel(), device=src.device) + dst
-        loop_at = kept.ptr[1:] + nodes
+        loop_at = indices.ptr[1:] + nodes
         both = src.new_empty(2, src.numel() + self.num_dst)
         both[0, edge_at], both[1, edge_at] = src, dst
         both[:, loop_at] = nodes
@@ -109,9 +109,9 @@ class Adjacency:
             num_loops = self.num_edges - int(keep.sum())
         if num_loops == 0:
             return self, None
-        kept = positions(keep, self.num_edges - num_loops)
+        indices = positions(keep, self.num_edges - num_loops)
         ptr = functional.pad(keep.cumsum(0), (1, 0))[self.ptr]
-        return Adjacency(self.src[kept], self.dst[kept], ptr, self.num_src, 0), kept
+        return Adjacency(self.src[indices], self.dst[indices], ptr, self.num_src, 0), indices
 
 
 def positions(mask: Tensor, number: int) -> Tensor:

@@ -46,8 +46,8 @@ def signature_with_options(cls: Any, takes_options: Callable[..., None]) -> insp
         takes_options: the constructor whose `**options` are these fields. A class with another
             constructor keeps that signature.
     """
-    own = inspect.signature(cls.__init__)
-    parameters = list(own.parameters.values())[1:]
+    signature = inspect.signature(cls.__init__)
+    parameters = list(signature.parameters.values())[1:]
     if cls.__init__ is takes_options:
         named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
         known = {p.name for p in named}

@@ -363,17 +363,17 @@ def top_k(
     size = min(max(_MAX_SCORES // max(len(rows), 1), 1), _MAX_CANDIDATES)
     for first in range(0, num_candidates, size):
         last = min(first + size, num_candidates)
-        found = scores(rows, candidates(first, last).double()).float()
-        if found.isnan().any():
+        new_scores = scores(rows, candidates(first, last).double()).float()
+        if new_scores.isnan().any():
             raise DataError(
                 "the model returns scores that are not numbers. Check the features of the graph "
                 "for extreme values, and the metrics of the model.",
                 id="infer-not-finite",
             )
         if left_out is not None:
-            found = found.masked_fill(left_out(first, last), -torch.inf)
+            new_scores = new_scores.masked_fill(left_out(first, last), -torch.inf)
         here = torch.arange(first, last, device=rows.device).expand(len(rows), -1)
-        best, places = torch.cat([best, found], dim=1), torch.cat([places, here], dim=1)
+        best, places = torch.cat([best, new_scores], dim=1), torch.cat([places, here], dim=1)
         if best.shape[1] > k:
             kept = _kept(best, k)
             best, places = best.gather(1, kept), places.gather(1, kept)

@@ -31,9 +31,9 @@ def edge_attr_of(block: Block, edge_dim: int, like: Tensor) -> Tensor:
     if edge_attr is not None and edge_attr.dim() == 1:
         edge_attr = edge_attr.unsqueeze(1)
     if edge_attr is None or edge_attr.shape[1] != edge_dim:
-        found = "none" if edge_attr is None else f"{edge_attr.shape[1]} per edge"
+        width = "none" if edge_attr is None else f"{edge_attr.shape[1]} per edge"
         raise ConfigError(
-            f"model.args.edge_dim={edge_dim!r} is invalid: edge features of the batch: {found}. "
+            f"model.args.edge_dim={edge_dim!r} is invalid: edge features of the batch: {width}. "
             f"Set it to their number, or to null to leave them out.",
             id="model-edge-dim",
         )
@@ -45,12 +45,12 @@ def with_self_loops(adjacency: Adjacency, edge_attr: Tensor) -> tuple[Adjacency,
 
     Takes and returns [num_edges, edge_dim], next to `Adjacency.with_self_loops`.
     """
-    kept, places = adjacency.without_self_edges
-    looped, edge_attr = kept.with_self_loops, edge_attr if places is None else edge_attr[places]
+    edges, places = adjacency.without_self_edges
+    looped, edge_attr = edges.with_self_loops, edge_attr if places is None else edge_attr[places]
     every = edge_attr.new_empty(looped.num_edges, edge_attr.shape[1])
-    every[torch.arange(kept.num_edges, device=kept.dst.device) + kept.dst] = edge_attr
-    count = kept.num_in_edges.clamp(min=1).to(edge_attr.dtype)
-    every[looped.ptr[1:] - 1] = row_sum(edge_attr, kept.ptr) / count.unsqueeze(-1)
+    every[torch.arange(edges.num_edges, device=edges.dst.device) + edges.dst] = edge_attr
+    count = edges.num_in_edges.clamp(min=1).to(edge_attr.dtype)
+    every[looped.ptr[1:] - 1] = row_sum(edge_attr, edges.ptr) / count.unsqueeze(-1)
     return looped, every
 
 

@@ -272,9 +272,9 @@ class Encoder(BlockEncoder):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         # Layers of its own may not take what those of its base class do.
-        own = vars(cls)
-        if any(name.startswith(("build", "forward")) for name in own):
-            cls.takes_sparse_input = own.get("takes_sparse_input", False)
+        attributes = vars(cls)
+        if any(name.startswith(("build", "forward")) for name in attributes):
+            cls.takes_sparse_input = attributes.get("takes_sparse_input", False)
         cls.__signature__ = signature_with_options(cls, Encoder.__init__)  # type: ignore[attr-defined]
 
     def __init__(
@@ -311,8 +311,8 @@ class Encoder(BlockEncoder):
         self.norms = nn.ModuleList(build_norm(norm, hidden_channels) for _ in range(num_inner))
         # The backward pass of a norm does not read its output either.
         in_place = {"inplace": True} if self.overwrites_layer_outputs or norm else {}
-        given = in_place if activation == "relu" else {}
-        self.activations = nn.ModuleList(ACTIVATIONS[activation](**given) for _ in range(num_inner))
+        args = in_place if activation == "relu" else {}
+        self.activations = nn.ModuleList(ACTIVATIONS[activation](**args) for _ in range(num_inner))
         if jump is not None:
             if jump != "last":
                 self.jump = JumpingKnowledge(jump, hidden_channels, num_layers)

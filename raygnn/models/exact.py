@@ -227,8 +227,8 @@ class _LayerByLayer:
                 x_src |= read(source, of_source)
             x = encoder.forward_layer(i, x_src, block)
             if is_last:
-                own = [{name: rows[name][first:last].to(device)} for rows in before]
-                x = encoder.readout([*own, {name: x[name]}])
+                chunk = [{name: rows[name][first:last].to(device)} for rows in before]
+                x = encoder.readout([*chunk, {name: x[name]}])
             return x[name].cpu()
 
         chunks = list(destination_chunks(self._builder.rows_before(name), self._options.chunk_size))

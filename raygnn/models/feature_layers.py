@@ -145,9 +145,9 @@ class CategoryInputs(nn.Module):
 
 
 def category_inputs(bundle: Bundle, feature: str) -> dict[str, CategoryInputs]:
-    found = {}
+    inputs = {}
     for node_type in bundle.node_types:
         info = bundle.columns(node_type).get(feature)
         if info is not None and info.transforms is not None and info.transforms.num_codes:
-            found[node_type] = CategoryInputs(info.shape[0], info.transforms.num_codes)
-    return found
+            inputs[node_type] = CategoryInputs(info.shape[0], info.transforms.num_codes)
+    return inputs

@@ -77,25 +77,25 @@ def find_edge_columns(
     assert isinstance(model_class, type)
     if edge_feature is None and is_encoder(model_class):
         edge_feature = EDGE_ATTR if model_class.needs_edge_features(model.args) else None
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     if edge_feature is not None:
         _check_model(model, model_class, "edge_feature", edge_feature)
         widths = bundle.edge_widths(edge_feature)
         _check_column(bundle, "edge_feature", edge_feature, widths)
         _check_dims(model.args, edge_feature, widths)
-        found[edge_feature] = EDGE_ATTR
+        columns[edge_feature] = EDGE_ATTR
     if edge_weight is not None:
         _check_model(model, model_class, "edge_weight", edge_weight)
         widths = bundle.edge_widths(edge_weight)
         _check_column(bundle, "edge_weight", edge_weight, widths)
         _check_single(bundle, edge_weight, widths)
-        found[edge_weight] = EDGE_WEIGHT
+        columns[edge_weight] = EDGE_WEIGHT
     if not is_encoder(model_class):
         for name in needed_edge_inputs(model_class):
             column = "weight" if name == EDGE_WEIGHT else name
-            if name not in found.values() and bundle.edge_widths(column):
-                found[column] = name
-    return found
+            if name not in columns.values() and bundle.edge_widths(column):
+                columns[column] = name
+    return columns
 
 
 def check_node_features(
@@ -166,10 +166,10 @@ def _check_model(model: Component, model_class: type[nn.Module], key: str, colum
     said: bool | None = getattr(model_class, attribute, None)
     reads = name in inspect.signature(model_class.forward).parameters if said is None else said
     if not reads:
-        own = "" if model.type in SLOTS["model"].names else f", set {attribute} = True in its class"
+        tip = "" if model.type in SLOTS["model"].names else f", set {attribute} = True in its class"
         raise ConfigError(
             f"task.args.{key}={column!r} is invalid: model.type={model.type!r} does not read it. "
-            f"Set model.type to one of {', '.join(_models_with(attribute))}{own}, or leave it out.",
+            f"Set model.type to one of {', '.join(_models_with(attribute))}{tip}, or leave it out.",
             id="task-edge-column-unread",
         )
 

@@ -248,14 +248,14 @@ class RGCNLayer(nn.Module):
         }
         offsets, every = _stacked(x_src)
         for target in dict.fromkeys(edge_type[2] for edge_type in self.edge_types):
-            found = [
+            outputs = [
                 (i, offsets[edge_type[0]], block_of(block, edge_type, self.root))
                 for i, edge_type in enumerate(self.edge_types)
                 if edge_type[2] == target
             ]
-            found = [each for each in found if each[2].num_edges]
-            if found:
-                messages, dst = _messages(every, found, weight)
+            outputs = [each for each in outputs if each[2].num_edges]
+            if outputs:
+                messages, dst = _messages(every, outputs, weight)
                 out[target] = out[target].index_add(0, dst, messages.to(out[target].dtype))
         return out
 

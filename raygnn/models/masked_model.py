@@ -172,9 +172,9 @@ def _expanded(
             continue
         src, dst = edges.edge_index
         begin = sum(map(len, origins[name]))
-        own = torch.arange(begin, begin + len(src), device=src.device)
+        e_id = torch.arange(begin, begin + len(src), device=src.device)
         is_self = (src == dst) if name == target else torch.zeros_like(src, dtype=torch.bool)
-        sources[edge_type] = torch.where(is_self, src, own)
+        sources[edge_type] = torch.where(is_self, src, e_id)
         origins[name].append(src)
         factors[name].append(masks[edge_type][: len(src)].to(x[name].dtype))
     order = {name: torch.cat(parts) for name, parts in origins.items()}
@@ -207,8 +207,8 @@ def _taken(degree: Tensor | None, order: Tensor) -> Tensor | None:
 def _inputs(encoder: GraphEncoder, batch: Batch) -> Iterator[tuple[str, Any]]:
     module = encoder.module
     if isinstance(module, BlockEncoder):
-        found = module.inputs_of(batch)
-        yield from ((n, x) for n, x in found.items() if n not in module.embedded_types)
+        inputs = module.inputs_of(batch)
+        yield from ((n, x) for n, x in inputs.items() if n not in module.embedded_types)
     else:
         yield from ((n, nodes.columns["x"]) for n, nodes in batch.nodes.items())
 

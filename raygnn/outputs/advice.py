@@ -48,21 +48,21 @@ class Advice(Callback):
             say_baselines(self._metrics, "val")
 
     def on_train_end(self, engine: Engine) -> None:
-        found = _best_at_first(engine)
-        self._warnings += found
+        advice = _best_at_first(engine)
+        self._warnings += advice
         if engine.context.rank == 0:
-            for text in found:
+            for text in advice:
                 warn(text)
 
     def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
-        found = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
-        if found is not None:
+        baselines = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
+        if baselines is not None:
             of_model = {name.removeprefix("test/"): value for name, value in metrics.items()}
             self._verdict = [
-                f"test/{name} {of_model[name]:.4f} ({guess}: {found.metrics[guess][name]:.4f})"
-                for name, guess in found.not_beaten(of_model).items()
+                f"test/{name} {of_model[name]:.4f} ({guess}: {baselines.metrics[guess][name]:.4f})"
+                for name, guess in baselines.not_beaten(of_model).items()
             ]
-            errors = {k: found.standard_error(k, value) for k, value in of_model.items()}
+            errors = {k: baselines.standard_error(k, value) for k, value in of_model.items()}
             self._standard_errors = {f"test/{k}": e for k, e in errors.items() if e is not None}
 
     def metrics(self) -> dict[str, Any]:
@@ -85,20 +85,20 @@ class Advice(Callback):
     def _find_baselines(
         self, engine: Engine, split: str, num_batches: int | None
     ) -> Baselines | BaselinesOfParts | None:
-        found = engine.task.baselines(split, num_batches, engine.metrics)
-        for guess, metrics in found.metrics.items() if found else ():
+        baselines = engine.task.baselines(split, num_batches, engine.metrics)
+        for guess, metrics in baselines.metrics.items() if baselines else ():
             for name, value in metrics.items():
                 self._metrics[f"{_PREFIX}{guess}/{split}/{name}"] = value
-        return found
+        return baselines
 
 
 def baselines_of(metrics: Mapping[str, Any], split: str = "") -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    by_split: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
         guess, _, metric = name.removeprefix(_PREFIX).partition("/")
         if name.startswith(_PREFIX) and metric.startswith(split):
-            found.setdefault(guess, {})[metric] = value
-    return found
+            by_split.setdefault(guess, {})[metric] = value
+    return by_split
 
 
 def say_baselines(metrics: Mapping[str, Any], split: str) -> None:
@@ -112,10 +112,10 @@ def say_warmth(metrics: Mapping[str, Any]) -> None:
     for name, by_split in metrics.items():
         if not name.endswith("ranks_by_warmth"):
             continue
-        for split, found in by_split.items():
-            if found["groups"] == ["both warm"]:
+        for split, shares in by_split.items():
+            if shares["groups"] == ["both warm"]:
                 continue
-            rows = zip(found["groups"], found["links"], found["mrr"], strict=True)
+            rows = zip(shares["groups"], shares["links"], shares["mrr"], strict=True)
             shown = "  ".join(f"{group} {mrr:.4f} ({num:,})" for group, num, mrr in rows)
             task = name.removesuffix("ranks_by_warmth")
             say(f"{split}/{task}mrr by training links: {shown}")

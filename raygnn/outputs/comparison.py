@@ -93,9 +93,9 @@ class StoredRun:
             return {metric_of(key): value for key, value in row.items()}
 
         def path_of(path: str) -> str:
-            own = path.removeprefix("task.")
-            is_moved = own != path and own.removeprefix("args.") not in INPUTS_OF_ENCODER
-            return f"tasks.{name}.{own}" if is_moved or path in ("losses", "metrics") else path
+            relative = path.removeprefix("task.")
+            is_moved = relative != path and relative.removeprefix("args.") not in INPUTS_OF_ENCODER
+            return f"tasks.{name}.{relative}" if is_moved or path in ("losses", "metrics") else path
 
         around = {key: renamed(self.metrics.get(key, {})) for key in _INTERVALS}
         return replace(
@@ -141,20 +141,20 @@ def compare(uris: Sequence[str]) -> Comparison:
 
 def _lined_up(runs: Mapping[str, StoredRun]) -> dict[str, StoredRun]:
     several = [run for run in runs.values() if run.task_names]
-    found = dict(runs)
+    by_name = dict(runs)
     for key, run in runs.items():
         names = {name for other in several for name in other.task_names if run.is_of(other, name)}
         if len(names) == 1:
-            found[key] = run.as_task(names.pop())
-    return found
+            by_name[key] = run.as_task(names.pop())
+    return by_name
 
 
 def _compare_trials(uri: str) -> Comparison:
     sweep = json.loads(read_text(join(uri, "trials.json")))
-    found = {row["trial"]: join(uri, row["trial"]) for row in sweep["trials"]}
+    uris = {row["trial"]: join(uri, row["trial"]) for row in sweep["trials"]}
     runs = {
         name: StoredRun.open(folder)
-        for name, folder in found.items()
+        for name, folder in uris.items()
         if exists(join(folder, "run.json"))
     }
     shown = dict(list(runs.items())[:_MAX_RUNS_IN_TABLES])
@@ -167,7 +167,7 @@ def _compare_trials(uri: str) -> Comparison:
 
 def _tables(runs: Mapping[str, StoredRun]) -> dict[str, Table]:
     heads = tuple(runs)
-    found: dict[str, Table] = {}
+    tables: dict[str, Table] = {}
     names = _union(run.metrics for run in runs.values())
     tested = [
         (name, *(_with_interval(run.metrics, name) for run in runs.values()))
@@ -175,7 +175,7 @@ def _tables(runs: Mapping[str, StoredRun]) -> dict[str, Table]:
         if name.startswith("test/")
     ]
     if tested:
-        found["Test metrics, with 95 % intervals"] = ("metric", *heads), tested
+        tables["Test metrics, with 95 % intervals"] = ("metric", *heads), tested
     differing = [
         (path, *(_cell(run.config.get(path)) for run in runs.values()))
         for path in _union(run.config for run in runs.values())
@@ -183,13 +183,13 @@ def _tables(runs: Mapping[str, StoredRun]) -> dict[str, Table]:
         and len({_cell(run.config.get(path, _default(path))) for run in runs.values()}) > 1
     ]
     if differing:
-        found["What the configs differ in"] = ("key", *heads), differing
+        tables["What the configs differ in"] = ("key", *heads), differing
     costs = [
         (what, *(shown(run.metrics[name]) if name in run.metrics else "-" for run in runs.values()))
         for name, (what, shown) in _COSTS.items()
     ]
-    found["How it ended, and what it cost"] = ("", *heads), costs
-    return found
+    tables["How it ended, and what it cost"] = ("", *heads), costs
+    return tables
 
 
 _COSTS: dict[str, tuple[str, Any]] = {
@@ -232,9 +232,9 @@ def _union(mappings: Any) -> list[str]:
 def _paths(value: Any, start: str = "") -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return [
-            found
+            inner
             for key, entry in value.items()
-            for found in _paths(entry, f"{start}.{key}" if start else str(key))
+            for inner in _paths(entry, f"{start}.{key}" if start else str(key))
         ]
     return [(start, value)]
 

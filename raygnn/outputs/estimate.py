@@ -28,8 +28,8 @@ NUM_EVAL_BATCHES = 2
 class Estimate(Callback):
     """Measures steps and validation batches to estimate a run with the limits `whole`."""
 
-    def __init__(self, whole: Training) -> None:
-        self._whole = whole
+    def __init__(self, training: Training) -> None:
+        self._whole = training
         self._steps_s: list[float] = []
         self._batches_s: list[float] = []
         self._began_s = self._validation_began_s = 0.0

@@ -40,9 +40,9 @@ def duration(seconds: float) -> str:
     """A duration as people write it: 12.3 s, 4 min 5 s, 2 h 3 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s"
+        return f"{minutes} min {seconds_left} s"
     return f"{minutes // 60} h {minutes % 60} min"
 
 

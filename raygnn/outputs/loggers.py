@@ -186,8 +186,8 @@ class JSONLinesLogger(MetricLogger):
             return
         rows = [json.loads(line) for line in read_text(self._file).splitlines()]
         # Later ones are logged again; with nothing done yet, those of step 0 are too.
-        kept = [row for row in rows if row["step"] <= engine.position.step > 0]
-        self._rows = {row.pop("step"): row for row in kept}
+        earlier = [row for row in rows if row["step"] <= engine.position.step > 0]
+        self._rows = {row.pop("step"): row for row in earlier}
 
     def write(self, metrics: dict[str, float], step: int) -> None:
         self._rows.setdefault(step, {}).update(metrics)

@@ -108,14 +108,14 @@ def _find(source: str) -> tuple[CheckpointStore, str, bool]:
         root, _, name = source.rpartition("/")
         return CheckpointStore(root or "."), name, False
     store = CheckpointStore(join(source, "checkpoints"))
-    found, _ = store.newest_valid(store.names())
-    if found is None:
+    newest, _ = store.newest_valid(store.names())
+    if newest is None:
         raise CheckpointError(
             f"--export={redact(source)!r} is invalid: it has no complete checkpoint. Set the "
             "folder of a run, or one of the folders in its checkpoints.",
             id="checkpoint-export",
         )
-    return store, found, True
+    return store, newest, True
 
 
 def _own_weights(state: dict[str, Any]) -> dict[str, Tensor]:

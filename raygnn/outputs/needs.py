@@ -63,16 +63,16 @@ def _learned_bytes(config: Config, spec: ModelSpec | None) -> int:
     args, shard = config.model.args, config.scaling.shard
     width = int(args.get("hidden_channels") or config.embedding_width)
     num_rows = sum(spec.node_types[name].num_nodes or 0 for name in spec.embedded_types)
-    kept = _NUMBERS_KEPT.get(config.optimizer.type.rpartition(".")[2], 2)
+    num_states = _NUMBERS_KEPT.get(config.optimizer.type.rpartition(".")[2], 2)
     num_ranks = max(1, config.scaling.world_size)
-    whole = 1 if args.get("sparse_embeddings") else 2  # rows, and gradients of all of them
-    copies: float = whole + kept + 1
+    num_copies = 1 if args.get("sparse_embeddings") else 2  # rows, and gradients of all of them
+    copies: float = num_copies + num_states + 1
     if shard == "optimizer":
-        copies = whole + kept / num_ranks + 1
+        copies = num_copies + num_states / num_ranks + 1
     elif shard == "full":
-        copies = whole + (kept + 2) / num_ranks
+        copies = num_copies + (num_states + 2) / num_ranks
     elif shard == "embeddings":
-        copies = (whole + kept + 1) / num_ranks
+        copies = (num_copies + num_states + 1) / num_ranks
     return math.ceil(copies * num_rows * width * _ROW_BYTES)
 
 

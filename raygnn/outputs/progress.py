@@ -208,8 +208,8 @@ def show_share(engine: Engine) -> str:
 
 def num_parameters(engine: Engine) -> int:
     parts = engine.optimization
-    own = sum(p.numel() for p in parts.module.parameters() if p.requires_grad)
-    return own + parts.tables.num_elsewhere
+    num_local = sum(p.numel() for p in parts.module.parameters() if p.requires_grad)
+    return num_local + parts.tables.num_elsewhere
 
 
 def _of(number: int, total: int | None) -> str:
@@ -237,9 +237,9 @@ def _of_validation(metrics: dict[str, float], monitor: str, parts: list[str]) ->
     if not parts:
         return list(dict.fromkeys([*first, *headline(names)]))[:3]
     for part in parts:
-        own = headline(name for name in names if name.startswith(f"val/{part}/"))
-        is_loss = [name for name in own if name.endswith("/loss")]
-        first += is_loss + [name for name in own if name not in is_loss][:1]
+        monitored = headline(name for name in names if name.startswith(f"val/{part}/"))
+        is_loss = [name for name in monitored if name.endswith("/loss")]
+        first += is_loss + [name for name in monitored if name not in is_loss][:1]
     return list(dict.fromkeys(first))
 
 

@@ -277,11 +277,11 @@ def _splits(engine: Engine) -> list[tuple[Any, ...]]:
 
 def _splits_of(task: Task) -> list[tuple[Any, ...]]:
     loaders = {name: task.loader(split) for split, name in SPLITS.items()}
-    found = {name: loader for name, loader in loaders.items() if loader is not None}
-    total = sum(loader.num_examples for loader in found.values())
+    splits = {name: loader for name, loader in loaders.items() if loader is not None}
+    total = sum(loader.num_examples for loader in splits.values())
     return [
         (name, loader.num_examples, loader.num_batches, f"{loader.num_examples / total:.0%}")
-        for name, loader in found.items()
+        for name, loader in splits.items()
     ]
 
 

@@ -62,21 +62,21 @@ def find_errors(metrics: Mapping[str, Any]) -> Errors:
     charts, tables = list[Chart](), dict[str, Table]()
     confusions = list[ConfusionTable]()
     for task, described in _by_task(metrics).items():
-        found = _errors_of(described)
+        errors = _errors_of(described)
         names = [task] if task else []
-        confusions += [_behind(names, table) for table in found.confusions]
-        charts += [_behind(names, chart) for chart in found.charts]
-        tables |= {": ".join([*names, heading]): rows for heading, rows in found.tables.items()}
+        confusions += [_behind(names, table) for table in errors.confusions]
+        charts += [_behind(names, chart) for chart in errors.charts]
+        tables |= {": ".join([*names, heading]): rows for heading, rows in errors.tables.items()}
     return Errors(confusions, charts, tables)
 
 
 def _by_task(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    by_task: dict[str, dict[str, Any]] = {}
     for name, value in metrics.items():
         task, _, described = name.rpartition("/")
         if isinstance(value, Mapping):
-            found.setdefault(task, {})[described] = value
-    return found
+            by_task.setdefault(task, {})[described] = value
+    return by_task
 
 
 def _behind(names: list[str], titled: Titled) -> Titled:
@@ -85,43 +85,43 @@ def _behind(names: list[str], titled: Titled) -> Titled:
 
 def _errors_of(metrics: Mapping[str, Any]) -> Errors:
     confusions, charts, tables = list[ConfusionTable](), list[Chart](), dict[str, Table]()
-    for split, found in metrics.get("confusion", {}).items():
-        confusions.append(_confusion(f"Actual and predicted classes, {SPLITS[split]}", found))
-        tables |= _most_confused(f"Most often confused, {SPLITS[split]}", found)
-    for split, found in metrics.get("calibration", {}).items():
-        title = f"Calibration, {SPLITS[split]}: expected error {found['error']:.3f}"
-        points = list(zip(found["confidence"], found["accuracy"], strict=True))
+    for split, figures in metrics.get("confusion", {}).items():
+        confusions.append(_confusion(f"Actual and predicted classes, {SPLITS[split]}", figures))
+        tables |= _most_confused(f"Most often confused, {SPLITS[split]}", figures)
+    for split, figures in metrics.get("calibration", {}).items():
+        title = f"Calibration, {SPLITS[split]}: expected error {figures['error']:.3f}"
+        points = list(zip(figures["confidence"], figures["accuracy"], strict=True))
         charts.append(_against_identity(title, "accuracy", points, "probability of the prediction"))
-    for split, found in metrics.get("errors_by_value", {}).items():
-        points = list(zip(found["actual"], found["predicted"], strict=True))
+    for split, figures in metrics.get("errors_by_value", {}).items():
+        points = list(zip(figures["actual"], figures["predicted"], strict=True))
         title = f"Predicted against actual values, {SPLITS[split]}"
         charts.append(_against_identity(title, "mean prediction", points, "actual value"))
-        columns = (found[name] for name in ("actual", "predicted", "mae", "rows"))
+        columns = (figures[name] for name in ("actual", "predicted", "mae", "rows"))
         rows = list(zip(*columns, strict=True))
         heads = ("mean actual value", "mean prediction", "mean absolute error", "rows")
         tables[f"Errors by value, {SPLITS[split]}"] = heads, rows
-    for split, found in metrics.get("over_time", {}).items():
-        rows = list(zip(*found.values(), strict=True))
-        tables[f"Metrics over time, {SPLITS[split]}"] = tuple(found), rows
+    for split, figures in metrics.get("over_time", {}).items():
+        rows = list(zip(*figures.values(), strict=True))
+        tables[f"Metrics over time, {SPLITS[split]}"] = tuple(figures), rows
     for name, what in _RANKS.items():
-        for split, found in metrics.get(name, {}).items():
-            heads = (what, *(key for key in found if key != "groups"))
-            rows = list(zip(*found.values(), strict=True))  # the groups come first
+        for split, figures in metrics.get(name, {}).items():
+            heads = (what, *(key for key in figures if key != "groups"))
+            rows = list(zip(*figures.values(), strict=True))  # the groups come first
             tables[f"Ranks by {what}, {SPLITS[split]}"] = heads, rows
     return Errors(confusions, charts, tables | _class_tables(metrics.get("per_class", {})))
 
 
-def _confusion(title: str, found: Mapping[str, Any]) -> ConfusionTable:
+def _confusion(title: str, entry: Mapping[str, Any]) -> ConfusionTable:
     rows = [
         (name, [(count, round(100 * count / max(sum(counts), 1))) for count in counts])
-        for name, counts in zip(found["classes"], found["counts"], strict=True)
+        for name, counts in zip(entry["classes"], entry["counts"], strict=True)
     ]
-    return ConfusionTable(title, found["classes"], rows)
+    return ConfusionTable(title, entry["classes"], rows)
 
 
-def _most_confused(title: str, found: Mapping[str, Any]) -> dict[str, Table]:
-    classes, pairs = found["classes"], list[tuple[str, str, int, str]]()
-    for actual, counts in zip(classes, found["counts"], strict=True):
+def _most_confused(title: str, entry: Mapping[str, Any]) -> dict[str, Table]:
+    classes, pairs = entry["classes"], list[tuple[str, str, int, str]]()
+    for actual, counts in zip(classes, entry["counts"], strict=True):
         for predicted, count in zip(classes, counts, strict=True):
             if count and actual != predicted:
                 pairs.append((actual, predicted, count, f"{count / sum(counts):.0%}"))

@@ -209,9 +209,9 @@ class RunFolder:
     def is_empty(self) -> bool:
         fs, path = open_fs(self.uri)
         fs.invalidate_cache()
-        found = fs.ls(path, detail=False) if fs.exists(path) else []
-        own = {path.rstrip("/"), f"{path.rstrip('/')}/{_LOCK}"}
-        return not [name for name in found if name.rstrip("/") not in own]
+        files = fs.ls(path, detail=False) if fs.exists(path) else []
+        ignored = {path.rstrip("/"), f"{path.rstrip('/')}/{_LOCK}"}
+        return not [name for name in files if name.rstrip("/") not in ignored]
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
         self.write(self.metrics_uri, json.dumps(metrics, indent=1) + "\n")
@@ -231,9 +231,9 @@ class RunFolder:
             fs, path = open_fs(uri)
             fs.invalidate_cache()
             root = f"{path.rstrip('/')}/"
-            for found in fs.find(path) if fs.exists(path) else []:
-                if _WRITTEN_ELSEWHERE.fullmatch(found.removeprefix(root)):
-                    fs.rm_file(found)
+            for file in fs.find(path) if fs.exists(path) else []:
+                if _WRITTEN_ELSEWHERE.fullmatch(file.removeprefix(root)):
+                    fs.rm_file(file)
         if is_remote(self.uri):
             delete(self.uri)
             return

@@ -87,7 +87,7 @@ def _check_sources(checkpoint: Checkpoint) -> None:
 
 def _check_source(key: str, uris: Sequence[str], rule: str) -> None:
     try:
-        found = any(exists(uri) for uri in uris)
+        is_present = any(exists(uri) for uri in uris)
     except Exception as error:
         if not is_storage_error(error):
             raise
@@ -96,7 +96,7 @@ def _check_source(key: str, uris: Sequence[str], rule: str) -> None:
             f"{key}: it cannot be read ({text}). Set one that this user may read.",
             id="run-source-unreadable",
         ) from error
-    if not found:
+    if not is_present:
         raise RunError(f"{key}: {rule}", id="run-source-missing")
 
 
@@ -122,8 +122,8 @@ def check_writable(folder: RunFolder, run: Run) -> None:
         "logs_uri": folder.logs_uri,
     }
     for field, uri in places.items():
-        given = getattr(run, field)
-        if given is None or not is_remote(uri):
+        value = getattr(run, field)
+        if value is None or not is_remote(uri):
             continue
         probe = join(uri, f".write-{folder.attempt}")
         try:
@@ -133,13 +133,13 @@ def check_writable(folder: RunFolder, run: Run) -> None:
         except Exception as error:
             if not is_storage_error(error):
                 raise
-            raise _no_access(field, given, "written", error) from error
+            raise _no_access(field, value, "written", error) from error
 
 
-def _no_access(field: str, given: str, what: str, error: Exception) -> RunError:
+def _no_access(field: str, uri: str, what: str, error: Exception) -> RunError:
     text = " ".join(redact(str(error)).split())
     return RunError(
-        f"run.{field}={redact(given)!r} is invalid: it cannot be {what} ({text}). Set a folder or "
+        f"run.{field}={redact(uri)!r} is invalid: it cannot be {what} ({text}). Set a folder or "
         "bucket that this user may read and write.",
         id="run-no-access",
     )
@@ -201,11 +201,11 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
         return
     is_finished = state["status"] == RunStatus.FINISHED.value
     if state["fingerprint"] != loaded.fingerprint():
-        found = _differences(folder, loaded)
+        differences = _differences(folder, loaded)
         what = "an unfinished run of another config is there"
         if is_finished:
-            what = "that run has finished" + (", with another config" if found else "")
-        raise RunError(f"{taken}: {what}{found}. {replace_it}.", id="run-other-config")
+            what = "that run has finished" + (", with another config" if differences else "")
+        raise RunError(f"{taken}: {what}{differences}. {replace_it}.", id="run-other-config")
     if is_finished:
         limit = _limit_that_ended(state)
         if limit is None or not exists(join(folder.checkpoints_uri, LAST)):
@@ -236,9 +236,9 @@ def _differences(folder: RunFolder, loaded: LoadedConfig) -> str:
         there = load_config(join(folder.uri, "config.yaml"), (), loaded.allow_modules)
     except (ConfigError, OSError):
         return ""  # it was removed, or needs an environment variable of that time
-    found = [
+    changes = [
         f"{path} is {before!r} there and {now!r} here"
         for path, (before, now) in loaded.differences(there).items()
     ]
-    more = [f"and {len(found) - _MAX_SHOWN} more"] if found[_MAX_SHOWN:] else []
-    return ": " + "; ".join([*found[:_MAX_SHOWN], *more]) if found else ""
+    more = [f"and {len(changes) - _MAX_SHOWN} more"] if changes[_MAX_SHOWN:] else []
+    return ": " + "; ".join([*changes[:_MAX_SHOWN], *more]) if changes else ""

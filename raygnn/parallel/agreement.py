@@ -41,11 +41,11 @@ def run_and_sync_errors(step: Callable[[], Result], where: str = "setting up") -
             f"Rank {collectives.rank()} failed in {where}: {describe(problem)}",
             id="run-rank-failed",
         )
-    for found in collectives.gather_objects(reported):
-        if found is not None and isinstance(problem, Exception) and reported is not problem:
+    for rank_error in collectives.gather_objects(reported):
+        if rank_error is not None and isinstance(problem, Exception) and reported is not problem:
             raise problem
-        if found is not None:
-            raise found
+        if rank_error is not None:
+            raise rank_error
     return result
 
 
@@ -100,15 +100,15 @@ def broadcast_initial_weights(module: nn.Module, but: Collection[str] = ()) -> N
     """
     if collectives.world_size() == 1:
         return
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    own = {name: tensor for name, tensor in own.items() if name not in but}
-    _check_same(own)
-    for tensor in own.values():
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in but}
+    _check_same(tensors)
+    for tensor in tensors.values():
         tensor.copy_(collectives.broadcast(tensor))
 
 
-def _check_same(own: dict[str, Tensor]) -> None:
-    described = {n: f"{list(t.shape)} of {t.dtype}" for n, t in own.items()}
+def _check_same(tensors: dict[str, Tensor]) -> None:
+    described = {n: f"{list(t.shape)} of {t.dtype}" for n, t in tensors.items()}
     first, *others = collectives.gather_objects(described)
     for rank, other in enumerate(others, start=1):
         for name in {**first, **other}:

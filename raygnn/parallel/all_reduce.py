@@ -246,8 +246,8 @@ class SparseGradients:
     def __init__(self, module: nn.Module, but: Sequence[nn.Parameter] = ()) -> None:
         others = {id(parameter) for parameter in but}
         tables = [m for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)]
-        found = [t.weight for t in tables if t.sparse and t.weight.requires_grad]
-        self.parameters = [weight for weight in found if id(weight) not in others]
+        weights = [t.weight for t in tables if t.sparse and t.weight.requires_grad]
+        self.parameters = [weight for weight in weights if id(weight) not in others]
 
     def reduce(self, *, zero: bool) -> None:
         """Leaves the coalesced sum over all ranks in each `.grad`. No gradient counts as no rows.

@@ -156,8 +156,8 @@ def gather_numbers(numbers: Sequence[int]) -> list[list[int]]:
     table[rank()] = torch.tensor(numbers)
     with _exchange():
         dist.all_reduce(table)
-    found: list[list[int]] = table.tolist()
-    return found
+    rows: list[list[int]] = table.tolist()
+    return rows
 
 
 def gather_rows(rows: Tensor) -> Tensor:
@@ -174,8 +174,8 @@ def gather_rows(rows: Tensor) -> Tensor:
     parts = [torch.empty_like(padded) for _ in range(world_size())]
     with _exchange():
         dist.all_gather(parts, padded)
-    kept = [part[:count] for part, count in zip(parts, counts, strict=True)]
-    return torch.cat(kept).to(rows.device)
+    trimmed = [part[:count] for part, count in zip(parts, counts, strict=True)]
+    return torch.cat(trimmed).to(rows.device)
 
 
 def exchange_rows(rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[int]]:
@@ -195,8 +195,8 @@ def exchange_rows(rows: Tensor, counts: Sequence[int]) -> tuple[Tensor, list[int
     received = torch.empty_like(sent)
     with _exchange():
         dist.all_to_all_single(received, sent)
-    found = received.tolist()
-    return send_rows(rows, counts, found), found
+    sizes = received.tolist()
+    return send_rows(rows, counts, sizes), sizes
 
 
 def send_rows(rows: Tensor, counts: Sequence[int], received: Sequence[int]) -> Tensor:

@@ -75,8 +75,8 @@ class ShardedTables:
         Collective: all ranks must call, once per step, also without micro-batches.
         """
         for table in self._tables.values():
-            found = [ids[table.node_type] for ids in batches if table.node_type in ids]
-            self._lent.enter_context(table.fetched(found))
+            ids_of_type = [ids[table.node_type] for ids in batches if table.node_type in ids]
+            self._lent.enter_context(table.fetched(ids_of_type))
 
     def reduce(self, *, zero: bool) -> None:
         """Leaves the sum over all ranks in `.grad` of this rank's rows, and takes back lent rows.
@@ -147,10 +147,10 @@ class _ShardedTable:
         wanted = torch.cat([none, *(ids.cpu() for ids in batches)]).unique()
         owner = self.share.owner(wanted)
         order = owner.argsort(stable=True)
-        asked = torch.bincount(owner, minlength=self.share.world_size).tolist()
-        ids, answered = collectives.exchange_rows(wanted[order], asked)
+        num_requested = torch.bincount(owner, minlength=self.share.world_size).tolist()
+        ids, answered = collectives.exchange_rows(wanted[order], num_requested)
         places = self.share.place(ids).to(weight.device)
-        rows = collectives.send_rows(weight.detach()[places], answered, asked)
+        rows = collectives.send_rows(weight.detach()[places], answered, num_requested)
         rows.requires_grad_(weight.requires_grad)
         position = torch.empty_like(order)
         position[order] = torch.arange(len(order))
@@ -158,18 +158,18 @@ class _ShardedTable:
         fenced = torch.cat([wanted, wanted.new_tensor([-1])])
 
         def rows_of(n_id: Tensor) -> Tensor:
-            found = torch.searchsorted(wanted, n_id)
+            positions = torch.searchsorted(wanted, n_id)
             # Beyond the last one, an id is compared with one that it is not.
-            if not torch.equal(fenced[found], n_id):
+            if not torch.equal(fenced[positions], n_id):
                 raise TrainingError(
                     f"scaling.shard='embeddings' is invalid: the task reads rows of nodes of type "
                     f"{self.node_type!r} that are not in its batch, and only those of the batch "
                     "are fetched for a step. Put these nodes into the batch, or set it to none.",
                     id="shard-rows-unfetched",
                 )
-            return functional.embedding(position[found], rows)
+            return functional.embedding(position[positions], rows)
 
-        self._fetched = _Fetched(rows, asked, places, answered)
+        self._fetched = _Fetched(rows, num_requested, places, answered)
         try:
             with self._table.lent(rows_of):
                 yield
@@ -210,8 +210,8 @@ class _ShardedTable:
 def node_ids(batch: Any) -> NodeIds:
     """Nodes that a micro-batch reads, by type; in a joint batch, of all its parts."""
     parts = getattr(batch, "batches", {"": batch}).values()
-    found: dict[str, list[Tensor]] = {}
+    by_type: dict[str, list[Tensor]] = {}
     for part in parts:
         for name, nodes in part.nodes.items():
-            found.setdefault(name, []).append(nodes.n_id)
-    return {name: torch.cat(ids) for name, ids in found.items()}
+            by_type.setdefault(name, []).append(nodes.n_id)
+    return {name: torch.cat(ids) for name, ids in by_type.items()}

@@ -87,22 +87,22 @@ def whole_state(optimizer: Optimizer) -> dict[str, Any]:
 
     Collective: all ranks must call.
     """
-    own = optimizer.state_dict()
+    state = optimizer.state_dict()
     together = {
         index: {k: whole(v) if isinstance(v, Tensor) else v for k, v in values.items()}
-        for index, values in own["state"].items()
+        for index, values in state["state"].items()
     }
-    return {**own, "state": together}
+    return {**state, "state": together}
 
 
 def load_whole_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Restores a complete state dict; of sharded weights, this rank's part."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-    own = {
+    local = {
         index: {k: _part(v, weights[index]) for k, v in values.items()}
         for index, values in state["state"].items()
     }
-    optimizer.load_state_dict({**state, "state": own})
+    optimizer.load_state_dict({**state, "state": local})
 
 
 def _part(value: Any, weight: Tensor) -> Any:

@@ -215,8 +215,8 @@ def _send_and_write(fn: OnAnyNode[Any, Result], items: Sequence[Any], label: str
         _, outcome, written = task
         for rows in ray.get(written):
             write(*rows)
-        found: _Outcome = ray.get(outcome)
-        return found
+        result: _Outcome = ray.get(outcome)
+        return result
 
     return _some_at_a_time(begin, end, items, label)
 

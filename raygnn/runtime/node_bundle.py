@@ -50,8 +50,8 @@ def bundle_on_this_node(place: BundlePlace) -> str:
     names_own = place.cache_dir or os.environ.get(CACHE_VARIABLE)
     if not names_own and Path(place.path, RECORD_NAME).exists():
         return place.path
-    own = bundle_folder(place.cache_dir) / Path(place.path).name
-    return str(build_once(own, lambda folder: fetch_bundle(place, folder)))
+    local = bundle_folder(place.cache_dir) / Path(place.path).name
+    return str(build_once(local, lambda folder: fetch_bundle(place, folder)))
 
 
 def fetch_bundle(place: BundlePlace, folder: Path) -> None:

@@ -64,11 +64,11 @@ class PartActor:
         self._answers()
         return node
 
-    def answer(self, question: Question, given: bytes) -> Any:
+    def answer(self, question: Question, arguments: bytes) -> Any:
         """An answer of `PartAnswers`. Arguments are pickled, because what Ray unpickles is
         read-only and would compile kernels again.
         """
-        return getattr(self._answers(), question)(*pickle.loads(given))
+        return getattr(self._answers(), question)(*pickle.loads(arguments))
 
     def _answers(self) -> PartAnswers:
         with self._lock:
@@ -119,8 +119,8 @@ class _PartClient:
     folder: Folder
     node_id: str
 
-    def ask(self, question: Question, *given: Any) -> Answer:
-        reply = self.actor.answer.remote(question, pickle.dumps(given))
+    def ask(self, question: Question, *arguments: Any) -> Answer:
+        reply = self.actor.answer.remote(question, pickle.dumps(arguments))
         return _Awaited(reply, self.number, self.timeout_s)
 
 
@@ -163,8 +163,8 @@ def _nodes_with_cpus() -> list[str]:
     ]
 
 
-def _nodes_of(asked: Sequence[_Awaited]) -> list[str]:
-    return [answer.result() for answer in asked]
+def _nodes_of(requests: Sequence[_Awaited]) -> list[str]:
+    return [answer.result() for answer in requests]
 
 
 @contextmanager
@@ -199,12 +199,12 @@ def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
         if is_remote(folder):
             largest = max(part_bytes(folder, number) for number in range(record.num_parts))
             start_s += largest / _LEAST_BYTES_PER_S
-        asked = [_Awaited(a.node.remote(), i, start_s) for i, a in enumerate(actors)]
-        found = _nodes_of(asked)
-        say(f"{record.num_parts} parts, one actor each, on {count(len(set(found)), 'node')}")
+        requests = [_Awaited(a.node.remote(), i, start_s) for i, a in enumerate(actors)]
+        node_ids = _nodes_of(requests)
+        say(f"{record.num_parts} parts, one actor each, on {count(len(set(node_ids)), 'node')}")
         clients = (
             _PartClient(actor, number, timeout_s, folder, node)
-            for number, (actor, node) in enumerate(zip(actors, found, strict=True))
+            for number, (actor, node) in enumerate(zip(actors, node_ids, strict=True))
         )
         yield PartitionedGraph(record, tuple(clients), config.data.cache_bytes)
     finally:

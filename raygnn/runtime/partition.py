@@ -65,7 +65,7 @@ def _blind_nodes(nodes: Sequence[str], folders: Sequence[str]) -> list[str]:
     # A folder of this name may be there on any node, a file of this name is not.
     with tempfile.NamedTemporaryFile(dir=folders[0], prefix=".seen-") as probe:
         paths = [probe.name, *folders]
-        asked = {
+        checks = {
             ray.remote(_see)
             .options(
                 num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
@@ -73,14 +73,14 @@ def _blind_nodes(nodes: Sequence[str], folders: Sequence[str]) -> list[str]:
             .remote(paths): node
             for node in nodes
         }
-        answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_PROBE_S)
-        blind = [asked[reply] for reply in silent]
+        answered, silent = ray.wait(list(checks), num_returns=len(checks), timeout=_PROBE_S)
+        blind = [checks[reply] for reply in silent]
         for reply in answered:
             try:
                 if not ray.get(reply):
-                    blind.append(asked[reply])
+                    blind.append(checks[reply])
             except ray.exceptions.RayError:  # its node has gone
-                blind.append(asked[reply])
+                blind.append(checks[reply])
     return blind
 
 

@@ -161,8 +161,8 @@ def _count_places(nodes: list[dict[str, float]], resources: WorkerResources) -> 
 
 
 def _num_places(node: dict[str, float], needed: dict[str, float]) -> int:
-    asked = {name: amount for name, amount in needed.items() if amount > 0}
-    return min(int(node.get(name, 0) // amount) for name, amount in asked.items())
+    amounts = {name: amount for name, amount in needed.items() if amount > 0}
+    return min(int(node.get(name, 0) // amount) for name, amount in amounts.items())
 
 
 def _explain(

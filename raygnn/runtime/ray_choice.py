@@ -50,16 +50,16 @@ def choose_ray() -> RayChoice:
         return RayChoice(address, f"joined by {ADDRESS_VARIABLE}")
     file = Path(internal("ray._common.utils", "get_ray_address_file")(None))
     try:
-        found, owner = file.read_text("utf-8").strip(), file.stat().st_uid
+        running, owner = file.read_text("utf-8").strip(), file.stat().st_uid
     except (FileNotFoundError, PermissionError):
         return RayChoice("local", "started on this machine")
     if owner == os.getuid():
-        session = _session_name(found)
+        session = _session_name(running)
         if session is None:
             return RayChoice(
                 "local",
                 "started on this machine",
-                f"no Ray answers at {found}, the address in {file}: its head probably ended "
+                f"no Ray answers at {running}, the address in {file}: its head probably ended "
                 f"without `ray stop`. A local Ray is started; delete the file, or set "
                 f"{ADDRESS_VARIABLE}=local, to skip this check",
             )
@@ -67,11 +67,11 @@ def choose_ray() -> RayChoice:
         owner = folder.stat().st_uid if session and folder.is_dir() else -1
     if owner == os.getuid():
         return RayChoice(
-            None, f"joined the one at {found} ({ADDRESS_VARIABLE}=local starts another)"
+            None, f"joined the one at {running} ({ADDRESS_VARIABLE}=local starts another)"
         )
     return RayChoice(
         "local",
-        f"started beside that of {_user_name(owner)} ({ADDRESS_VARIABLE}={found} joins that one)",
+        f"started beside that of {_user_name(owner)} ({ADDRESS_VARIABLE}={running} joins that one)",
     )
 
 

@@ -15,10 +15,10 @@ TESTED_RAY = "2.60"
 def internal(module: str, name: str) -> Any:
     """A name of one of Ray's private modules. Raises a ResourceError if this Ray lacks it."""
     try:
-        found = import_module(module)
+        loaded = import_module(module)
     except ImportError as error:
         raise _missing(module) from error
-    return attribute(found, name)
+    return attribute(loaded, name)
 
 
 def attribute(owner: Any, name: str) -> Any:

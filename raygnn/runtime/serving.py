@@ -209,8 +209,8 @@ def _delete_abandoned() -> None:
     jobs = internal("ray._private.state", "jobs")()
     alive = {job["JobID"] for job in jobs if not job["IsDead"]}
     for name in serve.status().applications:
-        prefix, _, rest = name.partition("-")
-        if prefix == _APP_PREFIX and rest.partition("-")[0] not in alive:
+        prefix, _, owner = name.partition("-")
+        if prefix == _APP_PREFIX and owner.partition("-")[0] not in alive:
             serve.delete(name)
 
 

@@ -34,12 +34,12 @@ def sampled_loaders(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None
     task.setup(TaskEnvironment(loaded, graph, 0, 1, cpu, spec))
     names = ("train",) if loaded.config.training.eval == "exact" else ("train", "val", "test")
     loaders = {name: task.loader(name) for name in names}
-    found = {}
+    by_split = {}
     for name, loader in loaders.items():
         if loader is not None:
             assert isinstance(loader, SampledSequence)
-            found[name] = loader
-    return found
+            by_split[name] = loader
+    return by_split
 
 
 def plan_samples(

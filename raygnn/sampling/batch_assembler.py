@@ -112,11 +112,11 @@ class BatchAssembler:
         }
 
     def _features_of(self, node_type: str, nodes: np.ndarray) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        features: dict[str, Any] = {}
         for column, name in self._wanted(node_type, labels=False).items():
             sparse = self._features.gather_sparse(node_type, column, nodes)
-            found[name] = self._rows(node_type, column, nodes) if sparse is None else sparse
-        return found
+            features[name] = self._rows(node_type, column, nodes) if sparse is None else sparse
+        return features
 
     def _columns_of(
         self, type_: str | EdgeType, wanted: Mapping[str, str], ids: np.ndarray

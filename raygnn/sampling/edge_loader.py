@@ -82,14 +82,14 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
         edge_columns: Mapping[str, str],
         **options: Unpack[SampledOptions],
     ) -> None:
-        own = check_link_sampler(sampler)
-        if own.temporal is not None and plan.as_of is None and plan.edges.times is None:
+        checked = check_link_sampler(sampler)
+        if checked.temporal is not None and plan.as_of is None and plan.edges.times is None:
             raise DataError(
                 "sampling.temporal is set, and the edges have no times. Declare the time of their "
                 "edge type or label edges in graph.yaml, or leave it out.",
                 id="links-no-times",
             )
-        super().__init__(len(plan.seeds), own, **options)
+        super().__init__(len(plan.seeds), checked, **options)
         self.plan = plan
         self._graph, self._features = graph, features
         self._assembler = BatchAssembler(

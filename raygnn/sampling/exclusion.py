@@ -98,12 +98,12 @@ class Exclusion:
         rows, which = rows[:num_rows], which[:num_rows]
         ptr = scratch.array("skip_ptr", num_rows + 1, np.int64)
         excluded = (rows, which, self.ptr, self.neighbors)
-        given = (indices, is_sorted, (starts, degrees), excluded, ptr)
+        arguments = (indices, is_sorted, (starts, degrees), excluded, ptr)
         none = np.empty(0, np.int64)
-        num_skips = _find_skips(*given, none)
+        num_skips = _find_skips(*arguments, none)
         edges = scratch.array("skip_edges", num_skips, np.int64)
         if num_skips:
-            _find_skips(*given, edges)
+            _find_skips(*arguments, edges)
         return Skips(rows, ptr, edges) if num_skips else None
 
 
@@ -163,8 +163,8 @@ def _find_skips(indices, is_sorted, bounds, excluded, ptr, edges):  # type: igno
             for edge in range(start, stop):
                 if indices[edge] < lowest or indices[edge] > highest:
                     continue
-                found = first_at_least(pairs, first, last, indices[edge])
-                if found < last and pairs[found] == indices[edge]:
+                position = first_at_least(pairs, first, last, indices[edge])
+                if position < last and pairs[position] == indices[edge]:
                     if not is_counting:
                         edges[total] = edge - start
                     total += 1

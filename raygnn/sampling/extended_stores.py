@@ -58,8 +58,8 @@ class ExtendedGraphStore(StoreOfBundle):
             return self._known.pick(edge_type, request, scratch)
         shares = [Share(n, np.flatnonzero(is_touched == n)) for n in (False, True)]
         known, touched = (restricted(request, share.positions) for share in shares)
-        found = [self._known.pick(edge_type, known, scratch), rows.pick(touched)]
-        return merged_picks(shares, found, len(request.nodes))
+        picks = [self._known.pick(edge_type, known, scratch), rows.pick(touched)]
+        return merged_picks(shares, picks, len(request.nodes))
 
     def degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None

@@ -66,7 +66,7 @@ class GrowingSubgraph:
             self._marks[node_type].append(ids.num_nodes)
 
     def finish(self) -> SampledSubgraph:
-        edges = {edge_type: kept.copied() for edge_type, kept in self._edges.items()}
+        edges = {edge_type: buffer.copied() for edge_type, buffer in self._edges.items()}
         return SampledSubgraph(
             node={node_type: ids.nodes.copy() for node_type, ids in self._ids.items()},
             edge_index={edge_type: copy[0] for edge_type, copy in edges.items()},
@@ -76,7 +76,7 @@ class GrowingSubgraph:
                 node_type: np.diff(marks).tolist() for node_type, marks in self._marks.items()
             },
             num_sampled_edges={
-                edge_type: np.diff(kept.marks).tolist() for edge_type, kept in self._edges.items()
+                edge_type: np.diff(rows.marks).tolist() for edge_type, rows in self._edges.items()
             },
             seed_index=self._seed_index,
         )
@@ -257,8 +257,8 @@ class DisjointIds:
         lengths = [len(ids) for ids in seeds.values()]
         numbers = np.arange(sum(lengths))
         if temporal is not None:
-            given = [_checked(node_type, ids, times) for node_type, ids in seeds.items()]
-            self._times = np.concatenate(given) if given else np.empty(0, np.int64)
+            checked = [_checked(node_type, ids, times) for node_type, ids in seeds.items()]
+            self._times = np.concatenate(checked) if checked else np.empty(0, np.int64)
             if not disjoint:
                 self._times, numbers = np.unique(self._times, return_inverse=True)
         self._numbers = dict(zip(seeds, np.split(numbers, np.cumsum(lengths)[:-1]), strict=True))
@@ -290,10 +290,10 @@ class DisjointIds:
     def decoded(self, subgraph: SampledSubgraph) -> SampledSubgraph:
         """Decodes a sample of codes into nodes, seeds and times."""
         pairs = {t: self.split(t, codes) for t, codes in subgraph.node.items()}
-        numbers = {t: found for t, (_, found) in pairs.items()}
+        numbers = {t: number for t, (_, number) in pairs.items()}
         times = None
         if self._temporal is not None:
-            times = {t: self._times[found] for t, found in numbers.items()}
+            times = {t: self._times[number] for t, number in numbers.items()}
         return replace(
             subgraph,
             node={node_type: nodes for node_type, (nodes, _) in pairs.items()},
@@ -307,23 +307,23 @@ class DisjointIds:
 
 
 def _checked(node_type: str, ids: np.ndarray, times: Mapping[str, np.ndarray] | None) -> np.ndarray:
-    found = None if times is None else times.get(node_type)
-    if found is None:
+    array = None if times is None else times.get(node_type)
+    if array is None:
         raise DataError(
             f"seeds of node type {node_type!r} are invalid: sampling.temporal is set, and they "
             "have no times. Give them, or leave it out.",
             id="sampling-seed-times-missing",
         )
-    if found.shape != ids.shape or found.dtype not in (np.int64, np.float64):
+    if array.shape != ids.shape or array.dtype not in (np.int64, np.float64):
         raise DataError(
-            f"times of node type {node_type!r} are invalid: they are {found.dtype} of shape "
-            f"{list(found.shape)}. Give int64 or float64, one for each of {len(ids)} seeds.",
+            f"times of node type {node_type!r} are invalid: they are {array.dtype} of shape "
+            f"{list(array.shape)}. Give int64 or float64, one for each of {len(ids)} seeds.",
             id="sampling-seed-times-type",
         )
-    if found.dtype == np.float64 and np.isnan(found).any():
+    if array.dtype == np.float64 and np.isnan(array).any():
         raise DataError(
-            f"times of node type {node_type!r} are invalid: {int(np.isnan(found).sum())} are not "
+            f"times of node type {node_type!r} are invalid: {int(np.isnan(array).sum())} are not "
             "numbers. Give every seed a time.",
             id="sampling-seed-times-nan",
         )
-    return found
+    return array

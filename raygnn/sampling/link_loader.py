@@ -255,8 +255,8 @@ class LinkLoader(SampledSequence[LinkBatch]):
         hard, hard_query = np.empty(0, np.int64), np.empty(0, np.int64)
         if self._hard is not None:
             assert edges.hard_negatives is not None
-            found, offsets = self._hard.draw(distinct % edges.num_anchors, epoch)
-            hard = edges.hard_negatives.targets[found].astype(np.int64)
+            negatives, offsets = self._hard.draw(distinct % edges.num_anchors, epoch)
+            hard = edges.hard_negatives.targets[negatives].astype(np.int64)
             hard_query = np.repeat(np.arange(len(distinct)), np.diff(offsets))
         if self._mined is not None:
             mined, of = self._mined.draw(distinct % edges.num_anchors, self.key(epoch, index))
@@ -329,15 +329,15 @@ class LinkLoader(SampledSequence[LinkBatch]):
         relations = drawn.relations
         if relations is None:
             relations = np.zeros(len(drawn.links), np.int64)
-        found: dict[EdgeType, list[np.ndarray]] = defaultdict(list)
+        excluded: dict[EdgeType, list[np.ndarray]] = defaultdict(list)
         for relation in np.unique(relations):
             edge_type = links.message_types[relation]
             if edge_type is not None:
                 ends = (links.anchor_type, links.target_type, pairs[:, relations == relation])
                 repeated = edges_of_links(edge_type, self._reverses_of[edge_type], *ends)
                 for each, of_type in repeated.items():
-                    found[each].append(of_type)
-        return {edge_type: np.concatenate(parts, axis=1) for edge_type, parts in found.items()}
+                    excluded[each].append(of_type)
+        return {edge_type: np.concatenate(parts, axis=1) for edge_type, parts in excluded.items()}
 
     def _links(self, drawn: _Drawn, local: Mapping[str, np.ndarray]) -> BatchLinks:
         offered = drawn.random
@@ -464,8 +464,8 @@ def _joined(parts: Mapping[str, np.ndarray], types: Mapping[str, str]) -> dict[s
 def _check_edge_types(
     graph: GraphStore, links: SupervisionEdges, reverse_types: Mapping[EdgeType, EdgeType]
 ) -> None:
-    given: list[Any] = [*links.message_types, *reverse_types, *reverse_types.values()]
-    for edge_type in given:
+    names: list[Any] = [*links.message_types, *reverse_types, *reverse_types.values()]
+    for edge_type in names:
         if edge_type is not None and edge_type not in graph.edge_types:
             known = [edge_type_name(known) for known in graph.edge_types]
             raise DataError(

@@ -99,7 +99,7 @@ def edges_of_links(
     repeated = [edge_type]
     repeated += (b for a, b in reverse_types.items() if a == edge_type)
     repeated += (a for a, b in reverse_types.items() if b == edge_type)
-    found = {}
+    edges = {}
     for source, relation, target in dict.fromkeys(repeated):  # not of a set: its order is random
         ways = []
         if (source, target) == (anchor_type, target_type):
@@ -107,5 +107,5 @@ def edges_of_links(
         if (source, target) == (target_type, anchor_type):
             ways.append(pairs[::-1])
         if ways:
-            found[source, relation, target] = np.concatenate(ways, axis=1)
-    return found
+            edges[source, relation, target] = np.concatenate(ways, axis=1)
+    return edges

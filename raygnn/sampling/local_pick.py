@@ -94,9 +94,9 @@ class LocalPicker:
         rows = kernels.Rows(nodes, salts, starts, degrees, offsets)
         key = np.uint64(hop_key(request.key, request.hop, self._edge_type))
         draws = kernels.Draws(request.fanout, request.replace, key)
-        found = (starts, degrees, offsets)
+        ranges = (starts, degrees, offsets)
         self._ask_for(indptr, self._rows_of(nodes))
-        kernels.find_rows(indptr, self._rows_of(nodes), draws.fanout, draws.replace, *found)
+        kernels.find_rows(indptr, self._rows_of(nodes), draws.fanout, draws.replace, *ranges)
         skips = None
         if horizon is not None:
             skips = self._find_late(horizon, starts, degrees)
@@ -137,9 +137,9 @@ class LocalPicker:
         if horizon is None:
             kernels.load_degrees(self.adjacency.indptr, self._rows_of(nodes), degrees)
             return degrees
-        found = (starts, degrees, np.empty(len(nodes) + 1, np.int64))
+        ranges = (starts, degrees, np.empty(len(nodes) + 1, np.int64))
         rows = self._rows_of(nodes)
-        kernels.find_rows(self.adjacency.indptr, rows, kernels.ALL, False, *found)
+        kernels.find_rows(self.adjacency.indptr, rows, kernels.ALL, False, *ranges)
         skips = self._find_late(horizon, starts, degrees)
         if skips is not None:
             degrees[skips.rows] -= np.diff(skips.ptr)
@@ -187,12 +187,12 @@ class LocalPicker:
             return None
         times = self._times(self._neighbor_type, column)
         rows, ptr = np.empty(len(starts), np.int64), np.empty(len(starts) + 1, np.int64)
-        given = (indices, times, as_times(latest, times.dtype), starts, degrees, rows, ptr)
-        num_rows, num_skips = find_late(*given, np.empty(0, np.int64))
+        arguments = (indices, times, as_times(latest, times.dtype), starts, degrees, rows, ptr)
+        num_rows, num_skips = find_late(*arguments, np.empty(0, np.int64))
         if num_skips == 0:
             return None
         edges = np.empty(num_skips, np.int64)
-        find_late(*given, edges)
+        find_late(*arguments, edges)
         return Skips(rows[:num_rows], ptr[: num_rows + 1], edges)
 
 
@@ -223,12 +223,12 @@ def _pick_weighted(
     kernels.count_taken(rows.degrees, draws.fanout, draws.replace, rows.offsets)  # at most
     positions = scratch.array("positions", int(rows.offsets[-1]), np.int64)
     drawn = scratch.array("drawn", len(rows.nodes) * max(draws.fanout, 0), np.int64)
-    given = (tuple(rows), tuple(draws))
+    arguments = (tuple(rows), tuple(draws))
     if len(weighting.alias):
         rests = scratch.array("rests", len(drawn), np.uint32)
-        first_draws(*given, weighting.alias, drawn, rests)
+        first_draws(*arguments, weighting.alias, drawn, rests)
     stepped_over = tuple(NO_SKIPS if skips is None else skips)
-    pick_weighted(*given, tuple(weighting), drawn, stepped_over, positions)
+    pick_weighted(*arguments, tuple(weighting), drawn, stepped_over, positions)
     return positions[: rows.offsets[-1]]
 
 

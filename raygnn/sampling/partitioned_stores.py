@@ -102,19 +102,19 @@ class PartitionedGraphStore(StoreOfBundle):
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
         shares = list(shares_of(self._first[edge_type[2]], request.nodes))
-        found: list[Picks] = _ask(
+        picks: list[Picks] = _ask(
             self._graph,
             shares,
             "pick",
             lambda share: (edge_type, restricted(request, share.positions), self._messages),
         )
-        return merged_picks(shares, found, len(request.nodes))
+        return merged_picks(shares, picks, len(request.nodes))
 
     def degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
         shares = list(shares_of(self._first[edge_type[2]], nodes))
-        found = _ask(
+        answers = _ask(
             self._graph,
             shares,
             "degrees",
@@ -126,7 +126,7 @@ class PartitionedGraphStore(StoreOfBundle):
             ),
         )
         degrees = np.empty(len(nodes), np.int64)
-        for share, counts in zip(shares, found, strict=True):
+        for share, counts in zip(shares, answers, strict=True):
             degrees[share.positions] = counts
         return degrees
 
@@ -177,8 +177,8 @@ class PartitionedGraphStore(StoreOfBundle):
 
     def _ask_all(self, question: Question, edge_type: EdgeType) -> Iterator[Any]:
         services = self._graph.services
-        asked = [service.ask(question, edge_type, self._messages) for service in services]
-        return (answer.result() for answer in asked)
+        requests = [service.ask(question, edge_type, self._messages) for service in services]
+        return (answer.result() for answer in requests)
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,8 @@ class PartitionedFeatureStore:
         }
 
     def __reduce__(self) -> tuple[Callable[[], PartitionedFeatureStore], tuple[()]]:
-        given = (self._outline, self._graph, dict(self._standardization))
-        return partial(PartitionedFeatureStore, *given, keeps_sparse=self._keeps_sparse), ()
+        arguments = (self._outline, self._graph, dict(self._standardization))
+        return partial(PartitionedFeatureStore, *arguments, keeps_sparse=self._keeps_sparse), ()
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         return self._outline.columns(type_)
@@ -294,8 +294,8 @@ class PartitionedFeatureStore:
         if not info.sparse:
             return False
         if key not in self._stays_sparse:
-            asked = [service.ask("num_values", type_, column) for service in self._graph.services]
-            num_values = sum(answer.result() for answer in asked)
+            sent = [service.ask("num_values", type_, column) for service in self._graph.services]
+            num_values = sum(answer.result() for answer in sent)
             num_rows = int(self._first[type_][-1])
             self._stays_sparse[key] = is_sparse_enough(num_values, num_rows, info.width)
         return self._stays_sparse[key]
@@ -322,14 +322,14 @@ def _ask(
     graph: PartitionedGraph,
     shares: list[Share],
     question: Question,
-    given: Callable[[Share], tuple[Any, ...]],
+    arguments_for: Callable[[Share], tuple[Any, ...]],
 ) -> list[Any]:
-    questions = [given(share) for share in shares]
-    asked = [
+    questions = [arguments_for(share) for share in shares]
+    requests = [
         graph.services[share.part].ask(question, *each)
         for share, each in zip(shares, questions, strict=True)
     ]
-    answers = [answer.result() for answer in asked]
+    answers = [answer.result() for answer in requests]
     for share, each, answer in zip(shares, questions, answers, strict=True):
         if not graph.is_mapped(share.part):
             graph.traffic.add(requests=1, num_bytes=array_bytes(each) + array_bytes(answer))
@@ -420,8 +420,8 @@ class HotRowCache:
         create_array(path, (len(ids), *none.shape[1:]), none.dtype)
         rows = open_array(path, "r+")
         for start in range(0, len(ids), size):
-            for share, found in self._fetch(node_type, column, ids[start : start + size]):
-                rows[start + share.positions] = found
+            for share, values in self._fetch(node_type, column, ids[start : start + size]):
+                rows[start + share.positions] = values
 
     def _build_wanted(self, folder: Path) -> None:
         remove_unclaimed(self._all)

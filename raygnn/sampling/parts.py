@@ -84,8 +84,8 @@ class HotRows:
         """int64, position of each id, or -1."""
         if not len(self.ids):
             return np.full(len(ids), -1)
-        found = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
-        return np.where(self.ids[found] == ids, found, -1)
+        positions = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
+        return np.where(self.ids[positions] == ids, positions, -1)
 
 
 def most_wanted(
@@ -132,7 +132,7 @@ class Answer(Protocol):
 class PartService(Protocol):
     """Answers for a part. Thread-safe; crosses process boundaries."""
 
-    def ask(self, question: Question, *given: Any) -> Answer:
+    def ask(self, question: Question, *arguments: Any) -> Answer:
         """Requests a method of `PartAnswers`, without waiting."""
 
 
@@ -212,9 +212,9 @@ class PartAnswers:
         if isinstance(stored, SparseColumn):
             rows = copy_sparse_rows(stored.indptr, stored.indices, stored.values, ids)
             return SparseColumn(*rows, stored.dim)
-        found = np.empty((len(ids), *stored.shape[1:]), stored.dtype)
-        gather_rows(stored, ids, found)
-        return found
+        out = np.empty((len(ids), *stored.shape[1:]), stored.dtype)
+        gather_rows(stored, ids, out)
+        return out
 
     def num_values(self, type_: str | EdgeType, column: str) -> int:
         stored = self._part.column(type_, column)
@@ -264,5 +264,5 @@ class MappedPart:
     def __reduce__(self) -> tuple[type[MappedPart], tuple[Folder, int, Path]]:
         return MappedPart, self._given
 
-    def ask(self, question: Question, *given: Any) -> Answer:
-        return _Computed(partial(getattr(self._answers, question), *given))
+    def ask(self, question: Question, *arguments: Any) -> Answer:
+        return _Computed(partial(getattr(self._answers, question), *arguments))

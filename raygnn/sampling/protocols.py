@@ -101,11 +101,11 @@ class SampleRequest:
             sampler: the sampler's fingerprint. Equal digests mean equal neighborhoods.
         """
         hashed = hashlib.blake2b(sampler.encode(), digest_size=8)
-        for name, given in self.arguments.items():
+        for name, value in self.arguments.items():
             if name == "key":
-                hashed.update(f"{name}={given};".encode())
+                hashed.update(f"{name}={value};".encode())
                 continue
-            for type_, values in given.items():
+            for type_, values in value.items():
                 of = type_ if isinstance(type_, str) else edge_type_name(type_)
                 hashed.update(f"{name}.{of}:{values.dtype}{values.shape};".encode())
                 hashed.update(np.ascontiguousarray(values).data)

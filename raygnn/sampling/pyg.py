@@ -47,12 +47,12 @@ class ForeignSampler:
         Raises a DataError if a seed repeats, or the sampler does not return the seeds first.
         """
         ((node_type, ids),) = seeds.items()
-        given = NodeSamplerInput(
+        seeds_input = NodeSamplerInput(
             input_id=torch.arange(len(ids)),
             node=torch.from_numpy(ids),
             input_type=None if self._is_one_graph else node_type,
         )
-        output = self._sampler.sample_from_nodes(given)
+        output = self._sampler.sample_from_nodes(seeds_input)
         if isinstance(output, SamplerOutput):
             output = _by_type(output, node_type, self._edge_types[0])
         return _subgraph(output, node_type, ids)

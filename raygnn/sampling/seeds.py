@@ -39,7 +39,7 @@ def exclusions(
     Raises:
         DataError: the graph has no such edge type, or an end is not one of its nodes.
     """
-    found = {}
+    by_type = {}
     for edge_type, both in pairs.items():
         where = f"excluded pairs of {edge_type_name(edge_type)} are invalid"
         if edge_type not in graph.edge_types:
@@ -59,8 +59,8 @@ def exclusions(
         if code is not None:
             destination_type = ends(edge_type, graph.direction)[1]
             destination = code(destination_type, destination, numbers[edge_type])
-        found[edge_type] = Exclusion.of(destination, neighbor)
-    return found
+        by_type[edge_type] = Exclusion.of(destination, neighbor)
+    return by_type
 
 
 def check_draws(

@@ -87,15 +87,15 @@ def restricted_horizon(horizon: Horizon | None, positions: np.ndarray) -> Horizo
     return None if horizon is None else horizon._replace(latest=horizon.latest[positions])
 
 
-def merged_picks(shares: Sequence[Share], found: Sequence[Picks], num_nodes: int) -> Picks:
+def merged_picks(shares: Sequence[Share], parts: Sequence[Picks], num_nodes: int) -> Picks:
     """Picks of several parts in the order of the nodes."""
     offsets = np.zeros(num_nodes + 1, np.int64)
-    for share, picks in zip(shares, found, strict=True):
+    for share, picks in zip(shares, parts, strict=True):
         offsets[1:][share.positions] = np.diff(picks.offsets)
     np.cumsum(offsets, out=offsets)
-    neighbors = np.empty(offsets[-1], found[0].neighbors.dtype)
+    neighbors = np.empty(offsets[-1], parts[0].neighbors.dtype)
     e_id = np.empty(offsets[-1], np.int64)
-    for share, picks in zip(shares, found, strict=True):
+    for share, picks in zip(shares, parts, strict=True):
         _place(picks.neighbors, picks.offsets, share.positions, offsets, neighbors)
         _place(picks.e_id, picks.offsets, share.positions, offsets, e_id)
     return Picks(neighbors, e_id, offsets)
@@ -246,14 +246,14 @@ class LocalGraphStore(StoreOfBundle):
         for unknown types.
         """
         direction = direction or self.direction
-        found = self._pickers.get((edge_type, direction))
-        if found is None:
+        picker = self._pickers.get((edge_type, direction))
+        if picker is None:
             with self._lock:
-                found = self._pickers.get((edge_type, direction))
-                if found is None:
-                    found = LocalPicker(self._bundle, edge_type, direction)
-                    self._pickers[edge_type, direction] = found
-        return found
+                picker = self._pickers.get((edge_type, direction))
+                if picker is None:
+                    picker = LocalPicker(self._bundle, edge_type, direction)
+                    self._pickers[edge_type, direction] = picker
+        return picker
 
 
 class StoredColumns(Protocol):
@@ -440,7 +440,7 @@ def find_device_columns(
     if holds == "auto":
         num_bytes = sum(_dense(bundle.column(*key)).nbytes for key in columns)
         holds = 3 * num_bytes <= torch.cuda.mem_get_info(device)[0]
-    found = {}
+    device_columns = {}
     for (type_, name), info in columns.items():
         if not holds and info.dtype == "float32":
             continue
@@ -450,8 +450,8 @@ def find_device_columns(
             rows = _dense(bundle.column(type_, name))
             held = as_tensor(rows).view(len(rows), *shape).to(device)
         parts = (torch.from_numpy(part).view(shape).to(device) for part in affine or ())
-        found[type_, name] = DeviceColumn(held, None if affine is None else tuple(parts))
-    return found
+        device_columns[type_, name] = DeviceColumn(held, None if affine is None else tuple(parts))
+    return device_columns
 
 
 def _dense(rows: np.ndarray | SparseColumn) -> np.ndarray:

@@ -56,7 +56,7 @@ class WholeGraph:
         """
         nodes, edges, blocks = self._parts
         index = torch.from_numpy(seeds)
-        rest = NodeBatch(
+        batch = NodeBatch(
             index=0,
             input_id=index,
             nodes={node_type: replace(nodes[node_type], seed_index=index)},
@@ -65,7 +65,7 @@ class WholeGraph:
             seed_index=index,
             labels=self._assembler.labels(node_type, seeds),
         ).to(self._device)
-        return replace(rest, nodes=nodes | rest.nodes, edges=edges, blocks=blocks)
+        return replace(batch, nodes=nodes | batch.nodes, edges=edges, blocks=blocks)
 
     @cached_property
     def _parts(

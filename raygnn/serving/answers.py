@@ -65,8 +65,8 @@ class Answers:
             alike[type(question), type(question.items[0]), kind, alone].append(place)
         answers: list[Answer] = [[]] * len(questions)
         for places in alike.values():
-            found = self._answer_alike([questions[place] for place in places])
-            for place, answer in zip(places, found, strict=True):
+            replies = self._answer_alike([questions[place] for place in places])
+            for place, answer in zip(places, replies, strict=True):
                 answers[place] = answer
         return answers
 

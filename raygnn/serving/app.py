@@ -110,20 +110,20 @@ def _handler(ask: Ask, kind: type[Question]) -> Callable[[Request], Awaitable[Re
             # A large body is parsed in a thread, while the loop passes on other requests.
             parse = partial(kind.parse, body)
             question = await asyncio.to_thread(parse) if len(body) > _LARGE_BYTES else parse()
-            found = await ask(question)
-            if not isinstance(found, Refused):
-                return JSONResponse({"rows": found})
+            result = await ask(question)
+            if not isinstance(result, Refused):
+                return JSONResponse({"rows": result})
         except ValidationError as error:
             return JSONResponse({"detail": _problems(error)}, 422)
         except DataError as error:
-            found = Refused(str(error), error.id or "")
+            result = Refused(str(error), error.id or "")
         except ResourceError as error:
             status = _STATUSES.get(error.id or "", 503)
             return JSONResponse({"detail": str(error)}, status, {"Retry-After": "1"})
         except Exception:
             logging.getLogger(__name__).exception("A request failed.")
-            found = Refused("the server failed; its log has the reason.", "serve-failed", False)
-        return problem_response(found.id, found.message, 422 if found.is_question_wrong else 500)
+            result = Refused("the server failed; its log has the reason.", "serve-failed", False)
+        return problem_response(result.id, result.message, 422 if result.is_question_wrong else 500)
 
     answer.__name__ = kind.__name__.lower()
     return answer

@@ -201,8 +201,8 @@ class Gate:
     def _check_token(self, scope: Any) -> None:
         if self._token is None or scope["path"] in self._open_paths:
             return
-        scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
+        scheme, _, token = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
             raise RefusedRequestError(
                 401,
                 "serve-unauthorized",

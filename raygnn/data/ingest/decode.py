@@ -41,12 +41,12 @@ def dense_rows(
         if source.fitted is not None:
             parts.append(_transformed_rows(source.fitted, columns[source.column], findings))
             continue
-        given = column = columns[source.column]
-        unreadable = np.zeros(len(given), bool)
-        if source.layout == "time" and is_text_type(given.type):
-            column, unreadable = parsed_times(given, source.format)
+        stored = column = columns[source.column]
+        unreadable = np.zeros(len(stored), bool)
+        if source.layout == "time" and is_text_type(stored.type):
+            column, unreadable = parsed_times(stored, source.format)
             rule = "texts that are not dates or times"
-            findings.add(source.column, rule, REPAIR, unreadable, given, id="table-time-text")
+            findings.add(source.column, rule, REPAIR, unreadable, stored, id="table-time-text")
         values, null, wrong_width = source_rows(source, column)
         null &= ~unreadable
         findings.add(source.column, "null values", REPAIR, null, id="table-null-values")
@@ -184,10 +184,10 @@ def label_rows(
     parts, missing = [], np.zeros(len(next(iter(columns.values()))), bool)
     for source in plan.sources:
         if source.layout == "number":
-            given = columns[source.column]
-            values, unreadable = read_numbers(given, "number", None, source.format)
+            stored = columns[source.column]
+            values, unreadable = read_numbers(stored, "number", None, source.format)
             rule = "texts that are not numbers"
-            findings.add(source.column, rule, REPAIR, unreadable, given, id="labels-not-numbers")
+            findings.add(source.column, rule, REPAIR, unreadable, stored, id="labels-not-numbers")
             parts.append(values[:, None])
             continue
         values, null, wrong_width = source_rows(source, columns[source.column], keep_nulls=True)
@@ -298,13 +298,13 @@ def sparse_rows(
     bad = null | outside
     values = None
     if plan.values is not None:
-        given = columns[plan.values]
-        given_lengths = pc.fill_null(given.value_lengths(), 0).to_numpy(zero_copy_only=False)
+        lists = columns[plan.values]
+        given_lengths = pc.fill_null(lists.value_lengths(), 0).to_numpy(zero_copy_only=False)
         unequal = given_lengths != lengths
         rule = f"another number of values than of {plan.indices!r}"
-        findings.add(plan.values, rule, REPAIR, unequal, given, id="table-sparse-width")
+        findings.add(plan.values, rule, REPAIR, unequal, lists, id="table-sparse-width")
         bad = bad | unequal
-        flat = given.filter(pa.array(~unequal)).flatten()
+        flat = lists.filter(pa.array(~unequal)).flatten()
         with np.errstate(over="ignore"):
             kept = pc.fill_null(pc.cast(flat, pa.float64()), np.nan).to_numpy(zero_copy_only=False)
             values = np.zeros(len(indices), plan.dtype)
@@ -315,7 +315,7 @@ def sparse_rows(
             "null, NaN or infinite values",
             REPAIR,
             infinite,
-            given,
+            lists,
             id="table-not-finite",
         )
         bad = bad | infinite

@@ -209,9 +209,9 @@ def measure_features(
         results = schedule(measure_rows, [task for *_, task in tasks], "measuring features")
         for (name, column, _), moments in zip(tasks, results, strict=True):
             measured.setdefault((name, column), []).append(moments)
-    found = {key: reduce(Moments.merged, parts).statistics() for key, parts in measured.items()}
+    merged = {key: reduce(Moments.merged, parts).statistics() for key, parts in measured.items()}
     return {
-        name: tuple(replace(info, statistics=found.get((name, info.name))) for info in infos)
+        name: tuple(replace(info, statistics=merged.get((name, info.name))) for info in infos)
         for name, (infos, _) in columns.items()
     }
 

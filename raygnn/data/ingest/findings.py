@@ -85,7 +85,7 @@ class FindingCollector:
         shown = rows[:MAX_EXAMPLES]
         examples = () if values is None else tuple(_show(values[int(row)]) for row in shown)
         old = self._found.get((self.file, column, rule))
-        found = Finding(
+        finding = Finding(
             self.table,
             self.file,
             column,
@@ -98,7 +98,7 @@ class FindingCollector:
             ((old.values if old else ()) + examples)[:MAX_EXAMPLES],
             id=id,
         )
-        self._found[self.file, column, rule] = found
+        self._found[self.file, column, rule] = finding
 
     def findings(self) -> list[Finding]:
         return list(self._found.values())

@@ -144,13 +144,13 @@ def fit_features(
     for i, column in enumerate(columns):
         try:
             is_of_nodes = column.table.id is not None
-            found = counts.get(i)
-            made = fit(column.spec, column.kind, found, column.place, embeds=is_of_nodes)
+            counted = counts.get(i)
+            made = fit(column.spec, column.kind, counted, column.place, embeds=is_of_nodes)
         except DataError as error:
             problems.append(str(error))
             continue
         fitted[column.table.scanned.name, column.feature][column.position] = made
-        alike.setdefault((column.place, describe(made, found)), []).append(made.column)
+        alike.setdefault((column.place, describe(made, counted)), []).append(made.column)
     for (place, description), names in alike.items():
         more = f" and {len(names) - _MAX_SHOWN:,} more" if names[_MAX_SHOWN:] else ""
         progress(f"ingest: {place}: {', '.join(names[:_MAX_SHOWN])}{more}: {description}")
@@ -175,7 +175,7 @@ def count_rows(task: CountTask) -> list[Counts]:
     read = () if table.choice is None else table.choice.columns
     wanted = dict.fromkeys([*names, *(name for name in (table.id, table.split, *read) if name)])
     types = {name: table.scanned.types[name] for name in wanted}
-    found: list[Counts] = []
+    counted: list[Counts] = []
     for offset, _, _, block in read_blocks(piece, types):
         keys = _keys(table, block, piece.row_start + offset)
         chosen = _training_rows(table, block)
@@ -191,8 +191,8 @@ def count_rows(task: CountTask) -> list[Counts]:
             )
             for (spec, kind), bound in zip(task.specs, task.bounds, strict=True)
         ]
-        found = [_merged(a, b) for a, b in zip(found, new, strict=True)] if found else new
-    return found
+        counted = [_merged(a, b) for a, b in zip(counted, new, strict=True)] if counted else new
+    return counted
 
 
 def _keys(table: FeatureTable, block: Mapping[str, pa.Array], first_row: int) -> np.ndarray:
@@ -234,17 +234,17 @@ def _count_all(
     tasks = list(_tasks(columns, wanted))
     if tasks:
         progress(f"ingest: fitting transforms of {len(wanted):,} column(s)")
-    found: dict[int, Counts] = {}
+    totals: dict[int, Counts] = {}
     start, size = 0, _FIRST_ROUND
     while start < len(tasks):
-        now = [_bounded(task, found) for task in tasks[start : start + size]]
+        now = [_bounded(task, totals) for task in tasks[start : start + size]]
         for task, counts in zip(now, schedule(count_rows, now, "fitting transforms"), strict=True):
             for i, new in zip(task.columns, counts, strict=True):
-                found[i] = _merged(found[i], new) if i in found else new
-        _check_distinct(columns, found)
+                totals[i] = _merged(totals[i], new) if i in totals else new
+        _check_distinct(columns, totals)
         start, size = start + size, min(2 * size, _LONGEST_ROUND)
-    _check_training_rows(columns, wanted, found)
-    return found
+    _check_training_rows(columns, wanted, totals)
+    return totals
 
 
 def _tasks(columns: Sequence[_Column], wanted: Sequence[int]) -> Iterator[CountTask]:
@@ -258,24 +258,24 @@ def _tasks(columns: Sequence[_Column], wanted: Sequence[int]) -> Iterator[CountT
             yield CountTask(piece, table, tuple(numbers), specs)
 
 
-def _bounded(task: CountTask, found: Mapping[int, Counts]) -> CountTask:
-    samples = [found.get(i) for i in task.columns]
+def _bounded(task: CountTask, counts: Mapping[int, Counts]) -> CountTask:
+    samples = [counts.get(i) for i in task.columns]
     bounds = [f.sample.bound if isinstance(f, NumberCounts) else _ANY_KEY for f in samples]
     return replace(task, bounds=tuple(bounds))
 
 
-def _check_distinct(columns: Sequence[_Column], found: Mapping[int, Counts]) -> None:
+def _check_distinct(columns: Sequence[_Column], totals: Mapping[int, Counts]) -> None:
     """Ends the pass early if a vocabulary is already too large, because `fit` raises."""
-    for i, counts in found.items():
+    for i, counts in totals.items():
         if isinstance(counts, TextCounts) and counts.is_cut:
             fit(columns[i].spec, columns[i].kind, counts, columns[i].place)
 
 
 def _check_training_rows(
-    columns: Sequence[_Column], wanted: Sequence[int], found: Mapping[int, Counts]
+    columns: Sequence[_Column], wanted: Sequence[int], totals: Mapping[int, Counts]
 ) -> None:
     for i in wanted:
-        table, counts = columns[i].table, found.get(i)
+        table, counts = columns[i].table, totals.get(i)
         if isinstance(counts, TextCounts):
             num_rows = counts.num_rows
         else:
@@ -291,7 +291,7 @@ def _check_training_rows(
 
 def _fitted_columns(table: FeatureTable, feature: str, spec: DenseFeature) -> list[_Column]:
     """The fitted columns of a feature. Raises a DataError with all columns of a wrong type."""
-    found, problems = [], []
+    fitted, problems = [], []
     for position, transform in enumerate(spec.transforms):
         if transform is None:
             continue
@@ -301,10 +301,10 @@ def _fitted_columns(table: FeatureTable, feature: str, spec: DenseFeature) -> li
             problems.append(str(error))
             continue
         if kind is not None:
-            found.append(_Column(table, feature, position, transform, kind))
+            fitted.append(_Column(table, feature, position, transform, kind))
     if problems:
         raise DataError("\n".join(problems))
-    return found
+    return fitted
 
 
 def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None:
@@ -382,8 +382,8 @@ def _saved_columns(
             f"trained with {list(saved.columns)}. Name these, in this order.",
             id="transform-columns",
         )
-    found = [part if isinstance(part, FittedColumn) else None for part in saved.parts]
-    for part in found:
+    columns = [part if isinstance(part, FittedColumn) else None for part in saved.parts]
+    for part in columns:
         if part is None:
             continue
         type_ = table.scanned.types[part.column]
@@ -393,4 +393,4 @@ def _saved_columns(
                 f"{part.state.type}, its transform in training. Write it as it was in training.",
                 id="transform-type",
             )
-    return found
+    return columns

@@ -74,7 +74,7 @@ def quantize_features(
     All rows with valid values count, also those dropped because of another column or as duplicates.
     Category codes stay float32. `plans`: by name of the table; the result has the same order.
     """
-    chosen = {name: tuple(filter(_is_quantized, given)) for name, given in plans.items()}
+    chosen = {name: tuple(filter(_is_quantized, columns)) for name, columns in plans.items()}
     tasks = [
         RangeTask(name, piece, _types(tables[name], chosen[name]), chosen[name])
         for name in plans
@@ -82,7 +82,7 @@ def quantize_features(
         for piece in cut_table(tables[name])
     ]
     none = np.zeros((0, 1), np.float32)
-    found = {
+    limits = {
         (name, plan.name): ValueRange.of_rows(np.broadcast_to(none, (0, plan.width)))
         for name in plans
         for plan in chosen[name]
@@ -90,30 +90,30 @@ def quantize_features(
     for task, ranges in zip(tasks, schedule(measure_ranges, tasks, _LABEL), strict=True):
         for plan, measured in zip(task.plans, ranges, strict=True):
             key = task.table, plan.name
-            found[key] = found[key].merged(measured)
+            limits[key] = limits[key].merged(measured)
     return {
         name: tuple(
-            replace(plan, dtype="int8", quantization=found[name, plan.name].quantization())
+            replace(plan, dtype="int8", quantization=limits[name, plan.name].quantization())
             if plan in chosen[name]
             else plan
-            for plan in given
+            for plan in columns
         )
-        for name, given in plans.items()
+        for name, columns in plans.items()
     }
 
 
 def measure_ranges(task: RangeTask) -> list[ValueRange]:
-    found: list[list[ValueRange]] = [[] for _ in task.plans]
+    measured: list[list[ValueRange]] = [[] for _ in task.plans]
     findings = FindingCollector(task.table)  # reported when rows are converted
     for _, file, file_row, columns in read_blocks(task.piece, task.types):
-        for plan, ranges in zip(task.plans, found, strict=True):
+        for plan, ranges in zip(task.plans, measured, strict=True):
             findings.start_block(file, file_row, len(next(iter(columns.values()))))
             rows = dense_rows(plan, columns, findings)
             rows = rows.reshape(len(rows), plan.width)
             if findings.bad.any():
                 rows = rows[~findings.bad]
             ranges.append(ValueRange.of_rows(rows))
-    return [reduce(ValueRange.merged, ranges) for ranges in found]
+    return [reduce(ValueRange.merged, ranges) for ranges in measured]
 
 
 def _is_quantized(plan: DensePlan) -> bool:

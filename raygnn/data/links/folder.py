@@ -86,8 +86,8 @@ def _build(bundle: Bundle, link: LinkSplit, folder: Path) -> None:
         if not link.labels and edge_type == link.edge_type:
             np.save(_codes_path(folder, edge_type), codes)
         else:
-            found = _followers(bundle, link, table, codes, edge_type, work)
-            np.save(_codes_path(folder, edge_type), found)
+            followers = _followers(bundle, link, table, codes, edge_type, work)
+            np.save(_codes_path(folder, edge_type), followers)
     if link.label is not None:
         for split, name in enumerate(SPLIT_NAMES, start=1):
             is_seed = (codes >> link_kernels.SUPERVISION_SHIFT & 3) == split
@@ -116,12 +116,12 @@ def _followers(
             return codes[csr.e_id] & _MESSAGE_BITS
         if link.rule is not None and link.rule.type == "hash" and link.label is None:
             reverse = message_table(bundle, edge_type)
-            found = np.zeros(len(csc.indices), np.uint8)
-            hash_links(bundle, link, reverse, found)
+            followers = np.zeros(len(csc.indices), np.uint8)
+            hash_links(bundle, link, reverse, followers)
             if link.disjoint_train_ratio:
-                hold_disjoint(bundle, link, reverse, found)
-            return found
-    found = np.zeros(len(csc.indices), np.uint8)
+                hold_disjoint(bundle, link, reverse, followers)
+            return followers
+    followers = np.zeros(len(csc.indices), np.uint8)
     columns = table.indices
     order = column_order(table, work / "table-order.npy")
     if order is not None:
@@ -135,19 +135,19 @@ def _followers(
         (table.indptr, columns, codes),
         by_row or is_symmetric,
         not by_row or is_symmetric,
-        found,
+        followers,
     )
-    return found
+    return followers
 
 
 def _by_anchor(
     bundle: Bundle, link: LinkSplit, codes: np.ndarray, work: Path
 ) -> tuple[LinkTable, np.ndarray]:
     csr = bundle.csr(link.edge_type)
-    given = message_table(bundle, link.edge_type)
-    time = None if given.time is None else given.time[csr.e_id]
+    csc = message_table(bundle, link.edge_type)
+    time = None if csc.time is None else csc.time[csr.e_id]
     table = LinkTable(
-        given.column_type, given.row_type, csr.indptr, csr.indices, None, time, None, time is None
+        csc.column_type, csc.row_type, csr.indptr, csr.indices, None, time, None, time is None
     )
     codes = codes[csr.e_id]
     order = column_order(table, work / "anchor-order.npy")

@@ -89,13 +89,13 @@ def _extreme(
 ) -> int:
     stop = indptr[row + 1]
     i = first_at_least(columns, indptr[row], stop, column)
-    found = 0
+    extreme = 0
     while i < stop and columns[i] == column:
         code = codes[i]
-        if found == 0 or (code != 0 and (code < found) == earliest):
-            found = code
+        if extreme == 0 or (code != 0 and (code < extreme) == earliest):
+            extreme = code
         i += 1
-    return found
+    return extreme
 
 
 @njit(nogil=True, cache=True)

@@ -63,15 +63,15 @@ class SeedEdges:
 
 def split_labelled_edges(bundle: Bundle, link: LinkSplit) -> Splits:
     folder = link_folder(bundle, link)
-    found = {name: labelled_positions(folder, name) for name in SPLIT_NAMES}
+    positions = {name: labelled_positions(folder, name) for name in SPLIT_NAMES}
     wanted = is_wanted(link.rule)
-    empty = [name for name, is_made in wanted.items() if is_made and not len(found[name])]
+    empty = [name for name, is_made in wanted.items() if is_made and not len(positions[name])]
     if empty:
-        sizes = ", ".join(f"{name} {len(edges):,}" for name, edges in found.items())
+        sizes = ", ".join(f"{name} {len(edges):,}" for name, edges in positions.items())
         raise DataError(
             f"the edges of {edge_type_name(link.edge_type)} with a label {link.label!r} cannot be "
             f"split this way: {' and '.join(empty)} would be empty ({sizes}). Set other shares or "
             "bounds, or label edges of that split.",
             id="edges-split-empty",
         )
-    return Splits(**found)
+    return Splits(**positions)

@@ -132,8 +132,8 @@ class MessageGraph(Bundle):
             build,
             f"the message edges of {name}",
         )
-        found = tuple(self._open(folder / f"{part}.npy") for part in _PARTS)
-        return found[0], found[1], found[2]
+        parts = tuple(self._open(folder / f"{part}.npy") for part in _PARTS)
+        return parts[0], parts[1], parts[2]
 
     def _joined_codes(self, edge_type: EdgeType) -> np.ndarray:
         stage, held = link_kernels.STAGE_MASK, link_kernels.HELD

@@ -88,13 +88,13 @@ class KnownPositives:
         """Whether each int64 anchor is linked to each int64 target (may repeat): bool [num_anchors,
         num_targets].
         """
-        found = np.zeros((len(anchors), len(targets)), bool)
+        mask = np.zeros((len(anchors), len(targets)), bool)
         wanted = _ids(targets)
         order = np.argsort(wanted, kind="stable")
         link_kernels.mark_known(
-            self.indptr, self.targets, _ids(anchors), wanted[order], order, found
+            self.indptr, self.targets, _ids(anchors), wanted[order], order, mask
         )
-        return found
+        return mask
 
 
 @dataclass(frozen=True)
@@ -115,27 +115,27 @@ class KnownLinks:
         `KnownPositives.mask`.
         """
         if relations is None:
-            found = self.parts[0].mask(anchors, targets)
+            mask = self.parts[0].mask(anchors, targets)
         else:
-            found = np.zeros((len(anchors), len(targets)), bool)
+            mask = np.zeros((len(anchors), len(targets)), bool)
             for relation in np.unique(relations):
                 rows = np.flatnonzero(relations == relation)
-                found[rows] = self.parts[relation].mask(anchors[rows], targets)
+                mask[rows] = self.parts[relation].mask(anchors[rows], targets)
         if self.is_one_type:
-            found |= anchors[:, None] == targets
-        return found
+            mask |= anchors[:, None] == targets
+        return mask
 
     def rows(
         self, anchors: np.ndarray, relations: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Known targets of some anchors: int64 [num_anchors + 1] starts, and int64 dense ids."""
         relations = np.zeros(len(anchors), np.int64) if relations is None else relations
-        found = []
+        rows = []
         for relation, anchor in zip(relations.tolist(), anchors.tolist(), strict=True):
             part = self.parts[relation]
-            found.append(part.targets[part.indptr[anchor] : part.indptr[anchor + 1]])
-        bounds = np.cumsum([0, *(len(targets) for targets in found)])
-        return bounds, np.concatenate([np.empty(0, np.int64), *found]).astype(np.int64)
+            rows.append(part.targets[part.indptr[anchor] : part.indptr[anchor + 1]])
+        bounds = np.cumsum([0, *(len(targets) for targets in rows)])
+        return bounds, np.concatenate([np.empty(0, np.int64), *rows]).astype(np.int64)
 
 
 def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, SupervisionEdges]:
@@ -327,9 +327,9 @@ def _build_known(tables: Sequence[_Rows], is_sorted: bool, folder: Path) -> None
         bounds = np.zeros_like(indptr)
         none = columns[:0]
         link_kernels.merge_rows(indptr, columns, *merged, bounds, none)
-        found = np.empty(int(bounds[-1]), columns.dtype)
-        link_kernels.merge_rows(indptr, columns, *merged, bounds, found)
-        merged = bounds, found
+        targets = np.empty(int(bounds[-1]), columns.dtype)
+        link_kernels.merge_rows(indptr, columns, *merged, bounds, targets)
+        merged = bounds, targets
     assert merged is not None
     np.save(folder / "indptr.npy", merged[0])
     np.save(folder / "targets.npy", merged[1])

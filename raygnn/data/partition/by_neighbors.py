@@ -159,12 +159,12 @@ def _scatter(src, dst, first_source, first_target, dropped, filled, neighbors): 
 
 @njit(nogil=True, cache=True)
 def _breadth_first(indptr, neighbors, order):  # type: ignore[no-untyped-def]
-    found = np.zeros(len(order), np.bool_)
+    is_visited = np.zeros(len(order), np.bool_)
     head = tail = 0
     for root in range(len(order)):
-        if found[root]:
+        if is_visited[root]:
             continue
-        found[root] = True
+        is_visited[root] = True
         order[tail] = root
         tail += 1
         while head < tail:
@@ -172,8 +172,8 @@ def _breadth_first(indptr, neighbors, order):  # type: ignore[no-untyped-def]
             head += 1
             for i in range(indptr[node], indptr[node + 1]):
                 other = neighbors[i]
-                if not found[other]:
-                    found[other] = True
+                if not is_visited[other]:
+                    is_visited[other] = True
                     order[tail] = other
                     tail += 1
 

@@ -94,7 +94,7 @@ def field(description: str, low: float | None = None, high: float | None = None)
 def argument_problems(generator: Callable[..., Any], args: Mapping[str, Any]) -> list[Problem]:
     """All problems of the arguments, with the keys of the config section data.synthetic."""
     section = arguments_of(generator)
-    found = []
+    problems = []
     for problem in broken_section(section, args):
         name = str(problem.path[0])
         remedy = problem.remedy
@@ -102,8 +102,8 @@ def argument_problems(generator: Callable[..., Any], args: Mapping[str, Any]) ->
             example = "null" if known.default is None else str(known.default).lower()
             remedy = f"Set {known.description}, as in {name}: {example}"
         place = ("data", "synthetic", name)
-        found.append(replace(problem, path=place, remedy=remedy, shown=shown(args[name])))
-    return found
+        problems.append(replace(problem, path=place, remedy=remedy, shown=shown(args[name])))
+    return problems
 
 
 def checked(generator: Callable[..., Any]) -> Callable[..., Any]:

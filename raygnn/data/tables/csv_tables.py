@@ -95,12 +95,12 @@ def sniff(item: CsvSniff) -> CsvShape:
 
 
 def unify(kinds: Sequence[CsvKind]) -> CsvKind:
-    found = set(kinds) - {"null"}
-    if not found:
+    distinct = set(kinds) - {"null"}
+    if not distinct:
         return "null"
-    if len(found) == 1:
-        return found.pop()
-    return "float" if found == {"int", "float"} else "string"
+    if len(distinct) == 1:
+        return distinct.pop()
+    return "float" if distinct == {"int", "float"} else "string"
 
 
 def arrow_type(kind: CsvKind) -> pa.DataType:
@@ -250,13 +250,13 @@ def kind_of_values(values: pa.Array, so_far: CsvKind) -> CsvKind:
     if so_far == "string":
         return "string"
     is_word = pc.is_in(values, pa.array(NULL_WORDS))
-    given = values.filter(pc.invert(is_word)) if pc.any(is_word).as_py() else values
-    if given.null_count == len(given):
+    present = values.filter(pc.invert(is_word)) if pc.any(is_word).as_py() else values
+    if present.null_count == len(present):
         return so_far
     candidates: tuple[CsvKind, ...] = ("int", "float", "bool")
     for kind in candidates:
         try:
-            pc.cast(given, _TYPES[kind])
+            pc.cast(present, _TYPES[kind])
         except pa.ArrowInvalid:
             continue
         return unify([so_far, kind])

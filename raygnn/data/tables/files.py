@@ -107,8 +107,8 @@ def list_files(
     """
     files: dict[str, TableFile] = {}
     for pattern in patterns:
-        found = match_files(folder, pattern, place, roots)
-        if not found:
+        matches = match_files(folder, pattern, place, roots)
+        if not matches:
             raise DataError(
                 f"{place}={pattern!r} is invalid: no file matches it in {redact(folder)}. "
                 "Check the pattern, which is relative to graph.yaml's folder, and that the "
@@ -116,8 +116,8 @@ def list_files(
                 id="data-files-missing",
             )
         if _NUMBER not in pattern:  # else it asks for some of them
-            _check_numbers([path for path, _ in found], f"{place}={pattern!r}")
-        for path, info in found:
+            _check_numbers([path for path, _ in matches], f"{place}={pattern!r}")
+        for path, info in matches:
             files.setdefault(path, _table_file(folder, path, info, place, csv))
     return list(files.values())
 
@@ -193,11 +193,11 @@ def _match(
         except FileNotFoundError:
             return {}
     root = open_fs(folder)[1].rstrip("/")
-    rest = path[len(root) :] if path.startswith(root) else ""
-    found: dict[str, Mapping[str, Any]] = fs.glob(
-        glob.escape(root) + rest if rest else path, detail=True
+    relative = path[len(root) :] if path.startswith(root) else ""
+    entries: dict[str, Mapping[str, Any]] = fs.glob(
+        glob.escape(root) + relative if relative else path, detail=True
     )
-    return found
+    return entries
 
 
 def check_below(uri: str, roots: Sequence[str], place: str) -> None:
@@ -216,15 +216,15 @@ def suffix_and_format(uri: str) -> tuple[str, TableFormat] | None:
 
 
 def is_parquet(uri: str) -> bool:
-    found = suffix_and_format(uri)
-    return found is not None and found[1] == "parquet"
+    suffix = suffix_and_format(uri)
+    return suffix is not None and suffix[1] == "parquet"
 
 
 def _table_file(
     folder: str, uri: str, info: Mapping[str, Any], place: str, csv: CsvFormat | None
 ) -> TableFile:
-    found = suffix_and_format(uri)
-    if found is None and csv is None:
+    suffix = suffix_and_format(uri)
+    if suffix is None and csv is None:
         raise DataError(
             f"{place} is invalid: {redact(uri)} has none of the suffixes {', '.join(_FORMATS)}. "
             "Rename the file, narrow the pattern, or set csv, as csv: {separator: ','}.",
@@ -232,7 +232,7 @@ def _table_file(
         )
     version = next((str(info[key]) for key in _VERSION_KEYS if info.get(key)), None)
     modified = None if is_remote(uri) else info.get("mtime")
-    kind: TableFormat = "csv" if found is None else found[1]
+    kind: TableFormat = "csv" if suffix is None else suffix[1]
     name = _short_name(folder, uri)
     return TableFile(uri, name, kind, info["size"], version, modified, csv or PLAIN_CSV)
 

@@ -263,9 +263,9 @@ def check_folder(out_uri: str, overwrite: bool = False) -> None:
         raise DataError(
             f"out={redact(out_uri)!r} is invalid: it is a file. Name a folder.", id="output-is-file"
         )
-    found = fs.find(root) if fs.exists(root) else []
+    files = fs.find(root) if fs.exists(root) else []
     prefix = root.rstrip("/") + "/"
-    relative = [path.removeprefix(prefix) for path in found]
+    relative = [path.removeprefix(prefix) for path in files]
     if relative and not overwrite:
         what = "already holds a graph" if MANIFEST_NAME in relative else "is not empty"
         raise DataError(

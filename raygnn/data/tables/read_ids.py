@@ -80,8 +80,8 @@ def read_columns(files: Sequence[TableFile], names: Sequence[str] | None, place:
         for file in texts
     ]
     read = dict(zip(texts, csv_tables.read_together(sniffs), strict=True)) if texts else {}
-    found = [read[file] if file in read else read_parquet(file.uri, wanted) for file in files]
-    return pa.concat_tables(found, promote_options="permissive")
+    tables = [read[file] if file in read else read_parquet(file.uri, wanted) for file in files]
+    return pa.concat_tables(tables, promote_options="permissive")
 
 
 def _check_there(
@@ -117,23 +117,23 @@ def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.nda
     unknown ids.
     """
     try:
-        given = ids if isinstance(ids, pa.Array | np.ndarray) else pa.array(ids)
+        values = ids if isinstance(ids, pa.Array | np.ndarray) else pa.array(ids)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise DataError(
             f"{option} is invalid: its ids have several types ({error}). Give integers of 64 "
             "bits, or texts.",
             id="infer-ids-kinds",
         ) from error
-    if isinstance(given, pa.DictionaryArray):
-        given = given.dictionary_decode()
-    if not len(given):
+    if isinstance(values, pa.DictionaryArray):
+        values = values.dictionary_decode()
+    if not len(values):
         raise DataError(
             f"{option} is invalid: it lists no ids. Give at least one.", id="infer-ids-empty"
         )
-    dense = bundle.id_map(node_type).lookup(given)
+    dense = bundle.id_map(node_type).lookup(values)
     unknown = np.flatnonzero(dense < 0)
     if len(unknown):
-        shown = pa.array(given).take(pa.array(unknown[:_EXAMPLES])).to_pylist()
+        shown = pa.array(values).take(pa.array(unknown[:_EXAMPLES])).to_pylist()
         raise DataError(
             f"{option} is invalid: {len(unknown):,} of {len(dense):,} ids are not nodes of type "
             f"{node_type!r}, such as {shown}. Give ids of the node table.",

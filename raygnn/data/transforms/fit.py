@@ -60,14 +60,14 @@ class ExactMoments:
     @classmethod
     def of(cls, values: np.ndarray) -> ExactMoments:
         """Moments of finite float64 values, [n]."""
-        found = cls()
+        moments = cls()
         for start in range(0, len(values), _BLOCK):
             block = np.ascontiguousarray(values[start : start + _BLOCK])
             sums = np.zeros((_NUM_EXPONENTS, 3), np.int64)
             squares = np.zeros((_NUM_EXPONENTS, 5), np.int64)
             _add(block, sums, squares)
-            found = found.merged(cls(len(block), _total(sums, 1), _total(squares, 2)))
-        return found
+            moments = moments.merged(cls(len(block), _total(sums, 1), _total(squares, 2)))
+        return moments
 
     def merged(self, other: ExactMoments) -> ExactMoments:
         return ExactMoments(
@@ -186,14 +186,14 @@ class NumberCounts:
             bound: of a sample that these rows will be merged with.
         """
         is_finite = np.isfinite(values)
-        found = values[is_finite]
+        finite = values[is_finite]
         near = is_finite & (keys <= bound)
         return cls(
             int(np.isnan(values).sum()),
-            len(found),
-            float(found.min(initial=np.inf)),
-            float(found.max(initial=-np.inf)),
-            ExactMoments.of(found) if sums else ExactMoments(),
+            len(finite),
+            float(finite.min(initial=np.inf)),
+            float(finite.max(initial=-np.inf)),
+            ExactMoments.of(finite) if sums else ExactMoments(),
             Sample.of(keys[near], values[near]),
         )
 
@@ -285,7 +285,7 @@ def needs_counts(spec: ColumnTransform) -> bool:
 
 
 def fit(
-    spec: ColumnTransform, kind: Kind, found: Counts | None, place: str, *, embeds: bool = True
+    spec: ColumnTransform, kind: Kind, counts: Counts | None, place: str, *, embeds: bool = True
 ) -> FittedColumn:
     """The state from training rows.
 
@@ -298,94 +298,94 @@ def fit(
     """
     if spec.transform == "hashed_words":
         return FittedColumn(spec.column, HashedWords(spec.dim or _HASHED_DIM))
-    if found is None:
+    if counts is None:
         state: AnyState = Log1p() if spec.transform == "log1p" else Number()
         fill = None if spec.missing is None else 0.0
         return FittedColumn(spec.column, state, fill, format=spec.format)
-    if isinstance(found, TextCounts):
-        _check_vocabulary(spec, found, place)
+    if isinstance(counts, TextCounts):
+        _check_vocabulary(spec, counts, place)
         if spec.transform == "auto":
-            spec = _chosen_vocabulary(spec, kind, found, place, embeds)
-        return FittedColumn(spec.column, _vocabulary_state(spec, found, place))
-    if found.num_values == 0:
+            spec = _chosen_vocabulary(spec, kind, counts, place, embeds)
+        return FittedColumn(spec.column, _vocabulary_state(spec, counts, place))
+    if counts.num_values == 0:
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
             f"read{' as a time' if kind == 'time' else ''}. Take it out of graph.yaml, or write "
             "its values: numbers, or times as 2024-05-21 10:11:28.",
             id="transform-no-values",
         )
-    spec = _chosen_for_numbers(spec, kind, found) if spec.transform == "auto" else spec
-    state = _number_state(spec, found, place)
+    spec = _chosen_for_numbers(spec, kind, counts) if spec.transform == "auto" else spec
+    state = _number_state(spec, counts, place)
     fill = None
     if spec.missing is not None:
-        fill = 0.0 if spec.missing == "zero" else float(np.median(found.sample.values))
+        fill = 0.0 if spec.missing == "zero" else float(np.median(counts.sample.values))
     return FittedColumn(spec.column, state, fill, spec.missing == "indicator", spec.format)
 
 
-def describe(fitted: FittedColumn, found: Counts | None) -> str:
+def describe(fitted: FittedColumn, counts: Counts | None) -> str:
     state = fitted.state
     parts: list[str] = ["unchanged" if isinstance(state, Number) else state.type]
-    if isinstance(found, TextCounts) and isinstance(state, OneHot | Category | MultiHot):
-        num_rare = len(found.values) - len(state.vocabulary)
+    if isinstance(counts, TextCounts) and isinstance(state, OneHot | Category | MultiHot):
+        num_rare = len(counts.values) - len(state.vocabulary)
         parts.append(f"{len(state.vocabulary):,} values")
         parts += [f"{num_rare:,} rare values share one column"] if num_rare else []
-        if found.num_distinct == 1 and not found.num_gaps:
+        if counts.num_distinct == 1 and not counts.num_gaps:
             parts.append("WARNING: a constant, the same in all training rows")
-    if isinstance(found, NumberCounts) and found.low == found.high:
-        parts.append(f"WARNING: a constant, {found.low:g} in all training rows")
-    if found is not None and found.num_gaps:
-        parts.append(f"{found.num_gaps:,} gaps")
+    if isinstance(counts, NumberCounts) and counts.low == counts.high:
+        parts.append(f"WARNING: a constant, {counts.low:g} in all training rows")
+    if counts is not None and counts.num_gaps:
+        parts.append(f"{counts.num_gaps:,} gaps")
     if fitted.indicator:
         parts.append("missing: indicator")
     return ", ".join(parts)
 
 
-def _number_state(spec: ColumnTransform, found: NumberCounts, place: str) -> AnyState:
+def _number_state(spec: ColumnTransform, counts: NumberCounts, place: str) -> AnyState:
     match spec.transform:
         case "standard":
-            return Standard(*found.moments.mean_and_std())
+            return Standard(*counts.moments.mean_and_std())
         case "min_max":
-            return MinMax(found.low, found.high)
+            return MinMax(counts.low, counts.high)
         case "log1p":
-            if found.low <= -1:
+            if counts.low <= -1:
                 raise DataError(
                     f"{place}: column {spec.column!r} is invalid: log1p needs values above -1, "
-                    f"and the minimum is {found.low:g}. Set transform: rank_gauss, or repair the "
+                    f"and the minimum is {counts.low:g}. Set transform: rank_gauss, or repair the "
                     f"values.",
                     id="transform-log1p",
                 )
             return Log1p()
         case "rank_gauss":
-            num = min(_NUM_QUANTILES, len(found.sample.values))
+            num = min(_NUM_QUANTILES, len(counts.sample.values))
             shares = np.linspace(0, 100, num)
             # Interpolation may round neighbors out of order.
-            return RankGauss(_tuple(np.maximum.accumulate(_quantiles(found, shares))))
+            return RankGauss(_tuple(np.maximum.accumulate(_quantiles(counts, shares))))
         case "bucket":
-            edges = _quantiles(found, np.linspace(0, 100, (spec.n_bins or 10) + 1))
+            edges = _quantiles(counts, np.linspace(0, 100, (spec.n_bins or 10) + 1))
             apart = edges[np.concatenate([[True], np.diff(edges) > _LEAST_BUCKET])]
-            return Bucket(_tuple(apart) if len(apart) > 1 else (found.low, found.high))
+            return Bucket(_tuple(apart) if len(apart) > 1 else (counts.low, counts.high))
         case "time":
-            return Time(found.high, spec.unit)
+            return Time(counts.high, spec.unit)
     return Number()
 
 
-def _quantiles(found: NumberCounts, shares: np.ndarray) -> np.ndarray:
-    return np.asarray(np.percentile(found.sample.values, shares))
+def _quantiles(counts: NumberCounts, shares: np.ndarray) -> np.ndarray:
+    return np.asarray(np.percentile(counts.sample.values, shares))
 
 
 def _tuple(values: np.ndarray) -> tuple[float, ...]:
     return tuple(values.tolist())
 
 
-def _check_vocabulary(spec: ColumnTransform, found: TextCounts, place: str) -> None:
-    if found.is_cut:
+def _check_vocabulary(spec: ColumnTransform, counts: TextCounts, place: str) -> None:
+    if counts.is_cut:
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: it has more than {MAX_DISTINCT:,} "
             "distinct values, like ids and free texts. Take it out of graph.yaml, or write a "
             "coarser column.",
             id="transform-too-many-values",
         )
-    if found.num_distinct == 0:
+    if counts.num_distinct == 0:
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
             "read. Take it out of graph.yaml, or write its values.",
@@ -393,9 +393,9 @@ def _check_vocabulary(spec: ColumnTransform, found: TextCounts, place: str) -> N
         )
 
 
-def _vocabulary_state(spec: ColumnTransform, found: TextCounts, place: str) -> AnyState:
+def _vocabulary_state(spec: ColumnTransform, counts: TextCounts, place: str) -> AnyState:
     is_category = spec.transform == "category"
-    vocabulary, has_rare = _frequent(spec, found, least=2 if is_category else 1)
+    vocabulary, has_rare = _frequent(spec, counts, least=2 if is_category else 1)
     size, limit = len(vocabulary) + has_rare, MAX_CODES if is_category else MAX_WIDTH
     if size > limit:
         instead = "" if is_category else ", or transform: category"
@@ -415,20 +415,20 @@ def _vocabulary_state(spec: ColumnTransform, found: TextCounts, place: str) -> A
 
 
 def _frequent(
-    spec: ColumnTransform, found: TextCounts, least: int
+    spec: ColumnTransform, text_counts: TextCounts, least: int
 ) -> tuple[tuple[str | None, ...], bool]:
     """Values that are not rare, sorted, None last; and whether there are rare ones. At equal counts
     later values stay, as in `OneHotEncoder`.
     """
-    order = pc.sort_indices(found.values).to_numpy()  # nulls come last
-    counts = found.counts[order]
+    order = pc.sort_indices(text_counts.values).to_numpy()  # nulls come last
+    counts = text_counts.counts[order]
     keep = counts >= (spec.min_frequency or least)
     limit = spec.max_categories
     if limit is not None and keep.sum() + 1 > limit:  # one is for rare values
-        kept = np.flatnonzero(keep)
-        by_count = kept[np.argsort(counts[kept], kind="stable")]
-        keep[by_count[: len(kept) - (limit - 1)]] = False
-    return tuple(found.values.take(pa.array(order[keep])).to_pylist()), not keep.all()
+        positions = np.flatnonzero(keep)
+        by_count = positions[np.argsort(counts[positions], kind="stable")]
+        keep[by_count[: len(positions) - (limit - 1)]] = False
+    return tuple(text_counts.values.take(pa.array(order[keep])).to_pylist()), not keep.all()
 
 
 def looks_like_ids(num_distinct: int, num_given: int) -> bool:
@@ -437,16 +437,16 @@ def looks_like_ids(num_distinct: int, num_given: int) -> bool:
 
 
 def _chosen_vocabulary(
-    spec: ColumnTransform, kind: Kind, found: TextCounts, place: str, embeds: bool
+    spec: ColumnTransform, kind: Kind, counts: TextCounts, place: str, embeds: bool
 ) -> ColumnTransform:
     if kind == "list":
-        cap = None if found.num_distinct <= MAX_WIDTH else MAX_WIDTH
+        cap = None if counts.num_distinct <= MAX_WIDTH else MAX_WIDTH
         return _chosen(spec, transform="multi_hot", max_categories=cap)
-    num_distinct = found.num_distinct
-    if looks_like_ids(num_distinct, found.num_rows - found.num_gaps):
+    num_distinct = counts.num_distinct
+    if looks_like_ids(num_distinct, counts.num_rows - counts.num_gaps):
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: transform: auto finds {num_distinct:,} "
-            f"distinct values in {found.num_rows:,} training rows, like ids and free texts. "
+            f"distinct values in {counts.num_rows:,} training rows, like ids and free texts. "
             "Take it out of graph.yaml, or set transform: hashed_words for sentences, or category.",
             id="transform-ids",
         )
@@ -456,16 +456,16 @@ def _chosen_vocabulary(
     return _chosen(spec, transform="category", max_categories=cap)
 
 
-def _chosen_for_numbers(spec: ColumnTransform, kind: Kind, found: NumberCounts) -> ColumnTransform:
+def _chosen_for_numbers(spec: ColumnTransform, kind: Kind, counts: NumberCounts) -> ColumnTransform:
     """Logarithms or ranks for numbers with heavy tails; others do not change."""
-    missing = spec.missing or ("indicator" if found.num_gaps else "median")
+    missing = spec.missing or ("indicator" if counts.num_gaps else "median")
     if kind == "time":
         missing = "median" if missing == "zero" else missing
         return _chosen(spec, transform="time", missing=missing)
-    values = found.sample.values
+    values = counts.sample.values
     name = None
     if is_heavy_tailed(values):
-        is_log = found.low >= 0 and not is_heavy_tailed(np.log1p(values))
+        is_log = counts.low >= 0 and not is_heavy_tailed(np.log1p(values))
         name = "log1p" if is_log else "rank_gauss"
     return _chosen(spec, transform=name, missing=missing)
 

@@ -84,10 +84,10 @@ class TransformedColumn(Section):
         if self.format is not None:
             taken_by["format"] = _OF_FORMAT[self.format]
         for option, transforms in taken_by.items():
-            given = getattr(self, option)
-            if given is not None and self.transform not in transforms:
+            value = getattr(self, option)
+            if value is not None and self.transform not in transforms:
                 taken = ", ".join(sorted(name for name in transforms if name is not None))
-                shown = f"format: {given}" if option == "format" else option
+                shown = f"format: {value}" if option == "format" else option
                 raise RuleError(
                     f"{shown} of column {self.column!r} is of transform {taken} only, and this "
                     f"is {self.transform}",

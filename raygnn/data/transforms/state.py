@@ -400,12 +400,12 @@ class FittedFeature:
     @property
     def num_codes(self) -> dict[int, int]:
         """Number of categories, by position of a category code in a row."""
-        found, position = {}, 0
+        numbers, position = {}, 0
         for part in self.parts:
             if isinstance(part, FittedColumn) and isinstance(part.state, Category):
-                found[position] = part.state.num_codes
+                numbers[position] = part.state.num_codes
             position += part.width
-        return found
+        return numbers
 
     def to_content(self) -> dict[str, Any]:
         return asdict(self)
@@ -415,10 +415,10 @@ class FittedFeature:
         """Reads saved states of the named feature. Raises a DataError for another version, a
         ValueError for invalid content.
         """
-        found = content.get("version") if isinstance(content, dict) else None
-        if found != VERSION:
+        version = content.get("version") if isinstance(content, dict) else None
+        if version != VERSION:
             raise DataError(
-                f"the transforms of {name} are saved in version {found!r}, and this raygnn reads "
+                f"the transforms of {name} are saved in version {version!r}, and this raygnn reads "
                 f"{VERSION}. Use the raygnn that fitted them, or fit them again by training.",
                 id="transform-version",
             )
@@ -431,8 +431,8 @@ Transforms = Mapping[str, Mapping[str, FittedFeature]]
 
 def _positions(values: pa.Array, vocabulary: tuple[str | None, ...]) -> np.ndarray:
     """int64: position of each value in the vocabulary, or its length if missing."""
-    found = pc.index_in(values, value_set=_value_set(vocabulary))
-    out: np.ndarray = pc.fill_null(found, len(vocabulary)).to_numpy(zero_copy_only=False)
+    positions = pc.index_in(values, value_set=_value_set(vocabulary))
+    out: np.ndarray = pc.fill_null(positions, len(vocabulary)).to_numpy(zero_copy_only=False)
     return out.astype(np.int64)
 
 

@@ -239,12 +239,12 @@ def build_encoder(
             )
         for name in spec.embedded_types:
             categories.pop(name, None)
-    whole = GraphEncoder(
+    built = GraphEncoder(
         encoder, categories, interactions, times, widths=widths, edge_types=edge_types
     )
-    if isinstance(whole.module, TypedSubgraphModule):
+    if isinstance(built.module, TypedSubgraphModule):
         direction = config.sampling.direction
-        whole.module.initialize(
+        built.module.initialize(
             {
                 name: {
                     message_type(parse_edge_type(edge_type), direction): width
@@ -253,7 +253,7 @@ def build_encoder(
                 for column, name in spec.edge_inputs.items()
             }
         )
-    return whole
+    return built
 
 
 def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput | None:
@@ -302,7 +302,7 @@ def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
         return None
     direction = config.sampling.direction
     timed = [message_type(parse_edge_type(name), direction) for name in times.edge_types]
-    found = RelativeTime(
+    layer = RelativeTime(
         span=times.span,
         node_types=tuple(name for name in spec.node_types if name not in spec.embedded_types),
         timed_nodes=frozenset(times.node_types),
@@ -318,8 +318,8 @@ def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
         },
         dates={name: _find_dates(spec, name) for name in spec.node_types} if times.dates else {},
     )
-    read = tuple(name for name in found.node_types if found.channels(name))
-    return replace(found, node_types=read)
+    read = tuple(name for name in layer.node_types if layer.channels(name))
+    return replace(layer, node_types=read)
 
 
 def _find_dates(spec: ModelSpec, node_type: str) -> list[DateColumn]:
@@ -341,8 +341,8 @@ def _interactions(
     config: Config, spec: ModelSpec, widths: Mapping[str, int]
 ) -> dict[str, FeatureInteraction]:
     """Cross layers by node type with features. Raises a ConfigError without any."""
-    given = config.model.interaction
-    if given is None:
+    pairs = config.model.interaction
+    if pairs is None:
         return {}
     read = [name for name in widths if name not in spec.embedded_types]
     if not read:
@@ -352,10 +352,10 @@ def _interactions(
             "graph.yaml and choose a model that reads them.",
             id="model-interaction-features",
         )
-    is_parallel = given.structure == "parallel"
+    is_parallel = pairs.structure == "parallel"
     return {
         name: FeatureInteraction(
-            widths[name], given.num_layers, given.rank, given.deep, is_parallel=is_parallel
+            widths[name], pairs.num_layers, pairs.rank, pairs.deep, is_parallel=is_parallel
         )
         for name in read
     }
@@ -422,22 +422,22 @@ def find_standardization(
     if not config.data.standardize:
         return {}
     attributes = [column for column, name in edge_columns.items() if name != EDGE_WEIGHT]
-    found: dict[str, dict[str, ColumnScale]] = {}
+    scales: dict[str, dict[str, ColumnScale]] = {}
     for type_, column, info in _read_columns(bundle, feature, attributes, node_types):
         scale = ColumnScale.of(info, statistics(bundle, type_, column, rows))
         if scale is not None:
-            found.setdefault(type_name(type_), {})[column] = scale
-    return found
+            scales.setdefault(type_name(type_), {})[column] = scale
+    return scales
 
 
 def _find_transforms(
     bundle: Bundle, feature: str, edge_columns: Collection[str], node_types: Collection[str]
 ) -> Transforms:
-    found: dict[str, dict[str, FittedFeature]] = {}
+    features: dict[str, dict[str, FittedFeature]] = {}
     for type_, column, info in _read_columns(bundle, feature, edge_columns, node_types):
         if info.transforms is not None:
-            found.setdefault(type_name(type_), {})[column] = info.transforms
-    return found
+            features.setdefault(type_name(type_), {})[column] = info.transforms
+    return features
 
 
 def _read_columns(

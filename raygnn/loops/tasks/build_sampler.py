@@ -30,12 +30,12 @@ def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
     if sampling.component is not None:
         settings: dict[str, Any] = {"fanouts": sampling.fanouts, "replace": sampling.replace}
         return build(sampling.component, "sampler", loaded.allow_modules, graph=graph, **settings)
-    given, temporal = sampling.temporal, None
-    if given is not None:
+    configured, temporal = sampling.temporal, None
+    if configured is not None:
         window = None
-        if given.window is not None:
-            window = window_as_time(given.window, time_unit(graph, given.column))
-        temporal = Temporal(given.column, given.strategy, window)
+        if configured.window is not None:
+            window = window_as_time(configured.window, time_unit(graph, configured.column))
+        temporal = Temporal(configured.column, configured.strategy, window)
     return NeighborSampler(
         graph,
         find_fanouts(loaded.config, graph.edge_types),

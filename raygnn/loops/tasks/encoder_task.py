@@ -238,9 +238,9 @@ class EncoderTask(Task[BatchT]):
             return None
         env, config = self.env, self.env.loaded.config
         if config.sampling.is_full:
-            whole = self._whole_graph(frozenset({**self.spec.node_columns, **columns}.items()))
+            full = self._whole_graph(frozenset({**self.spec.node_columns, **columns}.items()))
             share = {"rank": env.rank, "world_size": env.world_size}
-            return WholeGraphLoader(whole, seeds, node_type, split=split, seed=config.seed, **share)
+            return WholeGraphLoader(full, seeds, node_type, split=split, seed=config.seed, **share)
         graph = self.message_store(split)
         return NeighborLoader(
             graph,

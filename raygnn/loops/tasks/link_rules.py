@@ -46,24 +46,24 @@ def split_rule(config: Config) -> HashSplit | TemporalSplit | None:
 
 def forward_types(bundle: Bundle, available: Sequence[EdgeType]) -> list[EdgeType]:
     """The edge types without reverses of others."""
-    kept: list[EdgeType] = []
+    forward: list[EdgeType] = []
     for edge_type in available:
         reverse = bundle.reverse_of(edge_type) if edge_type in bundle.edge_types else None
         is_named_so = reverse != edge_type and edge_type[1].startswith(REVERSE_PREFIX)
         is_reverse = reverse in available and is_named_so
-        if reverse == edge_type or (reverse not in kept and not is_reverse):
-            kept.append(edge_type)
-    return kept
+        if reverse == edge_type or (reverse not in forward and not is_reverse):
+            forward.append(edge_type)
+    return forward
 
 
 def with_reverses(bundle: Bundle, edge_types: Sequence[EdgeType]) -> list[EdgeType]:
-    found: dict[EdgeType, None] = {}
+    types: dict[EdgeType, None] = {}
     for edge_type in edge_types:
         if edge_type in bundle.edge_types:
-            found |= dict.fromkeys([edge_type, bundle.reverse_of(edge_type) or edge_type])
-    return list(found)
+            types |= dict.fromkeys([edge_type, bundle.reverse_of(edge_type) or edge_type])
+    return list(types)
 
 
 def reverse_types(bundle: Bundle) -> dict[EdgeType, EdgeType]:
-    found = {edge_type: bundle.reverse_of(edge_type) for edge_type in bundle.edge_types}
-    return {edge_type: other for edge_type, other in found.items() if other is not None}
+    reverses = {edge_type: bundle.reverse_of(edge_type) for edge_type in bundle.edge_types}
+    return {edge_type: other for edge_type, other in reverses.items() if other is not None}

@@ -158,11 +158,11 @@ def select_output(outputs: Any, on: str | None) -> Tensor:
 
 def _keywords(term: LossTerm, loss: Any, provided: Collection[str]) -> dict[str, str]:
     function = loss.forward if isinstance(loss, nn.Module) else loss
-    given = term.args if isinstance(loss, partial) else {}
+    arguments = term.args if isinstance(loss, partial) else {}
     parameters = {
         name: parameter
         for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind in _NAMED and name not in given
+        if parameter.kind in _NAMED and name not in arguments
     }
     for name in term.inputs:
         if name not in parameters:
@@ -215,10 +215,10 @@ def _is_of_torch(loss: Any) -> bool:
 def _fitting(provided: Collection[str]) -> list[str]:
     fitting = []
     for short in SLOTS["loss"].names:
-        found: Any = resolve(short, "loss")
-        names = next((n for base, n in _POSITIONAL if issubclass(found, base)), None)
+        loss: Any = resolve(short, "loss")
+        names = next((n for base, n in _POSITIONAL if issubclass(loss, base)), None)
         if names is None:
-            names = tuple(inspect.signature(found.forward).parameters)[1:]
+            names = tuple(inspect.signature(loss.forward).parameters)[1:]
         if set(names) <= set(provided):
             fitting.append(short)
     return fitting

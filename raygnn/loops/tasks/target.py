@@ -143,13 +143,13 @@ def target_class(task: str) -> type[TaskTarget] | None:
     if path is None:
         return None
     module, _, name = path.rpartition(".")
-    found: type[TaskTarget] = getattr(import_module(module), name)
-    return found
+    target: type[TaskTarget] = getattr(import_module(module), name)
+    return target
 
 
 def target_classes() -> list[type[TaskTarget]]:
-    return [found for task in TASK_TARGETS if (found := target_class(task)) is not None]
+    return [target for task in TASK_TARGETS if (target := target_class(task)) is not None]
 
 
 def output_classes() -> list[type[Output]]:
-    return list(dict.fromkeys(found.output_class for found in target_classes()))
+    return list(dict.fromkeys(target.output_class for target in target_classes()))

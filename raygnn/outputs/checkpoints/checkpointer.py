@@ -272,9 +272,9 @@ class Checkpointer(Callback):
                     id="resume-no-checkpoint",
                 )
             return None if name is None else (self._store.uri, name)
-        own = self._newest_valid([name for name in names if f"-{self._attempt}-" in name])
-        if own is not None:
-            return self._store.uri, own
+        latest = self._newest_valid([name for name in names if f"-{self._attempt}-" in name])
+        if latest is not None:
+            return self._store.uri, latest
         if resume == "best":
             best = self._store.pointer("best")
             if best is None:
@@ -315,13 +315,14 @@ def _verified(root: str, name: str, resume: str) -> tuple[str, str]:
 
 
 def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:
-    own = engine.optimization.module.state_dict()
-    problems = [f"it lacks {name}" for name in own if name not in weights]
-    problems += [f"the model has no {name}" for name in weights if name not in own]
+    expected = {name: list(x.shape) for name, x in engine.optimization.module.state_dict().items()}
+    actual = {name: list(x.shape) for name, x in weights.items()}
+    problems = [f"it lacks {name}" for name in expected if name not in actual]
+    problems += [f"the model has no {name}" for name in actual if name not in expected]
     problems += [
-        f"{name} has the shape {list(weights[name].shape)}, the model's has {list(own[name].shape)}"
-        for name in own
-        if name in weights and weights[name].shape != own[name].shape
+        f"{name} has the shape {actual[name]}, the model's has {shape}"
+        for name, shape in expected.items()
+        if name in actual and actual[name] != shape
     ]
     if problems:
         raise CheckpointError(

@@ -80,10 +80,10 @@ class Retention:
         """
         if self.policy == "all":
             return []
-        kept = {*needed, *names[max(len(names) - self.last, 0) :]}
+        retained = {*needed, *names[max(len(names) - self.last, 0) :]}
         if self.policy == "best":
             sign = 1.0 if self.mode == "min" else -1.0
             # A stable sort: of equal ones the first is the best, as early stopping has it.
             ranked = sorted((n for n in names if n in scores), key=lambda n: sign * scores[n])
-            kept.update(ranked[: self.best])
-        return [name for name in names if name not in kept]
+            retained.update(ranked[: self.best])
+        return [name for name in names if name not in retained]

@@ -102,10 +102,10 @@ class CheckpointStore:
                 return self._load(name, rows_file(of_rank), manifest)
 
             put_rows(state, read, manifest["world_size"], tables)
-        own = rank_file(rank)
-        if manifest["world_size"] != collectives.world_size() or own not in manifest["files"]:
+        local = rank_file(rank)
+        if manifest["world_size"] != collectives.world_size() or local not in manifest["files"]:
             return state, None
-        return state, self._load(name, own, manifest)
+        return state, self._load(name, local, manifest)
 
     def manifest(self, name: str) -> dict[str, Any]:
         """The manifest of a finished checkpoint. Raises a CheckpointError if it is missing or
@@ -251,11 +251,11 @@ def decode(content: bytes, uri: str) -> dict[Any, Any]:
 
 def gather_files(parts: dict[str, bytes]) -> dict[str, File]:
     """Files of all ranks, by name. Collective: all ranks must call."""
-    own = {
+    files = {
         name: File(hashlib.sha256(content).hexdigest(), len(content))
         for name, content in parts.items()
     }
-    return {name: file for part in collectives.gather_objects(own) for name, file in part.items()}
+    return {name: file for part in collectives.gather_objects(files) for name, file in part.items()}
 
 
 #: Keys from an engine's state down to a tensor.
@@ -345,9 +345,9 @@ def _paths(
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     index = {id(weight): i for i, weight in enumerate(weights)}
     for name, weight in tables.weights.items():
-        kept = state["optimizer"]["state"].get(index.get(id(weight)), {})
+        slots = state["optimizer"]["state"].get(index.get(id(weight)), {})
         places: list[Path] = [("model", name), ("best", "weights", name), ("average", name)]
-        places += [("optimizer", "state", index[id(weight)], key) for key in kept]
+        places += [("optimizer", "state", index[id(weight)], key) for key in slots]
         for path in places:
             value = (_section(state, path) or {}).get(path[-1])
             if isinstance(value, Tensor) and value.shape[:1] == (sizes[name],):

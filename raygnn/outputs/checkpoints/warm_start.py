@@ -22,14 +22,14 @@ def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[
         CheckpointError: there is nothing to load, or a weight has another shape.
         ConfigError: a pattern matches nothing.
     """
-    own = module.state_dict()
+    state = module.state_dict()
     weights = _held(_read(absolute(settings.uri, folder)), ShardedTables(module))
-    meant = [name for name in own if _matches(name, settings.include)]
+    meant = [name for name in state if _matches(name, settings.include)]
     meant = [name for name in meant if not _matches(name, settings.exclude)]
     if not meant:
         raise ConfigError(
             f"checkpoint.init_from.include={settings.include!r} is invalid: it matches no weight "
-            f"of the model. The model has: {', '.join(own)}.",
+            f"of the model. The model has: {', '.join(state)}.",
             id="init-no-weights",
         )
     missing = [name for name in meant if name not in weights]
@@ -41,10 +41,10 @@ def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[
         )
     loaded = [name for name in meant if name in weights]
     for name in loaded:
-        if weights[name].shape != own[name].shape:
+        if weights[name].shape != state[name].shape:
             raise CheckpointError(
                 f"checkpoint.init_from.uri={redact(settings.uri)!r} is invalid: {name} has the "
-                f"shape {list(weights[name].shape)}, the model's has {list(own[name].shape)}. "
+                f"shape {list(weights[name].shape)}, the model's has {list(state[name].shape)}. "
                 "Exclude it, or set model.args as they were.",
                 id="init-weights-shape",
             )

@@ -256,12 +256,12 @@ def held_places() -> dict[str, bool]:
     state = internal("ray._private.state", "state")
     accessor = attribute(state, "_connect_and_get_accessor")()
     job = ray.get_runtime_context().get_job_id()
-    found: dict[str, Any] = {}
+    places: dict[str, Any] = {}
     for record in map(table.FromString, attribute(accessor, "get_placement_group_table")()):
         is_held = record.state != table.REMOVED and not record.is_detached
         if is_held and record.creator_actor_id and record.creator_job_id.hex() == job:
-            found[record.placement_group_id.hex()] = record.creator_actor_dead
-    return found
+            places[record.placement_group_id.hex()] = record.creator_actor_dead
+    return places
 
 
 def free_places_of_trials(before: dict[str, bool]) -> None:

@@ -131,10 +131,10 @@ class SampleRecord:
         """Raises a DataError if a file is missing, or has a wrong size or, on a disk, a damaged
         end.
         """
-        if found := damaged_files(uri, self.file_sizes):
-            name, size = next(iter(found.items()))
+        if damaged := damaged_files(uri, self.file_sizes):
+            name, size = next(iter(damaged.items()))
             what = "is missing" if size is None else f"has {size:,} bytes"
-            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
             raise DataError(
                 f"data.samples={redact(uri)!r} is invalid: {name} {what}, and was written with "
                 f"{self.file_sizes[name]:,} bytes{more}. Run the same raygnn presample again: it "
@@ -159,8 +159,8 @@ def load_plan(uri: str) -> SamplePlan | None:
 
 
 def damaged_files(uri: str, file_sizes: Mapping[str, int]) -> dict[str, int | None]:
-    found = files_below(uri)
-    return {name: found.get(name) for name, size in file_sizes.items() if found.get(name) != size}
+    files = files_below(uri)
+    return {name: files.get(name) for name, size in file_sizes.items() if files.get(name) != size}
 
 
 def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> None:

@@ -108,8 +108,8 @@ class StoredSplit:
             if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
                 raise  # of the storage, not of what it holds
             raise self._damaged(name, error) from error
-        found: dict[str, Any] = row
-        return found
+        arrays: dict[str, Any] = row
+        return arrays
 
     def _damaged(self, name: str, error: Exception) -> DataError:
         return DataError(

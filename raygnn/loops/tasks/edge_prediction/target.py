@@ -76,11 +76,11 @@ class EdgeOutput(LabelOutput):
 
     def num_known(self, bundle: Bundle) -> tuple[int, int]:
         """All that training had, if they are the first of their types in the same order."""
-        found = [
+        known = [
             num if ids_digest(bundle.ids(name).slice(0, num)) == digest else 0
             for name, (num, digest) in zip(self.ends, self.factorized or (), strict=False)
         ]
-        return (found[0], found[1]) if found else (0, 0)
+        return (known[0], known[1]) if known else (0, 0)
 
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
         if self.label_edges:
@@ -158,7 +158,7 @@ class EdgeTarget(LabelTarget):
         where = f"{what} {edge_type_name(edge_type)!r}"
         label = choose_label(columns, arguments.label, where)
         values = _values(bundle, edge_type, label, label_edges=label_edges)
-        found: dict[str, Any] = label_shape(values, columns[label], arguments.problem)
+        shape_of_label: dict[str, Any] = label_shape(values, columns[label], arguments.problem)
         inputs: tuple[str, ...] = ()
         if not label_edges:
             inputs = _find_inputs(bundle, edge_type, values, arguments.inputs)
@@ -168,7 +168,7 @@ class EdgeTarget(LabelTarget):
                 "Leave it out.",
                 id="task-edge-inputs",
             )
-        is_number = found["problem"] == "regression" and found["num_outputs"] == 1
+        is_number = shape_of_label["problem"] == "regression" and shape_of_label["num_outputs"] == 1
         if arguments.factorize and not is_number:
             raise ConfigError.invalid(
                 "task.args.factorize",
@@ -182,7 +182,7 @@ class EdgeTarget(LabelTarget):
             ends = [bundle.ids(name) for name in edge_type[::2]]
             factorized = tuple((len(ids), ids_digest(ids)) for ids in ends)
         output = EdgeOutput(
-            edge_type, label_edges, inputs, label=label, factorized=factorized, **found
+            edge_type, label_edges, inputs, label=label, factorized=factorized, **shape_of_label
         )
         return cls.of(bundle, config, arguments, output)
 
@@ -271,8 +271,8 @@ class EdgeTarget(LabelTarget):
 
 
 def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeType, bool]:
-    asked = arguments.edge_type
-    available = forward_types(bundle, bundle.edge_types) if asked is None else bundle.edge_types
+    named = arguments.edge_type
+    available = forward_types(bundle, bundle.edge_types) if named is None else bundle.edge_types
     labelled = [
         (edge_type, False)
         for edge_type in available
@@ -281,7 +281,7 @@ def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeTyp
     declared = bundle.label_edge_columns
     labelled += [(t, True) for t in declared if _labels_of(bundle, t, label_edges=True)]
     if arguments.label_edges is not None:
-        labelled = [found for found in labelled if found[1] == arguments.label_edges]
+        labelled = [edges for edges in labelled if edges[1] == arguments.label_edges]
     if not labelled:
         kind = "label edges have" if arguments.label_edges else "edges have"
         raise DataError(
@@ -289,16 +289,16 @@ def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeTyp
             "column under `labels` of an edge type or of label_edges in graph.yaml.",
             id="task-no-labels",
         )
-    names = [edge_type_name(found[0]) for found in labelled]
+    names = [edge_type_name(edges[0]) for edges in labelled]
     shown = ", ".join(dict.fromkeys(names))
-    chosen = [found for found, name in zip(labelled, names, strict=True) if asked in (None, name)]
+    chosen = [edges for edges, name in zip(labelled, names, strict=True) if named in (None, name)]
     if not chosen:
         raise ConfigError(
-            f"task.args.edge_type={asked!r} is invalid: the graph has no such edges with labels. "
+            f"task.args.edge_type={named!r} is invalid: the graph has no such edges with labels. "
             f"Set one of: {shown}.",
             id="task-edge-type-unknown",
         )
-    if asked is None and len({edge_type for edge_type, _ in chosen}) > 1:
+    if named is None and len({edge_type for edge_type, _ in chosen}) > 1:
         raise ConfigError(
             f"task.args.edge_type=None is invalid: several have labels. Set one of: {shown}.",
             id="task-edge-type-missing",
@@ -324,30 +324,30 @@ def _features_of(bundle: Bundle, edge_type: EdgeType) -> list[str]:
 
 
 def _find_inputs(
-    bundle: Bundle, edge_type: EdgeType, labels: np.ndarray, asked: list[str] | None
+    bundle: Bundle, edge_type: EdgeType, labels: np.ndarray, named: list[str] | None
 ) -> tuple[str, ...]:
     """Feature columns of the edges that the head reads. Raises a ConfigError for unknown ones and
     copies of the label.
     """
     features = _features_of(bundle, edge_type)
     telling = [name for name in features if _holds(bundle, edge_type, name, labels)]
-    if asked is None:
+    if named is None:
         return tuple(name for name in features if name not in telling)
-    for name in asked:
+    for name in named:
         if name not in features:
             raise ConfigError(
-                f"task.args.inputs={asked!r} is invalid: {edge_type_name(edge_type)} has the "
+                f"task.args.inputs={named!r} is invalid: {edge_type_name(edge_type)} has the "
                 f"features {features}. Name some of these.",
                 id="task-edge-inputs",
             )
         if name in telling:
             raise ConfigError(
-                f"task.args.inputs={asked!r} is invalid: {name!r} contains the label, so the "
+                f"task.args.inputs={named!r} is invalid: {name!r} contains the label, so the "
                 "model would read the answer. Leave it out; with task.args.edge_feature the model "
                 "reads it from other edges.",
                 id="task-edge-input-label",
             )
-    return tuple(asked)
+    return tuple(named)
 
 
 def _holds(bundle: Bundle, edge_type: EdgeType, feature: str, labels: np.ndarray) -> bool:

@@ -91,14 +91,14 @@ class EdgePrediction(LabelTask[EdgeBatch]):
 
     def warnings(self) -> list[str]:
         """Warnings of the labels, and of edges that read their future."""
-        found = super().warnings()
+        warnings = super().warnings()
         if self.env.loaded.config.sampling.temporal is None and self.target.is_split_by_time:
-            found.append(
+            warnings.append(
                 "the splits of the edges follow one another in time, and sampling.temporal is not "
                 "set: training edges see later ones. Set sampling: {temporal: {strategy: last}, "
                 "disjoint: true}."
             )
-        return found
+        return warnings
 
     def links(self) -> list[LinkSplit]:
         return [] if self._is_held_out_by_time else [self.target.link]
@@ -106,8 +106,8 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     @cached_property
     def _is_held_out_by_time(self) -> bool:
         env, columns = self.env, self.spec.edge_inputs
-        found: bool = self.target.is_held_out_by_time(env.bundle, env.loaded.config, columns)
-        return found
+        is_late: bool = self.target.is_held_out_by_time(env.bundle, env.loaded.config, columns)
+        return is_late
 
     def build_loader(self, split: str) -> EdgeLoader | None:
         target, output = self.target, self.output
@@ -150,8 +150,8 @@ class EdgePrediction(LabelTask[EdgeBatch]):
             for name, ids in zip(self.output.ends, self.target.edges.ends(rows), strict=True)
         )
         inputs = loader.inputs(rows)
-        own = None if inputs is None else inputs.to(self.env.device)
-        return self.model.of_ends(source, target, own, loader.end_ids(rows).to(self.env.device))
+        attr = None if inputs is None else inputs.to(self.env.device)
+        return self.model.of_ends(source, target, attr, loader.end_ids(rows).to(self.env.device))
 
     def evaluates_by_layers(self, split: str) -> bool:
         """Not training edges, which carry messages: a batch excludes its own."""

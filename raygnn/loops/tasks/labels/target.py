@@ -76,11 +76,11 @@ class LabelOutput(Output):
         """Outputs [num_rows, num_outputs], logits or targets, as predictions: numbers in the
         label's unit, clamped.
         """
-        found = outputs if self.scale is None else in_units(outputs, self.scale)
+        targets = outputs if self.scale is None else in_units(outputs, self.scale)
         if self.clamp is None:
-            return found
-        least, greatest = torch.tensor(self.clamp, dtype=found.dtype, device=found.device)
-        return found.clamp(least, greatest)
+            return targets
+        least, greatest = torch.tensor(self.clamp, dtype=targets.dtype, device=targets.device)
+        return targets.clamp(least, greatest)
 
     @property
     def words(self) -> str:
@@ -117,10 +117,10 @@ class LabelOutput(Output):
             )
 
     def check_labels(self, bundle: Bundle) -> None:
-        found = self.label_in(bundle)
-        if found is None or self.problem != "multi_class":
+        label = self.label_in(bundle)
+        if label is None or self.problem != "multi_class":
             return
-        info, labels = found
+        info, labels = label
         here = info.class_names
         if here is None and self.class_names is None:
             fits, here = labels.max(initial=-1) < self.num_outputs, ("numbers",)
@@ -207,9 +207,9 @@ class LabelTarget(TaskTarget):
         """
         from raygnn.loops.tasks.objective import label_objective
 
-        asked, output = self.arguments.standardize_target, self.output
+        configured, output = self.arguments.standardize_target, self.output
         if output.problem != "regression":
-            if asked:
+            if configured:
                 raise ConfigError(
                     f"task.args.standardize_target=True is invalid: {output.label!r} is not a "
                     "number to be regressed, but a class. Leave it out.",
@@ -226,10 +226,10 @@ class LabelTarget(TaskTarget):
         self._check_balanced_seeds(loaded.config)
         if output.problem != "regression":
             return output
-        if asked is None:
-            asked = label_objective(loaded, output).measures_distance
+        if configured is None:
+            configured = label_objective(loaded, output).measures_distance
         train = self.labels[self.splits.train]
-        scale = ColumnScale.of_rows(train) if asked else None
+        scale = ColumnScale.of_rows(train) if configured else None
         clamp = None
         if self.arguments.clamp:
             ends = np.quantile(train.reshape(len(train), -1), _CLAMP, axis=0)
@@ -257,27 +257,27 @@ class LabelTarget(TaskTarget):
             )
 
 
-def choose_label(available: Collection[str], asked: str | None, of: str) -> str:
+def choose_label(available: Collection[str], configured: str | None, of: str) -> str:
     """The requested label column, or the only one. Raises a ConfigError naming the owner `of`."""
-    if asked is None and len(available) == 1:
+    if configured is None and len(available) == 1:
         return next(iter(available))
-    if asked is None or asked not in available:
+    if configured is None or configured not in available:
         raise ConfigError(
-            f"task.args.label={asked!r} is invalid: {of} has the labels "
+            f"task.args.label={configured!r} is invalid: {of} has the labels "
             f"{', '.join(available)}. Set one of them.",
             id="labels-unknown",
         )
-    return asked
+    return configured
 
 
 def label_shape(
     labels: np.ndarray, info: ColumnInfo, problem: str | None
 ) -> dict[str, str | int | tuple[str, ...] | None]:
     """Fields of `LabelOutput` from a label's column. `problem` of None follows the labels' type."""
-    found = problem or _problem_of(labels)
+    kind = problem or _problem_of(labels)
     return {
-        "problem": found,
-        "num_outputs": _num_outputs(labels, found, info.num_classes),
+        "problem": kind,
+        "num_outputs": _num_outputs(labels, kind, info.num_classes),
         "class_names": info.class_names,
     }
 
@@ -290,6 +290,6 @@ def _problem_of(labels: np.ndarray) -> str:
 
 def _num_outputs(labels: np.ndarray, problem: str, num_classes: int | None) -> int:
     if problem == "multi_class":
-        found = int(labels.max(initial=-1)) + 1 if num_classes is None else num_classes
-        return max(found, 2)
+        num_outputs = int(labels.max(initial=-1)) + 1 if num_classes is None else num_classes
+        return max(num_outputs, 2)
     return labels.shape[1] if labels.ndim == 2 else 1

@@ -124,12 +124,12 @@ class LabelTask(EncoderTask[BatchT]):
         if problem == "regression":
             bounds = self._value_bounds() if width == 1 else None
             return [] if bounds is None else [ErrorsByValue(width, problem, bounds)]
-        found: list[Diagnostic] = [ClassFigures(width, problem, names)]
+        diagnostics: list[Diagnostic] = [ClassFigures(width, problem, names)]
         if problem == "multi_class":
-            found.append(Calibration(width, problem))
+            diagnostics.append(Calibration(width, problem))
             if width <= MAX_CONFUSED:
-                found.append(Confusion(width, problem, names))
-        return found
+                diagnostics.append(Confusion(width, problem, names))
+        return diagnostics
 
     def _value_bounds(self) -> Tensor | None:
         values = self.target.labels[self.target.splits.train]

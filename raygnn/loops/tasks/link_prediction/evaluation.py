@@ -160,14 +160,14 @@ def _num_candidates(loader: LinkLoader) -> int:
 
 def _by_chance(names: Collection[str], num_candidates: int) -> dict[str, float]:
     num_ranks = num_candidates + 1
-    found = {"auc": 0.5, "ap": 1 / num_ranks}
-    found["mrr"] = float((1 / np.arange(1, num_ranks + 1)).mean())
-    found |= {
+    chances = {"auc": 0.5, "ap": 1 / num_ranks}
+    chances["mrr"] = float((1 / np.arange(1, num_ranks + 1)).mean())
+    chances |= {
         name: int(name.removeprefix("hits@")) / num_ranks
         for name in names
         if name.startswith("hits@")
     }
-    return {name: found[name] for name in names if name in found}
+    return {name: chances[name] for name in names if name in chances}
 
 
 class _Popularity(Decoder):

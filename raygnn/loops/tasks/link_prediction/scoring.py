@@ -152,11 +152,11 @@ class LinkScoring:
         last = len(ordered) - 1
         is_candidate = ordered[column.clamp(max=last)] == known.id
         column = torch.where(is_candidate, column, last + 1)  # one that nothing reads
-        found = torch.zeros(
+        is_known = torch.zeros(
             (len(links.query), last + 2), dtype=torch.bool, device=candidate_ids.device
         )
-        found[known.query, column] = True
-        mask = found[links.query][:, torch.searchsorted(ordered, candidate_ids)]
+        is_known[known.query, column] = True
+        mask = is_known[links.query][:, torch.searchsorted(ordered, candidate_ids)]
         if self._anchor_type == self._target_type:
             mask |= links.id[0].unsqueeze(1) == candidate_ids
         return mask

@@ -390,8 +390,8 @@ def _has_factors(
         and bundle.num_nodes(anchor) <= _MOST_ANCHORS
         and ranks_all_by_default(config, (anchor, target), num_targets, is_encoder=True)
     )
-    asked = model.args.get("node_embeddings", "auto")
-    if not fits and (asked is True or model.type == "EASE"):
+    configured = model.args.get("node_embeddings", "auto")
+    if not fits and (configured is True or model.type == "EASE"):
         key, value = ("type", "EASE") if model.type == "EASE" else ("args.node_embeddings", True)
         raise ConfigError.invalid(
             f"model.{key}",
@@ -402,7 +402,7 @@ def _has_factors(
             "Set model: Hetero, or change the task",
             id="model-link-rows",
         )
-    return fits and asked is not False
+    return fits and configured is not False
 
 
 def _has_own_messages(config: Config) -> bool:
@@ -452,14 +452,14 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
             f"task.args.edge_type=None is invalid: the graph has several. Set one of: {shown}.",
             id="task-edge-type-missing",
         )
-    given = arguments.edge_type
-    if not given:
+    named = arguments.edge_type
+    if not named:
         raise ConfigError(
-            f"task.args.edge_type={given!r} is invalid: it matches no links. Set one of: {shown}.",
+            f"task.args.edge_type={named!r} is invalid: it matches no links. Set one of: {shown}.",
             id="task-edge-type-unknown",
         )
     chosen: dict[str, None] = {}
-    for pattern in [given] if isinstance(given, str) else given:
+    for pattern in [named] if isinstance(named, str) else named:
         matching = fnmatch.filter(names, pattern)
         if not matching:
             raise ConfigError(
@@ -468,24 +468,24 @@ def _find_edge_types(bundle: Bundle, arguments: LinkTargetArguments) -> tuple[Ed
                 id="task-edge-type-unknown",
             )
         chosen.update(dict.fromkeys(matching))
-    found = tuple(parse_edge_type(name) for name in chosen)
-    if len({(source, target) for source, _, target in found}) > 1:
+    edge_types = tuple(parse_edge_type(name) for name in chosen)
+    if len({(source, target) for source, _, target in edge_types}) > 1:
         raise ConfigError(
-            f"task.args.edge_type={given!r} is invalid: the links are between different node "
+            f"task.args.edge_type={named!r} is invalid: the links are between different node "
             f"types: {', '.join(chosen)}. Name edge types with the same source and target.",
             id="task-edge-types-differ",
         )
-    return found
+    return edge_types
 
 
 def _one_direction(bundle: Bundle, links: Sequence[LinkSplit]) -> tuple[LinkSplit, ...]:
     seen: set[EdgeType] = set()
-    kept = []
+    forward = []
     for link in links:
         reverse = None
         if link.edge_type in bundle.edge_types:
             reverse = bundle.reverse_of(link.edge_type)
         if reverse not in seen:
-            kept.append(link)
+            forward.append(link)
         seen.add(link.edge_type)
-    return tuple(kept)
+    return tuple(forward)

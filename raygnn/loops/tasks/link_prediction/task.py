@@ -180,16 +180,16 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @cached_property
     def _ranking(self) -> FullRankingEvaluation | None:
-        asked, loaded = self.arguments.full_ranking, self.env.loaded
+        setting, loaded = self.arguments.full_ranking, self.env.loaded
         num_targets = self.env.bundle.num_nodes(self.node_types[1])
-        if asked is None:
+        if setting is None:
             model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
             is_own = isinstance(model_class, type) and is_encoder(model_class)
             if ranks_all_by_default(loaded.config, self.node_types, num_targets, is_encoder=is_own):
-                asked = [min(_DEFAULT_K, num_targets)]
-        if not asked:
+                setting = [min(_DEFAULT_K, num_targets)]
+        if not setting:
             return None
-        return FullRankingEvaluation(num_targets, None if isinstance(asked, bool) else asked)
+        return FullRankingEvaluation(num_targets, None if isinstance(setting, bool) else setting)
 
     @property
     def watched(self) -> tuple[str, str]:
@@ -203,8 +203,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @property
     def _corrects_log_q(self) -> bool:
-        asked, objective = self.arguments.logq_correction, self.objective
-        return objective.in_batch and objective.reads_log_q if asked is None else asked
+        setting, objective = self.arguments.logq_correction, self.objective
+        return objective.in_batch and objective.reads_log_q if setting is None else setting
 
     @property
     def output(self) -> LinkOutput:

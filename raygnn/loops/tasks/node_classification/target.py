@@ -128,8 +128,8 @@ class NodeTarget(LabelTarget):
         label = _find_label(seeds, arguments.label)
         _check_feature(bundle, seeds.node_type, arguments.feature)
         labels = bundle.row_column(seeds, label)
-        found: dict[str, Any] = label_shape(labels, seeds.columns[label], arguments.problem)
-        output = NodeOutput(seeds.node_type, table=seeds.name, label=label, **found)
+        shape: dict[str, Any] = label_shape(labels, seeds.columns[label], arguments.problem)
+        output = NodeOutput(seeds.node_type, table=seeds.name, label=label, **shape)
         return cls.of(bundle, config, arguments, output)
 
     @classmethod
@@ -242,14 +242,14 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
     """
     table, target = arguments.table, arguments.target
     if table is not None:
-        found = find_table(bundle, table)
-        if target not in (None, found.node_type):
+        training_table = find_table(bundle, table)
+        if target not in (None, training_table.node_type):
             raise ConfigError(
                 f"task.args.target={target!r} is invalid: training table {table!r} has rows of "
-                f"{found.node_type!r}. Remove target.",
+                f"{training_table.node_type!r}. Remove target.",
                 id="task-table-target",
             )
-        return found
+        return training_table
     labelled = [rows for rows in bundle.training_tables.values() if _labels_of(rows)]
     if target is not None or not labelled:
         return SeedRows.of_nodes(bundle, _find_type(bundle, target))

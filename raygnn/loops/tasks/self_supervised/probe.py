@@ -79,13 +79,13 @@ def fit_probe(
     return best
 
 
-def _score(problem: str, found: Tensor, labels: np.ndarray) -> float:
-    target = torch.from_numpy(labels.reshape(len(found), -1))
+def _score(problem: str, outputs: Tensor, labels: np.ndarray) -> float:
+    target = torch.from_numpy(labels.reshape(len(outputs), -1))
     if problem == "multi_class":
-        return float((found.argmax(dim=1) == target[:, 0]).double().mean())
+        return float((outputs.argmax(dim=1) == target[:, 0]).double().mean())
     if problem == "multi_label":
-        return float(((found > 0) == target.bool()).double().mean())
-    return -float((found.double() - target).square().mean())
+        return float(((outputs > 0) == target.bool()).double().mean())
+    return -float((outputs.double() - target).square().mean())
 
 
 class _Classes:
@@ -103,8 +103,8 @@ class _Classes:
         if len(self._classes) == 1:  # nothing to tell apart
             return weight, bias
         _fit(self._model, inverse_penalty, self._x, self._labels)
-        own = self._classes if len(self._classes) > 2 else self._classes[1:]
-        weight[own], bias[own] = self._model.coef_, self._model.intercept_
+        classes = self._classes if len(self._classes) > 2 else self._classes[1:]
+        weight[classes], bias[classes] = self._model.coef_, self._model.intercept_
         return weight, bias
 
 

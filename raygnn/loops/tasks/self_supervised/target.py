@@ -107,9 +107,9 @@ class SelfSupervisedTarget(LabelTarget):
         if has_splits:
             splits = make_splits(bundle, node_type, config.data.splits, label, config.seed)
         if probe is not None:
-            found = bundle.column(node_type, probe.label)
-            assert isinstance(found, np.ndarray)
-            labels = found
+            info = bundle.column(node_type, probe.label)
+            assert isinstance(info, np.ndarray)
+            labels = info
         elif config.metrics:
             raise DataError(
                 f"metrics={[metric.type for metric in config.metrics]!r} is invalid: they judge a "
@@ -169,10 +169,10 @@ def _find_probe(
         return None
     labels = bundle.column(node_type, label)
     assert isinstance(labels, np.ndarray)
-    found: Mapping[str, Any] = label_shape(
+    shape: Mapping[str, Any] = label_shape(
         labels, bundle.columns(node_type)[label], arguments.problem
     )
-    return NodeOutput(node_type, label=label, **found)
+    return NodeOutput(node_type, label=label, **shape)
 
 
 def _labels(bundle: Bundle, node_type: str) -> list[str]:

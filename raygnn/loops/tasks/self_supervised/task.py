@@ -243,10 +243,10 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         """Warns if all embeddings are nearly equal."""
         spreads = [value for name, value in metrics.items() if name.endswith("/embedding_std")]
-        found = spreads[-1] if spreads else 1.0  # of validation, after that of training
-        if found < _COLLAPSED and engine.context.rank == 0:
+        spread = spreads[-1] if spreads else 1.0  # of validation, after that of training
+        if spread < _COLLAPSED and engine.context.rank == 0:
             say(
-                f"warning: the embeddings have collapsed: their spread is {found:.2g} of that "
+                f"warning: the embeddings have collapsed: their spread is {spread:.2g} of that "
                 "of random directions (embedding_std). Lower optimizer.args.lr, or set another "
                 "task.args.method."
             )
@@ -256,8 +256,8 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         """Additional hops of training batches."""
         from raygnn.config import resolve
 
-        found: Any = resolve(self.arguments.method, "method", self.env.loaded.allow_modules)
-        return int(found.extra_hops)
+        method: Any = resolve(self.arguments.method, "method", self.env.loaded.allow_modules)
+        return int(method.extra_hops)
 
     def _embed(self, ids: np.ndarray) -> Tensor:
         """Embeddings of nodes, [num_ids, channels], on the CPU of every rank. Collective: all ranks
@@ -269,8 +269,8 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
             graph = self.message_store("val")
             every = self.encode_exactly(self.model.encoder, graph, [node_type])[node_type]
             return every[torch.from_numpy(ids)].float()
-        own, places = run_and_sync_errors(lambda: self._embed_own(ids), "embedding nodes")
-        rows, order = collectives.gather_rows(own), collectives.gather_rows(places)
+        local, places = run_and_sync_errors(lambda: self._embed_own(ids), "embedding nodes")
+        rows, order = collectives.gather_rows(local), collectives.gather_rows(places)
         return rows[order.argsort()]
 
     def _embed_own(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -99,8 +99,8 @@ def _path_in_tasks(path: KeyPath, name: str, entry: TaskEntry) -> KeyPath:
         return ("tasks", name, *keys)
     if path == ("loader", "train", "balanced_seeds"):
         keys = ("balanced_seeds",)
-    own = entry.model_dump(include={"sampling", "loader"}, exclude_none=True)
-    if value_at(own, (section, *keys[:1])) is not MISSING:
+    sections = entry.model_dump(include={"sampling", "loader"}, exclude_none=True)
+    if value_at(sections, (section, *keys[:1])) is not MISSING:
         return ("tasks", name, section, *keys)
     return path
 
@@ -168,8 +168,8 @@ class SeveralTarget(TaskTarget):
         outputs = {}
         for name, of_task in loaded.config.task_configs.items():
             with naming_task(loaded.config, name):
-                own = replace(loaded, config=of_task)
-                outputs[name] = self.targets[name].trained_output(own)
+                task_config = replace(loaded, config=of_task)
+                outputs[name] = self.targets[name].trained_output(task_config)
         return SeveralOutput(outputs)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:

@@ -55,11 +55,11 @@ class SeveralModel(nn.Module):
 
 
 def weights_of_task(weights: Mapping[str, Tensor], task: str) -> dict[str, Tensor]:
-    own = f"{_HEADS}.{ModuleDict.to_internal_key(task)}."
+    head_prefix = f"{_HEADS}.{ModuleDict.to_internal_key(task)}."
     return {
-        name.removeprefix(own): tensor
+        name.removeprefix(head_prefix): tensor
         for name, tensor in weights.items()
-        if name.startswith((own, "encoder."))
+        if name.startswith((head_prefix, "encoder."))
     }
 
 
@@ -247,9 +247,9 @@ class SeveralTasks(EncoderTask[Any]):
             weight, total = 1.0, sum(weighted[1:], weighted[0])
         metrics: dict[str, Tensor | float] = {}
         for name, each in outputs.items():
-            own = {"loss": each.loss_sum.detach(), **each.metrics}
+            values = {"loss": each.loss_sum.detach(), **each.metrics}
             factor = weight / (each.weight or 1.0)
-            for metric, value in own.items():
+            for metric, value in values.items():
                 precise = value.double() if isinstance(value, Tensor) else value
                 metrics[f"{name}/{metric}"] = factor * precise
         return StepOutput(total, weight, metrics)
@@ -274,13 +274,13 @@ class SeveralTasks(EncoderTask[Any]):
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
     ) -> Baselines | BaselinesOfParts | None:
-        found = {}
+        by_part = {}
         for name, part in self.parts.items():
-            own = [each.metric for each in metrics if each.part == name]
-            of_part = part.baselines(split, num_batches, own)
+            part_metrics = [each.metric for each in metrics if each.part == name]
+            of_part = part.baselines(split, num_batches, part_metrics)
             if of_part is not None:
-                found[name] = of_part
-        return BaselinesOfParts(found) if found else None
+                by_part[name] = of_part
+        return BaselinesOfParts(by_part) if by_part else None
 
     def warnings(self) -> list[str]:
         return [f"{name}: {text}" for name, part in self.parts.items() for text in part.warnings()]

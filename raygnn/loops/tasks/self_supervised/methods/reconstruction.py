@@ -123,9 +123,9 @@ class GraphMAE(_Reconstruction):
         (view,) = batch.views
         is_masked = self._is_masked(batch)
         masked = self._with_masked(view, is_masked, batch.drawn)
-        found = encoder(with_hop_of_seeds(masked))
-        embeddings = found[self.node_type]
-        inputs = {name: self.to_decoder(rows) for name, rows in found.items()}
+        encoded = encoder(with_hop_of_seeds(masked))
+        embeddings = encoded[self.node_type]
+        inputs = {name: self.to_decoder(rows) for name, rows in encoded.items()}
         hidden = is_masked[: len(embeddings)].unsqueeze(1)
         inputs[self.node_type] = inputs[self.node_type].masked_fill(hidden, 0)
         chosen = batch.drawn["masked seeds"]
@@ -139,13 +139,13 @@ class GraphMAE(_Reconstruction):
         batch = super().draw(batch)
         nodes, seeds = batch.nodes[self.node_type], batch.seed_index
         is_masked = self._is_masked(batch)
-        found = {"masked seeds": seeds[is_masked[seeds]]}
+        masks = {"masked seeds": seeds[is_masked[seeds]]}
         if self._replace:
             swapped = is_masked & drawn(nodes.n_id, self._replace, view_key(batch, 2))
             (rows,) = swapped.nonzero(as_tuple=True)
             others = places_drawn(nodes.n_id[rows], len(nodes.n_id), view_key(batch, 3))
-            found |= {"swapped": rows, "swapped for": others}
-        return replace(batch, drawn=found)
+            masks |= {"swapped": rows, "swapped for": others}
+        return replace(batch, drawn=masks)
 
     def _is_masked(self, batch: NodeBatch) -> Tensor:
         return drawn(batch.nodes[self.node_type].n_id, self._mask, view_key(batch, 1))

@@ -70,11 +70,11 @@ class GRACE(TwoViews):
         self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
     ) -> tuple[Tensor, float]:
         assert offered is not None
-        own = rows["view_1"], rows["view_2"]
+        views = rows["view_1"], rows["view_2"]
         every = offered.rows.chunk(2, dim=1)
         is_self = batch.input_id.unsqueeze(1) == offered.ids
         with torch.autocast(offered.rows.device.type, enabled=False):
-            positive = (own[0] * own[1]).sum(dim=1) / self.temperature
+            positive = (views[0] * views[1]).sum(dim=1) / self.temperature
             losses = [
                 torch.logsumexp(
                     torch.cat(
@@ -87,7 +87,7 @@ class GRACE(TwoViews):
                     dim=1,
                 )
                 - positive
-                for i, one in enumerate(own)
+                for i, one in enumerate(views)
             ]
             return (losses[0] + losses[1]).sum() / 2, float(len(positive))
 
