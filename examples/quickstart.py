@@ -14,7 +14,7 @@ def main() -> None:
     mlp = raygnn.train.fit(CONFIG, baseline)
     print(f"\ntest accuracy: GraphSAGE {gnn.metrics['test/accuracy']:.3f}")
     print(f"               MLP       {mlp.metrics['test/accuracy']:.3f}  (same features, no edges)")
-    print(f"everything of the run lies in {gnn.path}")
+    print(f"report, model and logs: {gnn.path}")
 
 
 if __name__ == "__main__":

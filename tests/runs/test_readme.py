@@ -104,7 +104,7 @@ def test_raw_tables_become_predictions(folder):
     assert raygnn.train.main([*train, "--training.max_epochs", "8"]) == 0
     metrics = json.loads((folder / "runs" / "orders" / "metrics.json").read_text())
     assert metrics["test/auroc"] > metrics["baseline/last_label/test/auroc"]
-    (folder / "asked.csv").write_text("id,time\nC10007,2024-02-05\nC10003,2023-12-31\n")
+    (folder / "rows.csv").write_text("id,time\nC10007,2024-02-05\nC10003,2023-12-31\n")
     infer = next(command for command in _commands("infer") if command[0] == "runs/orders")
     assert raygnn.infer.main([*infer, "--scaling.num_workers", "0"]) == 0
     answers = (folder / "answers.csv").read_text().splitlines()
