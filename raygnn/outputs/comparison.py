@@ -177,18 +177,18 @@ def _tables(runs: Mapping[str, StoredRun]) -> dict[str, Table]:
     if tested:
         tables["Test metrics, with 95 % intervals"] = ("metric", *heads), tested
     differing = [
-        (path, *(_cell(run.config.get(path)) for run in runs.values()))
+        (path, *(_shown(run.config.get(path)) for run in runs.values()))
         for path in _union(run.config for run in runs.values())
         if not path.startswith(_NOT_COMPARED)
         and len({_cell(run.config.get(path, _default(path))) for run in runs.values()}) > 1
     ]
     if differing:
-        tables["What the configs differ in"] = ("key", *heads), differing
+        tables["Differences between the configs"] = ("key", *heads), differing
     costs = [
         (what, *(shown(run.metrics[name]) if name in run.metrics else "-" for run in runs.values()))
         for name, (what, shown) in _COSTS.items()
     ]
-    tables["How it ended, and what it cost"] = ("", *heads), costs
+    tables["Result and cost"] = ("", *heads), costs
     return tables
 
 

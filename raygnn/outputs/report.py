@@ -116,7 +116,7 @@ def build_report(
         errors=find_errors(metrics),
         data_tables=data_tables(engine),
         degrees=[*degree_charts(engine.task.env.bundle), split_chart(engine)],
-        flat={"Curves of one value": (("name", "value"), flat)} if flat else {},
+        flat={"Constant curves": (("name", "value"), flat)} if flat else {},
         cost_tables=_cost_tables(metrics, starts),
         facts=_environment(engine),
         config_yaml=engine.loaded.saved_yaml(),
@@ -166,7 +166,7 @@ def _cost_tables(metrics: Mapping[str, Any], starts: list[dict[str, Any]]) -> di
         for s in starts
     ]
     heads = ("time", "host", "workers", "at step", "resumed from")
-    return {"Cost": (("of", "value"), rows), "Starts": (heads, starts_)}
+    return {"Cost": (("quantity", "value"), rows), "Starts": (heads, starts_)}
 
 
 def _environment(engine: Engine) -> list[tuple[str, str]]:

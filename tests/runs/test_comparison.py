@@ -98,7 +98,7 @@ def test_the_task_of_a_run_stands_beside_the_same_of_several(tmp_path):
         "val/genre/f1": ["joint", "genre"],
         "val/rating/r2": ["joint", "rating"],
     }
-    differing = {row[0]: row[1:] for row in found.tables["What the configs differ in"][1]}
+    differing = {row[0]: row[1:] for row in found.tables["Differences between the configs"][1]}
     kind = "node_classification"
     assert differing == {
         "seed": ("0", "0", "1"),
@@ -119,14 +119,14 @@ def test_a_task_that_may_be_several_or_none_stands_alone(tmp_path, task):
     found = compare([joint, alone])
     names = [row[0] for row in found.tables["Test metrics, with 95 % intervals"][1]]
     assert names == ["test/genre/f1", "test/f1"]
-    differing = found.tables["What the configs differ in"][1]
+    differing = found.tables["Differences between the configs"][1]
     assert ("task.type", "several_tasks", task) in differing
     assert [row for row in differing if row[0].endswith((".losses", ".metrics", "tasks"))] == []
 
 
 def test_runs_of_equal_names_are_named_by_their_folders(runs):
     found = compare([str(runs[0]), f"{runs[0]}/"])
-    assert found.tables["How it ended, and what it cost"][0][1:] == (str(runs[0]), f"{runs[0]}/")
+    assert found.tables["Result and cost"][0][1:] == (str(runs[0]), f"{runs[0]}/")
 
 
 def test_a_run_that_has_only_begun_is_shown(runs, tmp_path):

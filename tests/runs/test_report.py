@@ -107,7 +107,7 @@ def test_every_metric_of_the_history_is_drawn(run_folder, document):
     names = {name for row in rows for name in row} - {"step", "epoch", "samples", "time_s"}
     charts = _charts(document)
     drawn = {name for chart in charts for name in chart["names"]}
-    flat = {row[0] for row in _table(document, "Curves of one value")[1:]}
+    flat = {row[0] for row in _table(document, "Constant curves")[1:]}
     assert {"val/loss", "train/loss", "val/accuracy", "lr"} <= names <= drawn | flat
     assert {"perf/seeds_per_s", "perf/loader_wait_share", "train/grad_norm"} <= drawn
     assert "lr" in flat
