@@ -148,8 +148,8 @@ class ConfigError(RaygnnError):
     def __init__(
         self, problems: str | Problem | Sequence[str | Problem], *, id: str | None = None
     ) -> None:
-        given = (problems,) if isinstance(problems, str | Problem) else problems
-        self.records = tuple(p if isinstance(p, Problem) else with_id(p, id) for p in given)
+        listed = (problems,) if isinstance(problems, str | Problem) else problems
+        self.records = tuple(p if isinstance(p, Problem) else with_id(p, id) for p in listed)
         self.problems = tuple(map(str, self.records))
         super().__init__("\n".join(self.problems))
 

@@ -127,8 +127,8 @@ def predict(
         times = find_seed_times(saved, bundle, as_of)
         if predicts_edges(saved.spec, what):
             check_no_new_nodes(new_nodes)
-            asked = what or "predictions"
-            return EdgeRequest.of(saved.spec, asked, tuple(node_types), times), None
+            output = what or "predictions"
+            return EdgeRequest.of(saved.spec, output, tuple(node_types), times), None
         request = NodeRequest.of(saved.spec, what, tuple(node_types), times)
         if new_nodes is None:
             return request, None
@@ -181,14 +181,14 @@ def top_k(
     chosen = TopKOptions.of(options)
 
     def ask(saved: SavedModel, bundle: Bundle) -> Asked:
-        given: Any = anchors
-        if isinstance(given, str | PathLike):
+        ids: Any = anchors
+        if isinstance(ids, str | PathLike):
             kind = bundle.id_map(chosen.ends(saved.spec)[0]).kind
-            given = read_ids(fspath(given), anchors_column, kind, "--anchors")
+            ids = read_ids(fspath(ids), anchors_column, kind, "--anchors")
         times = find_seed_times(saved, bundle, as_of)
         known = None if data is not None else tables_source(saved.loaded, saved.spec.transforms)
         read = None if known is None else known.columns
-        return TopKRequest.of(saved.spec, bundle, k, given, chosen, times, read), None
+        return TopKRequest.of(saved.spec, bundle, k, ids, chosen, times, read), None
 
     how = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
@@ -259,8 +259,8 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     elif options.table is not None or options.rows is not None:
         _write_rows(options, model, overrides)
     elif options.top_k is None:
-        asked = chosen("what", "node_types", "new_nodes")
-        predict(model, options.out, overrides, **asked, **shared)
+        request = chosen("what", "node_types", "new_nodes")
+        predict(model, options.out, overrides, **request, **shared)
     else:
         neighbors = chosen("anchors_column", *TopKOptions.model_fields)
         top_k(model, options.out, options.top_k, options.anchors, overrides, **neighbors, **shared)

@@ -58,11 +58,11 @@ def report_lines(record: PartitionRecord) -> list[str]:
     ]
     for name, counts in record.nodes.items():
         lines.append(f"  {name:<40} {sum(counts):>15,} {_balance(counts):>8}")
-    for edge, found in zip(record.whole.edges, record.edges, strict=True):
-        num_edges = sum(found.counts)
-        cut = f"{sum(found.cut) / num_edges:.1%}" if num_edges else "-"
+    for edge, parts in zip(record.whole.edges, record.edges, strict=True):
+        num_edges = sum(parts.counts)
+        cut = f"{sum(parts.cut) / num_edges:.1%}" if num_edges else "-"
         name = edge_type_name(edge.type)
-        lines.append(f"  {name:<40} {num_edges:>15,} {_balance(found.counts):>8} {cut:>7}")
+        lines.append(f"  {name:<40} {num_edges:>15,} {_balance(parts.counts):>8} {cut:>7}")
     return lines
 
 

@@ -73,17 +73,17 @@ def _write_tables(args: argparse.Namespace) -> None:
 
 
 def _write_draft(args: argparse.Namespace) -> int:
-    found = write_draft(
+    draft = write_draft(
         args.folder, args.overwrite, refs=args.ref, task=args.task, encoding=args.encoding
     )
-    for line in found.picture:
+    for line in draft.picture:
         print(line)
-    print(f"wrote {' and '.join(map(redact, found.written))}; review them")
-    for note in found.notes:
+    print(f"wrote {' and '.join(map(redact, draft.written))}; review them")
+    for note in draft.notes:
         print(f"  ? {note}")
-    if found.config is not None:
-        print(f"next: python -m raygnn.train {shlex.quote(redact(found.config))}")
-    if found.num_references:
+    if draft.config is not None:
+        print(f"next: python -m raygnn.train {shlex.quote(redact(draft.config))}")
+    if draft.num_references:
         return 0
     print("error: no column refers to a table. Name one with --ref.", file=sys.stderr)
     return 3

@@ -370,9 +370,9 @@ class _Nest:
     def _is_of_own_kind(self, name: str) -> bool:
         if not self.slot.nests or name in self.slot.names:
             return self.slot.nests
-        found = import_dotted(name, self.allow_modules, takes_functions=True)
+        component = import_dotted(name, self.allow_modules, takes_functions=True)
         bases = tuple(_import_base(base) for base in self.slot.bases)
-        return isinstance(found, type) and issubclass(found, bases)
+        return isinstance(component, type) and issubclass(component, bases)
 
 
 def _parameters(target: Target) -> dict[str, inspect.Parameter] | None:

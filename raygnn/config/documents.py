@@ -215,7 +215,7 @@ class _Builder:
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath, depth: int) -> dict[str, Any]:
         first_lines: dict[str, int] = {}
-        own: dict[str, Any] = {}
+        direct: dict[str, Any] = {}
         merged: list[yaml.Node] = []
         for key, value in node.value:
             line = key.start_mark.line + 1
@@ -237,7 +237,7 @@ class _Builder:
                 self._document.problems.append(problem)
             first_lines.setdefault(name, line)
             self._document.lines.setdefault((*path, name), line)
-            own[name] = self.build(value, (*path, name), depth + 1)
+            direct[name] = self.build(value, (*path, name), depth + 1)
         taken: dict[str, Any] = {}
         for other in merged:
             if not isinstance(other, yaml.MappingNode):
@@ -247,7 +247,7 @@ class _Builder:
                 )
             self._limits.check(None, depth + 1, other.start_mark.line + 1)
             taken = self._mapping(other, path, depth + 1) | taken
-        return taken | own
+        return taken | direct
 
 
 def _scalar(node: yaml.ScalarNode, line: int) -> Any:

@@ -49,8 +49,8 @@ def _alone(config: Config, name: str, entry: TaskEntry) -> Config:
     def monitored(section: Any) -> Any:
         if section is None or section.monitor is None:
             return section
-        own = section.monitor.replace(f"/{name}/", "/", 1)
-        return section.model_copy(update={"monitor": own})
+        name_alone = section.monitor.replace(f"/{name}/", "/", 1)
+        return section.model_copy(update={"monitor": name_alone})
 
     def differing(section: Section) -> dict[str, Any]:
         return {key: value for key, value in section if value is not None}

@@ -147,7 +147,7 @@ def _targets(config: Config) -> list[Any]:
 
 
 def _problems(config: Config) -> list[tuple[str, int]]:
-    return [found for target in _targets(config) for found in target.problems(config.task.args)]
+    return [problem for target in _targets(config) for problem in target.problems(config.task.args)]
 
 
 def _build_metric(component: Component, config: Config, allow_modules: Sequence[str]) -> Any:
@@ -176,14 +176,14 @@ def _unknown_monitors(
         ("lr_scheduler", "monitor", config.lr_scheduler.monitor),
         ("tune", "metric", getattr(config.tune, "metric", None)),
     ]
-    own = tuple(_own_metrics(config))
+    names = tuple(_own_metrics(config))
     for section, key, monitor in places:
         if monitor is None or section in left_out or not monitor.startswith("val/"):
             continue
         name = monitor.removeprefix("val/")
         # `loss`, a metric, or a term of one as `loss/mse`.
         is_logged = any(name == other or name.startswith(f"{other}/") for other in known)
-        if is_logged or name.startswith(own):
+        if is_logged or name.startswith(names):
             continue
         choices = [f"val/{choice}" for choice in known]
         remedy = choose_from(monitor, choices)

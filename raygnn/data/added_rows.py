@@ -223,28 +223,28 @@ class RowReader:
         for name in self._graph.node_types:
             num_new[name], ids[name] = 0, self._graph.ids(name)[:0]
             if name in nodes:
-                table, given = self._nodes[name], nodes[name]
-                wrong = given.collector(table)
-                num_new[name] = given.num_rows
+                table, new = self._nodes[name], nodes[name]
+                wrong = new.collector(table)
+                num_new[name] = new.num_rows
                 (id_column,) = table.id_columns
-                self._check_unknown(name, given.arrays[id_column], of_tables=of_tables)
-                ids[name] = self._new_ids(name, id_column, given.arrays[id_column], wrong)
-                columns[name] = self._decoded(table, given.arrays, wrong)
+                self._check_unknown(name, new.arrays[id_column], of_tables=of_tables)
+                ids[name] = self._new_ids(name, id_column, new.arrays[id_column], wrong)
+                columns[name] = self._decoded(table, new.arrays, wrong)
                 findings += wrong.findings()
         every = {name: ExtendedIds(self._graph.id_map(name), ids[name]) for name in num_new}
         none = np.empty(0, np.int64)
-        found = {edge_type: AddedEdges(none, none) for edge_type in self._graph.edge_types}
-        for name, given in edges.items():
+        added = {edge_type: AddedEdges(none, none) for edge_type in self._graph.edge_types}
+        for name, new in edges.items():
             table = self._edges[name]
-            if table.type not in found:
+            if table.type not in added:
                 continue
-            wrong = given.collector(table)
+            wrong = new.collector(table)
             source, target = (
-                _looked_up(every[node_type], node_type, column, given.arrays[column], wrong)
+                _looked_up(every[node_type], node_type, column, new.arrays[column], wrong)
                 for column, node_type in _ends(table)
             )
-            decoded = self._decoded(table, given.arrays, wrong)
-            rows = np.arange(given.num_rows)
+            decoded = self._decoded(table, new.arrays, wrong)
+            rows = np.arange(new.num_rows)
             if drop and wrong.bad.any():
                 dropped = describe(wrong.findings(), are_dropped=True)
                 say(f"data.on_error=drop left out invalid rows:\n{dropped}")
@@ -253,18 +253,18 @@ class RowReader:
                 findings += wrong.findings()
             both = AddedEdges(source[rows], target[rows])
             reverse = self._reverses.get(table.type)
-            if reverse in found:
-                found[reverse] = AddedEdges(both.targets, both.sources)
+            if reverse in added:
+                added[reverse] = AddedEdges(both.targets, both.sources)
                 columns[reverse] = {name: values[rows] for name, values in decoded.items()}
             assert isinstance(table.spec, EdgeTable)
             if self._options.doubles(table.spec) and len(rows):
                 both, copies = _both_ways(*both)
                 rows = rows[copies]
-            found[table.type] = both
+            added[table.type] = both
             columns[table.type] = {name: values[rows] for name, values in decoded.items()}
         if findings:
             raise DataError(describe(findings))
-        return Addition(num_new, ids, found, columns, self._infos)
+        return Addition(num_new, ids, added, columns, self._infos)
 
     def _check_unknown(self, name: str, ids: pa.Array, *, of_tables: bool) -> None:
         id_map = self._graph.id_map(name)
@@ -300,22 +300,22 @@ class RowReader:
     def _decoded(
         self, table: _Table, arrays: Mapping[str, pa.Array], findings: FindingCollector
     ) -> Columns:
-        found: Columns = {}
+        decoded: Columns = {}
         for info in table.wanted:
             # Each column is checked by itself, so that one bad column hides no other.
             earlier, findings.bad = findings.bad, np.zeros_like(findings.bad)
             spec = table.spec.features.get(info.name) if info.role == "feature" else None
             if isinstance(spec, SparseFeature):
-                kept = {c: _typed(arrays[c], pa.list_(pa.float64())) for c in _names(spec)}
-                kept[spec.indices] = _typed(kept[spec.indices], pa.list_(pa.int64()))
+                stored = {c: _typed(arrays[c], pa.list_(pa.float64())) for c in _names(spec)}
+                stored[spec.indices] = _typed(stored[spec.indices], pa.list_(pa.int64()))
                 plan = SparsePlan(info.name, spec.indices, spec.values, spec.dim, info.dtype)
-                lengths, indices, values = sparse_rows(plan, kept, findings)
+                lengths, indices, values = sparse_rows(plan, stored, findings)
                 indptr = np.append(0, np.cumsum(lengths))
-                found[info.name] = SparseColumn(indptr, indices, values, spec.dim)
+                decoded[info.name] = SparseColumn(indptr, indices, values, spec.dim)
             else:
-                found[info.name] = self._dense(table, info, spec, arrays, findings)
+                decoded[info.name] = self._dense(table, info, spec, arrays, findings)
             findings.bad |= earlier
-        return found
+        return decoded
 
     def _dense(
         self,
@@ -325,21 +325,21 @@ class RowReader:
         arrays: Mapping[str, pa.Array],
         findings: FindingCollector,
     ) -> np.ndarray:
-        sources, kept = [], dict(arrays)
+        sources, typed = [], dict(arrays)
         for part in self._parts(table, info, spec):
             name = part.column
             if part.fitted is not None:
                 _check_transform(findings.table, part.fitted, arrays[name].type)
                 if pa.types.is_null(arrays[name].type):
                     # As CSV files are read: any transform takes gaps of numbers.
-                    kept[name] = arrays[name].cast(pa.float64())
+                    typed[name] = arrays[name].cast(pa.float64())
             else:
                 if info.role == "time":
                     _check_time(type_name(table.type), arrays[name].type, info.unit)
                 if part.layout == "time":
-                    kept[name] = _typed(arrays[name], pa.timestamp("us"))
+                    typed[name] = _typed(arrays[name], pa.timestamp("us"))
                 else:
-                    part, kept[name] = _numbers(type_name(table.type), part, arrays[name])
+                    part, typed[name] = _numbers(type_name(table.type), part, arrays[name])
             sources.append(part)
         # Floats in a column of integers are checked as floats.
         is_cut = np.dtype(info.dtype).kind in "iub" and info.quantization is None
@@ -349,7 +349,7 @@ class RowReader:
         plan = DensePlan(
             info.name, info.role, tuple(sources), dtype, info.shape, quantization=quantization
         )
-        return dense_rows(plan, kept, findings).astype(info.dtype, copy=False)
+        return dense_rows(plan, typed, findings).astype(info.dtype, copy=False)
 
     def _parts(
         self,
@@ -465,8 +465,8 @@ def _files_by_type(
 
 def _present(folder: str, patterns: Sequence[str]) -> tuple[str, ...]:
     """The patterns that match a file. Patterns that lead out of the folder do not."""
-    own = [pattern for pattern in patterns if is_below(join(folder, pattern), [folder])]
-    return tuple(p for p in own if match_files(folder, p, "--new-nodes"))
+    inside = [pattern for pattern in patterns if is_below(join(folder, pattern), [folder])]
+    return tuple(p for p in inside if match_files(folder, p, "--new-nodes"))
 
 
 def _array(name: str, column: str, rows: Rows) -> pa.Array:
@@ -573,13 +573,13 @@ def _numbers(table: str, source: SourceColumn, column: pa.Array) -> tuple[Source
     dtype = np.dtype(element.to_pandas_dtype()).name
     if not is_list:
         widths = np.ones(len(column), np.int64)
-        found = SourceColumn(source.column, "scalar", dtype, ())
+        plain = SourceColumn(source.column, "scalar", dtype, ())
     else:
         column = column.cast(pa.list_(element))
         widths = pc.fill_null(column.value_lengths(), source.width).to_numpy()
-        found = SourceColumn(source.column, "list", dtype, source.shape)
+        plain = SourceColumn(source.column, "list", dtype, source.shape)
     _check_widths(table, source, widths, is_list=is_list)
-    return found, column
+    return plain, column
 
 
 def _check_widths(table: str, source: SourceColumn, widths: np.ndarray, *, is_list: bool) -> None:

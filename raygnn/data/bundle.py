@@ -356,9 +356,9 @@ class Bundle:
     @property
     def label_edge_columns(self) -> dict[EdgeType, dict[str, ColumnInfo]]:
         return {
-            found.type: {column.name: column for column in found.columns}
-            for found in self._record.label_edges
-            if found.sign == "positive"
+            edges.type: {column.name: column for column in edges.columns}
+            for edges in self._record.label_edges
+            if edges.sign == "positive"
         }
 
     @property

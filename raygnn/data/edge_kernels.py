@@ -337,8 +337,8 @@ def _build(indptr, e_id, weights, table, share, stack):  # type: ignore[no-untyp
         while num_small > 0 and first_large < degree:
             num_small -= 1
             small, large = stack[num_small], stack[first_large]
-            kept = min(np.int64(share[small] * _HALF), _HALF - 1)
-            table[start + small] = (large - small) * _HALF + kept
+            chance = min(np.int64(share[small] * _HALF), _HALF - 1)
+            table[start + small] = (large - small) * _HALF + chance
             share[large] -= 1.0 - share[small]
             if share[large] < 1.0:
                 first_large += 1

@@ -500,10 +500,10 @@ def _shorten(table: dict[str, Any]) -> None:
         table["files"] = table["files"][0]
     for group in ("features", "labels"):
         for name, spec in table.get(group, {}).items():
-            given = _given(spec)
-            if "columns" in given:
-                columns = given["columns"]
-                given["columns"] = [c if isinstance(c, str) else _given(c) for c in columns]
-            if "columns" in given and len(given["columns"]) == 1:
-                given["columns"] = given["columns"][0]
-            table[group][name] = given["columns"] if given.keys() == {"columns"} else given
+            short = _given(spec)
+            if "columns" in short:
+                columns = short["columns"]
+                short["columns"] = [c if isinstance(c, str) else _given(c) for c in columns]
+            if "columns" in short and len(short["columns"]) == 1:
+                short["columns"] = short["columns"][0]
+            table[group][name] = short["columns"] if short.keys() == {"columns"} else short

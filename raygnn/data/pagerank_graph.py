@@ -116,18 +116,18 @@ class _PagerankGraph(Bundle):
 
 def _build(bundle: Bundle, edge_type: EdgeType, settings: PagerankSettings, folder: Path) -> None:
     csc, num_nodes = bundle.csc(edge_type), bundle.num_nodes(edge_type[0])
-    given = (settings.top_k, settings.alpha, settings.epsilon)
+    arguments = (settings.top_k, settings.alpha, settings.epsilon)
 
     def ranked(sources: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         neighbors = np.empty((len(sources), settings.top_k), csc.indices.dtype)
         weights = np.zeros(neighbors.shape, np.float32)
         counts = np.empty(len(sources), np.int64)
         slots = np.zeros(num_nodes, np.int32)
-        push_all(csc.indptr, csc.indices, sources, given, slots, neighbors, weights, counts)
-        kept = np.arange(settings.top_k) < counts[:, None]
+        push_all(csc.indptr, csc.indices, sources, arguments, slots, neighbors, weights, counts)
+        is_filled = np.arange(settings.top_k) < counts[:, None]
         mean = weights.sum(1) / np.maximum(counts, 1)
         relative = weights / np.where(counts, mean, 1)[:, None]
-        return counts, neighbors[kept], relative[kept].astype(np.float32)
+        return counts, neighbors[is_filled], relative[is_filled].astype(np.float32)
 
     pieces = [
         np.arange(first, min(first + _SOURCES_AT_A_TIME, num_nodes))
@@ -189,16 +189,16 @@ def push_all(indptr, indices, sources, settings, slots, neighbors, weights, coun
     # A first push goes along all edges; any other pays alpha * epsilon of 1 for each edge.
     most = np.int64(min(len(slots), 1.0 / (alpha * epsilon) + widest + 2.0))
     nodes = np.empty(most, np.int64)
-    found, residual = np.empty(most, np.float64), np.empty(most, np.float64)
+    scores, residual = np.empty(most, np.float64), np.empty(most, np.float64)
     is_waiting = np.empty(most, np.bool_)
     queue = np.empty(most, np.int64)
-    local = (nodes, found, residual, is_waiting, queue)
+    local = (nodes, scores, residual, is_waiting, queue)
     for i in range(len(sources)):
         num_nodes = _push(indptr, indices, sources[i], settings, slots, local)
         # What a residual leaves where it is, without being pushed on.
-        found[:num_nodes] += alpha * residual[:num_nodes]
+        scores[:num_nodes] += alpha * residual[:num_nodes]
         others = slice(1, num_nodes)
-        counts[i] = _keep_largest(nodes[others], found[others], neighbors[i], weights[i])
+        counts[i] = _keep_largest(nodes[others], scores[others], neighbors[i], weights[i])
         for j in range(num_nodes):
             slots[nodes[j]] = 0
 
@@ -206,8 +206,8 @@ def push_all(indptr, indices, sources, settings, slots, neighbors, weights, coun
 @njit(nogil=True, cache=True)
 def _push(indptr, indices, source, settings, slots, local):  # type: ignore[no-untyped-def]
     _, alpha, epsilon = settings
-    nodes, found, residual, is_waiting, queue = local
-    nodes[0], found[0], residual[0], is_waiting[0], queue[0] = source, 0.0, 1.0, True, 0
+    nodes, scores, residual, is_waiting, queue = local
+    nodes[0], scores[0], residual[0], is_waiting[0], queue[0] = source, 0.0, 1.0, True, 0
     slots[source] = 1
     num_nodes, head, num_waiting = 1, 0, 1
     while num_waiting > 0:
@@ -217,7 +217,7 @@ def _push(indptr, indices, source, settings, slots, local):  # type: ignore[no-u
         is_waiting[slot] = False
         mass = residual[slot]
         residual[slot] = 0.0
-        found[slot] += alpha * mass
+        scores[slot] += alpha * mass
         first, last = indptr[nodes[slot]], indptr[nodes[slot] + 1]
         is_end = first == last
         share = (1.0 - alpha) * mass / (1 if is_end else last - first)
@@ -226,7 +226,7 @@ def _push(indptr, indices, source, settings, slots, local):  # type: ignore[no-u
             to = slots[node] - 1
             if to < 0:
                 to = num_nodes
-                nodes[to], found[to], residual[to], is_waiting[to] = node, 0.0, 0.0, False
+                nodes[to], scores[to], residual[to], is_waiting[to] = node, 0.0, 0.0, False
                 num_nodes += 1
                 slots[node] = num_nodes
             residual[to] += share
@@ -240,14 +240,14 @@ def _push(indptr, indices, source, settings, slots, local):  # type: ignore[no-u
 
 
 @njit(nogil=True, cache=True)
-def _keep_largest(nodes, found, neighbors, weights):  # type: ignore[no-untyped-def]
-    kept = np.arange(len(nodes))
+def _keep_largest(nodes, scores, neighbors, weights):  # type: ignore[no-untyped-def]
+    largest = np.arange(len(nodes))
     if len(nodes) > len(neighbors):
-        least = np.partition(found, len(nodes) - len(neighbors))[len(nodes) - len(neighbors)]
-        above, equal = np.flatnonzero(found > least), np.flatnonzero(found == least)
+        least = np.partition(scores, len(nodes) - len(neighbors))[len(nodes) - len(neighbors)]
+        above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
         equal = equal[np.argsort(nodes[equal])][: len(neighbors) - len(above)]
-        kept = np.concatenate((above, equal))
-    kept = kept[np.argsort(nodes[kept])]
-    for j in range(len(kept)):
-        neighbors[j], weights[j] = nodes[kept[j]], found[kept[j]]
-    return len(kept)
+        largest = np.concatenate((above, equal))
+    largest = largest[np.argsort(nodes[largest])]
+    for j in range(len(largest)):
+        neighbors[j], weights[j] = nodes[largest[j]], scores[largest[j]]
+    return len(largest)

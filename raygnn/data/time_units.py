@@ -111,8 +111,8 @@ def parse_time(value: object, unit: str | None) -> Time:
         raise TypeError(f"it is {kind}, and the times of the graph are {unit_words(unit)}")
     if number is None:
         return moment
-    whole = math.floor(number)
-    return whole if whole == number else number
+    integer = math.floor(number)
+    return integer if integer == number else number
 
 
 def _number(value: Any) -> Time | None:

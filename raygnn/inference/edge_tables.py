@@ -121,8 +121,8 @@ class EdgeTables:
         types = self._edges.edge_type[::2]
 
         def rows(batch: EdgeBatch) -> list[Tensor]:
-            found = encoder(batch)
-            return [found[name][end] for name, end in zip(types, batch.end_index, strict=True)]
+            encoded = encoder(batch)
+            return [encoded[name][end] for name, end in zip(types, batch.end_index, strict=True)]
 
         sources, targets = self._each(0, self._edges.num_edges, rows)
         return sources, targets
@@ -206,10 +206,10 @@ def pairs_to_predict(
     pairs = SeedEdges.of_pairs(edge_type, sources, targets)
     if times is None or times.of(edge_type_name(edge_type)) is not None:
         return pairs
-    is_known, own = times_of_pairs(seed_edges(spec, bundle, edge_type), sources, targets)
+    is_known, edge_times = times_of_pairs(seed_edges(spec, bundle, edge_type), sources, targets)
     now = times.moment.time  # edges see what is earlier, other pairs the moment too
     after = now + 1 if isinstance(now, int) else np.nextafter(now, np.inf)
-    return replace(pairs, times=np.where(is_known, own, now if links else after))
+    return replace(pairs, times=np.where(is_known, edge_times, now if links else after))
 
 
 def _edge_type(spec: ModelSpec) -> EdgeType:

@@ -125,26 +125,26 @@ def probe_model(
     arguments = SelfSupervisedArguments(target=node_type, label=label)
     bundle = graph.bundle
     target = SelfSupervisedTarget.find(bundle, config.model_copy(update={"metrics": []}), arguments)
-    asked = target.output.probe
-    if asked is None:
+    settings = target.output.probe
+    if settings is None:
         raise DataError(
             f"--probe is invalid: node type {target.output.node_type!r} has no labels or no "
             f"splits. Name both in graph.yaml, or set data.splits.",
             id="probe-no-labels",
         )
-    rows = torch.from_numpy(np.array(graph.embed(node_type=asked.node_type)["embedding"]))
+    rows = torch.from_numpy(np.array(graph.embed(node_type=settings.node_type)["embedding"]))
     parts = {
         name: ProbeRows(rows[torch.from_numpy(ids)], target.labels[ids])
         for name in ("train", "val", "test")
         if len(ids := getattr(target.splits, name))
     }
-    probe = fit_probe(asked.problem, asked.num_outputs, parts["train"], parts.get("val"))
+    probe = fit_probe(settings.problem, settings.num_outputs, parts["train"], parts.get("val"))
     result = {"inverse_penalty": probe.inverse_penalty}
     for name in ("val", "test"):
         if name in parts:
             scores, labels = probe(parts[name].rows), torch.from_numpy(parts[name].labels)
-            for metric_class in _METRICS[asked.problem]:
-                metric = metric_class(asked.num_outputs, asked.problem)  # type: ignore[arg-type]
+            for metric_class in _METRICS[settings.problem]:
+                metric = metric_class(settings.num_outputs, settings.problem)  # type: ignore[arg-type]
                 judged = metric.compute(metric.update(scores, labels))
                 result |= {f"{name}/{key}": value for key, value in judged.items()}
     return result

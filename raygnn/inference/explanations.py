@@ -167,9 +167,9 @@ def seed_node(batch: NodeBatch, bundle: Bundle, model: Any, rows: SeedRows | Non
     name, index = batch.node_type, batch.seed_index
 
     def head(rows: Mapping[str, Any]) -> Tensor:
-        found = rows[name]
-        found = next(iter(found.values())) if isinstance(found, Mapping) else found
-        out: Tensor = model.readout(found[index])
+        encoded = rows[name]
+        encoded = next(iter(encoded.values())) if isinstance(encoded, Mapping) else encoded
+        out: Tensor = model.readout(encoded[index])
         return out
 
     seeds = batch.input_id.cpu().numpy()
@@ -271,18 +271,18 @@ class _Explained:
             self.edges = self._edge_table(_importance(made, "edge_mask"), options.num_edges)
             elements = [part for name in masked.elements for part in names[name]]
             importance = _importance(made, "node_mask")
-            self.columns, kept = self._column_table(elements, importance, options.num_columns)
+            self.columns, important = self._column_table(elements, importance, options.num_columns)
             if "edge_mask" in made:
                 made.edge_mask = torch.zeros_like(made.edge_mask)
                 made.edge_mask[self._kept_edges] = 1
             if "node_mask" in made:
-                made.node_mask = torch.from_numpy(kept).to(masked.x)[None]
+                made.node_mask = torch.from_numpy(important).to(masked.x)[None]
             self.predictions = self._judged(explainer, made, task)
         self.neighbors = self._neighbor_table()
 
     def drawn(self) -> Drawn:
         row = self.predictions.to_pylist()[0]
-        kept = [e for e in self.edges.to_pylist() if e["kept"]]
+        important = [e for e in self.edges.to_pylist() if e["kept"]]
         index = self._masked.edge_index[:, self._kept_edges].t().tolist()
         nodes = {flat: self._names_of(flat) for pair in index for flat in pair}
         seeds = [self._masked.rows[name].start + end for name, end in self._seed.ends]
@@ -294,7 +294,7 @@ class _Explained:
             title=f"{seed}: {shown} ({row['score']:.3g})",
             seeds=seeds,
             nodes=nodes,
-            edges=[(*ends, e["importance"]) for ends, e in zip(index, kept, strict=True)],
+            edges=[(*ends, e["importance"]) for ends, e in zip(index, important, strict=True)],
             columns=[
                 (_column_name(c), c["importance"]) for c in self.columns.to_pylist() if c["kept"]
             ],
@@ -331,7 +331,7 @@ class _Explained:
         for element, value in zip(elements, importance, strict=True):
             of_column[element] = max(float(value), of_column.get(element, 0.0))
         order = sorted(of_column, key=lambda element: -of_column[element])
-        kept = {element for element in order[:num_kept] if of_column[element] > 0}
+        important = {element for element in order[:num_kept] if of_column[element] > 0}
         table = self._rows(
             len(order),
             {
@@ -339,10 +339,10 @@ class _Explained:
                 "column": pa.array([e.column for e in order], pa.string()),
                 "element": pa.array([e.element for e in order], pa.int32()),
                 "importance": np.array([of_column[e] for e in order], np.float32),
-                "kept": np.array([e in kept for e in order], bool),
+                "kept": np.array([e in important for e in order], bool),
             },
         )
-        return table, np.array([element in kept for element in elements], np.float32)
+        return table, np.array([element in important for element in elements], np.float32)
 
     def _neighbor_table(self) -> pa.Table:
         types = [edge_type_name(t) for t in self._masked.edges]

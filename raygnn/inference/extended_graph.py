@@ -123,14 +123,14 @@ class _NewAnchors(KeptEmbeddings):
 
 
 def _without(table: pa.Table, links: set[tuple[object, object]], k: int) -> pa.Table:
-    kept, ranks, num_kept = [], [], dict[object, int]()
+    positions, ranks, num_kept = [], [], dict[object, int]()
     pairs = zip(*(table.column(name).to_pylist() for name in table.column_names[:2]), strict=True)
     for row, (anchor, neighbor) in enumerate(pairs):
         rank = num_kept.get(anchor, 0) + 1
         if rank <= k and (anchor, neighbor) not in links:
             num_kept[anchor] = rank
-            kept.append(row)
+            positions.append(row)
             ranks.append(rank)
-    found = table.take(pa.array(kept, pa.int64()))
-    place = found.column_names.index("rank")
-    return found.set_column(place, "rank", pa.array(ranks, pa.int32()))
+    remaining = table.take(pa.array(positions, pa.int64()))
+    place = remaining.column_names.index("rank")
+    return remaining.set_column(place, "rank", pa.array(ranks, pa.int32()))

@@ -56,11 +56,11 @@ class NeighborSearch:
     def table(self, first: int, last: int) -> pa.Table:
         """anchor_id, neighbor_id, score and rank (from 1) for a range of the anchors."""
         anchors = self._request.anchors[first:last]
-        found = [
+        tables = [
             self._search(anchors[i : i + _ANCHORS_AT_A_TIME], self._anchors[first + i :])
             for i in range(0, len(anchors), _ANCHORS_AT_A_TIME)
         ]
-        scores, places = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        scores, places = (np.concatenate(parts) for parts in zip(*tables, strict=True))
         row, rank = np.nonzero(scores > -np.inf)
         neighbors = as_plain_texts(self._ids.take(pa.array(self._order[places[row, rank]])))
         columns: dict[str, Any] = {

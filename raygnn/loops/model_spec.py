@@ -390,10 +390,10 @@ class ModelSpec:
         if read.ids is not None and width is not None:  # there, but the model looks up its rows
             return []
         info = bundle.columns(name).get(self.feature)
-        found = info.width if info is not None and info.role == "feature" else None
-        if found == width:
+        actual = info.width if info is not None and info.role == "feature" else None
+        if actual == width:
             return self._broken_transforms(bundle, name, self.feature)
-        here = "has no such feature" if found is None else f"has it with a width of {found}"
+        here = "has no such feature" if actual is None else f"has it with a width of {actual}"
         there = "without it" if width is None else f"with a width of {width}"
         return [
             with_id(
@@ -428,10 +428,10 @@ class ModelSpec:
             if edge_type not in bundle.edge_types
         ]
         for column, widths in self.edge_columns.items():
-            found = edge_widths(bundle, column, self.edge_types)
-            if found != widths:
+            actual = edge_widths(bundle, column, self.edge_types)
+            if actual != widths:
                 problem = with_id(
-                    f"edge column {column!r} is invalid: by edge type it has the widths {found}, "
+                    f"edge column {column!r} is invalid: by edge type it has the widths {actual}, "
                     f"and the model was trained with {dict(widths)}. Write the column as it was "
                     "in training.",
                     id="model-edge-column-width",

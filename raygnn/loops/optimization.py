@@ -261,8 +261,8 @@ class Optimization:
         Sharded learned rows are files in `scratch`. Collective: all ranks must call.
         """
         with self.tables.whole(scratch) as rows:
-            own = self.module.state_dict()
-            return whole_tensors(own) | {n: whole.to(own[n].dtype) for n, whole in rows.items()}
+            state = self.module.state_dict()
+            return whole_tensors(state) | {n: table.to(state[n].dtype) for n, table in rows.items()}
 
     def grad_norm(self) -> Tensor:
         """Norm of the reduced and unscaled gradients, on their device.

@@ -147,11 +147,11 @@ class _ClassLoss(Loss):
     ) -> None:
         super().__init__()
         self._argument = argument
-        found = (
+        tensor = (
             None if weights is None else class_weights(argument, weights, label_counts, class_names)
         )
-        self._is_unknown = weights is not None and found is None
-        self.register_buffer("class_weights", found)
+        self._is_unknown = weights is not None and tensor is None
+        self.register_buffer("class_weights", tensor)
 
     def _checked(self, prediction: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor]:
         """Logits in full precision and classes, int64 [num_seeds]. Raises a DataError unless each

@@ -375,8 +375,8 @@ def top_k(
         here = torch.arange(first, last, device=rows.device).expand(len(rows), -1)
         best, places = torch.cat([best, new_scores], dim=1), torch.cat([places, here], dim=1)
         if best.shape[1] > k:
-            kept = _kept(best, k)
-            best, places = best.gather(1, kept), places.gather(1, kept)
+            columns = _kept(best, k)
+            best, places = best.gather(1, columns), places.gather(1, columns)
     order = best.argsort(dim=1, descending=True, stable=True)
     return best.gather(1, order), places.gather(1, order)
 

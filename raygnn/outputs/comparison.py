@@ -86,8 +86,8 @@ class StoredRun:
 
     def as_task(self, name: str) -> StoredRun:
         def metric_of(metric: str) -> str:
-            split, _, own = metric.partition("/")
-            return f"{split}/{name}/{own}" if split in _SPLITS else metric
+            split, _, tail = metric.partition("/")
+            return f"{split}/{name}/{tail}" if split in _SPLITS else metric
 
         def renamed(row: Mapping[str, Any]) -> dict[str, Any]:
             return {metric_of(key): value for key, value in row.items()}

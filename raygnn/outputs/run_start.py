@@ -177,8 +177,8 @@ def _claim(folder: RunFolder, loaded: LoadedConfig) -> bool:
     lineage = before.get("lineage")
     if overwrite or lineage:
         lineage = [*(lineage or ()), folder.attempt]
-    kept = {"lineage": lineage, "starts": before.get("starts", [])}
-    state = {**state_of(RunStatus.RUNNING, loaded), "attempt": folder.attempt, **kept}
+    record = {"lineage": lineage, "starts": before.get("starts", [])}
+    state = {**state_of(RunStatus.RUNNING, loaded), "attempt": folder.attempt, **record}
     try:
         write_if_unchanged(folder.state_uri, state_bytes(state), version)
     except FileExistsError:

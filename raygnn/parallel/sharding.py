@@ -148,8 +148,8 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def __init__(self, optimizer: Optimizer) -> None:
         def of_this_rank(groups: list[dict[str, Any]], **_: Any) -> Optimizer:
-            own = {parameter for group in groups for parameter in group["params"]}
-            state = {p: values for p, values in optimizer.state.items() if p in own}
+            local = {parameter for group in groups for parameter in group["params"]}
+            state = {p: values for p, values in optimizer.state.items() if p in local}
             optimizer.state = defaultdict(dict, state)
             optimizer.param_groups = groups
             return optimizer

@@ -101,8 +101,8 @@ def presample(
         else:
             written = _write_in_threads(uri, plan, loaders, missing)
         num_rows = {file.name: file.num_rows for file in missing}
-        for name, size, found in _with_progress(written, num_rows):
-            sizes[name], sums[name] = size, found
+        for name, size, checksum in _with_progress(written, num_rows):
+            sizes[name], sums[name] = size, checksum
     names = [file.name for file in plan.files()]
     record = SampleRecord(plan, {n: sizes[n] for n in names}, {n: sums[n] for n in names})
     record.save(uri)
@@ -162,8 +162,8 @@ def _resumed(
 
 
 def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:
-    whole = f", beside {count(num_whole, 'file')} that are there already" if num_whole else ""
-    say(f"presample: about {num_bytes / 1e6:,.1f} MB to write{whole}")
+    existing = f", beside {count(num_whole, 'file')} that are there already" if num_whole else ""
+    say(f"presample: about {num_bytes / 1e6:,.1f} MB to write{existing}")
     if is_remote(uri):
         return
     folder = Path(uri)

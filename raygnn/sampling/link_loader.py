@@ -196,8 +196,8 @@ class LinkLoader(SampledSequence[LinkBatch]):
         elif plan.num_negatives:
             message_types = links.message_types
             edge_type = message_types[0] if len(message_types) == 1 else None
-            given = (links.target_type, plan.negatives, edge_type)
-            self.negatives = RandomNegatives.of_graph(graph, *given)
+            arguments = (links.target_type, plan.negatives, edge_type)
+            self.negatives = RandomNegatives.of_graph(graph, *arguments)
         if plan.log_q:
             weights = np.ones(links.num_links)
             if plan.max_labels_per_anchor is not None:

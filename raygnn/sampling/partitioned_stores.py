@@ -259,17 +259,17 @@ class PartitionedFeatureStore:
             read_rows(rows, taken, part, affine)
             scatter_rows(part, positions, out)
 
-        asked = np.arange(len(ids))
+        missing = np.arange(len(ids))
         hot = self._hot_rows(type_, column)
         if hot is not None:
             slots = hot.slots(ids)
-            kept, asked = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
-            place(hot.rows, slots[kept], kept)
-            self._graph.traffic.add(cached_rows=len(kept))
-        if len(asked):
-            for share, rows in self._fetched(type_, column, ids[asked]):
-                own = np.arange(len(share.positions))
-                place(_writable(rows), own, asked[share.positions])
+            cached, missing = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
+            place(hot.rows, slots[cached], cached)
+            self._graph.traffic.add(cached_rows=len(cached))
+        if len(missing):
+            for share, rows in self._fetched(type_, column, ids[missing]):
+                local = np.arange(len(share.positions))
+                place(_writable(rows), local, missing[share.positions])
         return out
 
     def gather_sparse(

@@ -95,19 +95,19 @@ def most_wanted(
 
     Needs memory for these nodes and one chunk.
     """
-    kept, degrees = np.empty((2, 0), np.int64)
+    top, degrees = np.empty((2, 0), np.int64)
     edge_types = [edge_type for edge_type in graph.edge_types if edge_type[0] == node_type]
     for ids in among if num_kept else ():
         for start in range(ids.start, ids.stop, _MAX_ASKED):
             nodes = np.arange(start, min(start + _MAX_ASKED, ids.stop))
-            found = np.zeros(len(nodes), np.int64)
+            node_degrees = np.zeros(len(nodes), np.int64)
             for edge_type in edge_types:
-                found += graph.neighbor_degrees(edge_type, nodes)
-            kept = np.concatenate([kept, nodes[found > 0]])
-            degrees = np.concatenate([degrees, found[found > 0]])
+                node_degrees += graph.neighbor_degrees(edge_type, nodes)
+            top = np.concatenate([top, nodes[node_degrees > 0]])
+            degrees = np.concatenate([degrees, node_degrees[node_degrees > 0]])
             first = np.argsort(-degrees, kind="stable")[:num_kept]
-            kept, degrees = kept[first], degrees[first]
-    return np.sort(kept)
+            top, degrees = top[first], degrees[first]
+    return np.sort(top)
 
 
 def rows_at_a_time(rows: np.ndarray) -> int:

@@ -60,11 +60,11 @@ def _draw(base, number, start, degree):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _settle(position, rest, entry):  # type: ignore[no-untyped-def]
+def _settle(position, remainder, entry):  # type: ignore[no-untyped-def]
     other = entry >> np.int64(32)
     if other == NO_EDGE:
         return np.int64(-1)
-    return position + (np.int64(0) if np.int64(rest) < (entry & _LOW_HALF) else other)
+    return position + (np.int64(0) if np.int64(remainder) < (entry & _LOW_HALF) else other)
 
 
 @njit(nogil=True, cache=True)
@@ -161,8 +161,8 @@ def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ign
                 elif total == begin + fanout:
                     break
                 else:
-                    position, rest = _draw(base, number, start, degree)
-                    position = _settle(position, rest, alias[position])
+                    position, remainder = _draw(base, number, start, degree)
+                    position = _settle(position, remainder, alias[position])
                 if position < 0:
                     continue
                 is_new = True

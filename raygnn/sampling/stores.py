@@ -104,8 +104,8 @@ def merged_picks(shares: Sequence[Share], parts: Sequence[Picks], num_nodes: int
 def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
     if rows.size:
         word = f"u{rows.itemsize}"  # numba compiles no two-byte floats
-        parts, whole = (array.reshape(len(array), -1).view(word) for array in (rows, out))
-        _scatter(parts, positions, whole)
+        parts, target = (array.reshape(len(array), -1).view(word) for array in (rows, out))
+        _scatter(parts, positions, target)
 
 
 @njit(nogil=True, cache=True)

@@ -70,8 +70,8 @@ def mask_features(batch: NodeBatch, share: float, key: int) -> NodeBatch:
         keep = ~drawn(columns, share, chain_key(key, text_key(node_type)))
         shown: Any
         if isinstance(x, SparseFeatures):
-            kept = keep.index_select(0, x.indices)
-            shown = x.with_values(x.values_or_ones() * kept)
+            is_kept = keep.index_select(0, x.indices)
+            shown = x.with_values(x.values_or_ones() * is_kept)
         elif isinstance(x, StoredRows):
             shown = replace(x, keep=keep)
         else:

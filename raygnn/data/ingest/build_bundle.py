@@ -103,11 +103,11 @@ def _build(plan: GraphPlan, fingerprint: str, folder: Path, context: BuildContex
     rows = build_training_tables(plan.training_tables, plan.tables, nodes, folder, work, context)
     shutil.rmtree(work)
     measured = measure_features(
-        {name: (found.columns, [node_folder(folder, name)]) for name, found in nodes.items()}
+        {name: (table.columns, [node_folder(folder, name)]) for name, table in nodes.items()}
         | {made.plan.folder: (made.columns, [folder / made.plan.folder]) for made in edges},
         context.schedule,
     )
-    nodes = {name: replace(found, columns=measured[name]) for name, found in nodes.items()}
+    nodes = {name: replace(table, columns=measured[name]) for name, table in nodes.items()}
     edges = [replace(made, columns=measured[made.plan.folder]) for made in edges]
     record = BundleRecord(fingerprint, nodes, *records_of_edges(plan.manifest, edges), rows)
     # The record comes after everything it vouches for is on the disk.

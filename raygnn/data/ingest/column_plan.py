@@ -200,18 +200,18 @@ def _plan_transformed(
     table: ScannedTable, name: str, spec: DenseFeature, feature_dtype: str | None
 ) -> DensePlan:
     fitted = table.fitted[name]
-    plain = [c for c, found in zip(spec.column_names, fitted, strict=True) if found is None]
+    plain = [c for c, fit in zip(spec.column_names, fitted, strict=True) if fit is None]
     place = f"{table.name}.features.{name}"
     inspected = iter(_sources(table, plain, place, spec.dtype))
     sources: list[SourceColumn] = []
     parts: list[PlainColumn | FittedColumn] = []
-    for found in fitted:
-        if found is None:
+    for fit in fitted:
+        if fit is None:
             source = next(inspected)
             parts.append(PlainColumn(source.column, source.width))
         else:
-            source = SourceColumn(found.column, "any", "float32", (found.width,), found)
-            parts.append(found)
+            source = SourceColumn(fit.column, "any", "float32", (fit.width,), fit)
+            parts.append(fit)
         sources.append(source)
     transforms = FittedFeature(tuple(parts))
     # float16 counts the categories of a column to 2,048 only.

@@ -133,12 +133,12 @@ def source_rows(
         wrong = lengths.to_numpy(zero_copy_only=False) != source.width
     good = ~(null | wrong)
     all_good = bool(good.all())
-    kept = column if all_good else column.filter(pa.array(good))
+    good_rows = column if all_good else column.filter(pa.array(good))
     if source.layout == "binary":
-        values = _binary_values(kept, source)
-        element_null = np.zeros(len(kept), bool)
+        values = _binary_values(good_rows, source)
+        element_null = np.zeros(len(good_rows), bool)
     else:
-        flat = kept.flatten()
+        flat = good_rows.flatten()
         values = _flat_values(flat, source, keep_nulls).reshape(-1, source.width)
         element_null = np.asarray(null_mask(flat).reshape(-1, source.width).any(axis=1))
     if all_good:

@@ -97,9 +97,9 @@ def build_edges(
     rows = [
         [
             EdgeRows(task.folder, classes)
-            for task, classes in zip(group, class_tables(found, plan.columns), strict=True)
+            for task, classes in zip(group, class_tables(read, plan.columns), strict=True)
         ]
-        for plan, group, found in zip(plans, tasks, results, strict=True)
+        for plan, group, read in zip(plans, tasks, results, strict=True)
     ]
     # A reverse type is made of the same rows.
     of_table = [*range(len(plans)), *(i for i, plan in enumerate(plans) if plan.reverse)]

@@ -130,7 +130,7 @@ def gather_columns(
 ) -> None:
     for column in columns:
         is_named = column.label == "class_name" and classes is not None
-        tables = [found[column.name] for found in classes or ()] if is_named else None
+        tables = [names[column.name] for names in classes or ()] if is_named else None
         gather_rows(sources, column_path(Path(), column.name), folder, tables)
 
 
@@ -255,7 +255,7 @@ def _drop_rows(
         return None
     context.say(f"dropped {len(bad) - num_kept:,} nodes of type {name!r}")
     starts = [(task.first_row, task.first_row + task.piece.num_rows) for task in tasks]
-    kept = (first + np.flatnonzero(bad[first:last] == 0) for first, last in starts)
-    keep_rows(folder, kept, tasks[0].ragged.with_name("kept"), partial(gather_nodes, plan))
+    good_rows = (first + np.flatnonzero(bad[first:last] == 0) for first, last in starts)
+    keep_rows(folder, good_rows, tasks[0].ragged.with_name("kept"), partial(gather_nodes, plan))
     index, _ = build_index(folder, np.zeros(num_kept, bool), plan.id_kind)
     return index

@@ -59,8 +59,8 @@ class ReadResult:
 
 def findings_of(content: Mapping[str, Any]) -> tuple[Finding, ...]:
     return tuple(
-        Finding(**{**given, "rows": tuple(given["rows"]), "values": tuple(given["values"])})
-        for given in content["findings"]
+        Finding(**{**finding, "rows": tuple(finding["rows"]), "values": tuple(finding["values"])})
+        for finding in content["findings"]
     )
 
 

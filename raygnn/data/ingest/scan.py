@@ -113,7 +113,7 @@ def scan_tables(
                 for column, kind in shape.kinds.items():
                     kinds[column].append(kind)
                 footers[i] = _Footer(shape.header, {}, (shape.num_rows,), (file.size,))
-        csv_types = {column: arrow_type(unify(found)) for column, found in kinds.items() if found}
+        csv_types = {column: arrow_type(unify(seen)) for column, seen in kinds.items() if seen}
         table, wrong = _join_shards(name, files, footers, columns, csv_types)
         scanned.append(table)
         problems.extend(wrong)

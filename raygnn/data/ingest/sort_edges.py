@@ -142,14 +142,14 @@ def order_buckets(
             _create_result(sort, buckets[-1].edge_stop)
     flat = [task for buckets in tasks for task in buckets]
     counts = iter(schedule(OnAnyNode(order_edges), flat, "sorting edges"))
-    kept, moves = [], []
+    totals, moves = [], []
     for sort, buckets in zip(sorts, tasks, strict=True):
         out_start = 0
         for task in buckets:
             num_kept = next(counts)
             moves.append(replace(task, out_start=out_start, num_kept=num_kept))
             out_start += num_kept
-        kept.append(out_start)
+        totals.append(out_start)
         if sort.plan.undirected:
             _create_result(sort, out_start)
     moves = [task for task in moves if task.plan.undirected or task.plan.columns]
@@ -158,7 +158,7 @@ def order_buckets(
         indptr = open_array(sort.folder / INDPTR, "r+")
         np.cumsum(indptr, out=indptr)
         shutil.rmtree(sort.work)
-    return kept
+    return totals
 
 
 def create_columns(columns: Sequence[DensePlan], folder: Path, num_rows: int) -> None:
@@ -263,10 +263,10 @@ def scatter_edges(task: ScatterTask) -> None:
         )
         used, reversed_ = position >= 0, reverse_position >= 0
         for values, classes, moved in columns:
-            given = values[block] if classes is None else classes[values[block]]
-            moved[position[used]] = given if used.all() else given[used]
+            chunk = values[block] if classes is None else classes[values[block]]
+            moved[position[used]] = chunk if used.all() else chunk[used]
             if undirected:
-                moved[reverse_position[reversed_]] = given[reversed_]
+                moved[reverse_position[reversed_]] = chunk[reversed_]
 
 
 @dataclass(frozen=True)

@@ -117,15 +117,15 @@ def resolve_pairs(
     """
     for row in range(len(indptr) - 1):
         for i in range(indptr[row], indptr[row + 1]):
-            found = _extreme(indptr, columns, splits, row, columns[i], earliest)
+            code = _extreme(indptr, columns, splits, row, columns[i], earliest)
             if is_symmetric:
                 other = _extreme(indptr, columns, splits, columns[i], row, earliest)
-                if found == 0 or (other != 0 and (other < found) == earliest):
-                    found = other
-            own = splits[i]
-            is_late = own != found if earliest else own == 1 and found != 1
-            supervision = 0 if is_late else own
-            out[i] = (own if earliest else found) | supervision << SUPERVISION_SHIFT
+                if code == 0 or (other != 0 and (other < code) == earliest):
+                    code = other
+            split = splits[i]
+            is_late = split != code if earliest else split == 1 and code != 1
+            supervision = 0 if is_late else split
+            out[i] = (split if earliest else code) | supervision << SUPERVISION_SHIFT
 
 
 @njit(nogil=True, cache=True)

@@ -39,8 +39,8 @@ class SeedEdges:
         """All edges of a type, or its positive label edges. Raises a DataError without any."""
         link = LinkSplit(edge_type, labels=label_edges)
         table = label_table(bundle, link) if label_edges else message_table(bundle, edge_type)
-        given = (table.indptr, table.indices)
-        return cls(edge_type, *given, by_target=not label_edges, times=table.time)
+        ranges = (table.indptr, table.indices)
+        return cls(edge_type, *ranges, by_target=not label_edges, times=table.time)
 
     @classmethod
     def of_pairs(cls, edge_type: EdgeType, sources: np.ndarray, targets: np.ndarray) -> SeedEdges:

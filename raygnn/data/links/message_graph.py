@@ -71,8 +71,8 @@ class MessageGraph(Bundle):
                 self._links_of[edge_type] = (*self._links_of.get(edge_type, ()), link)
 
     def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
-        given = self._messages
-        return message_graph, (self._whole, given.links, given.split, given.inductive)
+        messages = self._messages
+        return message_graph, (self._whole, messages.links, messages.split, messages.inductive)
 
     @property
     def fingerprint(self) -> str:

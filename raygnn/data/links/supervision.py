@@ -149,21 +149,21 @@ def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, Supervision
         DataError: the links cannot be split this way, or a split that the rule makes is empty.
     """
     folders = [link_folder(bundle, link) for link in links]
-    found = {
+    relations = {
         name: _joined([_read(bundle, *each, name) for each in zip(links, folders, strict=True)])
         for name in SPLIT_NAMES
     }
     link, wanted = links[0], is_wanted(links[0].rule)
-    empty = [name for name in SPLIT_NAMES if wanted[name] and not found[name].num_links]
+    empty = [name for name in SPLIT_NAMES if wanted[name] and not relations[name].num_links]
     if empty:
-        sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in found.items())
+        sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in relations.items())
         raise DataError(
             f"the links of {edge_type_name(link.edge_type)}{' and others' if links[1:] else ''} "
             f"cannot be split this way: {' and '.join(empty)} would be empty ({sizes}). Set other "
             "shares or bounds, a disjoint_train_ratio of 0, or declare links of that split.",
             id="links-split-empty",
         )
-    return found
+    return relations
 
 
 def known_positives(

@@ -253,8 +253,8 @@ class Outline(Bundle):
 
 def _held_columns(graph: BundleRecord, pairs: Pairs | None) -> dict[str, Sequence[ColumnInfo]]:
     held: dict[str, Sequence[ColumnInfo]] = {
-        f"nodes/{name}": [column for column in found.columns if column.role != "feature"]
-        for name, found in graph.nodes.items()
+        f"nodes/{name}": [column for column in rows.columns if column.role != "feature"]
+        for name, rows in graph.nodes.items()
     }
     held |= {table.folder: table.columns for table in graph.training_tables}
     if pairs is None:

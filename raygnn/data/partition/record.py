@@ -232,9 +232,9 @@ def _missing(uri: str, name: str, what: str) -> DataError:
             "to that URI.",
             id="partition-missing",
         )
-    found = f"{shown} has no {name}" if exists(uri) else f"there is no {shown}"
+    reason = f"{shown} has no {name}" if exists(uri) else f"there is no {shown}"
     return DataError(
-        f"{what} is missing: {found}. Name a folder that raygnn.partition has finished, with "
+        f"{what} is missing: {reason}. Name a folder that raygnn.partition has finished, with "
         "all of its parts.",
         id="partition-missing",
     )

@@ -133,9 +133,9 @@ class BucketedIds:
             rows, start = order[start:end], end
             if len(rows) == 0:
                 continue
-            found = IdMap.open(bucket.ids, bucket.index).lookup(ids.take(pa.array(rows)))
-            known = found >= 0
-            out[rows[known]] = open_array(bucket.dense / DENSE, "r")[found[known]]
+            dense = IdMap.open(bucket.ids, bucket.index).lookup(ids.take(pa.array(rows)))
+            known = dense >= 0
+            out[rows[known]] = open_array(bucket.dense / DENSE, "r")[dense[known]]
         return out
 
 
@@ -194,21 +194,21 @@ def place_nodes(
         parts: file with the part of each node by dense id, for methods by neighbors.
     """
     piece, by_bucket, dense = item
-    kept = open_array(by_bucket.folder / BAD, "r") == 0
+    is_good = open_array(by_bucket.folder / BAD, "r") == 0
     for bucket in buckets:
         twice = open_array(bucket / _REPEATED, "r") - piece.row_start
-        kept[twice[(twice >= 0) & (twice < piece.num_rows)]] = False
-    part = np.empty(len(kept), np.int64)
+        is_good[twice[(twice >= 0) & (twice < piece.num_rows)]] = False
+    part = np.empty(len(is_good), np.int64)
     if parts is not None and dense is not None:
-        part[kept] = open_array(parts, "r")[open_array(dense / DENSE, "r")[kept]]
+        part[is_good] = open_array(parts, "r")[open_array(dense / DENSE, "r")[is_good]]
     elif method == "hash":
         for number in range(num_parts):
             part[by_bucket.rows(number).read()] = number
     else:
         part = np.arange(piece.row_start, piece.row_stop) * num_parts // num_rows
-    chosen = np.flatnonzero(kept)
+    chosen = np.flatnonzero(is_good)
     starts = _group(folder / BY_PART, chosen, part[chosen], num_parts)
-    return {"starts": starts, "num_dropped": len(kept) - len(chosen)}
+    return {"starts": starts, "num_dropped": len(is_good) - len(chosen)}
 
 
 def number_nodes(item: tuple[Piece, GroupedRows, Sequence[int]], folder: Path) -> dict[str, Any]:
@@ -289,9 +289,9 @@ def read_training_rows(
     create_training_arrays(plan, folder, piece.num_rows, dtype)
     task = TrainingTask(piece, plan, ids, dtype, folder, 0)
     result = OnAnyNode(convert_training_rows)(task)
-    kept = np.flatnonzero(open_array(folder / NODES, "r") != DROPPED)
-    np.save(folder / KEPT, kept.astype(np.int32))
-    return {**asdict(result), "num_kept": len(kept)}
+    positions = np.flatnonzero(open_array(folder / NODES, "r") != DROPPED)
+    np.save(folder / KEPT, positions.astype(np.int32))
+    return {**asdict(result), "num_kept": len(positions)}
 
 
 def cut_training_rows(

@@ -74,9 +74,9 @@ class Steps:
             if not (folder / _RESULT).exists()
         ]
         if tasks and len(tasks) < len(items):
-            whole = len(items) - len(tasks)
+            num_done = len(items) - len(tasks)
             self.progress(
-                f"partition: {what}: {whole:,} of {len(items):,} tasks are already complete"
+                f"partition: {what}: {num_done:,} of {len(items):,} tasks are already complete"
             )
         self._run(tasks, what)
         for task in tasks:

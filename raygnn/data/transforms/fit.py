@@ -93,11 +93,11 @@ def _add(values, sums, squares):  # type: ignore[no-untyped-def]
     mask = np.int64((1 << _DIGIT_BITS) - 1)
     for i in range(len(values)):
         mantissa, exponent = math.frexp(values[i])
-        whole = np.int64(mantissa * _MANTISSA)
+        integer = np.int64(mantissa * _MANTISSA)
         row = exponent - _LOWEST
         # The highest digit has the sign; the others are not negative.
-        low, middle = whole & mask, (whole >> _DIGIT_BITS) & mask
-        high = whole >> (2 * _DIGIT_BITS)
+        low, middle = integer & mask, (integer >> _DIGIT_BITS) & mask
+        high = integer >> (2 * _DIGIT_BITS)
         sums[row, 0] += low
         sums[row, 1] += middle
         sums[row, 2] += high
@@ -268,8 +268,8 @@ def count(
         bound: of the sample so far; see `Sample.bound`.
     """
     if kind == "list":
-        found = lists(column, spec.separator)
-        return TextCounts.of(found.texts, found.num_rows)
+        items = lists(column, spec.separator)
+        return TextCounts.of(items.texts, items.num_rows)
     if kind == "text":
         return TextCounts.of(texts(column), len(column))
     values, unreadable = read_numbers(column, kind, spec.unit, spec.format)

@@ -174,11 +174,11 @@ def texts(column: pa.Array) -> pa.Array:
     is_whole = np.isfinite(values) & (np.abs(values) < 2.0**63)
     is_whole &= np.floor(np.where(is_whole, values, 0)) == values
     if is_whole[~np.isnan(values)].all():
-        whole = np.where(is_whole, values, 0).astype(np.int64)
-        return pc.cast(pa.array(whole, mask=~is_whole), pa.string())
+        integers = np.where(is_whole, values, 0).astype(np.int64)
+        return pc.cast(pa.array(integers, mask=~is_whole), pa.string())
     written = pc.cast(pa.array(values, mask=np.isnan(values)), pa.string())
-    whole = pa.array(np.where(is_whole, values, 0).astype(np.int64))
-    return pc.if_else(pa.array(is_whole), pc.cast(whole, pa.string()), written)
+    integers = pa.array(np.where(is_whole, values, 0).astype(np.int64))
+    return pc.if_else(pa.array(is_whole), pc.cast(integers, pa.string()), written)
 
 
 def lists(column: pa.Array, separator: str | None) -> Lists:

@@ -352,14 +352,14 @@ class RanksByGroup(Diagnostic):
         sums = state.view(3, -1)
         has_links = sums[0] > 0
         links, reciprocal, hits = sums[:, has_links]
-        found = {
+        groups = {
             "groups": [g for g, has in zip(self._groups, has_links.tolist(), strict=True) if has],
             "links": links.long().tolist(),
             "mrr": (reciprocal / links).tolist(),
         }
         if self.num_outputs > _HITS_AT:
-            found[f"hits@{_HITS_AT}"] = (hits / links).tolist()
-        return found
+            groups[f"hits@{_HITS_AT}"] = (hits / links).tolist()
+        return groups
 
 
 def ranks_by_group(

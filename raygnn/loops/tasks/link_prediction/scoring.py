@@ -214,8 +214,8 @@ def mine(
             scores = partial(scores, relation=on_device)
 
         def left_out(start: int, stop: int) -> Tensor:
-            found = known.mask(anchors, np.arange(start, stop), relations)
-            return torch.from_numpy(found).to(of_targets.device)
+            mask = known.mask(anchors, np.arange(start, stop), relations)
+            return torch.from_numpy(mask).to(of_targets.device)
 
         best, ids = top_k(
             of_anchors[torch.from_numpy(anchors)],

@@ -236,8 +236,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return LinkPredictor(encoder, decoder, factors)
 
     def links(self) -> Sequence[LinkSplit]:
-        found: Sequence[LinkSplit] = self.target.links
-        return found
+        links: Sequence[LinkSplit] = self.target.links
+        return links
 
     @property
     def is_inductive(self) -> bool:

@@ -159,8 +159,8 @@ class SeveralTarget(TaskTarget):
             kind = target_class(of_task.task.type)
             assert kind is not None
             with naming_task(config, name):
-                own = kind.Arguments.of(of_task.task.args)
-                targets[name] = kind.find(bundle, of_task, own)
+                settings = kind.Arguments.of(of_task.task.args)
+                targets[name] = kind.find(bundle, of_task, settings)
         output = SeveralOutput({name: target.output for name, target in targets.items()})
         return cls(arguments, output, targets)
 
@@ -173,11 +173,11 @@ class SeveralTarget(TaskTarget):
         return SeveralOutput(outputs)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
-        found = [
+        row_sets = [
             self.targets[name].fit_rows(bundle, of_task)
             for name, of_task in config.task_configs.items()
         ]
-        ends = [rows for rows in found if rows.until is not None]
+        ends = [rows for rows in row_sets if rows.until is not None]
         return min(ends, key=lambda rows: rows.until or 0, default=FitRows())
 
     def summary(self, bundle: Bundle) -> Iterator[str]:

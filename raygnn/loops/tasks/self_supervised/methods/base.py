@@ -122,12 +122,12 @@ class TwoViews(Method):
         return first, second
 
 
-def _pair(name: str, given: Shares) -> list[Share]:
-    shares = given if isinstance(given, list) else [given, given]
+def _pair(name: str, value: Shares) -> list[Share]:
+    shares = value if isinstance(value, list) else [value, value]
     if len(shares) != 2:
         raise ConfigError.invalid(
             f"task.args.method.args.{name}",
-            given,
+            value,
             "there are two views",
             "Set one share for both, or a list of two",
             id="method-views",
