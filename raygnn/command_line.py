@@ -120,7 +120,7 @@ def exit_process(main: Callable[[], int]) -> NoReturn:
     try:
         exit_normally()
         status = main()
-    except KeyboardInterrupt:  # of a command without `exit_status_of`, or a second one
+    except KeyboardInterrupt:  # a command without `exit_status_of`, or a second Ctrl-C
         print("stopped by SIGINT", file=sys.stderr)
         status = 130
     if status in (130, 143):
@@ -146,7 +146,7 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
         name, status = ("SIGTERM", 143) if isinstance(stop, Terminated) else ("SIGINT", 130)
         print(f"stopped by {name}: {interrupted}", file=sys.stderr)
         return status
-    except SystemExit as stop:  # of user code, outside the stages whose errors ranks share
+    except SystemExit as stop:  # raised by user code, outside the stages whose errors ranks share
         print(f"failed: the code of the run called sys.exit({stop.code!r})", file=sys.stderr)
         return 1
     except Exception as error:

@@ -200,7 +200,7 @@ def show_performance(metrics: Mapping[str, float]) -> str:
 def compact(value: float) -> str:
     """Three digits and a decimal prefix: 12345 is 12.3k."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 0.9995 * factor:  # what would round to 1000 of the prefix below
+        if abs(value) >= 0.9995 * factor:  # otherwise the smaller prefix would round to 1000
             return f"{value / factor:.3g}{prefix}"
     return f"{value:.3g}"
 

@@ -23,7 +23,7 @@ KeyPath = tuple[str | int, ...]
 _INDEX = re.compile(r"[0-9]{1,9}")
 _MAX_SHOWN = 120  # characters of a value in a message
 
-# A word is compared with so many choices of so many characters: each takes some microseconds.
+# Limits of the search for similar words: each comparison takes a few microseconds.
 _MAX_CHOICES, _MAX_WORD = 100, 100
 
 

@@ -49,10 +49,10 @@ class LiveView:
         if event.text and event.kind != "step" and not in_picture:
             self._print_line(event)
         if event.kind == "start" and self._live is None:
-            # What others print, as Ray or a program of the user's, goes above the view too.
+            # Output of Ray or of the user's program also appears above the view.
             self._live = Live(
                 console=self._console,
-                get_renderable=lambda: self._state.draw(),  # of another state after a restart
+                get_renderable=lambda: self._state.draw(),  # a restart replaces the state
                 refresh_per_second=4,
             )
             self._live.start()

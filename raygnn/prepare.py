@@ -427,7 +427,7 @@ def _add_synthetic(commands: Any) -> None:
     for name, generator in GENERATORS.items():
         summary, _, details = inspect.cleandoc(generator.__doc__ or "").partition("\n\n")
         one = _add_command(generators, name.replace("_", "-"), summary, _convert_synthetic)
-        generators.choices.setdefault(name, one)  # as configs spell it; help lists it once
+        generators.choices.setdefault(name, one)  # the spelling of configs; help lists it once
         one.description = f"{summary}\n\n{details}"
         one.formatter_class = argparse.RawDescriptionHelpFormatter
         one.set_defaults(generator=name)

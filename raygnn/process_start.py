@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import FrameType, ModuleType
 
-#: Those that call `exit_normally` when they are imported.
+#: Modules that call `exit_normally` when they are imported.
 _COMMANDS = ("raygnn.train", "raygnn.tune", "raygnn.infer", "raygnn.prepare")
 _STDERR = 2
 _MESSAGE = b"stopped by SIGINT: nothing was started\n"
@@ -73,7 +73,7 @@ def keep_kernels() -> None:
         if not is_own or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             folder = Path(tempfile.mkdtemp(prefix="raygnn-kernels-"))
     except OSError:
-        return  # no place at all; numba says so
+        return  # no writable folder: numba prints a warning
     os.environ[_VARIABLE] = str(folder)
 
 
@@ -107,7 +107,7 @@ def install_lazy_imports() -> None:
     sys.meta_path.insert(0, _OnUse())
 
 
-_SPIN_COUNT = 1_000  # some microseconds: as long as the next operator takes to come
+_SPIN_COUNT = 1_000  # a few microseconds, until the next operator starts
 
 
 def wait_briefly() -> None:

@@ -258,7 +258,7 @@ def _write_outputs(
         report = replace(report, usage=usage(folder.uri, loaded, spec))
     folder.write(folder.report_uri, report.html())
     folder.write_state(RunStatus.FINISHED, loaded, engine.stop_reason)
-    if job.tried is not None:  # what was learned in a few steps, and files that are deleted
+    if job.tried is not None:  # a trial of few steps, whose files are deleted
         return
     shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
     text = "  ".join(f"{name} {shown[name]:.4f}" for name in headline(shown))
@@ -281,7 +281,7 @@ def _say_outputs(folder: RunFolder, model_uri: str, usage: str) -> None:
     }
     is_in_folder = all(str(uri).startswith(f"{folder.uri}/") for uri in outputs.values())
     for what, uri in outputs.items():
-        # One line is enough where all lie in one folder; programs get every place.
+        # People need one line, since all files are in one folder; programs get each path.
         text = f"{what:<12}{uri}" if what == "report" or not is_in_folder else ""
         say(text, "output", what=what, uri=uri)
     if usage:

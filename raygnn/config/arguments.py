@@ -160,7 +160,7 @@ def _annotated(target: Callable[..., Any]) -> Any:
     return target.__init__ if isinstance(target, type) else inspect.unwrap(target)  # type: ignore[misc]
 
 
-#: The slots whose short names are classes of raygnn; those of others are documented by torch.
+#: Slots whose short names are classes of raygnn. Torch documents the other classes.
 OWN_SLOTS = ("task", "model", "decoder", "method", "loss", "metric", "logger")
 
 _SECTION = re.compile(r"^(Args|Attributes):$")

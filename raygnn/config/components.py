@@ -312,7 +312,7 @@ def _import(path: str, spec: Slot, allow_modules: Sequence[str]) -> Target:
         )
     if spec.any_user_class and not is_of_library(path):
         return component
-    # One by one: to import a base takes as long as its library, and raygnn's own come first.
+    # One by one, raygnn's first, because importing a base imports its library.
     if not any(issubclass(component, _import_base(base)) for base in spec.bases):
         raise RuleError(
             f"{component.__name__} is not a {' or '.join(spec.bases)}",

@@ -21,7 +21,7 @@ MAX_CHARACTERS = 1_000_000
 MAX_DEPTH = 64
 MAX_JSON_BYTES = 64 << 20  # class names of a model may be many
 _MAX_NUMBER = 400  # characters; the longest float64 that is written out has fewer
-_INT64 = 2**63  # what tables, tensors and kernels hold
+_INT64 = 2**63  # limit of integers in tables, tensors and kernels
 
 _TAG = "tag:yaml.org,2002:"
 _MERGE = f"{_TAG}merge"
@@ -186,7 +186,7 @@ class _Composer(
     def scan_flow_scalar_non_spaces(self, double: bool, start_mark: yaml.Mark) -> list[str]:
         try:
             chunks: list[str] = super().scan_flow_scalar_non_spaces(double, start_mark)
-        except (ValueError, OverflowError):  # of chr()
+        except (ValueError, OverflowError):  # raised by chr()
             raise RuleError(
                 "no character has this number",
                 id="document-character",

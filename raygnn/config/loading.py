@@ -260,7 +260,7 @@ LIMITS: tuple[KeyPath, ...] = (
     ("early_stopping", "patience"),
 )
 
-#: What changes neither batches nor weights: where, how fast and with whom a run continues.
+#: Keys that change neither batches nor weights, so that a run may resume with other values.
 _NOT_OF_THE_RESULT: tuple[KeyPath, ...] = (
     ("run",),
     ("job_name",),
@@ -314,7 +314,7 @@ def _defining(config: Config) -> dict[str, Any]:
         parent = value_at(defining, path[:-1])
         if isinstance(parent, dict):
             parent.pop(path[-1], None)
-    if not config.tasks:  # as in configs of older versions
+    if not config.tasks:  # configs of older versions
         del defining["tasks"]
     if config.training.matmul_precision is None:
         del defining["training"]["matmul_precision"]

@@ -32,7 +32,7 @@ _KEY_WORDS = frozenset((
     "shared", "signing", "ssh", "storage", "subscription",
 ))  # fmt: skip
 _PAIRS = frozenset({("connection", "string"), ("conn", "str"), ("session", "id"), ("key", "json")})
-# Of a query in a URI these are too; elsewhere they mean much else.
+# Names that are secret only in the query of a URI.
 _QUERY_WORDS = frozenset(["key", "sig", "signature"])
 # A name with one of these is that of a number or a size: `num_tokens`, `max_token_length`.
 _MEASURES = frozenset((

@@ -65,7 +65,7 @@ _OPTIMIZERS = (
     "Rprop",
     "SGD",
     "SparseAdam",
-)  # of torch.optim, but for LBFGS, which needs a closure, and Muon, which takes matrices only
+)  # torch.optim without LBFGS (needs a closure) and Muon (matrices only)
 _SCHEDULERS = (
     "ConstantLR",
     "ChainedScheduler",
@@ -80,7 +80,7 @@ _SCHEDULERS = (
     "ReduceLROnPlateau",
     "SequentialLR",
     "StepLR",
-)  # of torch.optim.lr_scheduler, but for those that take functions
+)  # torch.optim.lr_scheduler without schedulers whose arguments are functions
 _LOSSES = {
     "cross_entropy": "CrossEntropy",
     "binary_cross_entropy": "BinaryCrossEntropy",
@@ -223,7 +223,7 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
     }
 )
 
-#: What an object built by `__type` inside of args may be, where its class is a library's.
+#: Base classes of library objects that `__type` inside of args may build.
 NESTED = Slot(
     "args",
     (

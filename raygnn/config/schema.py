@@ -59,7 +59,7 @@ def _alone(config: Config, name: str, entry: TaskEntry) -> Config:
     if (is_balanced := loader.pop("balanced_seeds", None)) is not None:
         train = config.loader.train or TrainLoader()
         loader["train"] = train.model_copy(update={"balanced_seeds": is_balanced})
-    if "batch_size" in loader:  # a size of its own follows from no other
+    if "batch_size" in loader:  # an explicit size is not derived
         alone = {"global_batch_size": None, "accumulate_grad_batches": None}
         training = training.model_copy(update=alone)
     sampling = differing(entry.sampling)

@@ -21,7 +21,7 @@ from pydantic_core import CoreSchema
 
 from raygnn.errors import KeyPath, Problem, RuleError
 
-#: What `value_at` gives where there is nothing; None is a value.
+#: Result of `value_at` for a missing key, since None is a value.
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
 
 

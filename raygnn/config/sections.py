@@ -166,7 +166,7 @@ def _names(slot: str) -> str:
     return ", ".join(SLOTS[slot].names)
 
 
-_DEFAULT_WIDTH = 256  # of embeddings, where the config says none
+_DEFAULT_WIDTH = 256  # width of embeddings, unless the config sets it
 
 Hooks = Annotated[dict[str, NonEmptyText], Field(min_length=1)]
 

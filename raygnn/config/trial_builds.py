@@ -20,7 +20,7 @@ from raygnn.errors import ConfigError, KeyPath, Problem, choose_from, dotted, pa
 if TYPE_CHECKING:
     from raygnn.config.schema import Config
 
-#: What a model is given of the graph; which of it depends on the model.
+#: Arguments that a model may receive from the graph.
 _OF_THE_GRAPH = ("in_channels", "out_channels", "edge_types", "num_nodes", "edge_dim", "edge_dims")
 #: By slot of a component inside of `task.args`, what it is given of the task.
 _INSIDE_TASKS: dict[str, tuple[str, ...]] = {
@@ -227,7 +227,7 @@ def _logged_names(config: Config, allow_modules: Sequence[str]) -> list[str] | N
             return None  # it is reported by itself
         metric_name = getattr(built, "name", None)
         if metric_name is None:
-            return None  # of torchmetrics: named by what it gives
+            return None  # metrics of torchmetrics are named by their results
         ks = getattr(built, "ks", None)
         known += [metric_name] if ks is None else [f"{metric_name}@{k}" for k in ks]
     return known

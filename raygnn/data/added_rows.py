@@ -331,7 +331,7 @@ class RowReader:
             if part.fitted is not None:
                 _check_transform(findings.table, part.fitted, arrays[name].type)
                 if pa.types.is_null(arrays[name].type):
-                    # As CSV files are read: any transform takes gaps of numbers.
+                    # As in CSV files: every transform accepts gaps in numbers.
                     typed[name] = arrays[name].cast(pa.float64())
             else:
                 if info.role == "time":
@@ -367,7 +367,7 @@ class RowReader:
             assert weight is not None
             return [SourceColumn(weight, "scalar", "", ())]
         assert spec is not None
-        element = spec.dtype or "float32"  # of binary columns
+        element = spec.dtype or "float32"  # binary columns name their type
         if info.transforms is not None:
             return [
                 SourceColumn(part.column, "any", "float32", (part.width,), part)

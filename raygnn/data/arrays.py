@@ -76,7 +76,7 @@ def open_array(path: Path, mode: Literal["c", "r", "r+"] = "c") -> np.ndarray:
             array = _mapped(path, mode)
         except OSError:
             raise
-        except Exception as error:  # NumPy lets those of its parser pass: TokenError, TypeError
+        except Exception as error:  # NumPy's parser also raises TokenError and TypeError
             raise DataError(
                 f"{path} is damaged: {type(error).__name__}: {error}. Remove the folder that it "
                 "belongs to, so that the next run writes it again.",
@@ -104,7 +104,7 @@ def sync_folder(folder: Path) -> None:
         for directory, _, names in os.walk(folder)
         for name in [*names, "."]
     ]
-    # The disk takes several waits at once in little more time than one.
+    # A disk answers several requests in little more time than one.
     with ThreadPoolExecutor(_SYNC_THREADS) as pool:
         list(pool.map(sync_entry, paths))
 
@@ -218,8 +218,8 @@ def _positions(offsets: np.ndarray, rows: slice | np.ndarray) -> slice | np.ndar
 
 
 _PAGE_BYTES = 4096
-_RANDOM, _WILL_NEED = 1, 3  # of madvise, on Linux and macOS
-#: Of the memory; the rest is for the processes themselves.
+_RANDOM, _WILL_NEED = 1, 3  # advice of madvise, on Linux and macOS
+#: Share of the memory; the rest is for the processes themselves.
 _SHARE_FOR_FILES = 0.8
 
 

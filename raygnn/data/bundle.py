@@ -185,7 +185,7 @@ class Bundle:
 
     def __init__(self, path: Path, record: BundleRecord) -> None:
         self._path = path
-        #: where what follows from the arrays is kept
+        #: folder of values derived from the arrays
         self._derived = path
         self._record = record
         self._edges: dict[EdgeType, EdgeRecord] = {edge.type: edge for edge in record.edges}

@@ -89,7 +89,7 @@ def _check_rows(indptr: np.ndarray, num_rows: int, num_entries: int) -> None:
 
 def _check_below(indices: np.ndarray, limit: int) -> None:
     if indices.size:
-        unsigned = indices.view(f"u{indices.itemsize}")  # where a negative one is large
+        unsigned = indices.view(f"u{indices.itemsize}")  # negative indices become large
         _demand(int(unsigned.max()) < limit, f"an index of at least {limit:,}")
 
 

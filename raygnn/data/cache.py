@@ -33,7 +33,7 @@ _BUILDING = ".building-"
 #: Lists the files that a folder was built with.
 NOTE = "written.json"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # also where no file is named
-_LOCK_MODE = 0o666  # whoever shares a cache waits for the same locks
+_LOCK_MODE = 0o666  # all users of a shared cache wait for the same locks
 
 
 def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:

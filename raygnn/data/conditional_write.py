@@ -13,7 +13,7 @@ from raygnn.data.filesystem import is_remote, open_fs, retried, write_bytes
 
 # Errors of a file system that has no locks.
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL}
-# A larger object is uploaded in parts, for which gcsfs takes no generation.
+# gcsfs uploads larger objects in parts, without a generation.
 _MAX_BYTES = 50 << 20
 
 _held = threading.local()

@@ -120,7 +120,7 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(::|://)")
 
-#: What file systems raise where no second try helps: an archive that is missing or is none
+#: Errors for which no second try helps: an archive that is missing or is none
 #: (zip://missing), settings that a URI cannot give (github://x), a package that is not installed.
 _WRONG_URI = (
     ValueError,
@@ -229,7 +229,7 @@ def _check_regular(path: str, place: str) -> None:
         mode = os.stat(path).st_mode
     except OSError as error:
         if not os.path.islink(path):
-            return  # whoever opens it says why it cannot be
+            return  # opening it raises the error
         raise DataError(
             f"{place} is invalid: it is a broken symbolic link. Write the file again.",
             id="data-file-irregular",

@@ -60,7 +60,7 @@ def find_direct(ids: np.ndarray, low: int, slots: np.ndarray, out: np.ndarray) -
     """Looks ids up in a table of fill_direct; -1 is unknown."""
     span = np.uint64(len(slots))
     for i in range(len(ids)):
-        # As uint64 the difference is exact even where it does not fit int64.
+        # In uint64, the difference is exact even if it does not fit int64.
         inside = ids[i] >= low and np.uint64(ids[i] - low) < span
         out[i] = slots[ids[i] - low] if inside else -1
 

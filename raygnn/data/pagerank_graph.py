@@ -24,7 +24,7 @@ from raygnn.errors import DataError
 #: The column of the edges that holds the PageRank of the neighbor, over the node's mean.
 PAGERANK = "ppr"
 _FOLDER = "ppr"
-_VERSION = 1  # of what is kept; goes up when the same settings give other edges
+_VERSION = 1  # of the cached graph; changes when the same settings give other edges
 _SOURCES_AT_A_TIME = 16_384
 
 
@@ -195,7 +195,7 @@ def push_all(indptr, indices, sources, settings, slots, neighbors, weights, coun
     local = (nodes, scores, residual, is_waiting, queue)
     for i in range(len(sources)):
         num_nodes = _push(indptr, indices, sources[i], settings, slots, local)
-        # What a residual leaves where it is, without being pushed on.
+        # Mass that stays at the node.
         scores[:num_nodes] += alpha * residual[:num_nodes]
         others = slice(1, num_nodes)
         counts[i] = _keep_largest(nodes[others], scores[others], neighbors[i], weights[i])

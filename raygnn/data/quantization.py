@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _CODES = np.iinfo(np.int8)
-_NUM_STEPS = 254  # of 255 one is left for a 0 between two steps
+_NUM_STEPS = 254  # one of 255 codes remains for a 0 between two steps
 _LEAST_STEP = float(np.finfo(np.float32).tiny)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: In the unit of a graph's times.
 Time = int | float
 
-#: Of all dates and timestamps that ingest reads; bundles of plain numbers have none.
+#: Unit of dates and timestamps. Plain numbers have none.
 TIME_UNIT = "us"
 
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}

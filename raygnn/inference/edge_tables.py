@@ -31,7 +31,7 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
 
-# With all neighbors the two neighborhoods of an edge may be large.
+# With all neighbors, the two neighborhoods of an edge may be large.
 _MOST_EXACT = 64
 
 

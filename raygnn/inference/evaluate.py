@@ -68,7 +68,7 @@ def evaluate_model(
     with process_prepared(loaded):
         task: Any = set_up_task(replace(saved, loaded=loaded), fitted, device)
         if saved.task is not None and not takes_all:
-            # What other tasks hold out carries no messages, as in training.
+            # Edges held out by other tasks carry no messages, as in training.
             others = [each for each in saved.tasks if each.task != saved.task]
             task.share_encoder([task, *(set_up_task(each, fitted, device) for each in others)])
         try:

@@ -441,7 +441,7 @@ class _GNNExplainer(GNNExplainer):
     def _add_mask_regularization(
         self, loss: Tensor, mask: Tensor, hard_mask: Tensor, *coefficients: Any
     ) -> Tensor:
-        if not hard_mask.any():  # PyG takes the mean of nothing
+        if not hard_mask.any():  # PyG would take the mean of no elements
             return loss
         out: Tensor = super()._add_mask_regularization(loss, mask, hard_mask, *coefficients)
         return out

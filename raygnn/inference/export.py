@@ -25,10 +25,10 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero import Hetero, HeteroLayer
 from raygnn.models.to_pyg import to_pyg
 
-#: The file in a program that says what it takes and gives.
+#: The file in a program that describes its inputs and outputs.
 NOTE = "raygnn.json"
 _PYG = "torch_geometric."
-_TOLERANCE = 1e-5  # of program and model, relative to the largest output
+_TOLERANCE = 1e-5  # largest difference of program and model, relative to the largest output
 
 
 class PlainModel(nn.Module):
@@ -192,7 +192,7 @@ def export_onnx(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
     program, inputs = _program(model, spec, name)
     names = _names(inputs)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of torch, on its own account
+        warnings.simplefilter("ignore", FutureWarning)  # raised by torch's own code
         converted = torch.onnx.export(program, dynamo=True, verbose=False, input_names=list(names))
     assert converted is not None
     converted.model.metadata_props[NOTE] = _note(model, spec)

@@ -70,7 +70,7 @@ from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.loader import RowPlan
 
-_ROWS_PER_PART = 65_536  # as `raygnn.infer` cuts its files
+_ROWS_PER_PART = 65_536  # rows per file of `raygnn.infer`
 _CHUNK_SIZE = 30_000
 
 

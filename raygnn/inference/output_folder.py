@@ -33,11 +33,11 @@ from raygnn.errors import RunError
 
 # Readers of Parquet folders skip names that begin so.
 MANIFEST = "_manifest.json"
-#: Of explanations, beside their tables.
+#: File of explanations, beside their tables.
 PICTURE = "explanations.svg"
 _RECORDS = "_ray"
 _REPLACED = ".replaced"
-_ALIVE = ".alive"  # locked by whoever fills a folder
+_ALIVE = ".alive"  # locked by the process that fills the folder
 _OURS = re.compile(
     r"[^/]+/part-\d{5,}-of-\d{5,}\.parquet|_manifest\.json|explanations\.svg|_ray/.*|\.replaced/.*|\.alive"
 )
@@ -197,7 +197,7 @@ class OutputFolder:
         fs.invalidate_cache()
         path = path.rstrip("/")
         names = [n.removeprefix(path + "/") for n in (fs.find(path) if fs.exists(path) else [])]
-        # The manifest goes first: without it nobody takes what is left for whole.
+        # The manifest is removed first, so that no reader considers the rest complete.
         for name in sorted(names, key=lambda name: name != MANIFEST):
             if _OURS.fullmatch(name):
                 fs.rm_file(f"{path}/{name}")

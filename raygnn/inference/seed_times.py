@@ -153,7 +153,7 @@ def times_of_pairs(
     assert edges.indptr is not None
     assert edges.times is not None
     rows, others = (targets, sources) if edges.by_target else (sources, targets)
-    is_known = rows < len(edges.indptr) - 1  # nodes that were added to the graph have no such edges
+    is_known = rows < len(edges.indptr) - 1  # added nodes have no edges in the graph
     rows = np.where(is_known, rows, 0)
     starts = edges.indptr[rows]
     counts = np.where(is_known, edges.indptr[rows + 1] - starts, 0)

@@ -42,7 +42,7 @@ class EvaluationTable:
         # All of them read the same columns.
         self._scores = ComparedScores(self._compared[0].num_columns if self._compared else 0)
         self._rows: dict[int, Tensor] = {}
-        # Names of the sums beside the loss and widths of the metrics' states: a first batch tells.
+        # The first batch determines the names of further sums and the widths of metric states.
         self._layout: tuple[list[str], list[int]] | None = None
         self._ids: list[Tensor] = []
         self._predictions: list[Tensor] = []
@@ -123,7 +123,7 @@ def _joined(batches: list[Tensor]) -> Tensor:
     """All rows of this rank; no rows, in the shape of other ranks' rows, if it had no batch.
     Collective.
     """
-    # Not a slice without rows: pickled, it takes along the storage of the whole batch.
+    # An empty slice would be pickled with the storage of the whole batch.
     layout = (batches[0].dtype, batches[0].shape[1:]) if batches else None
     dtype, shape = next(form for form in collectives.gather_objects(layout) if form is not None)
     return torch.cat([torch.empty((0, *shape), dtype=dtype), *batches])
@@ -176,7 +176,7 @@ def evaluate(
     raise_if_any_failed(failure, where)
     try:
         results = {f"{split}/{name}": value for name, value in table.reduce().items()}
-    except RaygnnError as error:  # of all rows together, so on every rank
+    except RaygnnError as error:  # raised by all ranks, since it concerns all rows together
         raise type(error)(f"In {where}: {error}") from error
     if intervals is not None:
         intervals |= {f"{split}/{name}": ends for name, ends in table.intervals.items()}
@@ -227,7 +227,7 @@ def _behind(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("/", f"/{part}/", 1): value for name, value in values.items()}
 
 
-#: With fewer batches the spread between them says little.
+#: Least number of batches whose spread is an estimate.
 MIN_BATCHES = 20
 _NUM_DRAWS = 500
 _TAIL = 0.025  # on either side of a 95 % interval

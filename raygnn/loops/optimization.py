@@ -311,9 +311,9 @@ class Optimization:
 
         Running statistics of batch norms move in any case.
         """
-        self._buffers_differ = True  # each rank's are of its own batches of the step
+        self._buffers_differ = True  # each rank updates them with its own batches
         self.statistics.move()
-        # Not by the scaler, which would wait for the device to learn what the norm has told.
+        # The scaler would wait for the device, although the norm is known already.
         if not self._overflowed:
             self.optimizer.step()
         if self.scaler.is_enabled():
@@ -337,7 +337,7 @@ class Optimization:
             self.scheduler.step()
         except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             if "." in self.schedule.type:
-                raise  # perhaps a user's own, whose traceback tells more
+                raise  # a user's optimizer, perhaps; its traceback explains more
             raise ConfigError(
                 f"lr_scheduler.args={self.schedule.args!r} is invalid: {self.schedule.type} "
                 f"fails with them: {error}. Set them for as many {self.schedule.interval}s as the "

@@ -61,7 +61,7 @@ def restore_random_state(state: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-# Of glibc's malloc.h. The threshold is the largest that it takes.
+# From glibc's malloc.h. The threshold is the largest allowed.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER = -1
 _LARGEST_FROM_HEAP_BYTES = 32 << 20

@@ -123,13 +123,13 @@ class Task(ABC, Generic[BatchT]):
         """
         return ("val/loss", "min")
 
-    #: What losses are of, where that is not the labels as they are; printed at the start.
+    #: Unit of the losses if it is not the labels' unit. Printed at the start.
     loss_unit: str | None = None
 
     #: Names of the sums in `StepOutput.metrics`; every batch gives all of them.
     step_metrics: Sequence[str] = ()
 
-    #: What the model reads and gives; None of a task without inference.
+    #: The model's inputs and outputs. None for a task without inference.
     spec: ModelSpec | None = None
 
     def setup(self, env: TaskEnvironment) -> None:

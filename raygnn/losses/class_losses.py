@@ -125,7 +125,7 @@ def _unknown_class(name: str, key: Any, known: Sequence[str]) -> ConfigError:
     )
 
 
-_LEAST_REST = 1e-12  # of a probability, see `_focal`
+_LEAST_REST = 1e-12  # least remaining probability in `_focal`
 
 
 class _ClassLoss(Loss):

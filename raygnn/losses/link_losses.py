@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from raygnn.models.graph_encoder import LinkPredictor
     from raygnn.sampling.batch import LinkBatch
 
-# 0.5 MB of float32: two such stay in a cache of 2 MB.
+# 0.5 MB of float32: two of them fit a cache of 2 MB.
 _ELEMENTS_AT_A_TIME = 1 << 17
 # exp(-80) is 2e-35: nothing beside the largest of a sum, 1, and still a normal float32.
 _LEAST_EXPONENT = -80.0

@@ -222,7 +222,7 @@ def _snake_case(name: str) -> str:
 
 # Scores that a rank holds before it sorts them: 64 MB of float64.
 _NUM_HELD = 1 << 23
-_NUM_FIXED = 3  # scores, those that are NaN, and negative ones
+_NUM_FIXED = 3  # numbers of scores, of NaNs and of negative scores
 
 
 class ComparedScores:

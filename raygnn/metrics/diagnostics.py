@@ -21,7 +21,7 @@ from raygnn.metrics.base import (
 )
 from raygnn.metrics.seed_metrics import ClassCounts
 
-_NUM_BINS = 10  # of confidence
+_NUM_BINS = 10  # bins of confidence
 MAX_CONFUSED = 40  # classes whose pairs are counted: each batch holds a matrix
 
 

@@ -168,7 +168,7 @@ class FullRanking:
             check_scores(scores, "scores")
             return scores
 
-        # The score of a link is taken from the same product as those that it is compared with:
+        # The score of a link comes from the same product as the scores that it is compared with:
         # computed in another shape its last bit may differ. More than one chunk is scored twice.
         held: Tensor | None = None
         for first, last in chunks:
@@ -187,7 +187,7 @@ class FullRanking:
                 greater[links] += (others > mine).sum(dim=1)
                 equal[links] += ((others == mine) & (others > -torch.inf)).sum(dim=1)
         greater_positives, equal_positives = _among_positives(query, own)
-        # Where a positive's score is -inf it and its equals were not counted.
+        # Positives with a score of -inf, and candidates of equal score, were not counted.
         equal = torch.maximum(equal, equal_positives + 1)
         return query, greater, equal, greater_positives, equal_positives
 

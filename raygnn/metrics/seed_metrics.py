@@ -211,7 +211,7 @@ class SeedRankingMetric(ComparedMetric):
         if self.num_columns == 1:
             margin = scores[:, self.positive] - scores[:, 1 - self.positive]
             return margin.unsqueeze(1), (target == self.positive).unsqueeze(1)
-        # The logarithm keeps the order of probabilities and tells apart those next to 1.
+        # The logarithm keeps the order of probabilities and distinguishes values close to 1.
         one_hot = target.unsqueeze(1) == torch.arange(scores.shape[1], device=target.device)
         return scores.log_softmax(dim=1), one_hot
 

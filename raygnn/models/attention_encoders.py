@@ -230,5 +230,5 @@ class Transformer(AttentionEncoder):
     """
 
     conv = BlockTransformerConv
-    # Attention sums to 1: the values' bias is added to every row but those without in-edges.
+    # Attention sums to 1, so the values' bias is added to every row that has in-edges.
     row_biases = r"lin_(skip|value)\.bias"

@@ -73,7 +73,7 @@ class GCNLayer(nn.Module):
 
 
 def _inverse_sqrt(degree: Tensor, dtype: torch.dtype) -> Tensor:
-    # Half precision cannot tell large degrees apart.
+    # Half precision does not distinguish large degrees.
     precise = degree.to(torch.promote_types(dtype, torch.float32))
     return precise.rsqrt().to(dtype).unsqueeze(-1)
 

@@ -194,7 +194,7 @@ def _unit(rows: Tensor) -> Tensor:
     return functional.normalize(rows, dim=-1)
 
 
-# Of a squared distance: the root of 0 has no gradient.
+# Least squared distance: the root of 0 has no gradient.
 _SMALLEST_SQUARE = 1e-12
 
 
@@ -329,7 +329,7 @@ _MAX_CANDIDATES = 1 << 16
 
 #: (anchors, candidates) -> [num_anchors, num_candidates], as `Decoder.score_all`.
 Scores = Callable[[Tensor, Tensor], Tensor]
-#: (first, last + 1) candidate -> bool [num_anchors, last - first], those that are left out.
+#: (first, last + 1) candidate -> bool [num_anchors, last - first], candidates to leave out.
 LeftOut = Callable[[int, int], Tensor]
 
 

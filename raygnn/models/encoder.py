@@ -77,7 +77,7 @@ class EncoderOptions(StackOptions):
 
 
 Rows = dict[str, Tensor]
-#: What an encoder of one node type calls its types where it is given tensors alone.
+#: Names of the node and edge type if an encoder receives tensors.
 _ONLY_TYPES = "node", ("node", "to", "node")
 
 
@@ -271,7 +271,7 @@ class Encoder(BlockEncoder):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # Layers of its own may not take what those of its base class do.
+        # A subclass with other layers does not inherit support for sparse input.
         attributes = vars(cls)
         if any(name.startswith(("build", "forward")) for name in attributes):
             cls.takes_sparse_input = attributes.get("takes_sparse_input", False)
@@ -302,7 +302,7 @@ class Encoder(BlockEncoder):
             self.build_layer(widths[i], widths[i + 1], is_output=i == num_inner)
             for i in range(num_layers)
         )
-        # A bias of theirs would repeat the layers' own.
+        # No bias, since the layers have one.
         self.residuals = nn.ModuleList(
             nn.Linear(widths[i], widths[i + 1], bias=False)
             for i in range(num_layers)

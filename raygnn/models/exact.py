@@ -177,7 +177,7 @@ class _LayerByLayer:
         self._encoder = encoder
         self._builder = builder
         self._options = options
-        #: What each layer gave for all nodes, as far as it is still read.
+        #: Outputs of each layer for all nodes, as long as a later layer reads them.
         self._outputs: list[dict[str, Tensor]] = []
 
     def run(

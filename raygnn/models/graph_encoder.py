@@ -275,9 +275,9 @@ class EdgePredictor(nn.Module):
         return found, torch.cat([source, target], dim=1)
 
 
-#: What blocks and PyG's modules call the columns of edges.
+#: Names of edge columns in blocks and in PyG's modules.
 EDGE_ATTR, EDGE_WEIGHT = "edge_attr", "edge_weight"
-# What `forward` may take beside node features and edges, by the name of its parameter.
+# Further inputs of `forward`, by the name of its parameter.
 EDGE_INPUTS = (EDGE_WEIGHT, EDGE_ATTR)
 
 #: Ends of the names of modules that PyG generates, and the start of others; see its `template.py`.
@@ -325,7 +325,7 @@ class SubgraphModule(nn.Module):
         ConfigError: its `forward` requires other arguments.
     """
 
-    #: What the names of `forward`'s parameters end with.
+    #: Suffix of the names of `forward`'s parameters.
     suffix = ""
 
     def __init__(self, module: nn.Module) -> None:

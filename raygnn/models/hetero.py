@@ -104,11 +104,11 @@ RELATION_CONVS: dict[str, RelationConv] = {
     "GINE": _gine,
     "Transformer": _transformer,
 }
-#: What `conv` may be.
+#: Values of `conv`.
 CONVS = (*RELATION_CONVS, "MLP")
-#: Those that cut the width into heads.
+#: Convolutions that divide the width by heads.
 WITH_HEADS = ("GAT", "GATv2", "Transformer")
-#: Those that read edge features.
+#: Convolutions that read edge features.
 WITH_EDGE_FEATURES = ("GAT", "GATv2", "GINE", "Transformer")
 
 

@@ -82,7 +82,7 @@ class HeteroEncoder(BlockEncoder):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "build_layer" in vars(cls):  # layers of its own may not take what those of its base do
+        if "build_layer" in vars(cls):  # other layers do not inherit support for sparse input
             cls.composes_inputs = vars(cls).get("composes_inputs", False)
         cls.__signature__ = signature_with_options(cls, HeteroEncoder.__init__)  # type: ignore[attr-defined]
 
@@ -171,7 +171,7 @@ class HeteroEncoder(BlockEncoder):
         }
 
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
-        if rows[-1].shape[0] == 0:  # not len(), which torch.export takes for a constant
+        if rows[-1].shape[0] == 0:  # torch.export treats len() as a constant
             return rows[-1].new_zeros(0, self.out_channels)
         out: Tensor = self.heads[name](rows[-1] if self.jump is None else self.jump(rows[1:]))
         return out

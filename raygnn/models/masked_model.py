@@ -223,9 +223,9 @@ def _input_rows(encoder: GraphEncoder, node_type: str, x: Any) -> Tensor:
 
 def _reads_edges(encoder: GraphEncoder) -> bool:
     module = encoder.module
-    if isinstance(module, TypedSubgraphModule):  # its layers have edges of their own
+    if isinstance(module, TypedSubgraphModule):  # each layer has its own edges
         return False
-    if isinstance(module, SubgraphModule):  # PyG masks layers of its own class
+    if isinstance(module, SubgraphModule):  # PyG masks layers of its own class only
         return any(isinstance(layer, MessagePassing) for layer in module.modules())
     return not isinstance(module, MLP) and getattr(module, "reads_messages", True)
 

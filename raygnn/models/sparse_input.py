@@ -17,7 +17,7 @@ from torch.nn import functional
 from raygnn.models.segment import apply_eagerly, bag_sum
 from raygnn.sampling.sparse_features import SparseFeatures
 
-#: What an encoder takes as the features of nodes: [num_nodes, channels].
+#: Features of nodes as input of an encoder: [num_nodes, channels].
 Features = Tensor | SparseFeatures
 
 

@@ -198,5 +198,5 @@ _MAKERS: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     SubgraphModule: _wrapped,
     TypedSubgraphModule: _wrapped,
 }
-#: Of the encoders that PyG has.
+#: Names of encoders that PyG has.
 _NAMES = [kind.__name__ for kind, make in _MAKERS.items() if make is not _wrapped]

@@ -19,9 +19,9 @@ from raygnn.errors import RunError
 from raygnn.outputs.html_page import NUM_COLORS, Chart, Series, duration, interval, render, show
 from raygnn.outputs.report_errors import Table
 
-#: Sections of the config that say where a run lies, not what it does.
+#: Sections of the config that do not influence results.
 _NOT_COMPARED = ("run.", "job_name", "loggers", "tune.")
-#: What a key counts as where a config does not have it, so that no run differs by a default.
+#: Values of keys that a config lacks, so that no run differs by a default.
 _DEFAULTS: Mapping[str, Any] = {
     "task.type": SEVERAL_TASKS,
     "weight": 1.0,
@@ -38,7 +38,7 @@ _LEARNED = (
     "args.label_edges",
 )
 _SPLITS = ("train", "val", "test")
-_INTERVALS = ("intervals", "standard_errors")  # of `metrics.json`, by name of the metric
+_INTERVALS = ("intervals", "standard_errors")  # keys of `metrics.json`, by name of the metric
 _MAX_RUNS_IN_TABLES = 12
 
 
@@ -253,7 +253,7 @@ def _text(uri: str, name: str) -> str:
 
 
 _MIN_TRIALS = 6  # a curve of three coefficients needs some more points than that
-_WIDE = 50  # times as large as the smallest: such values are drawn by their logarithm
+_WIDE = 50  # ratio of largest to smallest value, above which the axis is logarithmic
 
 
 def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:

@@ -65,7 +65,7 @@ def _read(name: str) -> str:
 
 Point = tuple[float, float]
 
-NUM_COLORS = 8  # of the page's style: --c0 to --c7
+NUM_COLORS = 8  # colors in the page's style: --c0 to --c7
 
 
 @dataclass(frozen=True)

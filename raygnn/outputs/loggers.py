@@ -57,7 +57,7 @@ class MetricLogger(Callback, ABC):
             self.flush()
 
     def on_save_checkpoint(self, engine: Engine, state: dict[str, Any]) -> None:
-        # What is logged by now is not logged again by a run that continues from here.
+        # A run that resumes here does not log these rows again.
         if engine.context.rank == 0:
             self.flush()
 
@@ -185,7 +185,7 @@ class JSONLinesLogger(MetricLogger):
         if engine.context.rank != 0 or not fs.exists(path):
             return
         rows = [json.loads(line) for line in read_text(self._file).splitlines()]
-        # Later ones are logged again; with nothing done yet, those of step 0 are too.
+        # The run logs later rows again, and rows of step 0 if it starts from scratch.
         earlier = [row for row in rows if row["step"] <= engine.position.step > 0]
         self._rows = {row.pop("step"): row for row in earlier}
 
@@ -231,7 +231,7 @@ class WandBLogger(MetricLogger):
         self._run_id = self._run.id
 
     def write(self, metrics: dict[str, float], step: int) -> None:
-        if step >= self._run.step:  # earlier ones are there: it cannot go back
+        if step >= self._run.step:  # earlier steps are logged already, and W&B cannot go back
             self._run.log(metrics, step=step)
 
     def on_exception(self, engine: Engine, error: BaseException) -> None:
@@ -258,7 +258,7 @@ class MLflowLogger(MetricLogger):
         tracking_uri: default: `MLFLOW_TRACKING_URI`, or MLflow's default.
     """
 
-    #: Of one request, and of one value: https://mlflow.org/docs/latest/rest-api.html#log-batch.
+    #: Limits of a request and a value: https://mlflow.org/docs/latest/rest-api.html#log-batch.
     _MAX_PARAMS, _MAX_PARAM_CHARACTERS = 100, 6000
 
     _mlflow: Any = None

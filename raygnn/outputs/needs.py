@@ -19,7 +19,7 @@ from raygnn.errors import ResourceError
 if TYPE_CHECKING:
     from raygnn.loops.model_spec import ModelSpec
 
-_ROW_BYTES = 4  # of a learned number
+_ROW_BYTES = 4  # bytes of a learned number
 #: Numbers that optimizers keep for each weight; two of others.
 _NUMBERS_KEPT = {"SGD": 0, "RowWiseAdagrad": 0, "Adagrad": 1, "RMSprop": 1}
 

@@ -91,7 +91,7 @@ class Profiler(Callback):
         running, self._profile = self._profile, None
         assert running is not None
         with warnings.catch_warnings():
-            # That a trace has the events of its own cycle is what is wanted.
+            # A trace contains only the events of its cycle, as intended.
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
             running.step()  # may write a trace; torch crashes when stopped after that failed
         self._profile = running

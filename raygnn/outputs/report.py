@@ -314,7 +314,7 @@ def run_charts(
     """
     groups: dict[str, list[Series]] = {}
     for name in _names([*history, *logged]):
-        # Both may have it, such as the training loss: the finer of the two is drawn.
+        # Both may contain a metric, such as the training loss: the finer curve is drawn.
         points = max(_points(history, name), _points(logged, name), key=len)
         lines = groups.setdefault(_group(name), [])
         color = (len(lines) or int(name.startswith("val/"))) % NUM_COLORS

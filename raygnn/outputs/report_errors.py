@@ -14,7 +14,7 @@ _RANKS = {
     "ranks_by_degree": "training links of the target",
     "ranks_by_warmth": "training links of both ends",
 }
-_MAX_PAIRS = 10  # of classes, listed as most often confused
+_MAX_PAIRS = 10  # pairs of classes listed as most often confused
 
 #: A table: its heads, and its rows.
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]

@@ -30,7 +30,7 @@ from raygnn.data.filesystem import (
 )
 from raygnn.errors import RuleError, RunError
 
-#: What a run writes to `run.model_uri` and `run.logs_uri`, folders that it may share with others.
+#: Files that a run writes to `run.model_uri` and `run.logs_uri`, which several runs may share.
 _WRITTEN_ELSEWHERE = re.compile(
     r"model\.(safetensors|json)|config\.yaml|metrics\.jsonl|events\.out\.tfevents\..+"
     r"|profiler/rank-\d+\.\d+\.pt\.trace\.json\.gz"

@@ -20,20 +20,20 @@ from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, ModelSpec
 from raygnn.loops.tasks.several_tasks.target import SeveralOutput, choose_task
 from raygnn.loops.tasks.target import output_classes
 
-# What inference reads of a model's config. Losses, loggers and the like may need what is not here.
+# Sections of a model's config that inference reads. Others may name modules that are missing.
 _READ = (
     "seed", "deterministic", "data", "task", "tasks", "sampling", "loader", "model", "training",
     "scaling",
 )  # fmt: skip
-# What may differ from training: the graph, the machines, and how neighborhoods are read.
+# Sections that may differ from training: graph, machines, reading of neighborhoods.
 _SECTIONS = (
     "data", "sampling", "loader", "training", "scaling", "seed", "deterministic", "init_env",
 )  # fmt: skip
 # The arithmetic of a training step, which a number of workers may not fit.
 _NO_STEP = ("--training.global_batch_size", "null", "--training.accumulate_grad_batches", "null")
-# What is read beside it where the model is to be judged.
+# Sections that evaluation reads too.
 _METRICS = ("metrics",)
-_BATCH_SIZE = 1024  # where training's followed from its number of workers
+_BATCH_SIZE = 1024  # if training derived its batch size from the number of workers
 
 
 @dataclass(frozen=True)
@@ -229,4 +229,4 @@ def _named_graph(data: Mapping[str, Any]) -> tuple[list[str], str]:
     keys = [key for key in ("synthetic", "type", "args") if data[key]]
     if keys:
         return [f"--data.{key}={json.dumps(data[key])}" for key in keys], ""
-    return [], "graph"  # what `fit(data=...)` was given
+    return [], "graph"  # the object that `fit(data=...)` received

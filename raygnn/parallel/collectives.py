@@ -16,7 +16,7 @@ from torch import Tensor
 
 from raygnn.errors import LostRankError
 
-#: Of processes with a GPU: NCCL sums what is on it; gloo carries what ranks tell each other, for
+#: Backend of processes with a GPU: NCCL sums tensors on it; gloo carries other messages, for
 #: which no host has to wait for its device.
 CUDA_BACKEND = "cpu:gloo,cuda:nccl"
 #: Makes a wait for NCCL end with an exception after the timeout. Else NCCL aborts the process.

@@ -19,7 +19,7 @@ from raygnn.parallel.all_reduce import (
 )
 from raygnn.parallel.sharded_tables import ShardedTables
 
-#: As of torch's DistributedDataParallel: large against what a collective costs, small against all.
+#: As in torch's DistributedDataParallel: large enough to hide a collective's latency.
 _BUCKET_BYTES = 25 << 20
 
 

@@ -67,7 +67,7 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
-    # Without a source rank nothing is sent: each takes its part of its own copy.
+    # Without a source rank nothing is sent: each rank keeps its part of its copy.
     return distribute_tensor(tensor.contiguous(), mesh, placements, src_data_rank=None)
 
 
@@ -170,7 +170,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores this rank's share of the complete state."""
-        # The base class empties what it is given, and keeps a second copy of what it takes.
+        # The base class empties its argument, and keeps a second copy of the state.
         super().load_state_dict({**state_dict, "state": dict(state_dict["state"])})
         self.state.clear()
 

@@ -77,7 +77,7 @@ class SharedRows:
     ) -> None:
         failure = None
         try:
-            # The pages are new: writing takes as long as a third of the computation beside it.
+            # The pages are new: writing them costs a third of the computation.
             with ThreadPoolExecutor(1, "rows") as writer:
                 written: Future[None] | None = None
                 for first, last in chunks[self._rank :: self._world_size]:

@@ -69,7 +69,7 @@ def _start(address: str | None) -> str | None:
 
     try:
         with signals_as_notices(note):
-            # What it has to say beside errors, `connect` says in a line.
+            # `connect` summarizes everything but errors in one line.
             context = ray.init(address, logging_level=logging.ERROR)
     except SystemExit as stop:  # Ray's answer to SIGTERM, with status 15
         raise Terminated from stop

@@ -135,7 +135,7 @@ def _declared_times(config: Config, uri: str) -> tuple[bool, dict[str, bool], di
         rows = manifest.training_tables.items()
         tables = {name: table.time is not None for name, table in rows}
     has_times = any("time" in roles for roles in [*nodes, *(roles for _, roles in edges)])
-    # Of a type with both, the edges are learned unless `task.args.label_edges` is set.
+    # If a type has both, the task learns the edges unless `task.args.label_edges` is set.
     learned = {name: "time" in roles for name, roles in (*labels, *edges) if "label" in roles}
     return has_times, tables, learned
 

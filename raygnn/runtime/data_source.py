@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from raygnn.data.tables.graph_tables import GraphTables
 
 
-# What one process converts in less time than Ray Data takes to start.
+# One process converts this much in less time than Ray Data needs to start.
 MIN_SCHEDULED_BYTES = 256 << 20
 
 

@@ -83,7 +83,7 @@ def _build_on(
 
     say("ingest: on a worker node, because this node gives Ray no CPUs")
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    # Its tasks, which may be pinned there as well, need the CPUs; threads of its own need one.
+    # Tasks on this node need its CPUs; threads of this process need one.
     num_cpus = 0 if _for_many_nodes(uri) else 1
     build = ray.remote(num_cpus=num_cpus, scheduling_strategy=there)(_build_here)
     with _named_failures(f"on node {node_id}"):
@@ -134,7 +134,7 @@ def ray_data_schedule(
         RunError: the function failed otherwise; the message has the cause and its traceback.
     """
     import ray
-    import ray.data  # takes seconds, and small tables never come here
+    import ray.data  # slow to import, and not needed for small tables
 
     if not items:
         return []
@@ -149,7 +149,7 @@ def ray_data_schedule(
                 _run_item,
                 fn_kwargs={"fn": fn},
                 num_cpus=1,
-                # As NodeAffinitySchedulingStrategy, which Ray Data takes no more from 2.64 on.
+                # Ray Data drops NodeAffinitySchedulingStrategy in 2.64.
                 label_selector={"ray.io/node-id": node_id},
             )
             .take_all()
@@ -175,11 +175,11 @@ def by_all_nodes(fn: Callable[[Item], Result], items: Sequence[Item], label: str
             f"has an object store of {store / 1e9:,.1f} GB (ray start --object-store-memory)"
         )
     here, _ = lent_cpus()
-    # Ray Data would start processes of its own beside those of the other tasks.
+    # Ray Data would start more processes, beside those of the other tasks.
     return _run_all({"num_cpus": 1, "label_selector": {"ray.io/node-id": here}}, fn, items, label)
 
 
-# Of the object store of a node, for what its tasks share. The rest is for what they write.
+# Share of a node's object store for the tasks' inputs. The rest is for their outputs.
 _SHARE_OF_STORE = 0.5
 
 
@@ -203,12 +203,12 @@ def _send_and_write(fn: OnAnyNode[Any, Result], items: Sequence[Any], label: str
     write = RowWriter()
 
     def begin(item: ArrayTask) -> tuple[Any, ...]:
-        # Ids are looked up in the same tables as those of the item before, as a rule.
+        # Usually, ids are looked up in the same tables as for the previous item.
         put = {rows: sent.get(rows) or ray.put(rows.read()) for rows in item.inputs}
         sent.clear()
         sent.update(put)
         arrays = [put[rows] for rows in item.inputs]
-        # With its arrays, as Ray runs a task again whose node is lost, and cannot put them again.
+        # With its arrays, since Ray reruns tasks of a lost node, and cannot put them again.
         return (arrays, *compute.remote(fn, item, *arrays))
 
     def end(task: tuple[Any, ...]) -> _Outcome:
@@ -221,7 +221,7 @@ def _send_and_write(fn: OnAnyNode[Any, Result], items: Sequence[Any], label: str
     return _some_at_a_time(begin, end, items, label)
 
 
-#: What a task writes, as `Write` is called.
+#: Arguments of `Write` for one output of a task.
 _Written = list[tuple[Path, int | None, np.ndarray]]
 
 
@@ -304,7 +304,7 @@ def _run(fn: Callable[[Any], Any], item: Any) -> _Outcome:
     except RaygnnError as raised:
         return _Outcome(error=raised)
     except Exception as raised:  # noqa: BLE001 (the caller raises it again)
-        # As text: not every exception survives pickling.
+        # As text, because not every exception survives pickling.
         last = traceback.format_exception_only(raised)[-1].strip()
         return _Outcome(error=f"{last}\n{traceback.format_exc()}")
 

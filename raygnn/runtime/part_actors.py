@@ -179,7 +179,7 @@ def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
     folder, timeout_s = absolute_folder(config.data.uri), config.scaling.timeout_s
     record = PartitionRecord.load(folder)
     place = BundlePlace.here(str(outline.path), config.data.cache_dir)
-    # Of no CPU: workers may hold all of them. Processes that wait for parts do not compute.
+    # Without CPUs, because workers may hold all of them. Waiting processes do not compute.
     part_actor = ray.remote(
         num_cpus=0,
         max_concurrency=_NUM_THREADS,

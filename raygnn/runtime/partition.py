@@ -16,7 +16,7 @@ from raygnn.runtime.connection import connect
 from raygnn.runtime.data_source import MIN_SCHEDULED_BYTES
 from raygnn.runtime.ingest import lent_cpus, ray_data_schedule, run_anywhere
 
-_PROBE_S = 60.0  # for a node to say whether it sees a folder; the first task starts a process
+_PROBE_S = 60.0  # time for a node to check a folder; the first task starts a process
 
 
 def partition_tables(

@@ -55,7 +55,7 @@ class PresampleJob:
         return cls(loaded, place, spec, uri, plan)
 
 
-#: Of this process, by the folder of the set: Ray gives it one task after the other.
+#: State of this process, by the set's folder. Ray runs one task of a process at a time.
 _opened: dict[str, Loaders] = {}
 
 

@@ -174,4 +174,4 @@ def _explain_failure(error: Any, what: str) -> str:
 
 def _last_line(cause: BaseException) -> str:
     lines = str(cause).strip().splitlines()
-    return lines[-1] if lines else repr(cause)  # as of an assertion without a text
+    return lines[-1] if lines else repr(cause)  # such as an assertion without a text

@@ -32,7 +32,7 @@ from raygnn.sampling.rng import (
 )
 from raygnn.sampling.tensor_record import TensorRecord
 
-#: What a sequence is of.
+#: Type of the batches of a sequence.
 BatchT = TypeVar("BatchT", bound=Batch)
 
 
@@ -103,7 +103,7 @@ class BatchSequence(ABC, Generic[BatchT]):
         self.world_size = world_size
         self.num_threads = num_threads
         self.prefetch_batches = prefetch_batches
-        #: What a task adds to each batch, in the threads that make them.
+        #: Adds the task's data to each batch, in the sampler threads.
         self.prepare: Callable[[BatchT], BatchT] | None = None
         self._copies = (
             DeviceCopies(device) if device is not None and device.type == "cuda" else None
@@ -138,7 +138,7 @@ class BatchSequence(ABC, Generic[BatchT]):
         stop = self.num_batches if stop is None else min(stop, self.num_batches)
         first = start + (self.rank - start) % self.world_size
         indices = range(first, stop, self.world_size)
-        # A single batch has nothing to overlap with: starting a thread takes longer than it saves.
+        # A single batch overlaps with nothing, so a thread would only cost time.
         num_threads, in_turns = self._threads() if len(indices) > 1 else (0, False)
         default_ahead = num_threads * (2 if in_turns else 1) + (self._copies is not None)
         num_ahead = self.prefetch_batches or default_ahead

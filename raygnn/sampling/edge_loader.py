@@ -131,7 +131,7 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
             excluded = {t: pairs for t, pairs in excluded.items() if not self._has_times(t)}
         exclude_for = None
         if self.sampler.disjoint:
-            # Of seed i the source is number i, and the target comes after all sources.
+            # The source of seed i is number i; the targets follow all sources.
             both = np.arange(2 * len(positions)).reshape(2, -1)
             exclude_for = {t: _repeated(both, pairs) for t, pairs in excluded.items()}
             excluded = {t: np.concatenate([pairs, pairs], axis=1) for t, pairs in excluded.items()}

@@ -40,7 +40,7 @@ class GrowingSubgraph:
             edges.clear()
         self._seed_index = {}
         for node_type, nodes in seeds.items():
-            local = np.empty(len(nodes), np.int32)  # as of the edges: one kernel for both
+            local = np.empty(len(nodes), np.int32)  # as edges have: one kernel serves both
             self._ids[node_type].add(nodes, local)
             self._seed_index[node_type] = local.astype(np.int64)
         self._marks = {node_type: [0, ids.num_nodes] for node_type, ids in self._ids.items()}

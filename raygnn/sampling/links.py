@@ -14,7 +14,7 @@ from raygnn.sampling.rng import RNG_VERSION, chain_key, text_key
 if TYPE_CHECKING:
     from raygnn.data.links.supervision import SupervisionEdges
 
-#: What `batch_size` and the order of an epoch count.
+#: Unit of `batch_size` and of the order of an epoch.
 SeedKind = Literal["links", "anchors"]
 
 

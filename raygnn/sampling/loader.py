@@ -90,7 +90,7 @@ class NeighborLoader(SampledSequence[NodeBatch]):
             sampler = ForeignSampler(sampler, graph.node_types, graph.edge_types)
         super().__init__(len(self.seeds), sampler, **options)
         self._is_temporal = isinstance(sampler, NeighborSampler) and sampler.temporal is not None
-        self._times: np.ndarray | None = None  # of nodes as seeds
+        self._times: np.ndarray | None = None  # times of nodes as seeds
         if plan is None and as_of is not None:
             self._times = np.broadcast_to(np.asarray(as_of), len(self.seeds))
         elif plan is None:

@@ -354,7 +354,7 @@ def _joined(parts: list[SparseColumn]) -> SparseColumn:
     )
 
 
-_LAYOUT = 1  # of the files, and of how nodes are chosen; those of another are not read
+_LAYOUT = 1  # version of the files and of the choice of nodes; other versions are not read
 _WHAT = "the most wanted rows of other nodes"
 
 Fetch = Callable[[str, str, np.ndarray], Iterable[tuple[Share, np.ndarray]]]

@@ -276,7 +276,7 @@ def _count(table, neighbor):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _forget(table, neighbors):  # type: ignore[no-untyped-def]
-    # From the last to the first: a slot is freed after those that were probed past it.
+    # From last to first, so that a slot is freed after the slots probed past it.
     for i in range(len(neighbors) - 1, -1, -1):
         slot = _slot_of(table, np.int64(neighbors[i]))
         table[slot + 1] -= 1

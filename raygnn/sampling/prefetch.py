@@ -49,7 +49,7 @@ def map_ahead(
         pending.extend(pool.submit(make, item) for item in islice(upcoming, count))
 
     def take() -> Result:
-        # A function of its own, so that the generator does not hold what it yielded.
+        # A separate function, so that the generator does not keep yielded batches alive.
         result = pending.popleft().result()
         if not in_turns:
             submit(1)

@@ -145,7 +145,7 @@ def _scatter(rows, positions, out):  # type: ignore[no-untyped-def]
             out[positions[i], j] = rows[i, j]
 
 
-# Where more of the elements are held, dense rows are made and multiplied in less time.
+# Above this share of nonzero elements, dense rows are faster to make and multiply.
 _MAX_SPARSE_SHARE = 1 / 8
 
 

@@ -96,7 +96,7 @@ class Answers:
             graph = self._every
             if not graph.is_precomputed:
                 graph.precompute()
-        if first.new is not None:  # such a question comes alone
+        if first.new is not None:  # questions with new nodes are answered alone
             rows = AddedRows(first.new.nodes, first.new.edges)
             return _answers(ExtendedGraph(graph, rows), questions, items)
         return _answers(graph, questions, items)

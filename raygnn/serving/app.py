@@ -21,14 +21,14 @@ from raygnn.serving import messages
 from raygnn.serving.messages import Answer, Question, Refused
 from raygnn.serving.web_server import Gate, problem_response
 
-#: Asks a replica; raises a ResourceError if no replica takes or answers the question.
+#: Asks a replica. Raises a ResourceError if no replica accepts or answers the question.
 Ask: TypeAlias = Callable[[Question], Awaitable[Answer]]
 
 _HEALTHY_WITHIN_S = 10.0
 _LARGE_BYTES = 65_536
 _MAX_PROBLEMS = 10
 _MAX_SHOWN = 50  # letters of a name of the client
-_STATUSES = {"serve-overloaded": 429, "serve-replicas-died": 500}  # of errors; others are 503
+_STATUSES = {"serve-overloaded": 429, "serve-replicas-died": 500}  # other errors: 503
 _ERRORS: dict[int | str, dict[str, Any]] = {
     401: {"description": "The server was started with a token, and the request has none."},
     413: {"description": "The body is too large. Send several requests."},

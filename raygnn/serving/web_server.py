@@ -100,9 +100,9 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self._deadline = None
 
 
-#: Of one request. A client sends more rows in several requests.
+#: Limit of one request. A client sends more rows in several requests.
 MAX_BODY_BYTES = 2 * 1024 * 1024
-#: Of all requests whose bodies are being read.
+#: Limit for all requests whose bodies are being read.
 _MAX_BYTES_UNDER_WAY = 64 * MAX_BODY_BYTES
 _LATENCIES_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 

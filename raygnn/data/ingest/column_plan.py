@@ -276,7 +276,7 @@ def plan_time(table: ScannedTable, time: TimeColumn) -> DensePlan:
     """
     column = time.column
     kind = table.types[column]
-    # Texts are of CSV files; those that are no times are found while decoding.
+    # Texts come from CSV files. Decoding detects texts that are no times.
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or is_text_type(kind):
         source = SourceColumn(column, "time", "int64", (), format=time.format)
         return DensePlan("time", "time", (source,), "int64", (), unit=TIME_UNIT)

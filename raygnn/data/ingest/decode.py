@@ -154,7 +154,7 @@ def source_rows(
 
 def _flat_values(flat: pa.Array, source: SourceColumn, keep_nulls: bool) -> np.ndarray:
     if source.layout == "time":
-        # Of nanoseconds the rest is cut off, as nothing else counts them.
+        # Times have microseconds, so nanoseconds are cut off.
         is_fine = pa.types.is_timestamp(flat.type) and flat.type.unit == "ns"
         moments = pc.cast(flat, pa.timestamp(TIME_UNIT), safe=not is_fine)
         flat = pc.cast(moments, pa.int64())

@@ -38,7 +38,7 @@ from raygnn.data.transforms.values import (
 )
 from raygnn.errors import DataError
 
-_SEED = 0  # of the hash that samples rows
+_SEED = 0  # seed of the hash that samples rows
 _ANY_KEY = np.uint64(np.iinfo(np.uint64).max)
 # What all tasks of a round return is held at once. The first rounds are short: they bound the
 # samples of all later ones, and find columns of ids.

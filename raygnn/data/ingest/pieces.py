@@ -133,7 +133,7 @@ def _read_span(
             batch_size=span.block_rows,
             row_groups=list(span.row_groups),
             columns=list(types),
-            use_threads=not is_small,  # handing columns to threads takes longer than reading them
+            use_threads=not is_small,  # threads cost more than they save
         )
 
 

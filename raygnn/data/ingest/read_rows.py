@@ -143,7 +143,7 @@ def convert_nodes(task: NodeTask, arrays: Sequence[np.ndarray], write: Write) ->
     plan, folder = task.plan, task.folder
     reader = _PieceReader(task.piece, plan, folder, task.first_row, write)
     findings = reader.findings
-    # Of string ids and sparse rows: files of lengths, and of elements.
+    # String ids and sparse rows have files of lengths and of elements.
     lengths: dict[Path, list[np.ndarray]] = defaultdict(list)
     elements: dict[Path, list[np.ndarray]] = defaultdict(list)
     for start, columns in reader.blocks():

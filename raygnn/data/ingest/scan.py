@@ -242,7 +242,7 @@ def _missing(file: str, column: str, names: Sequence[str], is_header: bool) -> s
 
 
 # Small files are what people edit by hand, and a Parquet footer does not change with every value;
-# reading this much takes some 20 ms.
+# reading this much takes about 20 ms.
 _WHOLE_CONTENT_BYTES = 16 << 20
 _CHUNK_BYTES = 4 << 20
 _THREADS = 16

@@ -108,7 +108,7 @@ def partition(
         if exists(join(place, RECORD_NAME)):
             return _finished(place, name, progress)
         if (folder / RECORD_NAME).exists():
-            record = PartitionRecord.load(folder)  # of parts that are to be sent yet
+            record = PartitionRecord.load(folder)  # the parts are not uploaded yet
         else:
             work = folder / _WORK / name
             steps = Steps(work / "steps", run, progress)
@@ -211,7 +211,7 @@ class _Build:
         rows = [self._training_rows(plan, nodes) for plan in self.plan.training_tables]
         record = self._record(fingerprint, read, nodes, gathered, edges, done, rows)
         for part in self._parts:
-            shutil.rmtree(part_folder(folder, part), ignore_errors=True)  # of an earlier attempt
+            shutil.rmtree(part_folder(folder, part), ignore_errors=True)  # by an earlier attempt
             with building(part_folder(folder, part)) as target:
                 for name, found in gathered.items():
                     _link(found[part].folder, node_folder(target, name))

@@ -59,7 +59,7 @@ BY_BUCKET, BY_PART = "by_bucket.npy", "by_part.npy"
 BY_TARGET, BY_SOURCE = "by_target.npy", "by_source.npy"
 KEPT = "kept.npy"
 _REPEATED = "repeated.npy"
-_SEED = 0  # of the hash that an id's bucket and part follow from
+_SEED = 0  # seed of the hash that determines an id's bucket and part
 
 
 @dataclass(frozen=True)

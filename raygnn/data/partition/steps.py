@@ -23,7 +23,7 @@ TaskFunction = Callable[[Item, Path], dict[str, Any]]
 
 BUILDING = ".building-"  # how folders begin that are not complete
 _RESULT = "result.json"
-_ROUNDS = 20  # of a step: between them its progress is reported
+_ROUNDS = 20  # rounds of a step, which reports progress between them
 _REPORT_EVERY_S = 5.0
 _SEEN_AFTER_S = 120.0  # twice the time for which NFS keeps that a name is missing
 

@@ -20,7 +20,7 @@ from raygnn.data.hashing import seed_key, splitmix64_array
 from raygnn.errors import ConfigError, Problem, shown
 
 FIRST_TIME_S = 1_700_000_000  # Unix time of the earliest event of a graph (November 2023)
-YEAR_S = 365 * 24 * 3600  # in which they all lie
+YEAR_S = 365 * 24 * 3600  # all times are within this year
 _CHUNK = 1 << 18  # draws at a time, so that temporaries stay within the caches
 _TWO_PI = 2 * np.pi
 

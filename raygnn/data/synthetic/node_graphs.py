@@ -103,7 +103,7 @@ def _draw_edges(
 _MEAN_PRICE = 250_000.0
 _SIZE_M2 = (120.0, 40.0)  # mean and standard deviation
 _PRICE_PER_M2 = 2000.0
-_PRICE_PER_M2_AROUND = 3500.0  # of the mean of the neighbors' sizes
+_PRICE_PER_M2_AROUND = 3500.0  # per square meter of the neighbors' mean size
 
 
 @checked

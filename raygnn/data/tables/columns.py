@@ -48,7 +48,7 @@ class SparseRows:
         lengths = np.where(position < 0, 0, np.diff(self.indptr, append=self.indptr[-1])[position])
         indptr = np.zeros(len(position) + 1, np.int64)
         np.cumsum(lengths, out=indptr[1:])
-        # entry k of row i lies at the row's old start plus k minus the row's new start
+        # entry k of row i is at the row's old start plus k minus the row's new start
         shift = np.repeat(self.indptr[position] - indptr[:-1], lengths)
         entries = np.arange(indptr[-1]) + shift
         values = None if self.values is None else self.values[entries]

@@ -84,7 +84,7 @@ def sniff(item: CsvSniff) -> CsvShape:
     wanted = [name for name in item.columns if name in header]
     kinds: dict[str, CsvKind] = dict.fromkeys(wanted, "null")
     num_rows = 0
-    # A column has to be read to count rows, even where none of the needed ones is there.
+    # Counting rows needs a column, even if the file has none of the needed columns.
     columns = wanted or list(header[:1])
     types = dict.fromkeys(columns, pa.string())
     for batch in read_batches(item.uri, item.name, types, item.form):
@@ -116,7 +116,7 @@ def read_batches(
     a DataError if a row has another number of fields, or a field does not fit its type.
     """
     if not form.header:
-        types = {f"f{column}": kind for column, kind in types.items()}  # as Arrow names them
+        types = {f"f{column}": kind for column, kind in types.items()}  # Arrow's names
     convert = pa.csv.ConvertOptions(
         include_columns=list(types),
         column_types=dict(types),

@@ -40,7 +40,7 @@ _FORMATS: dict[str, TableFormat] = {
 }
 # Below this a remote file is fetched in one request; above it, by ranges of the read columns.
 _WHOLE_FILE_BYTES = 64 << 20
-# What stores call the value that changes with an object's content; in order of preference.
+# Names of the value that changes with an object's content, in order of preference.
 _VERSION_KEYS = ("etag", "ETag", "e_tag", "md5Hash", "crc32c", "generation")
 # As many writers name shards: a table of which some are missing is not taken for whole.
 _NUMBER = "-of-"

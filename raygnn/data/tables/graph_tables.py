@@ -306,7 +306,7 @@ def _staging(fs: fsspec.AbstractFileSystem, root: str, in_place: bool) -> Iterat
 
 
 def _remove_graph(fs: fsspec.AbstractFileSystem, root: str) -> None:
-    # the manifest goes first: without it no reader takes what is left for a graph
+    # the manifest is removed first, so that no reader considers the rest a graph
     for name in (MANIFEST_NAME, *_FOLDERS):
         if fs.exists(f"{root}/{name}"):
             fs.rm(f"{root}/{name}", recursive=True)

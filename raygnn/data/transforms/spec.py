@@ -30,7 +30,7 @@ Format = Literal[DateFormat, NumberFormat]
 
 _OF_VOCABULARY = frozenset({"one_hot", "category", "multi_hot"})
 _OF_NUMBERS = frozenset({None, "standard", "min_max", "log1p", "rank_gauss", "bucket", "auto"})
-# Which transforms take an option; None is a column of numbers as they are.
+# Transforms that accept an option; None is a column of unchanged numbers.
 _TAKEN_BY: dict[str, frozenset[str | None]] = {
     "missing": _OF_NUMBERS | {"time"},
     "n_bins": frozenset({"bucket"}),

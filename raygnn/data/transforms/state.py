@@ -31,7 +31,7 @@ from raygnn.data.transforms.values import (
 from raygnn.errors import DataError
 
 GAP = "null or NaN values"  # the rule that is broken where nothing stands for gaps
-VERSION = 1  # of the saved states and of their arithmetic
+VERSION = 1  # version of the saved states and their arithmetic
 
 _DAY_S = 86_400.0
 YEAR_S = 365.25 * _DAY_S

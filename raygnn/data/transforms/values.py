@@ -23,7 +23,7 @@ _AS_ISO = (
     (r"^(\d{4}-\d{2})-(\d)(\D|$)", r"\1-0\2\3"),
     (r"^(\d{4}-\d{2}-\d{2})[ T](\d):", r"\1 0\2:"),
 )
-# Years of two digits are those of 1969 to 2068, as POSIX has them.
+# Years of two digits are 1969 to 2068, as in POSIX.
 _NUMBERS_OF_DATE = r"^(\d{1,2})[-/.](\d{1,2})[-/.]"
 _YEARS = ((r"(\d{4})(\D|$)", ""), (r"([0-5]\d|6[0-8])(\D|$)", "20"), (r"(\d{2})(\D|$)", "19"))
 _OF_DATE: dict[str, str] = {"day_first": r"-\2-\1", "month_first": r"-\1-\2"}
@@ -201,7 +201,7 @@ def looks_like_times(column: pa.Array, written: Format | None = None) -> bool:
     """Whether there are texts, and all are dates or times."""
     if column.null_count == len(column):
         return False
-    # A year or a plain number is not a date, whatever a parser takes it for.
+    # A year or a plain number is not a date, even if a parser accepts it.
     column = _as_iso(column, written)
     is_dated = pc.all(pc.match_substring_regex(column, r"^\d{4}-\d{2}-\d{2}")).as_py()
     return bool(is_dated) and not parsed_times(column)[1].any()

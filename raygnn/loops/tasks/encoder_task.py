@@ -38,7 +38,7 @@ from raygnn.sampling.protocols import FeatureStore, GraphStore, ends
 from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 
 _MAX_CHECKED = 100_000  # nodes whose edges are counted for a warning
-_MANY = 0.3  # of the nodes, that take no messages
+_MANY = 0.3  # share of nodes without messages that is worth a warning
 
 
 class EncoderTask(Task[BatchT]):

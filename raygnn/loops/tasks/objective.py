@@ -23,7 +23,7 @@ from raygnn.losses import LinkLoss, Loss
 from raygnn.losses.seed_losses import DISTANCES, entries, with_outputs_of
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-#: What the losses of raygnn take, by position, whatever a subclass calls it.
+#: Positional arguments of raygnn's losses, under any name.
 _POSITIONAL: tuple[tuple[type, tuple[str, ...]], ...] = (
     (Loss, ("prediction", "target")),
     (LinkLoss, ("scores",)),

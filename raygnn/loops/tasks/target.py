@@ -57,7 +57,7 @@ class TaskTarget(ABC):
     #: Names of the metrics of a run without `metrics`, by problem.
     default_metrics: ClassVar[Mapping[str, Sequence[str]]]
 
-    #: How the names of metrics begin that the task logs beside those under `metrics`.
+    #: Prefixes of metrics that the task logs in addition to `metrics`.
     own_metrics: ClassVar[tuple[str, ...]] = ()
 
     #: The records of what a model gives that no other task has.
@@ -65,7 +65,7 @@ class TaskTarget(ABC):
 
     arguments: TaskArguments
 
-    #: What a model gives, as far as it is known before the losses are.
+    #: The model's output, as far as it does not depend on the losses.
     output: Output
 
     @classmethod

@@ -65,7 +65,7 @@ class Uploads:
         self._pool.shutdown(wait=True)
 
 
-# How often rank 0 looks whether the files of the other ranks are there.
+# Interval at which rank 0 checks for the files of other ranks.
 _POLL_S = 0.25
 
 
@@ -134,7 +134,7 @@ class Checkpointer(Callback):
         self._settle(engine)
 
     def on_exception(self, engine: Engine, error: BaseException) -> None:
-        if not isinstance(error, PreemptedError):  # then all ranks are there to write their part
+        if not isinstance(error, PreemptedError):  # after a preemption, all ranks can still write
             self._uploads.given_up.set()
 
     def on_shutdown(self, engine: Engine) -> None:
@@ -298,7 +298,7 @@ class Checkpointer(Callback):
             warn(f"skipping checkpoint {text}: {reason}")
             if not self._store.is_finished(text):
                 with self._folder.held():
-                    self._store.remove(text)  # it never counted, and takes space
+                    self._store.remove(text)  # incomplete, so it only takes space
         return name
 
 

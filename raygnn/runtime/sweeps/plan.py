@@ -98,7 +98,7 @@ def load_sweep(
     return SweepPlan(loaded, source.value, tuple(overrides), loaded.environment)
 
 
-#: What schedulers count a trial's time in: see `Engine`, which reports it.
+#: Unit of time of schedulers, reported by `Engine`.
 TIME_ATTRIBUTE = "validation"
 
 _NO_END = 2**20  # validations; more rungs than any run has

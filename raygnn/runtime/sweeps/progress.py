@@ -88,7 +88,7 @@ def trial_rows(grid: ResultGrid, sweep_uri: str, section: Tune) -> list[TrialRow
     """The status of each trial, read from its run folder. Raises a ConfigError if trials log no
     such metric.
     """
-    # ResultGrid itself does not tell a trial that was stopped early from one that is unfinished.
+    # ResultGrid does not distinguish trials that were stopped early from unfinished ones.
     trials = attribute(grid, "_experiment_analysis").trials
     folders = [_folder(trial, sweep_uri) for trial in trials]
     histories = [folder.read_history() for folder in folders]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ray.tune import ResultGrid, Tuner
 
 
-#: What of a config `find_spec` reads beside the graph.
+#: Sections of a config that `find_spec` reads, besides the graph.
 _READ_WITH_DATA = {"data", "task", "sampling", "model", "losses"}
 
 
@@ -111,14 +111,14 @@ def _num_concurrent(plan: SweepPlan) -> int:
 def _tuner(
     plan: SweepPlan, folder: RunFolder, trial: Callable[..., None], num_concurrent: int
 ) -> Tuner:
-    # `StopWithoutMetric` does it, after which the metrics that there are can be listed.
+    # `StopWithoutMetric` checks the metric, and lists the existing ones.
     os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # `run_sweep` has its own
     # `SweepProgress` says why a trial failed; its traceback is in its folder.
     os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
-    # Its new output has a table and two links to say also where it is to say nothing.
+    # Ray's new output prints a table and two links even with verbose=0.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    # Optuna's, of each trial that resumes: Tune counts its reports from 1 again.
+    # Optuna warns for each resumed trial, because Tune counts its reports from 1 again.
     warnings.filterwarnings("ignore", "The reported value is ignored because this `step=")
     import ray
     from ray import tune

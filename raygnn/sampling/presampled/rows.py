@@ -18,9 +18,9 @@ from raygnn.sampling.temporal import Temporal
 Key = TypeVar("Key", str, EdgeType)
 
 _INT32, _INT64 = np.dtype("<i4"), np.dtype("<i8")
-_NONE = -1  # as a number of seeds: the type has no entry in `seed_index`
+_NONE = -1  # number of seeds of a type without an entry in `seed_index`
 
-#: What a row is found and checked by.
+#: Columns that locate and verify a row.
 _KEYS = (
     ("split", pa.string()),
     ("epoch", pa.int32()),

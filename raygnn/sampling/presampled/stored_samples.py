@@ -21,7 +21,7 @@ from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import seed_order
 from raygnn.sampling.sampled_sequence import SampledSequence
 
-_MAX_FOOTERS = 16  # of files, kept by a loader
+_MAX_FOOTERS = 16  # footers of files that a loader caches
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class StoredSplit:
             ) from error
         except (pa.ArrowException, OSError) as error:
             if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
-                raise  # of the storage, not of what it holds
+                raise  # an error of the storage, not of its content
             raise self._damaged(name, error) from error
         arrays: dict[str, Any] = row
         return arrays
@@ -141,11 +141,11 @@ def _options(is_remote: bool) -> dict[str, Any]:
     return {"cache_type": "none"} if is_remote else {}
 
 
-#: Bytes of a file, which is made in memory; a larger micro-batch has a file of its own.
+#: Bytes of a file, which is built in memory. A larger micro-batch gets its own file.
 FILE_BYTES = 16 << 20
 #: Name, bytes and checksums of files, as they are written.
 Written = Generator[tuple[str, int, Checksum]]
-_MAX_ROWS = 1024  # of a file: its footer names all columns of all rows
+_MAX_ROWS = 1024  # per file: its footer names all columns of all rows
 
 
 def rows_per_file(row_bytes: int) -> int:

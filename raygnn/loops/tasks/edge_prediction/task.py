@@ -47,7 +47,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     """
 
     target_class = EdgeTarget
-    _start: FactorizedEdges | None = None  # of the model, if there is one
+    _start: FactorizedEdges | None = None  # the model's start, if it has one
 
     @property
     def output(self) -> EdgeOutput:

@@ -147,7 +147,7 @@ def _few(names: Sequence[str]) -> str:
 
 PROBLEMS = ("multi_class", "multi_label", "regression")
 METRICS_OF_ORDER = ("auroc", "average_precision")
-_ANY_NUMBER = 3  # of classes, where the graph is not read yet
+_ANY_NUMBER = 3  # stands for the number of classes before the graph is read
 
 
 class LabelArguments(TaskArguments):

@@ -47,7 +47,7 @@ def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray
         chosen = logits.argmax(dim=1, keepdim=True)
         classes = pa.array(chosen.flatten().numpy())
         if of.class_names is not None:
-            nameless = [None] * (of.num_outputs - len(of.class_names))  # of one class alone
+            nameless = [None] * (of.num_outputs - len(of.class_names))  # if there is one class
             classes = pa.array([*of.class_names, *nameless], pa.string()).take(classes)
         probability = logits.softmax(dim=1).gather(1, chosen).flatten()
         return {"prediction": classes, "probability": probability.numpy()}
@@ -65,13 +65,13 @@ def probability_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarra
     return {"probability": probabilities.numpy()}
 
 
-_IMBALANCE = 10  # times as many rows of one class as of another, or as have a label
+_IMBALANCE = 10  # ratio of the largest class to the smallest, or of rows to positive rows
 #: Predictions that metrics of order bring together on every rank.
 MAX_GATHERED = 1 << 26
 _RARE, _MAX_NAMED = 0.01, 5
-_MANY = 100  # classes, which hardly any label has that is one
-_OF_EQUAL_SHARE = 0.2  # a class of a smaller part of an equal share is rare
-_NUM_VALUE_BINS = 10  # of the errors of a regression
+_MANY = 100  # named classes: if more have few rows each, they may be numbers or names
+_OF_EQUAL_SHARE = 0.2  # classes below this part of an equal share are rare
+_NUM_VALUE_BINS = 10  # bins in the table of regression errors
 
 
 class LabelTask(EncoderTask[BatchT]):
@@ -93,7 +93,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     @property
     def _counts(self) -> np.ndarray:
-        counts = self.output.label_counts or self.target.label_counts()  # of an older model
+        counts = self.output.label_counts or self.target.label_counts()  # older models lack them
         return np.array(counts.counts)
 
     def output_columns(self, what: str, outputs: Tensor) -> Mapping[str, Any]:
@@ -236,7 +236,7 @@ class LabelTask(EncoderTask[BatchT]):
         watched = {config.checkpoint.monitor, None if stopping is None else stopping.monitor}
         if watched & {f"val/{name}" for name in METRICS_OF_ORDER}:
             return every
-        if not len(splits.train):  # as where all labelled nodes of a graph are test nodes
+        if not len(splits.train):  # if all labelled nodes are test nodes, for example
             return every
         if output.num_outputs * max(len(splits.val), len(splits.test)) > MAX_GATHERED:
             return names

@@ -182,7 +182,7 @@ class _Popularity(Decoder):
         self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
     ) -> Tensor:
         scores = candidate_rows.T[relation]
-        return scores.expand(len(anchor_rows), -1).clone()  # which the caller may write to
+        return scores.expand(len(anchor_rows), -1).clone()  # the caller may write to it
 
 
 def _popularity(

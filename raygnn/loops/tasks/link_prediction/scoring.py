@@ -18,7 +18,7 @@ from raygnn.models.exact import RowComputation
 from raygnn.sampling.batch import BatchLinks, LinkBatch
 from raygnn.sampling.negatives import NONE
 
-# More groups than a batch has: tells those of one batch from those of another.
+# Larger than the number of groups in a batch, so that groups of two batches never coincide.
 _GROUPS_OF_A_BATCH = 1 << 10
 
 

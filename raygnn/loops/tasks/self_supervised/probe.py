@@ -17,7 +17,7 @@ from torch.nn import functional
 INVERSE_PENALTIES = tuple(10.0**power for power in range(-2, 5))
 _WITHOUT_VALIDATION = 10.0
 _MAX_ITERATIONS = 200
-_LEAST_SCORE = -1e4  # of a class that the training nodes do not have
+_LEAST_SCORE = -1e4  # score of classes that no training node has
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class _Classes:
         weight = np.zeros((self._num_outputs, self._x.shape[1]))
         bias = np.full(self._num_outputs, _LEAST_SCORE)
         bias[self._classes] = 0
-        if len(self._classes) == 1:  # nothing to tell apart
+        if len(self._classes) == 1:  # nothing to classify
             return weight, bias
         _fit(self._model, inverse_penalty, self._x, self._labels)
         classes = self._classes if len(self._classes) > 2 else self._classes[1:]

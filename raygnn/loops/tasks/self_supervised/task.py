@@ -243,7 +243,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         """Warns if all embeddings are nearly equal."""
         spreads = [value for name, value in metrics.items() if name.endswith("/embedding_std")]
-        spread = spreads[-1] if spreads else 1.0  # of validation, after that of training
+        spread = spreads[-1] if spreads else 1.0  # of validation, which follows training
         if spread < _COLLAPSED and engine.context.rank == 0:
             say(
                 f"warning: the embeddings have collapsed: their spread is {spread:.2g} of that "

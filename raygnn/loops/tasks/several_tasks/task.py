@@ -38,7 +38,7 @@ class SeveralModel(nn.Module):
         super().__init__()
         for model in models.values():
             del model.encoder
-            object.__setattr__(model, "encoder", encoder)  # not as a module of its own
+            object.__setattr__(model, "encoder", encoder)  # not registered as a module
         self.encoder = encoder
         self.heads = ModuleDict(dict(models))
 
@@ -63,7 +63,7 @@ def weights_of_task(weights: Mapping[str, Tensor], task: str) -> dict[str, Tenso
     }
 
 
-_LEAST_BATCH_SIZE = 32  # that a task with few seeds gets; the mean of fewer is mostly noise
+_LEAST_BATCH_SIZE = 32  # for tasks with few seeds: the mean of fewer is mostly noise
 
 
 @dataclass(frozen=True)

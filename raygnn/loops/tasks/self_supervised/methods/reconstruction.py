@@ -32,7 +32,7 @@ from raygnn.sampling.views import (
     with_hop_of_seeds,
 )
 
-#: Of the cosine error.
+#: Exponent of the cosine error.
 Power = Annotated[float, Field(ge=1)]
 
 # Added to the squared norm of what is decoded: a node whose neighbors are all masked has zeros,
