@@ -22,14 +22,14 @@ PAGE = Path(__file__).with_suffix(".md")
 _HEAD = """\
 # Arguments of components
 
-What `args` of each task, model, decoder, method, loss, metric and logger may hold, and the
-arguments of the generators of `data.synthetic`. Optimizers and learning rate schedules are those of
+Arguments (`args`) of each task, model, decoder, method, loss, metric and logger, and of the
+generators of `data.synthetic`. Optimizers and learning rate schedules are those of
 `torch.optim`, with its arguments. `python -m raygnn.train --print-schema` has the same lists, so
 that an editor completes `model.args` by `model.type`.
 
-An argument without a default must be set, except where raygnn finds it: `out_channels` of a node
-classification, and `num_layers`, which is the number of `sampling.fanouts`. What a module of your
-own takes is in [Models](models.md#models-of-your-own).
+An argument without a default must be set, unless raygnn derives it: `out_channels` in node
+classification, and `num_layers`, which is the number of `sampling.fanouts`.
+[Models](models.md#models-of-your-own) describes the arguments of your own modules.
 
 This page is written by `python -m docs.arguments`.
 """

@@ -14,7 +14,7 @@ SOURCE, PAGE = (Path(__file__).with_name(f"parity.{suffix}") for suffix in ("yam
 _HEAD = """\
 # Coming from GiGL, nnScaler, Determined or generic_trainer
 
-What these trainers offer and its counterpart in raygnn, then known defects of these trainers and
+Features of these trainers with their counterparts in raygnn, then known defects of the trainers and
 the test that prevents each in raygnn. `python -m docs.parity` writes this page from
 [parity.yaml](parity.yaml). CI fails if a test that a row names is missing.
 """

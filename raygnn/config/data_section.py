@@ -241,7 +241,7 @@ class Data(Section):
         description="Cache of ingested graphs; null is $RAYGNN_CACHE_DIR or ~/.cache/raygnn.",
     )
     on_error: Literal["fail", "drop"] = Field(
-        default="fail", description="What to do with bad rows: fail, or drop and log how many."
+        default="fail", description="Treatment of bad rows: fail, or drop and log how many."
     )
     undirected: bool = Field(
         default=False, description="Add the reverse of each edge within one node type."

@@ -79,7 +79,7 @@ class Scaling(Section):
     )
     shard: Literal["none", "optimizer", "full", "embeddings"] = Field(
         default="none",
-        description="What is sharded over the workers: nothing, the optimizer's state, or also "
+        description="State to shard over the workers: nothing, the optimizer's state, or also "
         "the weights between steps; or only the learned rows of nodes without features, with "
         "their optimizer state.",
     )
@@ -135,10 +135,10 @@ class Run(Section):
         default=False, description="Remove an earlier run of the same name first."
     )
     model_uri: NonEmptyText | None = Field(
-        default=None, description="Where to write the trained model; null is the run's folder."
+        default=None, description="Folder for the trained model; null is the run's folder."
     )
     logs_uri: NonEmptyText | None = Field(
-        default=None, description="Where to write TensorBoard events; null is the run's folder."
+        default=None, description="Folder for TensorBoard events; null is the run's folder."
     )
 
 

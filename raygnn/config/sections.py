@@ -239,7 +239,7 @@ class Sections(Section):
         default=EarlyStopping(), description="When to stop early; null never stops."
     )
     checkpoint: Checkpoint = Field(
-        default=Checkpoint(), description="What a run saves, and what it resumes from."
+        default=Checkpoint(), description="Saving, resuming and initial weights."
     )
     callbacks: list[CallbackSpec] = Field(
         default_factory=list,
@@ -247,7 +247,7 @@ class Sections(Section):
     )
     loggers: list[Component] = Field(
         default=[Component(type="tensorboard")],
-        description=f"Where metrics are logged: {_names('logger')}.",
+        description=f"Destinations of metrics: {_names('logger')}.",
     )
     profiler: Profiler | None = Field(
         default=None, description="Which training steps are traced; null traces none."

@@ -325,7 +325,7 @@ class Scheduler(Component):
     """A learning-rate scheduler, and when it steps."""
 
     interval: Literal["step", "epoch"] = Field(
-        default="step", description="What the scheduler counts."
+        default="step", description="Unit of the scheduler's steps."
     )
     frequency: PositiveWhole = Field(default=1, description="Intervals between two of its steps.")
     monitor: Monitor | None = Field(
