@@ -75,8 +75,8 @@ class GraphEncoder(nn.Module):
             By node type, [num_seeds of the type, channels], in the order of the batch's nodes. A
             dictionary of these if a user's model returns several named outputs.
         """
-        found = self._encode(batch)
-        return {name: _of_seeds(rows, batch.nodes[name].seed_index) for name, rows in found.items()}
+        out = self._encode(batch)
+        return {name: _of_seeds(rows, batch.nodes[name].seed_index) for name, rows in out.items()}
 
     def _encode(self, batch: Batch) -> dict[str, Any]:
         module = self.module
@@ -84,10 +84,10 @@ class GraphEncoder(nn.Module):
             inputs: Mapping[str, Features] = module.inputs_of(batch)
             rows = {name: self.embed(name, x) for name, x in inputs.items()}
             rows |= self._with_times(batch, rows)
-            found: dict[str, Tensor] = module(rows, hetero_blocks_of(batch))
+            embeddings: dict[str, Tensor] = module(rows, hetero_blocks_of(batch))
             # A batch may lack a node type.
-            own = [*self.categories.parameters(), *self.interactions.parameters()]
-            return keep_in_graph(found, own)
+            parameters = [*self.categories.parameters(), *self.interactions.parameters()]
+            return keep_in_graph(embeddings, parameters)
         rows = {n: self.embed(n, v.columns["x"]) for n, v in batch.nodes.items() if v.columns}
         rows |= self._with_times(batch, rows)
         encoded: dict[str, Any] = module(batch, rows)
@@ -240,8 +240,8 @@ class EdgeHead(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor, inputs: Tensor | None) -> Tensor:
         """[num_edges, out_channels] from [num_edges, in_channels] of both ends."""
-        own = [] if inputs is None else [inputs.to(source.dtype)]
-        rows = torch.cat([source, target, source * target, *own], dim=1)
+        attr = [] if inputs is None else [inputs.to(source.dtype)]
+        rows = torch.cat([source, target, source * target, *attr], dim=1)
         out: Tensor = self.out(self.hidden(rows).relu())
         return out
 
@@ -269,10 +269,10 @@ class EdgePredictor(nn.Module):
 
         In training the start of the head is left out, because it knows the labels.
         """
-        found = self.head(source, target, inputs)
+        scores = self.head(source, target, inputs)
         if self.head.start is not None and not self.training:
-            found = found + self.head.start(ids).to(found.dtype)
-        return found, torch.cat([source, target], dim=1)
+            scores = scores + self.head.start(ids).to(scores.dtype)
+        return scores, torch.cat([source, target], dim=1)
 
 
 #: Names of edge columns in blocks and in PyG's modules.
@@ -458,8 +458,8 @@ def takes_dictionaries(module_class: type) -> bool:
 def needed_edge_inputs(module_class: type[nn.Module]) -> list[str]:
     parameters = inspect.signature(module_class.forward).parameters
     suffix = "_dict" if takes_dictionaries(module_class) else ""
-    found = {name: parameters.get(f"{name}{suffix}") for name in EDGE_INPUTS}
-    return [name for name, p in found.items() if p is not None and p.default is p.empty]
+    defaults = {name: parameters.get(f"{name}{suffix}") for name in EDGE_INPUTS}
+    return [name for name, p in defaults.items() if p is not None and p.default is p.empty]
 
 
 def _edge_inputs(
