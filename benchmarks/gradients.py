@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from two_ranks import seconds_on_ranks
 
-from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
-from raygnn.parallel.overlap import OverlappingReducer
+from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, OverlappingReducer
 
 _NUM_LAYERS = 8
 _MILLIONS = {"smoke": (0.1,), "reference": (1, 5, 20, 50)}

@@ -47,9 +47,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a subcommand and returns its exit status. Like each command's module, it ends its
-    process.
-    """
+    """Runs a subcommand, which ends its process, and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command, options = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("--help", "-h", "help"):

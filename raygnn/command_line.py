@@ -52,9 +52,7 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def printing_as(options: argparse.Namespace, *, live: bool = False) -> Iterator[None]:
-    """Applies `--quiet` and `--log-format` while a block runs. Without them, `live` shows a live
-    view.
-    """
+    """Applies `--quiet` and `--log-format` while a block runs; else `live` shows a live view."""
     if options.quiet:
         with printing(print_nothing):
             yield
@@ -126,6 +124,25 @@ def exit_process(main: Callable[[], int]) -> NoReturn:
     if status in (130, 143):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(status)
+
+
+def run_command(
+    run: Callable[[argparse.Namespace, list[str]], None],
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    *,
+    interrupted: str,
+    live: bool = False,
+) -> int:
+    """Parses a command line with output options, runs it, and returns its exit status.
+
+    Args:
+        run: called with the options, and with the arguments that the parser does not know.
+        interrupted, live: as in `exit_status_of` and `printing_as`.
+    """
+    options, rest = parser.parse_known_args(argv)
+    with printing_as(options, live=live):
+        return exit_status_of(lambda: run(options, rest), interrupted=interrupted)
 
 
 def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:

@@ -84,9 +84,7 @@ _printer: Printer = print_text
 
 
 def print_with(printer: Printer) -> None:
-    """Sets how this process prints events of its own and of its workers. The default is
-    `print_text`.
-    """
+    """Sets how this process prints events, its own and its workers'. Default: `print_text`."""
     global _printer
     _printer = printer
 
@@ -206,17 +204,29 @@ def compact(value: float) -> str:
 
 
 class Pace:
-    """Prints the progress of a long operation, at most every few seconds."""
+    """Prints the progress of a long operation, at most every `EVERY_S` seconds.
 
-    def __init__(self, what: str, total: int, every_s: float = 10.0) -> None:
-        self._what, self._total, self._every_s = what, total, every_s
+    Args:
+        unit: of `total`; B is shown with prefixes.
+        tell: prints a line.
+    """
+
+    EVERY_S = 10.0
+
+    def __init__(
+        self, what: str, total: int, unit: str = "rows", tell: Callable[[str], object] = say
+    ) -> None:
+        self._what, self._total, self._unit, self._tell = what, total, unit, tell
         self._begun_s = time.monotonic()
-        self._next_s = self._begun_s + every_s
+        self._next_s = self._begun_s + self.EVERY_S
 
-    def reached(self, row: int) -> None:
+    def reached(self, number: int) -> None:
         now_s = time.monotonic()
-        if now_s >= self._next_s:
-            self._next_s = now_s + self._every_s
-            left = show_duration((now_s - self._begun_s) * (self._total - row) / row)
-            done = f"{row:,} of {self._total:,} rows, {row / self._total:.0%}"
-            say(f"{self._what}: {done}, {left} left")
+        if now_s < self._next_s or not 0 < number < self._total:
+            return
+        self._next_s = now_s + self.EVERY_S
+        left = show_duration((now_s - self._begun_s) * (self._total - number) / number)
+        done = f"{number:,} of {self._total:,} {self._unit}"
+        if self._unit == "B":
+            done = f"{compact(number)}B of {compact(self._total)}B"
+        self._tell(f"{self._what}: {done}, {number / self._total:.0%}, {left} left")

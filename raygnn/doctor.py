@@ -144,7 +144,7 @@ def _cache() -> Iterator[Finding]:
 
 
 def _cluster() -> Finding:
-    from raygnn.runtime.ray_choice import ADDRESS_VARIABLE, choose_ray
+    from raygnn.runtime.connection import ADDRESS_VARIABLE, choose_ray
 
     try:
         choice = choose_ray()

@@ -12,8 +12,7 @@ from raygnn.command_line import (
     check_model_argument,
     command_parser,
     exit_process,
-    exit_status_of,
-    printing_as,
+    run_command,
 )
 from raygnn.console import say
 from raygnn.errors import ConfigError
@@ -35,9 +34,7 @@ _REQUIRED = {"graph": "the folder or URI of a graph", "out": "a folder to write"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options, remaining = build_parser().parse_known_args(argv)
-    with printing_as(options):
-        return exit_status_of(lambda: _run(options, remaining), interrupted="nothing was written")
+    return run_command(_run, build_parser(), argv, interrupted="nothing was written")
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:

@@ -18,8 +18,7 @@ from raygnn.command_line import (
     check_model_argument,
     command_parser,
     exit_process,
-    exit_status_of,
-    printing_as,
+    run_command,
 )
 from raygnn.console import count, say, show
 from raygnn.data.filesystem import redact
@@ -232,9 +231,7 @@ def _infer(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options, remaining = build_parser().parse_known_args(argv)
-    with printing_as(options):
-        return exit_status_of(lambda: _run(options, remaining), interrupted="nothing was written")
+    return run_command(_run, build_parser(), argv, interrupted="nothing was written")
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
@@ -272,28 +269,11 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
     from raygnn.loops.tasks.node_classification.target import NodeOutput
     from raygnn.trained_model import load
 
-    if options.table is not None and options.rows is not None:
-        raise ConfigError(
-            f"--rows={options.rows!r} is invalid with --table. Leave out one of them.",
-            id="infer-options-clash",
-        )
-    if options.as_of is not None:
-        raise ConfigError(
-            f"--as-of={options.as_of!r} is invalid with rows, which have times of their own. Leave "
-            "it out, or change the times.",
-            id="infer-options-clash",
-        )
     if not str(options.out).endswith((".parquet", ".csv")):
         raise ConfigError(
             f"--out={options.out!r} is invalid: rows are written to one file. Name one that ends "
             "with .parquet or .csv.",
             id="infer-rows-out",
-        )
-    if options.node_types:
-        raise ConfigError(
-            f"--node-type={options.node_types[0]!r} is invalid with rows, which are of the "
-            "predicted type. Leave it out.",
-            id="infer-options-clash",
         )
     trained = load(model, overrides, task=options.task, allow_modules=options.allow_modules)
     graph = trained.open()
@@ -304,11 +284,6 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
         rows = read_rows(options.rows, graph.bundle, graph.training_table)
     arguments = {"what": options.what, "rows": rows, "split": options.split}
     if options.format == "relbench":
-        if options.table is None:
-            raise ConfigError(
-                "--format='relbench' is invalid without --table. Name a training table.",
-                id="infer-options-clash",
-            )
         output, manifest = trained.spec.output, graph.manifest()
         if manifest is None or not isinstance(output, NodeOutput):
             raise ConfigError(
@@ -325,49 +300,46 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
     say(f"wrote {count(len(table), 'row')} to {redact(options.out)}")
 
 
+#: Options of predictions, and of neighbors.
+_OF_NODES = ("what", "node_types", "new_nodes", "table", "rows", "split", "format")
+_OF_NEIGHBORS = ("anchors", "anchors_column", *TopKOptions.model_fields)
+_OF_FILES = ("top_k", "out", "as_of")
+#: By option, others that it does not go with, in the order in which they are checked.
+_NOT_WITH = {
+    "probe": ({*_OF_NODES} - {"node_types"}) | {*_OF_NEIGHBORS, *_OF_FILES, "metrics"},
+    "metrics": {*_OF_NODES, *_OF_NEIGHBORS, *_OF_FILES},
+    "top_k": {*_OF_NODES},
+    "table": {"rows", "as_of", "node_types"},
+    "rows": {"as_of", "node_types"},
+}
+#: By option, another one that it needs.
+_ONLY_WITH = {"label": "probe", "format": "table", **dict.fromkeys(_OF_NEIGHBORS, "top_k")}
+
+
 def _check_together(options: argparse.Namespace) -> None:
-    of_nodes, of_neighbors = (
-        [_flag(name) for name in names if getattr(options, name)]
-        for names in (
-            ("what", "node_types", "new_nodes", "table", "rows", "split", "format"),
-            ("anchors", "anchors_column", *TopKOptions.model_fields),
-        )
-    )
-    if options.metrics is not None or options.probe:
-        of_nodes = [name for name in of_nodes if not (options.probe and name == "--node-type")]
-        others = [*of_nodes, *of_neighbors, *(["--top-k"] if options.top_k is not None else [])]
-        others += ["--out"] if options.out is not None else []
-        others += ["--as-of"] if options.as_of is not None else []
-        others += ["--metrics"] if options.metrics is not None and options.probe else []
-        if others:
-            what = "--probe" if options.probe else "--metrics"
+    chosen = [
+        name
+        for name, value in vars(options).items()
+        if value not in (None, [], ()) and value is not False
+    ]
+    for option, others in _NOT_WITH.items():
+        for other in chosen:
+            if option in chosen and other in others:
+                raise ConfigError(
+                    f"{_flag(other)} is invalid with {_flag(option)}. Leave out one of them.",
+                    id="infer-options-clash",
+                )
+    for option, needed in _ONLY_WITH.items():
+        if option in chosen and needed not in chosen:
             raise ConfigError(
-                f"{others[0]} is invalid with {what}, which prints and writes nothing. Leave out "
-                "one of them.",
+                f"{_flag(option)} is invalid without {_flag(needed)}. Set both, or leave it out.",
                 id="infer-options-clash",
             )
-        return
-    if options.label is not None:
-        raise ConfigError(
-            f"--label={options.label!r} is invalid without --probe. Add --probe, or leave it out.",
-            id="infer-options-clash",
-        )
-    if options.out is None:
+    if options.out is None and not {"metrics", "probe"} & {*chosen}:
         raise ConfigError(
             "--out is missing. Name a folder or URI to write.", id="infer-out-missing"
         )
-    if options.top_k is None and of_neighbors:
-        raise ConfigError(
-            f"{of_neighbors[0]} is invalid without --top-k. Set the number of neighbors, or leave "
-            "it out.",
-            id="infer-options-clash",
-        )
-    if options.top_k is not None and of_nodes:
-        raise ConfigError(
-            f"{of_nodes[0]} is invalid with --top-k. Leave out one of them.",
-            id="infer-options-clash",
-        )
-    if options.top_k is not None and options.anchors is None:
+    if "top_k" in chosen and "anchors" not in chosen:
         raise ConfigError(
             "--top-k is invalid without --anchors. Name a file of ids.", id="infer-anchors-missing"
         )

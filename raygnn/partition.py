@@ -79,28 +79,27 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("source", metavar="SOURCE", help="folder with graph.yaml, any fsspec URI")
-    parser.add_argument("--parts", type=int, required=True, metavar="P", help="number of parts")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder or fsspec URI")
-    parser.add_argument(
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="folder with graph.yaml, any fsspec URI")
+    add("--parts", type=int, required=True, metavar="P", help="number of parts")
+    add("--out", required=True, metavar="DIR", help="folder or fsspec URI")
+    add(
         "--method",
         choices=get_args(Method),
         default="hash",
         help="hash: by original id (default); range: consecutive rows of a node table; ldg: near "
         "neighbors; metis: the fewest edges between parts (in memory, needs pymetis)",
     )
-    parser.add_argument("--on-error", choices=["fail", "drop"], default="fail", help="on bad rows")
-    parser.add_argument("--undirected", action="store_true", help="like data.undirected")
-    parser.add_argument(
+    add("--on-error", choices=["fail", "drop"], default="fail", help="on bad rows")
+    add("--undirected", action="store_true", help="like data.undirected")
+    add(
         "--reverse-edges",
         type=_reverse_edges,
         metavar="true|false|EDGE_TYPE,...",
         help="like data.reverse_edges",
     )
-    parser.add_argument(
-        "--feature-dtype", choices=get_args(FeatureDtype), help="like data.feature_dtype"
-    )
-    parser.add_argument(
+    add("--feature-dtype", choices=get_args(FeatureDtype), help="like data.feature_dtype")
+    add(
         "--allow-outside",
         action="append",
         default=[],

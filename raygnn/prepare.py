@@ -294,74 +294,66 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_draft(commands: Any) -> None:
-    command = commands.add_parser(
-        "draft",
-        help="draft graph.yaml and a config for a folder of tables",
-        description="Writes graph.yaml and train.yaml into a folder of Parquet, CSV or TSV tables, "
-        "to edit.",
-        allow_abbrev=False,
-    )
-    command.set_defaults(run=_write_draft)
-    command.add_argument("folder", help="folder of the tables (path or URI)")
-    command.add_argument("--overwrite", action="store_true", help="replace both files")
-    command.add_argument(
+    summary = "draft graph.yaml and a config for a folder of tables"
+    text = "Writes graph.yaml and train.yaml into a folder of Parquet, CSV or TSV tables, to edit."
+    add = _add_parser(commands, "draft", summary, text, run=_write_draft).add_argument
+    add("folder", help="folder of the tables (path or URI)")
+    add("--overwrite", action="store_true", help="replace both files")
+    add(
         "--ref",
         action="append",
         default=[],
         metavar="TABLE.COLUMN=TABLE.COLUMN",
         help="a reference, or TABLE.COLUMN=none for no reference; can be repeated",
     )
-    command.add_argument(
-        "--task", metavar="TABLE.COLUMN", help="column to predict, or table of links to predict"
-    )
-    command.add_argument("--encoding", help="of text files that are not UTF-8 (default: detected)")
+    add("--task", metavar="TABLE.COLUMN", help="column to predict, or table of links to predict")
+    add("--encoding", help="of text files that are not UTF-8 (default: detected)")
 
 
 def _add_npz(commands: Any) -> None:
     command = _add_command(commands, "npz", "from the sparse npz layout", _convert_npz)
-    command.add_argument("file", help="npz file (path or URI); its layouts are in docs/prepare.md")
-    command.add_argument(
+    add = command.add_argument
+    add("file", help="npz file (path or URI); its layouts are in docs/prepare.md")
+    add(
         "--largest-component",
         action="store_true",
         help="keep only the largest connected component; its nodes keep their numbers",
     )
-    command.add_argument(
-        "--split-index", type=int, metavar="I", help="which of several splits (default: the first)"
-    )
-    command.add_argument(
-        "--split-file", metavar="FILE", help="npz of node numbers: arrays train, valid, test"
-    )
+    add("--split-index", type=int, metavar="I", help="which of several splits (default: the first)")
+    add("--split-file", metavar="FILE", help="npz of node numbers: arrays train, valid, test")
     _add_direction(command)
     _add_split_and_features(command, "default: the file's masks, else none")
 
 
 def _add_pyg(commands: Any) -> None:
     command = _add_command(commands, "pyg", "from a PyG Data or HeteroData", _convert_pyg)
-    command.add_argument("file", nargs="?", help="file (path or URI) written by torch.save")
-    command.add_argument("--dataset", metavar="CLASS", help="dotted path of a dataset class")
-    command.add_argument("--args", default="{}", metavar="YAML", help="arguments of the dataset")
-    command.add_argument("--index", type=int, help="index of one graph in a dataset of several")
+    add = command.add_argument
+    add("file", nargs="?", help="file (path or URI) written by torch.save")
+    add("--dataset", metavar="CLASS", help="dotted path of a dataset class")
+    add("--args", default="{}", metavar="YAML", help="arguments of the dataset")
+    add("--index", type=int, help="index of one graph in a dataset of several")
     add_allow_module(command, "module that --dataset may also come from")
     _add_split_and_features(command, "default: the data's masks, else none")
 
 
 def _add_csv(commands: Any) -> None:
     command = _add_command(commands, "csv", "from an edge list", _convert_csv)
-    command.add_argument("--spec", help=argparse.SUPPRESS)  # removed: the error shows graph.yaml
-    command.add_argument("--data", help=argparse.SUPPRESS)
-    command.add_argument("--edges", metavar="FILE", help="edge list (path or URI)")
-    command.add_argument("--source", metavar="COLUMN", help="default: the first column of --edges")
-    command.add_argument("--target", metavar="COLUMN", help="default: the second column of --edges")
-    command.add_argument("--nodes", "--labels", metavar="FILE", help="table of ids and labels")
-    command.add_argument("--id", metavar="COLUMN", help="default: the first column of --nodes")
-    command.add_argument("--label", metavar="COLUMN", help="default: the other column of --nodes")
-    command.add_argument(
+    add = command.add_argument
+    add("--spec", help=argparse.SUPPRESS)  # removed: the error shows graph.yaml
+    add("--data", help=argparse.SUPPRESS)
+    add("--edges", metavar="FILE", help="edge list (path or URI)")
+    add("--source", metavar="COLUMN", help="default: the first column of --edges")
+    add("--target", metavar="COLUMN", help="default: the second column of --edges")
+    add("--nodes", "--labels", metavar="FILE", help="table of ids and labels")
+    add("--id", metavar="COLUMN", help="default: the first column of --nodes")
+    add("--label", metavar="COLUMN", help="default: the other column of --nodes")
+    add(
         "--features",
         metavar="FILE",
         help="numbers beside an id column, or .json: {id: [feature indices]}",
     )
-    command.add_argument("--separator", help="separator of all files (default: detected in each)")
-    command.add_argument(
+    add("--separator", help="separator of all files (default: detected in each)")
+    add(
         "--no-header",
         action="store_true",
         help="the files have no header line; their columns are 0, 1, ...",
@@ -371,30 +363,19 @@ def _add_csv(commands: Any) -> None:
 
 
 def _add_relbench(commands: Any) -> None:
-    command = commands.add_parser(
-        "relbench",
-        help="a database in the layout of RelBench 3, with its training tables",
-        description="Writes graph.yaml with a training table for each task, and train.yaml.",
-        allow_abbrev=False,
-    )
-    command.set_defaults(run=_write_relbench)
-    command.add_argument("folder", help="folder of manifest.yaml, db and tasks (path or URI)")
-    command.add_argument("--out", required=True, metavar="URI", help="folder to write")
-    command.add_argument(
-        "--task", action="append", default=[], metavar="NAME", help="repeatable (default: all)"
-    )
-    command.add_argument("--overwrite", action="store_true", help="replace the graph in the folder")
+    summary = "a database in the layout of RelBench 3, with its training tables"
+    text = "Writes graph.yaml with a training table for each task, and train.yaml."
+    add = _add_parser(commands, "relbench", summary, text, run=_write_relbench).add_argument
+    add("folder", help="folder of manifest.yaml, db and tasks (path or URI)")
+    add("--out", required=True, metavar="URI", help="folder to write")
+    add("--task", action="append", default=[], metavar="NAME", help="repeatable (default: all)")
+    add("--overwrite", action="store_true", help="replace the graph in the folder")
 
 
 def _add_labels(commands: Any) -> None:
-    command = commands.add_parser(
-        "labels",
-        help="a training table from SQL or a question",
-        description="Writes rows of (entity, time, label), and adds them to graph.yaml.",
-        allow_abbrev=False,
-    )
-    command.set_defaults(run=_write_labels)
-    add = command.add_argument
+    summary = "a training table from SQL or a question"
+    text = "Writes rows of (entity, time, label), and adds them to graph.yaml."
+    add = _add_parser(commands, "labels", summary, text, run=_write_labels).add_argument
     add("graph", help="folder of graph.yaml (path or URI)")
     add("--sql", metavar="FILE", help="DuckDB query over timestamps(timestamp) and the tables")
     add("--predict", metavar="QUESTION", help='such as "count(purchases) over 30d > 0"')
@@ -447,20 +428,25 @@ def _add_synthetic(commands: Any) -> None:
             )
 
 
+def _add_parser(
+    commands: Any, name: str, summary: str, description: str, **defaults: Any
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=description, allow_abbrev=False
+    )
+    command.set_defaults(**defaults)
+    return command
+
+
 def _add_command(
     commands: Any, name: str, summary: str, convert: Callable[[argparse.Namespace], GraphTables]
 ) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=f"Writes graph tables {summary}.", allow_abbrev=False
-    )
-    command.set_defaults(run=_write_tables, convert=convert)
-    command.add_argument(
-        "--out", required=True, metavar="URI", help="folder to write, any fsspec URI"
-    )
-    command.add_argument(
-        "--shards", type=int, default=1, metavar="N", help="files per type (default: 1)"
-    )
-    command.add_argument("--overwrite", action="store_true", help="replace the graph in the folder")
+    text = f"Writes graph tables {summary}."
+    command = _add_parser(commands, name, summary, text, run=_write_tables, convert=convert)
+    add = command.add_argument
+    add("--out", required=True, metavar="URI", help="folder to write, any fsspec URI")
+    add("--shards", type=int, default=1, metavar="N", help="files per type (default: 1)")
+    add("--overwrite", action="store_true", help="replace the graph in the folder")
     return command
 
 
@@ -477,11 +463,10 @@ def _add_direction(command: argparse.ArgumentParser) -> None:
 
 
 def _add_split_and_features(command: argparse.ArgumentParser, default: str) -> None:
-    command.add_argument("--split", help=f"{SPLIT_HELP} ({default})")
-    command.add_argument("--split-seed", type=int, default=0, metavar="S", help="default: 0")
-    command.add_argument(
-        "--normalize-features", choices=["row"], help="row: divide each feature row by its sum"
-    )
+    add = command.add_argument
+    add("--split", help=f"{SPLIT_HELP} ({default})")
+    add("--split-seed", type=int, default=0, metavar="S", help="default: 0")
+    add("--normalize-features", choices=["row"], help="row: divide each feature row by its sum")
 
 
 if __name__ == "__main__":

@@ -7,13 +7,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import (
-    config_parser,
-    exit_process,
-    exit_status_of,
-    load_from_arguments,
-    printing_as,
-)
+from raygnn.command_line import config_parser, exit_process, load_from_arguments, run_command
 from raygnn.config import load_config
 from raygnn.console import show
 from raygnn.errors import ConfigError
@@ -72,12 +66,8 @@ def _mode(out: str) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options, remaining = build_parser().parse_known_args(argv)
-    with printing_as(options):
-        return exit_status_of(
-            lambda: _run(options, remaining),
-            interrupted="the same command resumes with the files that are left",
-        )
+    interrupted = "the same command resumes with the files that are left"
+    return run_command(_run, build_parser(), argv, interrupted=interrupted)
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from os import PathLike, fspath
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import (
@@ -63,12 +62,7 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -9,13 +9,7 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import (
-    config_parser,
-    exit_process,
-    exit_status_of,
-    load_from_arguments,
-    printing_as,
-)
+from raygnn.command_line import config_parser, exit_process, load_from_arguments, run_command
 from raygnn.config import config_json_schema, load_config
 from raygnn.console import show
 from raygnn.errors import ConfigError
@@ -88,16 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: trained. 1: failed. 2: invalid input. 130, 143: stopped by Ctrl-C or SIGTERM; the same
     command resumes.
     """
-    options, remaining = build_parser().parse_known_args(argv)
-    with printing_as(options, live=True):
-        return _exit_status(options, remaining)
-
-
-def _exit_status(options: argparse.Namespace, remaining: Sequence[str]) -> int:
-    return exit_status_of(
-        lambda: _run(options, remaining),
-        interrupted="the same command resumes from the last checkpoint, if there is one",
-    )
+    interrupted = "the same command resumes from the last checkpoint, if there is one"
+    return run_command(_run, build_parser(), argv, interrupted=interrupted, live=True)
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:

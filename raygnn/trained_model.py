@@ -154,9 +154,7 @@ class TrainedModel(nn.Module):
         exact: bool = True,
         as_of: str | Time | None = None,
     ) -> Table:
-        """Predicts nodes, edges or rows. See `OpenGraph.predict`, and `open` for `exact` and
-        `as_of`.
-        """
+        """Predicts nodes, edges or rows. See `OpenGraph.predict`, and `open` for the others."""
         opened = self.open(data, exact=exact, as_of=as_of)
         return opened.predict(nodes, what=what, rows=rows, split=split)
 

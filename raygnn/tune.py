@@ -7,13 +7,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from raygnn.command_line import (
-    config_parser,
-    exit_process,
-    exit_status_of,
-    load_from_arguments,
-    printing_as,
-)
+from raygnn.command_line import config_parser, exit_process, load_from_arguments, run_command
 from raygnn.console import show
 
 if TYPE_CHECKING:
@@ -63,12 +57,8 @@ def sweep(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options, remaining = build_parser().parse_known_args(argv)
-    with printing_as(options):
-        return exit_status_of(
-            lambda: _run(options, remaining),
-            interrupted="started again under the same run.name, the sweep resumes",
-        )
+    interrupted = "started again under the same run.name, the sweep resumes"
+    return run_command(_run, build_parser(), argv, interrupted=interrupted)
 
 
 def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:

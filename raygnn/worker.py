@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raygnn import __version__
 from raygnn.config import LoadedConfig, build, resolve
 from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
@@ -190,7 +189,7 @@ def _run_own_loop(job: TrainJob, task: Task, context: WorkerContext) -> dict[str
     with agreement("writing the outputs"):
         if context.rank == 0:
             with job.folder.held():
-                job.folder.write_metrics({**metrics, "raygnn": __version__})
+                job.folder.write_metrics(metrics)
                 job.folder.write_state(RunStatus.FINISHED, job.loaded)
     return metrics
 
@@ -250,13 +249,9 @@ def _write_outputs(
     spec = engine.task.spec
     text = None if spec is None else spec.to_json()
     model_uri = write_model(weights, folder.model_uri, loaded.saved_yaml(), text, folder.write)
-    finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
-    folder.write_metrics({**finite, "raygnn": __version__})
+    how_to_use = "" if spec is None else usage(folder.uri, loaded, spec)
     note = f"Stopped by {engine.stop_reason}."
-    report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
-    if spec is not None:
-        report = replace(report, usage=usage(folder.uri, loaded, spec))
-    folder.write(folder.report_uri, report.html())
+    _write_report(folder, engine, logged, metrics, note, how_to_use)
     folder.write_state(RunStatus.FINISHED, loaded, engine.stop_reason)
     if job.tried is not None:  # a trial of few steps, whose files are deleted
         return
@@ -267,7 +262,21 @@ def _write_outputs(
     say_baselines(metrics, "test")
     for line in verdicts(metrics):
         warn(line)
-    _say_outputs(folder, model_uri, report.usage)
+    _say_outputs(folder, model_uri, how_to_use)
+
+
+def _write_report(
+    folder: RunFolder,
+    engine: Engine,
+    logged: LogRows,
+    metrics: Mapping[str, Any],
+    note: str,
+    how_to_use: str = "",
+) -> None:
+    finite = {name: None if _is_nan(value) else value for name, value in metrics.items()}
+    folder.write_metrics(finite)
+    report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
+    folder.write(folder.report_uri, replace(report, usage=how_to_use).html())
 
 
 def _say_outputs(folder: RunFolder, model_uri: str, usage: str) -> None:
@@ -298,16 +307,10 @@ def _write_failure(
                 return  # another start has the folder, or there was no training to report on
             measured = _final_metrics(job, engine, advice.metrics())
             metrics = {**measured, "stop_reason": f"failed: {what}"}
-            finite = {k: None if _is_nan(v) else v for k, v in metrics.items()}
-            folder.write_metrics({**finite, "raygnn": __version__})
-            note = f"Failed: {what}"
-            report = build_report(engine, logged, folder.name, finite, folder.read_starts(), note)
-            folder.write(folder.report_uri, report.html())
+            _write_report(folder, engine, logged, metrics, f"Failed: {what}")
             folder.write_state(RunStatus.FAILED, job.loaded)
-    except RunError as second:
-        warn(f"could not write the failure into the run folder: {second}")
     except Exception as second:
-        if not is_storage_error(second):
+        if not isinstance(second, RunError) and not is_storage_error(second):
             raise
         warn(f"could not write the failure into the run folder: {describe(second)}")
 

@@ -23,7 +23,7 @@ from raygnn.loops.context import ProcessContext
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.outputs.run_start import open_run_folder
-from raygnn.parallel import collectives, overlap
+from raygnn.parallel import all_reduce, collectives
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.presampled.stored_samples import StoredSamples
 from raygnn.worker import run_worker
@@ -130,7 +130,7 @@ def run_rank(config: dict[str, Any], bundle_path: str, **callbacks: Any) -> dict
 
 def run_rank_in_small_buckets(config: dict[str, Any], bundle_path: str) -> dict[str, Any]:
     """As `run_rank`, with several buckets of gradients where `scaling.gradients` is ddp."""
-    with patch.object(overlap, "_BUCKET_BYTES", 256):
+    with patch.object(all_reduce, "_BUCKET_BYTES", 256):
         return run_rank(config, bundle_path)
 
 

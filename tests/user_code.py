@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -259,3 +260,14 @@ class RowsUnsaid(LightGCN):
     """Learns a row of every node, and its class says that it reads features."""
 
     reads_node_features = True
+
+
+class FailOnce(Callback):
+    """Fails before a step, the first time."""
+
+    steps: list[int] = []  # noqa: RUF012 - shared by the instances of both attempts
+
+    def on_train_step_start(self, engine: Any) -> None:
+        if engine.position.step in self.steps:
+            self.steps.remove(engine.position.step)
+            raise RuntimeError("the machine went away")

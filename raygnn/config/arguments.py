@@ -258,9 +258,7 @@ def members(annotation: Any) -> list[Any]:
 
 
 def config_json_schema() -> dict[str, Any]:
-    """The JSON Schema of a config file, in pydantic's dialect, including arguments of raygnn's
-    components. Imports their classes.
-    """
+    """JSON Schema of a config file with the arguments of components, whose classes it imports."""
     schema = Config.model_json_schema()
     for slot in ("task", "model", "metric", "logger"):
         place = schema["properties"][SLOTS[slot].path]

@@ -383,9 +383,7 @@ def _parameters(target: Target) -> dict[str, inspect.Parameter] | None:
 
 
 def _accepted(target: Target, injected: Mapping[str, Any]) -> dict[str, Any]:
-    """Injected arguments that the target accepts. A user's `**kwargs` accepts all; a library's is
-    for its own options.
-    """
+    """Injected arguments that the target accepts. Only a user's `**kwargs` accepts all."""
     parameters = _parameters(target)
     if parameters is None:
         return dict(injected)

@@ -47,9 +47,7 @@ class Limits:
         self._num_values = self._num_characters = 0
 
     def check(self, value: Any, depth: int, line: int | None = None) -> None:
-        """Counts a value; a mapping or list counts once, and so does each value in it. Raises a
-        RuleError beyond a limit.
-        """
+        """Counts a value and each value in it. Raises a RuleError beyond a limit."""
         self._num_values += 1
         self._num_characters += len(value) if isinstance(value, str) else 0
         broken: Problem | None
@@ -323,9 +321,7 @@ def dump_yaml(value: Any, *, flow_leaves: bool = False) -> str:
 
 
 def parse_json(content: str | bytes, max_bytes: int | None = MAX_JSON_BYTES) -> Any:
-    """Parses JSON; unlike `json.loads`, refuses repeated keys, NaN, and values beyond Python's.
-    Raises a RuleError with the line.
-    """
+    """Parses JSON without repeated keys and NaN. Raises a RuleError with the line."""
     if max_bytes is not None and len(content) > max_bytes:
         raise RuleError(f"it has more than {max_bytes >> 20} MiB", "Shorten it", id="document-size")
     try:

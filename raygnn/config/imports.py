@@ -44,9 +44,7 @@ _UNREACHABLE = ("torch_geometric.nn.sequential",)
 
 
 def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
-    """The package or module that a path must stay in; allowed modules first. Raises a RuleError for
-    paths outside of all allowed ones.
-    """
+    """The package or module that a path must stay in. Raises a RuleError for other paths."""
     parts = path.split(".")
     if parts[0] == "__main__" or "<locals>" in parts:
         raise RuleError(

@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -19,7 +19,7 @@ from raygnn.config.documents import dump_yaml
 from raygnn.config.interpolation import Interpolated, interpolate
 from raygnn.config.redaction import redact, redact_text
 from raygnn.config.schema import DEFAULT_COMPONENTS, Config
-from raygnn.config.section import MISSING, is_below, set_value, value_at
+from raygnn.config.section import MISSING, is_below, leaves, set_value, value_at
 from raygnn.config.source import Overridden, Source, apply_overrides, read_source
 from raygnn.config.trial_builds import broken_arguments
 from raygnn.config.validation import Validated, validate
@@ -73,10 +73,8 @@ class LoadedConfig:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def differences(self, other: LoadedConfig) -> dict[str, tuple[Any, Any]]:
-        """Differences to another config that change the result: its value and this one's by path,
-        as saved.
-        """
-        theirs, ours = (dict(_leaves(_defining(each.config))) for each in (other, self))
+        """Differences that change the result, by path: the other config's value and this one's."""
+        theirs, ours = (dict(leaves(_defining(each.config))) for each in (other, self))
         return {
             dotted(path): (
                 _shown(path, other.saved, theirs.get(path)),
@@ -136,9 +134,7 @@ def load_config(
 
 
 def _name_of(model: Any) -> str:
-    """The dotted path of a module's class. Raises a ConfigError unless it is a `torch.nn.Module` or
-    such a class.
-    """
+    """The dotted path of a module's class. Raises a ConfigError for other objects."""
     kind = model if isinstance(model, type) else type(model)
     if not any(f"{c.__module__}.{c.__name__}" == _MODULE for c in kind.__mro__):
         raise ConfigError.invalid(
@@ -293,19 +289,6 @@ def _shown(path: KeyPath, saved: Mapping[str, Any], resolved: Any) -> Any:
     """A value as saved; values that follow from other keys are saved as null."""
     value = value_at(saved, path)
     return resolved if value is MISSING or value is None else value
-
-
-def _leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Every value of a tree by path; lists of plain values are one value."""
-    inner: Iterable[tuple[str | int, Any]] = ()
-    if isinstance(value, dict):
-        inner = value.items()
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        inner = enumerate(value)
-    if not inner:
-        yield path, value
-    for key, item in inner:
-        yield from _leaves(item, (*path, key))
 
 
 def _defining(config: Config) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
@@ -39,6 +39,19 @@ def value_at(tree: Any, path: KeyPath) -> Any:
 
 def set_value(tree: Any, path: KeyPath, value: Any) -> None:
     value_at(tree, path[:-1])[path[-1]] = value
+
+
+def leaves(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """Every value of a tree by path; lists of plain values are one value."""
+    inner: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, Mapping):
+        inner = value.items()
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        inner = enumerate(value)
+    if not inner:
+        yield path, value
+    for key, item in inner:
+        yield from leaves(item, (*path, key))
 
 
 def is_below(path: KeyPath, parent: KeyPath) -> bool:

@@ -49,9 +49,7 @@ class Source:
 
 
 def read_source(source: str | os.PathLike[str] | Mapping[str, Any] | BaseModel) -> Source:
-    """Reads a config; a text with a newline, or `key: value`, is YAML itself. Raises a ConfigError
-    unless it is a YAML mapping.
-    """
+    """Reads a config; a text with a newline, or `key: value`, is YAML. Raises a ConfigError."""
     if isinstance(source, Mapping | BaseModel):
         given = Source({})
         given.value = to_plain(source, given.problems, given.secrets)
@@ -98,9 +96,7 @@ def _read(name: str) -> str:
 
 
 def parse_source(text: str, name: str | None) -> Source:
-    """Parses a config from YAML text; `name` is the file in messages. Raises a ConfigError unless
-    it is a mapping.
-    """
+    """Parses a config from YAML; `name` is the file in messages. Raises a ConfigError."""
     try:
         document = parse_yaml(text)
     except RuleError as error:

@@ -107,9 +107,7 @@ def _optimizer(component: Component, allow_modules: Sequence[str]) -> Any:
 
 
 def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> None:
-    """Raises a ConfigError if learned rows have sparse gradients and the optimizer refuses them, as
-    torch's Adam does.
-    """
+    """Raises a ConfigError if the optimizer refuses the sparse gradients of learned rows."""
     import torch
 
     of_raygnn = config.model.type in SLOTS["model"].names

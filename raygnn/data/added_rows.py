@@ -130,17 +130,13 @@ class RowReader:
         self._manifest = manifest = Manifest.load(uri, options.allow_outside)
         self._reverses = options.added_reverses(manifest.edge_types)
         read, known = frozenset(columns), graph.node_types
-        specs: dict[str | EdgeType, NodeTable | EdgeTable] = {}
-        specs.update(manifest.node_types)
-        specs.update((spec.type, spec) for spec in manifest.edge_types)
-        types: list[str | EdgeType] = [*known, *graph.edge_types]
         self._infos = {
             type_: {name: info for name, info in graph.columns(type_).items() if name in read}
-            for type_ in types
+            for type_ in graph.types
         }
         tables = {
             type_: _Table(type_, spec, tuple(self._infos.get(type_, {}).values()))
-            for type_, spec in specs.items()
+            for type_, spec in manifest.tables.items()
             if set([type_] if isinstance(type_, str) else type_[::2]) <= set(known)
         }
         self._nodes = {t: table for t, table in tables.items() if isinstance(t, str)}
@@ -174,16 +170,14 @@ class RowReader:
             DataError: as in `read`, or there is no such file.
         """
         files = _files_by_type(self._manifest, uri, self._options.allow_outside)
-        nodes = {
-            name: self._read_files(table, uri, *files[table.type])
-            for name, table in self._nodes.items()
-            if table.type in files
-        }
-        edges = {
-            name: self._read_files(table, uri, *files[table.type])
-            for name, table in self._edges.items()
-            if table.type in files
-        }
+        nodes, edges = (
+            {
+                name: self._read_files(table, uri, *files[table.type])
+                for name, table in tables.items()
+                if table.type in files
+            }
+            for tables in (self._nodes, self._edges)
+        )
         return self._addition(nodes, edges, of_tables=True)
 
     def _read_files(
@@ -435,13 +429,9 @@ def _files_by_type(
     folder = absolute(manifest_folder(uri))
     is_named = exists(manifest_uri(uri))
     manifest = Manifest.load(uri, allow_outside) if is_named else base
-    tables: list[tuple[str | EdgeType, NodeTable | EdgeTable]] = [
-        *manifest.node_types.items(),
-        *((table.type, table) for table in manifest.edge_types),
-    ]
     files: dict[str | EdgeType, tuple[Sequence[str], CsvFormat | None]] = {
         type_: (here, table.csv)
-        for type_, table in tables
+        for type_, table in manifest.tables.items()
         if (here := table.files if is_named else _present(folder, table.files))
     }
     if not files:
@@ -452,8 +442,7 @@ def _files_by_type(
             "new nodes.",
             id="append-no-files",
         )
-    known: set[str | EdgeType] = {*base.node_types, *(table.type for table in base.edge_types)}
-    unknown = [str(type_) for type_ in files if type_ not in known]
+    unknown = [str(type_) for type_ in files if type_ not in base.tables]
     if unknown:
         raise DataError(
             f"--new-nodes is invalid: the graph has no {', '.join(unknown)}. Append rows of types "

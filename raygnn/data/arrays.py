@@ -259,9 +259,7 @@ def expect_random_reads(array: np.ndarray) -> None:
 
 
 def ask_for_rows(rows: np.ndarray, ids: np.ndarray) -> None:
-    """Starts to read many int64 rows of a mapped C-contiguous array together. Consecutive rows are
-    requested together.
-    """
+    """Starts to read rows of a mapped C-contiguous array. Consecutive rows are one request."""
     if len(ids) and rows.nbytes and _madvise():
         _ask_for_rows(_madvise(), rows.ctypes.data, rows.nbytes // len(rows), ids)
 

@@ -246,6 +246,11 @@ class Bundle:
     def edge_types(self) -> list[EdgeType]:
         return list(self._edges)
 
+    @property
+    def types(self) -> list[str | EdgeType]:
+        """Node types, then edge types."""
+        return [*self.node_types, *self.edge_types]
+
     def num_nodes(self, node_type: str) -> int:
         return self._node(node_type).num_nodes
 

@@ -89,9 +89,7 @@ def dump_record(content: Mapping[str, Any]) -> str:
 
 
 def parse_record(text: str | bytes) -> dict[str, Any]:
-    """Reads a record; those of older versions have no checksum. Raises a ValueError if it is
-    damaged.
-    """
+    """Reads a record, in old versions without a checksum. Raises a ValueError if it is damaged."""
     try:
         content = json.loads(text)
     except RecursionError as error:

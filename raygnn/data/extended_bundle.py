@@ -49,12 +49,9 @@ class Addition:
     is_larger_than_memory = False
 
     @property
-    def node_types(self) -> list[str]:
-        return list(self.num_new)
-
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        return list(self.edges)
+    def types(self) -> list[str | EdgeType]:
+        """Node types, then edge types."""
+        return [*self.num_new, *self.edges]
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         return self.infos[type_]

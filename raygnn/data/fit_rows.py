@@ -98,8 +98,7 @@ ALL_ROWS = FitRows()
 
 
 def has_transforms(bundle: Bundle) -> bool:
-    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
-    return any(info.transforms for type_ in types for info in bundle.columns(type_).values())
+    return any(info.transforms for type_ in bundle.types for info in bundle.columns(type_).values())
 
 
 def statistics(

@@ -48,8 +48,6 @@ class LabelCounts:
         return weights
 
     def binary_weights(self) -> np.ndarray:
-        """Weights of nodes without and with each label, float64 [num_labels, 2], balanced for each
-        label separately.
-        """
+        """Balanced weights without and with each label, float64 [num_labels, 2]."""
         pairs = [LabelCounts(self.num_nodes, (self.num_nodes - n, n)) for n in self.counts]
         return np.stack([pair.class_weights() for pair in pairs])

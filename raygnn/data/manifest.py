@@ -384,11 +384,17 @@ class Manifest(_Section):
         reverses(self.edge_types)
         return self
 
+    @property
+    def tables(self) -> dict[str | EdgeType, NodeTable | EdgeTable]:
+        """Tables of nodes and edges, by type."""
+        tables: dict[str | EdgeType, NodeTable | EdgeTable] = {}
+        tables.update(self.node_types)
+        tables.update((table.type, table) for table in self.edge_types)
+        return tables
+
     @classmethod
     def parse(cls, text: str, name: str = MANIFEST_NAME) -> Manifest:
-        """Reads a manifest from YAML; `name` is the file in messages. Raises a DataError with all
-        broken rules.
-        """
+        """Reads a manifest from YAML. Raises a DataError with all broken rules."""
         return validate_file(cls, text, name, "graph-format.md")
 
     @classmethod
@@ -438,9 +444,7 @@ def manifest_folder(uri: str | os.PathLike[str]) -> str:
 
 
 def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
-    """Maps each edge type to its reverse, in both directions. Raises a ValueError for an impossible
-    `reverse_of`.
-    """
+    """Each edge type's reverse, in both directions. Raises a ValueError for wrong ones."""
     known = {table.type for table in tables}
     pairs: dict[EdgeType, EdgeType] = {}
     for table in tables:

@@ -51,9 +51,7 @@ def hash_split(ids: pa.Array | np.ndarray, fractions: Sequence[float], seed: int
 
 
 def split_bounds(fractions: Sequence[float]) -> np.ndarray:
-    """Upper bounds of train, val and test on [0, 1): float64 [3]. Raises a DataError for invalid
-    shares.
-    """
+    """Upper bounds of the splits on [0, 1): float64 [3]. Raises a DataError for invalid shares."""
     total = sum(fractions)
     if len(fractions) != 3 or min(fractions) < 0 or not 0 < total <= 1 + _SUM_TOLERANCE:
         raise DataError(

@@ -125,9 +125,7 @@ def _number(value: Any) -> Time | None:
 
 
 def date_as_time(text: str) -> int:
-    """A date as microseconds since 1970, from ISO 8601 text (UTC without a zone). Raises a
-    ValueError for other texts.
-    """
+    """ISO 8601 text as microseconds since 1970, in UTC without a zone. Raises a ValueError."""
     moment = datetime.fromisoformat(text)
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
@@ -158,9 +156,7 @@ def window_as_time(
 
 
 def time_unit(graph: HasColumns, column: str) -> str | None:
-    """The unit of a graph's times; null for plain numbers. Raises a DataError for several units or
-    no times.
-    """
+    """The unit of a graph's times; null for numbers. Raises a DataError for several or no times."""
     check_time_units(graph, column)
     types: list[str | EdgeType] = [*graph.node_types, *graph.edge_types]
     for type_ in types:
@@ -179,9 +175,8 @@ def latest_time(bundle: Bundle, column: str) -> Time | None:
 
     Reads all of them, except in a partitioned graph, whose record has their range.
     """
-    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     maxima = []
-    for type_ in types:
+    for type_ in bundle.types:
         info = bundle.columns(type_).get(column)
         if info is None:
             continue

@@ -224,9 +224,7 @@ def explain_batches(
 
 
 def check_explained(spec: ModelSpec) -> str:
-    """The problem of a prediction; link scores are values. Raises a ConfigError unless it is one
-    label or links.
-    """
+    """The problem of a prediction. Raises a ConfigError unless it is one label or links."""
     output = spec.output
     if output.links:
         return "regression"

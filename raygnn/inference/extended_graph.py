@@ -58,9 +58,7 @@ class ExtendedGraph(OpenGraph):
     def __exit__(self, *_: object) -> None: ...
 
     def top_k(self, anchors: Ids, k: int = 10, **options: Any) -> Table:
-        """The k best-scored known nodes of each new node; see `OpenGraph.top_k`. Raises a
-        ConfigError for other anchors.
-        """
+        """The k best known nodes of each new node; see `OpenGraph.top_k`."""
         chosen = TopKOptions.of(options)
         every = chosen.model_copy(update={"filter_known": False})
         request = TopKRequest.of(

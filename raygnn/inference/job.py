@@ -298,9 +298,7 @@ def check_no_new_nodes(new_nodes: object) -> None:
 
 
 def relation_of(spec: ModelSpec, name: str) -> int:
-    """The number of an edge type, `src__rel__dst`, among a model's relations. Raises a ConfigError
-    for others.
-    """
+    """The number of a model's relation `src__rel__dst`. Raises a ConfigError for others."""
     links = spec.output.links
     if not links:
         raise ConfigError(

@@ -31,9 +31,7 @@ class TablesSource:
         return Manifest.load(self.uri, self.options.allow_outside)
 
     def columns(self, node_type: str, names: Sequence[str]) -> pa.Table:
-        """Columns of a node table unchanged, after its `id`. Raises a DataError for unknown
-        columns.
-        """
+        """Columns of a node table, after its `id`. Raises a DataError for unknown columns."""
         table, folder = self.manifest().node_types[node_type], manifest_folder(self.uri)
         place = f"node_types.{node_type}"
         roots = [folder, *self.options.allow_outside]
@@ -43,9 +41,7 @@ class TablesSource:
 
 
 def row_reader(saved: SavedModel, bundle: Bundle, source: TablesSource | None) -> RowReader:
-    """A decoder of new rows for a model. Raises a ConfigError without tables, or if the sampler
-    takes no new rows.
-    """
+    """Decoder of new rows. Raises a ConfigError without tables, or if the sampler takes none."""
     sampling, spec = saved.loaded.config.sampling, saved.spec
     if source is None:
         raise _refused("the graph did not come from tables")
@@ -58,9 +54,7 @@ def row_reader(saved: SavedModel, bundle: Bundle, source: TablesSource | None) -
 
 
 def check_takes_new(saved: SavedModel, node_types: list[str]) -> None:
-    """Raises a ConfigError if the model has learned rows of a type, so that it cannot encode new
-    nodes.
-    """
+    """Raises a ConfigError if the model has learned rows of a type."""
     learned = sorted(saved.spec.embedded_types.intersection(node_types))
     if learned:
         names = ", ".join(learned)

@@ -92,9 +92,7 @@ class NodeTables:
         return self.of_rows(ids, embeddings.rows(node_type, first, last))
 
     def of_rows(self, ids: pa.Array, rows: Tensor) -> pa.Table:
-        """Nodes with these original ids and embeddings. Raises a DataError for values that are not
-        finite.
-        """
+        """Nodes with these ids and embeddings. Raises a DataError for infinite and NaN values."""
         ids = as_plain_texts(ids)
         columns: Mapping[str, Any] = {"embedding": rows.float().numpy()}
         if self._what != "embeddings":

@@ -205,9 +205,7 @@ class OutputFolder:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Marks a folder as being filled while this process lives. Raises filelock.Timeout if another
-    process fills it.
-    """
+    """Marks a folder as being filled. Raises filelock.Timeout if another process fills it."""
     lock = filelock.FileLock(folder / _ALIVE)
     try:
         lock.acquire(timeout=0)

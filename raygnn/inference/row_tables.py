@@ -93,9 +93,7 @@ def find_rows(
 
 
 def read_rows(uri: str, bundle: Bundle, declared: TrainingTable | None) -> pa.Table:
-    """Reads rows from a Parquet or CSV file, with ids as in the graph. Raises a DataError if it is
-    unreadable.
-    """
+    """Reads rows with ids as in the graph from a file. Raises a DataError if it is unreadable."""
     fs, path = open_fs(uri)
     try:
         with fs.open(path, "rb") as file:

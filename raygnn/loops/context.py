@@ -40,9 +40,7 @@ class WorkerContext(Protocol):
         """The reason for this rank to stop, if any. Cheap enough for every step."""
 
     def host_interruption(self) -> str | None:
-        """A request of the cluster's operator, such as to leave a machine. Collective: all ranks
-        must call.
-        """
+        """A request of the cluster's operator. Collective: all ranks must call."""
 
 
 class ProcessContext:

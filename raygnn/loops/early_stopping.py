@@ -112,9 +112,7 @@ VALIDATION_LOSS: Watched = ("val/loss", "min")
 def best_tracker(
     config: Config, has_validation: bool, default: Watched = VALIDATION_LOSS
 ) -> BestTracker:
-    """A tracker of `checkpoint.monitor`, else of early stopping's metric, else of the task's
-    `default`.
-    """
+    """Tracks `checkpoint.monitor`, else the metric of early stopping, else the task's `default`."""
     stopping, checkpoint = config.early_stopping, config.checkpoint
     if checkpoint.monitor is None and stopping is not None:
         return BestTracker(*_stopping_metric(stopping, has_validation, default))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -89,14 +89,7 @@ class NodeInput:
     num_nodes: int | None = None
 
     @classmethod
-    def of(
-        cls,
-        bundle: Bundle,
-        node_type: str,
-        width: int | None,
-        *,
-        embedded: bool,
-    ) -> NodeInput:
+    def of(cls, bundle: Bundle, node_type: str, width: int | None, *, embedded: bool) -> NodeInput:
         """The inputs from one node type of a graph. `embedded`: learned rows as input."""
         if not embedded:
             return cls(width)
@@ -362,85 +355,74 @@ class ModelSpec:
             id="model-file-damaged",
         )
 
-    def _broken_nodes(self, bundle: Bundle) -> list[str]:
-        problems = []
+    def _broken_nodes(self, bundle: Bundle) -> Iterator[str]:
         for name, read in self.node_types.items():
             if name not in bundle.node_types:
-                problem = with_id(
+                yield with_id(
                     f"node type {name!r} of the model is not in the graph, which has "
                     f"{bundle.node_types}. Declare it in graph.yaml under this name.",
                     id="model-node-type-missing",
                 )
-                problems.append(problem)
                 continue
-            problems += self._broken_feature(bundle, name, read)
+            # Where learned rows are the input, the feature's width is of no matter.
+            if read.ids is None or read.width is None:
+                yield from self._broken_feature(bundle, name, read.width)
             if read.ids is not None and read.ids != ids_digest(bundle.ids(name)):
-                problem = with_id(
+                yield with_id(
                     f"node type {name!r} has a learned row for each of the {read.num_nodes:,} "
                     f"nodes that it was trained with, and this graph has others, or in another "
                     f"order ({bundle.num_nodes(name):,}). Give the node table of training, or "
                     "train with features of this type.",
                     id="model-nodes-differ",
                 )
-                problems.append(problem)
-        return problems
 
-    def _broken_feature(self, bundle: Bundle, name: str, read: NodeInput) -> list[str]:
-        width = read.width
-        if read.ids is not None and width is not None:  # there, but the model looks up its rows
-            return []
+    def _broken_feature(self, bundle: Bundle, name: str, width: int | None) -> Iterator[str]:
         info = bundle.columns(name).get(self.feature)
         actual = info.width if info is not None and info.role == "feature" else None
         if actual == width:
-            return self._broken_transforms(bundle, name, self.feature)
+            yield from self._broken_transforms(bundle, name, self.feature)
+            return
         here = "has no such feature" if actual is None else f"has it with a width of {actual}"
         there = "without it" if width is None else f"with a width of {width}"
-        return [
-            with_id(
-                f"feature {self.feature!r} of node type {name!r} is invalid: the graph {here}, and "
-                f"the model was trained {there}. Write the feature as it was in training.",
-                id="model-feature-width",
-            )
-        ]
-
-    def _broken_transforms(self, bundle: Bundle, type_: str | EdgeType, column: str) -> list[str]:
-        info = bundle.columns(type_).get(column)
-        transforms = None if info is None else info.transforms
-        if transforms == self.transforms.get(type_name(type_), {}).get(column):
-            return []
-        problem = with_id(
-            f"feature {column!r} of {type_name(type_)!r} is invalid: its columns have other "
-            "transforms than in training. Write the feature in graph.yaml as it was in training.",
-            id="model-transforms",
+        yield with_id(
+            f"feature {self.feature!r} of node type {name!r} is invalid: the graph {here}, and "
+            f"the model was trained {there}. Write the feature as it was in training.",
+            id="model-feature-width",
         )
-        return [problem]
 
-    def _broken_edges(self, bundle: Bundle) -> list[str]:
-        have = [edge_type_name(edge_type) for edge_type in bundle.edge_types]
-        problems = [
-            with_id(
-                f"edge type {edge_type_name(edge_type)!r} of the model is not in the graph, which "
-                f"has {have}. Declare it in graph.yaml; reverse types are added by "
-                "data.reverse_edges.",
-                id="model-edge-type-missing",
+    def _broken_transforms(
+        self, bundle: Bundle, type_: str | EdgeType, column: str
+    ) -> Iterator[str]:
+        info, name = bundle.columns(type_).get(column), type_name(type_)
+        transforms = None if info is None else info.transforms
+        if transforms != self.transforms.get(name, {}).get(column):
+            yield with_id(
+                f"feature {column!r} of {name!r} is invalid: its columns have other transforms "
+                "than in training. Write the feature in graph.yaml as it was in training.",
+                id="model-transforms",
             )
-            for edge_type in self.edge_types
-            if edge_type not in bundle.edge_types
-        ]
+
+    def _broken_edges(self, bundle: Bundle) -> Iterator[str]:
+        have = [edge_type_name(edge_type) for edge_type in bundle.edge_types]
+        for name in map(edge_type_name, self.edge_types):
+            if name not in have:
+                yield with_id(
+                    f"edge type {name!r} of the model is not in the graph, which has {have}. "
+                    "Declare it in graph.yaml; reverse types are added by data.reverse_edges.",
+                    id="model-edge-type-missing",
+                )
         for column, widths in self.edge_columns.items():
             actual = edge_widths(bundle, column, self.edge_types)
             if actual != widths:
-                problem = with_id(
+                yield with_id(
                     f"edge column {column!r} is invalid: by edge type it has the widths {actual}, "
                     f"and the model was trained with {dict(widths)}. Write the column as it was "
                     "in training.",
                     id="model-edge-column-width",
                 )
-                problems.append(problem)
             for edge_type in self.edge_types:
                 if edge_type in bundle.edge_types:
-                    problems += self._broken_transforms(bundle, edge_type, column)
-        return problems
+                    yield from self._broken_transforms(bundle, edge_type, column)
 
 
 def edge_widths(bundle: Bundle, column: str, edge_types: Sequence[EdgeType]) -> dict[str, int]:

@@ -75,9 +75,7 @@ class RunningMean:
         self._weight = 0.0
 
     def add(self, totals: StepTotals, **means: float) -> None:
-        """Adds one step. `means`: further values of the step; values that are not finite count as
-        0.
-        """
+        """Adds one step. `means`: further values of the step; NaN and infinity count as 0."""
         weighted = {k: v * totals.weight for k, v in means.items() if math.isfinite(v)}
         for name, value in {"loss": totals.loss_sum, **totals.metrics, **weighted}.items():
             self._sums[name] = self._sums.get(name, 0.0) + value

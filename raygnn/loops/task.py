@@ -118,9 +118,7 @@ class Task(ABC, Generic[BatchT]):
 
     @property
     def watched(self) -> tuple[str, str]:
-        """The default metric of early stopping and best checkpoint, and whether "min" or "max" is
-        better.
-        """
+        """The default metric of early stopping and best checkpoint, and "min" or "max"."""
         return ("val/loss", "min")
 
     #: Unit of the losses if it is not the labels' unit. Printed at the start.

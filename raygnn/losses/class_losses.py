@@ -154,9 +154,7 @@ class _ClassLoss(Loss):
         self.register_buffer("class_weights", tensor)
 
     def _checked(self, prediction: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor]:
-        """Logits in full precision and classes, int64 [num_seeds]. Raises a DataError unless each
-        seed has a class.
-        """
+        """Logits in full precision and classes, int64 [num_seeds]."""
         num_seeds = len(prediction)
         if target.dim() == 2 and target.shape[1] == 1:
             target = target.squeeze(1)

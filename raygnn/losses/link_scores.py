@@ -104,9 +104,7 @@ class LinkLoss(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, scores: LinkScores) -> tuple[Tensor, Tensor | float]:
-        """The loss of a micro-batch: its sum over positives (a scalar with gradient), and the
-        divisor.
-        """
+        """The loss of a micro-batch: a scalar sum over positives, and the divisor."""
 
 
 def mean_over_candidates(pair_losses: Tensor, mask: Tensor) -> Tensor:

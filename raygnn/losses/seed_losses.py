@@ -117,9 +117,7 @@ DISTANCES = (_Distance, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 
 
 def standardized(target: Tensor, scale: ColumnScale) -> Tensor:
-    """Targets [num_seeds] or [num_seeds, num_outputs] in standard deviations from their mean,
-    float32; 0 without deviation.
-    """
+    """Targets in standard deviations from their mean, float32; 0 without deviation."""
     mean, std = _columns(scale, target)
     rows = (target.reshape(len(target), -1).double() - mean) / std.where(std > 0, torch.inf)
     return rows.reshape(target.shape).float()

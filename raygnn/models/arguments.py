@@ -8,22 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from raygnn.errors import ConfigError, Problem
+from raygnn.errors import Problem
 
 #: A probability to leave something out.
 Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-def check_positive(**values: int) -> None:
-    for name, value in values.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError.invalid(
-                f"model.args.{name}",
-                value,
-                "it must be an integer of at least 1",
-                f"Set {name} to 1 or more",
-                id="model-argument",
-            )
 
 
 def broken_heads(options: Any) -> Iterator[Problem]:

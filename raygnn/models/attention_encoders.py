@@ -99,9 +99,7 @@ class BlockGATv2Conv(OverBlocks, GATv2Conv):
 def attended_edges(
     conv: GATConv | GATv2Conv, block: Block, like: Tensor
 ) -> tuple[Adjacency, Tensor | None]:
-    """The edges that destinations attend to, and their features in the dtype of `like` if the layer
-    reads them.
-    """
+    """Edges that destinations attend to, and their features, if read, in the dtype of `like`."""
     adjacency = Adjacency.of(block)
     if conv.edge_dim is None:
         return adjacency.with_self_loops if conv.add_self_loops else adjacency, None
@@ -162,9 +160,7 @@ class AttentionEncoder(Encoder):
     def build_attention(
         self, in_channels: int, head_channels: int, heads: int, *, concat: bool
     ) -> nn.Module:
-        """Builds a layer of output width `heads * head_channels`, or `head_channels` without
-        `concat`.
-        """
+        """Builds a layer of width `heads * head_channels`, or `head_channels` without `concat`."""
         return self.conv(
             in_channels,
             head_channels,

@@ -90,16 +90,11 @@ class GCN(Encoder):
         return GCNLayer(in_channels, out_channels)
 
 
-AGGREGATIONS = ("mean", "max", "sum")
-
-
 class BlockSAGEConv(OverBlocks, SAGEConv):
     """PyG's `SAGEConv`, with its parameters and result, over a destination-sorted block."""
 
     def forward(self, x_src: Features, block: Block, x_dst: Tensor | None = None) -> Tensor:
-        """Returns [num_dst, out_channels]. `x_dst`: rows of the destinations, if they differ from
-        the sources'.
-        """
+        """Returns [num_dst, out_channels]. `x_dst`: rows of destinations, if not the sources'."""
         adjacency = Adjacency.of(block)
         rows = x_src[: block.num_dst] if x_dst is None else x_dst
         out: Tensor

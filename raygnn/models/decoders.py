@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from raygnn.errors import ConfigError, DataError
-from raygnn.models.arguments import check_positive
 
 # Numbers that the hidden layer of a chunk of `HadamardMLP.score_all` may hold: 64 MB of float32.
 _CHUNK_NUMBERS = 1 << 24
@@ -24,13 +24,10 @@ class Decoder(nn.Module, ABC):
     Args:
         in_channels: width of an embedding.
         num_relations: number of relations, for decoders that distinguish them.
-    Raises:
-        ConfigError: an argument is out of range.
     """
 
     def __init__(self, in_channels: int, num_relations: int = 1) -> None:
         super().__init__()
-        check_positive(in_channels=in_channels, num_relations=num_relations)
         self.in_channels = in_channels
         self.num_relations = num_relations
 
@@ -149,11 +146,10 @@ class HadamardMLP(Decoder):
     """
 
     def __init__(
-        self, in_channels: int, num_relations: int = 1, hidden_channels: int | None = None
+        self, in_channels: int, num_relations: int = 1, hidden_channels: PositiveInt | None = None
     ) -> None:
         super().__init__(in_channels, num_relations)
         hidden_channels = in_channels if hidden_channels is None else hidden_channels
-        check_positive(hidden_channels=hidden_channels)
         self.hidden = nn.Linear(in_channels, hidden_channels)
         self.out = nn.Linear(hidden_channels, 1)
 

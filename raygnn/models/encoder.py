@@ -19,7 +19,7 @@ from torch_geometric.nn.norm import BatchNorm
 from raygnn.config.arguments import Arguments, validated_arguments
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
-from raygnn.models.arguments import Share, check_positive, signature_with_options
+from raygnn.models.arguments import Share, signature_with_options
 from raygnn.models.sparse_input import Features, apply_linear, dropout
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
@@ -122,7 +122,6 @@ class BlockEncoder(nn.Module, ABC):
         self, out_channels: int, hidden_channels: int, num_layers: int, options: Mapping[str, Any]
     ) -> None:
         super().__init__()
-        check_positive(out_channels=out_channels)
         arguments = {**options, "hidden_channels": hidden_channels, "num_layers": num_layers}
         self.options = validated_arguments(
             self.Options, arguments, type(self).__name__, "model.args", "model"
@@ -286,7 +285,6 @@ class Encoder(BlockEncoder):
         **options: Any,
     ) -> None:
         super().__init__(out_channels, hidden_channels, num_layers, options)
-        check_positive(in_channels=in_channels)
         self.in_channels = in_channels
 
         norm, jump, activation = self.options.norm, self.options.jump, self.options.activation

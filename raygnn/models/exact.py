@@ -82,9 +82,7 @@ class InEdges:
     edge_attr: EdgeValues | None = None
 
     def edge_index(self, first: int, last: int, local: LocalIds) -> np.ndarray:
-        """Edges into a range of destinations, int64 [2, num_edges]. `local` numbers new sources;
-        destinations count from 0.
-        """
+        """Edges into a range of destinations, int64 [2, num_edges]. `local` numbers new sources."""
         start, stop = int(self.indptr[first]), int(self.indptr[last])
         edge_index = np.empty((2, stop - start), np.int64)
         local.add(np.asarray(self.indices[start:stop]), edge_index[0])

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
-from raygnn.models.arguments import check_positive
 
 
 class CrossNetwork(nn.Module):
@@ -17,15 +16,12 @@ class CrossNetwork(nn.Module):
     Args:
         channels: width of input and output.
         rank: writes W as the product of two narrow matrices; None is a full matrix.
-    Raises:
-        ConfigError: a number is less than 1.
 
     Source: DCN V2, arXiv:2008.13535, equations 1 and 2.
     """
 
     def __init__(self, channels: int, num_layers: int = 2, rank: int | None = None) -> None:
         super().__init__()
-        check_positive(channels=channels, num_layers=num_layers)
         self.layers = nn.ModuleList(_product(channels, rank) for _ in range(num_layers))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,8 +40,6 @@ class FeatureInteraction(nn.Module):
         deep: widths of the perceptron's layers, each a linear map and ReLU; empty for none.
         is_parallel: the perceptron reads the features, and both outputs are concatenated. Otherwise
             it reads the cross network's output.
-    Raises:
-        ConfigError: a number is less than 1.
 
     Source: DCN V2, arXiv:2008.13535, figure 1.
     """
@@ -64,7 +58,6 @@ class FeatureInteraction(nn.Module):
         widths = [in_channels, *deep]
         parts: list[nn.Module] = []
         for i, width in enumerate(deep):
-            check_positive(**{f"deep.{i}": width})
             parts += [nn.Linear(widths[i], width), nn.ReLU()]
         self.deep = nn.Sequential(*parts)
         self._is_parallel = is_parallel
@@ -82,7 +75,6 @@ class FeatureInteraction(nn.Module):
 def _product(channels: int, rank: int | None) -> nn.Module:
     if rank is None:
         return nn.Linear(channels, channels)
-    check_positive(rank=rank)
     return nn.Sequential(nn.Linear(channels, rank, bias=False), nn.Linear(rank, channels))
 
 

@@ -115,9 +115,7 @@ def check_node_features(
 
 
 def check_types(name: str, model_class: type, num_node_types: int, num_edge_types: int) -> None:
-    """Raises a ConfigError if a model for one node type and one edge type gets a graph with
-    several.
-    """
+    """Raises a ConfigError if a model for one type of nodes and edges gets several."""
     is_one_type = num_node_types <= 1 and num_edge_types <= 1
     if is_one_type or issubclass(model_class, HeteroEncoder) or takes_dictionaries(model_class):
         return

@@ -16,7 +16,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, Problem
 from raygnn.models.adjacency import Adjacency, positions
-from raygnn.models.arguments import Share, broken_heads, check_positive
+from raygnn.models.arguments import Share, broken_heads
 from raygnn.models.attention_encoders import BlockGATConv, BlockGATv2Conv, BlockTransformerConv
 from raygnn.models.convolutions import BlockGINConv, BlockGINEConv, BlockSAGEConv
 from raygnn.models.encoder import Rows
@@ -199,7 +199,6 @@ def _checked_edge_dims(
                 f"Set one of {', '.join(names)}",
                 id="model-edge-dims-unknown",
             )
-        check_positive(**{f"edge_dims.{name}": edge_dim})
         checked[names[name]] = edge_dim
     if checked and options.conv not in WITH_EDGE_FEATURES:
         raise ConfigError(

@@ -14,7 +14,6 @@ from torch_geometric.nn.module_dict import ModuleDict
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.time_units import TIME
 from raygnn.errors import ConfigError, DataError
-from raygnn.models.arguments import check_positive
 from raygnn.models.sparse_input import Features, ProjectedRows, apply_linear, dense, formed
 from raygnn.sampling.batch import Batch
 
@@ -37,13 +36,10 @@ class EmbeddingTable(nn.Module):
             them, such as SparseAdam or SGD without momentum.
     Attributes:
         share: the stored rows; None stores all.
-    Raises:
-        ConfigError: a number is less than 1.
     """
 
     def __init__(self, num_nodes: int, channels: int, *, sparse: bool = False) -> None:
         super().__init__()
-        check_positive(num_nodes=num_nodes, channels=channels)
         self.num_nodes, self.share = num_nodes, share_of_built()
         self._lent: RowSource | None = None
         std = channels**-0.5
@@ -128,7 +124,6 @@ class NodeInputs(nn.Module):
         super().__init__()
         self.channels = channels
         self.in_channels = dict(in_channels)
-        check_positive(**{f"in_channels.{name}": width for name, width in in_channels.items()})
         self.node_types = list(dict.fromkeys([*in_channels, *num_nodes]))
         self.projections = ModuleDict(
             {name: nn.Linear(width, channels) for name, width in in_channels.items()}

@@ -9,7 +9,7 @@ import numpy as np
 
 from raygnn.console import count, say, warn
 from raygnn.data.arrays import memory_bytes
-from raygnn.data.edge_types import EdgeType, type_name
+from raygnn.data.edge_types import type_name
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.position import Position, is_due
@@ -190,9 +190,8 @@ def _scales(engine: Engine) -> list[str]:
 
 def coarse_steps(bundle: Bundle) -> list[str]:
     """Names features whose int8 steps are wide compared with the spread of their elements."""
-    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     texts = []
-    for type_ in types:
+    for type_ in bundle.types:
         for name, info in bundle.columns(type_).items():
             if info.quantization is None or info.statistics is None:
                 continue

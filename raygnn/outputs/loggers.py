@@ -10,13 +10,22 @@ import re
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from raygnn.data.filesystem import is_remote, join, open_fs, read_text, write_bytes, write_text
-from raygnn.errors import ConfigError
+from raygnn.config.section import leaves
+from raygnn.data.filesystem import (
+    exists,
+    is_remote,
+    join,
+    open_fs,
+    read_text,
+    write_bytes,
+    write_text,
+)
+from raygnn.errors import ConfigError, dotted
 from raygnn.loops.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -181,8 +190,7 @@ class JSONLinesLogger(MetricLogger):
         self._file = join(logs_uri, "metrics.jsonl")
 
     def on_train_start(self, engine: Engine) -> None:
-        fs, path = open_fs(self._file)
-        if engine.context.rank != 0 or not fs.exists(path):
+        if engine.context.rank != 0 or not exists(self._file):
             return
         rows = [json.loads(line) for line in read_text(self._file).splitlines()]
         # The run logs later rows again, and rows of step 0 if it starts from scratch.
@@ -345,17 +353,5 @@ def flat_config(config: Mapping[str, Any]) -> dict[str, bool | int | float | str
 
     A list of scalars is one text, `[15, 10]`; other lists number their items: `losses.0.type`.
     """
-    return dict(_leaves(config, ""))
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, bool | int | float | str]]:
-    if isinstance(value, Mapping):
-        items = [(str(key), inner) for key, inner in value.items()]
-    elif isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
-        items = [(str(index), inner) for index, inner in enumerate(value)]
-    else:
-        if value is not None and value != []:
-            yield path, json.dumps(value) if isinstance(value, list) else value
-        return
-    for key, inner in items:
-        yield from _leaves(inner, f"{path}.{key}" if path else key)
+    texts = {path: json.dumps(v) if isinstance(v, list) else v for path, v in leaves(config)}
+    return {dotted(path): v for path, v in texts.items() if v not in (None, "[]", {})}

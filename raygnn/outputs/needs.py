@@ -77,9 +77,7 @@ def _learned_bytes(config: Config, spec: ModelSpec | None) -> int:
 
 
 def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> None:
-    """Raises a ResourceError if the workers' own memory does not fit into `memory` (default: this
-    node's).
-    """
+    """Raises a ResourceError if workers do not fit into `memory` (default: this node's)."""
     memory = memory_bytes() if memory is None else memory
     if num_workers * needs.learned <= memory:
         return

@@ -356,9 +356,7 @@ MAX_ROWS = 400
 
 
 class LogRows(Callback):
-    """Stores a row for each `on_log`, and every second one if there are too many. Must follow
-    callbacks that add metrics.
-    """
+    """Stores rows of `on_log`, thinned if too many. Follows callbacks that add metrics."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, float]] = []

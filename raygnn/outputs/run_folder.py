@@ -17,16 +17,18 @@ from raygnn import __version__
 from raygnn.config import LoadedConfig
 from raygnn.config.documents import parse_json
 from raygnn.console import say
-from raygnn.data.conditional_write import generation, locked, write_if_unchanged
 from raygnn.data.filesystem import (
     delete,
     exists,
+    generation,
     is_remote,
     join,
+    locked,
     open_fs,
     read_bytes,
     read_text,
     redact,
+    write_if_unchanged,
 )
 from raygnn.errors import RuleError, RunError
 
@@ -197,8 +199,7 @@ class RunFolder:
 
     def read_state(self) -> dict[str, Any] | None:
         """Content of `run.json`; None if it is missing. Raises a RunError if it is damaged."""
-        fs, path = open_fs(self.state_uri)
-        if not fs.exists(path):
+        if not exists(self.state_uri):
             return None
         return _parsed_state(read_bytes(self.state_uri), self.uri)
 
@@ -214,14 +215,14 @@ class RunFolder:
         return not [name for name in files if name.rstrip("/") not in ignored]
 
     def write_metrics(self, metrics: dict[str, Any]) -> None:
-        self.write(self.metrics_uri, json.dumps(metrics, indent=1) + "\n")
+        content = {**metrics, "raygnn": __version__}
+        self.write(self.metrics_uri, json.dumps(content, indent=1) + "\n")
 
     def write_history(self, history: list[dict[str, float]]) -> None:
         self.write(self.history_uri, "".join(json.dumps(row) + "\n" for row in history))
 
     def read_history(self) -> list[dict[str, float]]:
-        fs, path = open_fs(self.history_uri)
-        if not fs.exists(path):
+        if not exists(self.history_uri):
             return []
         return [json.loads(line) for line in read_text(self.history_uri).splitlines()]
 

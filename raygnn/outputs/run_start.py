@@ -9,15 +9,16 @@ from typing import Any
 from raygnn.config import ConfigError, LoadedConfig, load_config
 from raygnn.config.run_section import Run
 from raygnn.config.training_section import Checkpoint
-from raygnn.data.conditional_write import generation, write_if_unchanged
 from raygnn.data.filesystem import (
     absolute,
+    delete,
     exists,
+    generation,
     is_remote,
     is_storage_error,
     join,
-    open_fs,
     redact,
+    write_if_unchanged,
     write_text,
 )
 from raygnn.errors import RunError
@@ -128,8 +129,7 @@ def check_writable(folder: RunFolder, run: Run) -> None:
         probe = join(uri, f".write-{folder.attempt}")
         try:
             write_text(probe, "")
-            fs, path = open_fs(probe)
-            fs.rm(path)
+            delete(probe)
         except Exception as error:
             if not is_storage_error(error):
                 raise

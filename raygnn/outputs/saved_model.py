@@ -65,9 +65,7 @@ class SavedModel:
         return [self.whole.of_task(name) for name in output.tasks]
 
     def of_task(self, task: str | None) -> SavedModel:
-        """The model for one of its tasks; None for a model with one. Raises a ConfigError for a
-        missing or unknown name.
-        """
+        """The model for one of its tasks. Raises a ConfigError for a missing or unknown name."""
         name, output = choose_task(self.spec, task), self.spec.output
         if name is None or not isinstance(output, SeveralOutput):
             return self
@@ -195,9 +193,7 @@ def _graph(written: Source) -> str:
 
 
 def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
-    """Two lines of Python that apply the model in the run's folder to its training graph: an import
-    and a call.
-    """
+    """Two lines of Python that apply the model to its training graph: an import and a call."""
     allowed = list(loaded.allow_modules)
     options = f", allow_modules={allowed!r}" if allowed else ""
     if loaded.config.model.given is not None:

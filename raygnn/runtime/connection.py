@@ -1,16 +1,30 @@
+"""Joins the Ray of this process: the cluster of its environment, the user's own, or a new one."""
+
 from __future__ import annotations
 
 import logging
 import os
+import pwd
+import re
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from raygnn.console import say, warn
 from raygnn.errors import ResourceError
 from raygnn.loops.signals import Terminated, signals_as_notices
-from raygnn.runtime.ray_choice import ADDRESS_VARIABLE, choose_ray
+from raygnn.runtime.ray_internals import attribute, internal
+
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+_ADDRESS = re.compile(r"(?:\w+://)?\[?([^/\[\]]+)\]?:(\d+)/?")
+#: A head that is just being started answers within some seconds.
+_ANSWERS_WITHIN_S = 15.0
+#: A head that was started before answers immediately.
+_SESSION_WITHIN_S = 5.0
 
 
 def connect(meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -85,3 +99,117 @@ def _start(address: str | None) -> str | None:
     logging.getLogger("ray").setLevel(logging.WARNING)
     url: str | None = context.dashboard_url
     return url
+
+
+class RayChoice(NamedTuple):
+    """The Ray to use.
+
+    Attributes:
+        address: for `ray.init`; None joins the Ray that the user started on this machine.
+        reason: why this one, and how to choose another one.
+        warning: an expected Ray that does not answer; else empty.
+    """
+
+    address: str | None
+    reason: str
+    warning: str = ""
+
+
+def choose_ray() -> RayChoice:
+    """Chooses the cluster of `RAY_ADDRESS`, else a Ray that this user started here, else a new one.
+
+    `ray start` writes its address to a file. Ray itself joins that address whoever started it, and
+    waits minutes if its head has died. Raises a ResourceError if no cluster answers at
+    `RAY_ADDRESS`.
+    """
+    address = os.environ.get(ADDRESS_VARIABLE)
+    if address == "local":
+        return RayChoice("local", "started on this machine")
+    if address:
+        check_address(address)
+        return RayChoice(address, f"joined by {ADDRESS_VARIABLE}")
+    file = Path(internal("ray._common.utils", "get_ray_address_file")(None))
+    try:
+        running, owner = file.read_text("utf-8").strip(), file.stat().st_uid
+    except (FileNotFoundError, PermissionError):
+        return RayChoice("local", "started on this machine")
+    if owner == os.getuid():
+        session = _session_name(running)
+        if session is None:
+            return RayChoice(
+                "local",
+                "started on this machine",
+                f"no Ray answers at {running}, the address in {file}: its head probably ended "
+                f"without `ray stop`. A local Ray is started; delete the file, or set "
+                f"{ADDRESS_VARIABLE}=local, to skip this check",
+            )
+        folder = file.parent / session
+        owner = folder.stat().st_uid if session and folder.is_dir() else -1
+    if owner == os.getuid():
+        return RayChoice(
+            None, f"joined the one at {running} ({ADDRESS_VARIABLE}=local starts another)"
+        )
+    return RayChoice(
+        "local",
+        f"started beside that of {_user_name(owner)} ({ADDRESS_VARIABLE}={running} joins that one)",
+    )
+
+
+def check_address(address: str) -> None:
+    """Raises a ResourceError if nothing answers at an address; Ray itself would wait minutes."""
+    if address == "auto":
+        try:
+            address = internal("ray._private.services", "canonicalize_bootstrap_address")("auto")
+        except ConnectionError as error:
+            raise _unreachable("auto", error) from error
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        return
+    end_s = time.monotonic() + _ANSWERS_WITHIN_S
+    while True:
+        try:
+            socket.create_connection((match[1], int(match[2])), timeout=_ANSWERS_WITHIN_S).close()
+        except (OSError, OverflowError) as error:
+            if time.monotonic() < end_s:
+                time.sleep(0.5)
+                continue
+            raise _unreachable(address, error) from error
+        return
+
+
+def _unreachable(address: str, cause: Exception) -> ResourceError:
+    return ResourceError(
+        f"{ADDRESS_VARIABLE}={address!r} is invalid: no Ray cluster answers there ({cause}). "
+        "Start its head, set another address, or set it to local to start Ray on this machine.",
+        id="cluster-unreachable",
+    )
+
+
+def _session_name(address: str) -> str | None:
+    """Session of the head at an address: empty if it wants another token, None without a head."""
+    import grpc
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+    tokens = internal("ray._raylet", "AuthenticationTokenLoader").instance()
+    token = attribute(tokens, "get_raw_token")(ignore_auth_mode=True)
+    metadata = [("authorization", f"Bearer {token}")] if token else []
+    question = gcs_service_pb2.InternalKVGetRequest(key=b"session_name", namespace=b"session")
+    with internal("ray._private.grpc_utils", "init_grpc_channel")(
+        address, options=[("grpc.enable_http_proxy", 0)]
+    ) as channel:
+        head: Any = gcs_service_pb2_grpc.InternalKVGcsServiceStub(channel)
+        try:
+            answer = head.InternalKVGet(
+                question, timeout=_SESSION_WITHIN_S, wait_for_ready=True, metadata=metadata
+            )
+        except grpc.RpcError as error:
+            return "" if error.code() == grpc.StatusCode.UNAUTHENTICATED else None
+    name: str = answer.value.decode("utf-8", "replace")
+    return name
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return "another user"

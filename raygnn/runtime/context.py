@@ -35,7 +35,7 @@ class RayWorkerContext:
     """`WorkerContext` over Ray Train; built inside a Train worker.
 
     Args:
-        stop_requests: the actor of `raygnn.runtime.stop_requests`, if any.
+        stop_requests: the actor of `raygnn.runtime.ray_workers`, if any.
     """
 
     def __init__(self, stop_requests: ActorHandle | None = None) -> None:
@@ -52,9 +52,7 @@ class RayWorkerContext:
         self._next_check_s = 0.0
 
     def report(self, metrics: Mapping[str, float], checkpoint_path: str | None) -> None:
-        """Reports metrics, and a stored checkpoint, to Ray's controller. Collective: all ranks must
-        call, equally often.
-        """
+        """Reports metrics, and a stored checkpoint, to Ray's controller. Collective."""
         plain = {name: float(value) for name, value in metrics.items()}
         checkpoint = None
         if checkpoint_path is not None and self.rank == 0:

@@ -203,9 +203,7 @@ def check_parts_suffice(config: Config, outline: Bundle) -> None:
 
 
 def pairs_read(config: Config, schema: Bundle) -> Pairs | None:
-    """Pairs of a partitioned graph for `Outline.build`. Raises a ConfigError if `task.args` name
-    something unknown.
-    """
+    """Pairs for `Outline.build`. Raises a ConfigError if `task.args` name something unknown."""
     kind = target_class(config.task.type)
     assert kind is not None
     return kind.pairs_read(schema, kind.Arguments.of(config.task.args))
@@ -252,8 +250,7 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
 
 
 def _say_fitted(config: Config, bundle: Bundle, rows: FitRows) -> None:
-    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
-    columns = [info for type_ in types for info in bundle.columns(type_).values()]
+    columns = [info for type_ in bundle.types for info in bundle.columns(type_).values()]
     if not any(info.role == "feature" for info in columns):
         return
     if bundle.is_of_parts:

@@ -95,9 +95,7 @@ def open_trial_bundle(
 
 
 def tables_uri(loaded: LoadedConfig, data: Any) -> str:
-    """URI of the configured graph as graph tables, written first if needed. Arguments and errors:
-    see `check_source`.
-    """
+    """URI of the configured graph's tables, written first if needed; see `check_source`."""
     check_source(loaded, data)
     section = loaded.config.data
     if section.mode == "partitioned":

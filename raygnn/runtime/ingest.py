@@ -235,9 +235,7 @@ def _compute(fn: OnAnyNode[Any, Any], item: Any, *arrays: np.ndarray) -> tuple[_
 
 
 def run_anywhere(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
-    """Like `ray_data_schedule`, on all nodes of the cluster. All nodes must see what it reads and
-    writes.
-    """
+    """Like `ray_data_schedule`, on all nodes, which must see what it reads and writes."""
     return _run_all(_ANYWHERE, fn, items, label)
 
 

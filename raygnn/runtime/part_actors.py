@@ -49,9 +49,7 @@ class PartActor:
         self._lock = threading.Lock()
 
     def node(self) -> str:
-        """Opens the part, and returns its node's id. Raises a DataError if the node does not see
-        it, or it is damaged.
-        """
+        """Opens the part, and returns its node's id. Raises a DataError if it cannot."""
         node = ray.get_runtime_context().get_node_id()
         if not exists(self._folder):
             raise DataError(

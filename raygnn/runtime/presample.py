@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raygnn.config import LoadedConfig
-from raygnn.console import count, say, show_duration
+from raygnn.console import Pace, count, say
 from raygnn.data.checksums import Checksum, file_checksums
 from raygnn.data.filesystem import absolute, exists, files_below, is_remote, join, redact
 from raygnn.data.partition.record import RECORD_NAME as PARTITION_NAME
@@ -49,7 +48,6 @@ from raygnn.sampling.presampled.stored_samples import (
 #: Of training, unless the command says how many epochs: what more variety does not change, and
 #: what small epochs, as of one batch of all anchors, need.
 _MOST_EPOCHS, _MOST_BATCHES = 10, 2_000
-_SAY_EVERY_S = 5.0
 
 
 def presample(
@@ -100,9 +98,13 @@ def presample(
             written = write_on_ray(job, missing)
         else:
             written = _write_in_threads(uri, plan, loaders, missing)
-        num_rows = {file.name: file.num_rows for file in missing}
-        for name, size, checksum in _with_progress(written, num_rows):
-            sizes[name], sums[name] = size, checksum
+        num_rows, num_done = {file.name: file.num_rows for file in missing}, 0
+        pace = Pace("presample", sum(num_rows.values()), "batches")
+        with closing(written):
+            for name, size, checksum in written:
+                sizes[name], sums[name] = size, checksum
+                num_done += num_rows[name]
+                pace.reached(num_done)
     names = [file.name for file in plan.files()]
     record = SampleRecord(plan, {n: sizes[n] for n in names}, {n: sums[n] for n in names})
     record.save(uri)
@@ -127,9 +129,7 @@ def _check_tables(uri: str | None) -> None:
 def _resumed(
     uri: str, wanted: SamplePlan, loaders: Loaders
 ) -> tuple[SamplePlan, dict[str, int], dict[str, Checksum]]:
-    """The plan, and sizes and checksums of its existing files. Raises a DataError for another graph
-    or config.
-    """
+    """The plan, and sizes and checksums of its files. Raises a DataError for another graph."""
     stored = load_plan(uri)
     if stored is None:
         return wanted, {}, {}
@@ -176,25 +176,6 @@ def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:
             f"and {free / 1e6:,.1f} MB are free there. Set another folder, or fewer --epochs.",
             id="presample-disk",
         )
-
-
-def _with_progress(written: Written, num_rows: dict[str, int]) -> Written:
-    """Reports rate and remaining time every few seconds. `num_rows`: batches of each file."""
-    total, done = sum(num_rows.values()), 0
-    began = said = time.monotonic()
-    with closing(written):
-        for file in written:
-            yield file
-            done += num_rows[file[0]]
-            now = time.monotonic()
-            if now - said >= _SAY_EVERY_S and done < total:
-                rate = done / (now - began)
-                left = show_duration((total - done) / rate)
-                say(
-                    f"presample: {done:,} of {total:,} batches, {rate:,.1f} batches/s, "
-                    f"about {left} left"
-                )
-                said = now
 
 
 def _write_in_threads(

@@ -22,9 +22,7 @@ def internal(module: str, name: str) -> Any:
 
 
 def attribute(owner: Any, name: str) -> Any:
-    """A private attribute of one of Ray's objects. Raises a ResourceError if this Ray does not have
-    it.
-    """
+    """A private attribute of one of Ray's objects. Raises a ResourceError if it is missing."""
     try:
         return getattr(owner, name)
     except AttributeError as error:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.config.run_section import Scaling
 from raygnn.console import say
-from raygnn.data.filesystem import join, open_fs, redact
+from raygnn.data.filesystem import delete, join, redact
 from raygnn.errors import PreemptedError, RunError, TrainingError
 from raygnn.job import TrainJob
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.runtime.context import NODE_PREEMPTION
 from raygnn.runtime.preflight import WorkerResources
-from raygnn.runtime.ray_workers import Work, run_on_workers
-from raygnn.runtime.stop_requests import stop_requests
+from raygnn.runtime.ray_workers import Work, run_on_workers, stop_requests
 from raygnn.runtime.worker_lines import drain_worker_lines
 
 if TYPE_CHECKING:
@@ -96,9 +95,7 @@ def _train_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:
 
 
 def check_folder_is_seen(folder: RunFolder, storage_path: str) -> None:
-    """Raises a RunError if a worker does not see the driver's files, so that the run's folder is
-    another one there.
-    """
+    """Raises a RunError if a worker does not see the files that the driver wrote."""
     end_s = time.monotonic() + _SEEN_WITHIN_S
     while not folder.is_this_start():
         if time.monotonic() > end_s:
@@ -113,6 +110,4 @@ def check_folder_is_seen(folder: RunFolder, storage_path: str) -> None:
 
 
 def _forget_snapshot(folder: RunFolder) -> None:
-    fs, path = open_fs(join(folder.uri, "checkpoint_manager_snapshot.json"))
-    if fs.exists(path):
-        fs.rm(path)
+    delete(join(folder.uri, "checkpoint_manager_snapshot.json"))

@@ -1,33 +1,39 @@
-"""Running a function on every worker of a Ray cluster, in one process group."""
+"""Runs a function on every worker of a Ray cluster, and passes them requests to stop."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raygnn.config import Config
 from raygnn.console import label_lines, print_with, prints_lines, send_to_driver
 from raygnn.data.filesystem import arrow_filesystem
 from raygnn.errors import LostRankError, RaygnnError, TrainingError
+from raygnn.loops.signals import Terminated, signal_handlers_kept, signals_as_notices
 from raygnn.parallel.collectives import CUDA_BACKEND, NCCL_ENVIRONMENT
+from raygnn.runtime.connection import ADDRESS_VARIABLE
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.runtime.preflight import WorkerResources, missing_places, warn_of_missing_places
-from raygnn.runtime.ray_choice import ADDRESS_VARIABLE
 from raygnn.runtime.ray_internals import internal
-from raygnn.runtime.stop_requests import fit_interruptibly, fit_until_signal
 from raygnn.runtime.worker_lines import show_held_lines
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
-    from ray.train import UserCallback
+    from ray.train import Result, UserCallback
 
 
 @dataclass(frozen=True)
@@ -175,3 +181,74 @@ def _explain_failure(error: Any, what: str) -> str:
 def _last_line(cause: BaseException) -> str:
     lines = str(cause).strip().splitlines()
     return lines[-1] if lines else repr(cause)  # such as an assertion without a text
+
+
+class _StopRequests:
+    def __init__(self) -> None:
+        self._cause: str | None = None
+        self._asked = asyncio.Event()
+
+    async def ask(self, cause: str) -> None:
+        self._cause = cause
+        self._asked.set()
+
+    async def wait(self) -> str | None:
+        await self._asked.wait()
+        return self._cause
+
+    async def mark(self, text: str) -> None:
+        print(text, flush=True)
+
+
+@contextmanager
+def stop_requests() -> Iterator[ActorHandle]:
+    """Starts the actor on the driver's machine, and ends it.
+
+    A notebook keeps the traceback of a stopped run, and with it every handle.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    actor = ray.remote(num_cpus=0, scheduling_strategy=here)(_StopRequests).remote()
+    try:
+        yield actor
+    finally:
+        ray.kill(actor)
+
+
+def fit_interruptibly(trainer: Any, requests: ActorHandle) -> Result:
+    """`trainer.fit()`, in which SIGTERM and Ctrl-C ask the workers to stop.
+
+    Ray handles Ctrl-C by killing the workers, and only in the main thread, so it runs in another
+    one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return trainer.fit()
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(trainer.fit())
+        except BaseException as error:  # noqa: BLE001 - raised in the main thread
+            future.set_exception(error)
+
+    with signals_as_notices(lambda cause: requests.ask.remote(cause)):
+        threading.Thread(target=run, name="raygnn-fit", daemon=True).start()
+        return future.result()
+
+
+def fit_until_signal(trainer: Any) -> Result:
+    """`trainer.fit()` whose workers end at a signal. Raises KeyboardInterrupt or `Terminated`."""
+    if threading.current_thread() is not threading.main_thread():
+        return trainer.fit()
+    was_terminated = False
+
+    def as_ctrl_c(number: int, frame: FrameType | None) -> None:
+        nonlocal was_terminated
+        was_terminated = True
+        signal.raise_signal(signal.SIGINT)
+
+    with signal_handlers_kept():
+        signal.signal(signal.SIGTERM, as_ctrl_c)
+        try:
+            return trainer.fit()
+        except (KeyboardInterrupt, SystemExit) as stop:  # Ray ends its workers, and exits with 0
+            raise (Terminated if was_terminated else KeyboardInterrupt) from stop

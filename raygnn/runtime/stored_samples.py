@@ -14,6 +14,7 @@ from raygnn.data.filesystem import redact
 from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.sampling.batch_sequence import SampledSequence
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.presampled.record import (
     SamplePlan,
@@ -23,7 +24,6 @@ from raygnn.sampling.presampled.record import (
 )
 from raygnn.sampling.presampled.rows import RowLayout
 from raygnn.sampling.presampled.stored_samples import StoredSamples
-from raygnn.sampling.sampled_sequence import SampledSequence
 
 Loaders = Mapping[str, SampledSequence]
 
@@ -95,9 +95,7 @@ def check_requests(
     loader: SampledSequence,
     batches: Sequence[tuple[int, int]],
 ) -> None:
-    """Raises a DataError if the sampling requests of some batches (epoch, number) differ from the
-    stored ones.
-    """
+    """Raises a DataError if requests of some batches (epoch, number) differ from stored ones."""
     stored = samples.of_split(split, loader.seed)
     assert stored is not None
     assert isinstance(loader.sampler, NeighborSampler)

@@ -300,8 +300,6 @@ class BatchLinks(TensorRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkBatch(Batch):
-    """Links and their negatives, in one sampled neighborhood. `input_id` are positions among the
-    split's links or anchors.
-    """
+    """Links and negatives in one neighborhood. `input_id`: positions of links or anchors."""
 
     links: BatchLinks

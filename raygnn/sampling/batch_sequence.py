@@ -8,8 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from types import TracebackType
-from typing import Any, Generic, NotRequired, Self, TypedDict, TypeVar
+from typing import Any, Generic, NotRequired, Protocol, Self, TypedDict, TypeVar, Unpack
 from weakref import WeakSet
 
 import numpy as np
@@ -19,7 +18,10 @@ from numba import njit
 from raygnn.data.hashing import splitmix64
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import with_counts
+from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.prefetch import DeviceCopies, map_ahead
+from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
+from raygnn.sampling.pyg import ForeignSampler
 from raygnn.sampling.rng import (
     RNG_VERSION,
     BatchKey,
@@ -199,12 +201,7 @@ class BatchSequence(ABC, Generic[BatchT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -333,3 +330,91 @@ class JointBatches(BatchSequence[Any]):
     def ready_for_device(self, batch: JointBatch) -> JointBatch:
         each = {n: self.sequences[n].ready_for_device(b) for n, b in batch.batches.items()}
         return replace(batch, batches=each)
+
+
+#: Threads that read from a store of objects: each waits for its answers most of the time.
+_NUM_REMOTE_READERS = 4
+
+
+class SamplesOfSplit(Protocol):
+    """Stored neighborhoods of the micro-batches of a split."""
+
+    is_remote: bool
+
+    def position(self, epoch: int, index: int) -> tuple[int, int]:
+        """Maps a training epoch and micro-batch to the stored ones."""
+
+    def read(
+        self, epoch: int, index: int, request: SampleRequest, sampler: NeighborSampler
+    ) -> SampledSubgraph:
+        """The neighborhood of a stored micro-batch.
+
+        Raises:
+            DataError: the neighborhood answers another request, or its file is missing or damaged.
+        """
+
+
+class SampledOptions(SequenceOptions):
+    """The keyword arguments of `SampledSequence`, for the signatures of its subclasses."""
+
+    samples: NotRequired[SamplesOfSplit | None]
+    src_degrees: NotRequired[bool]
+
+
+class SampledSequence(BatchSequence[BatchT]):
+    """Micro-batches with the neighborhood of their `request`.
+
+    Args:
+        samples: stored neighborhoods, read instead of sampling. Epochs beyond the stored ones
+            repeat their micro-batches, with the same neighbors and negatives, in another order.
+    """
+
+    def __init__(
+        self,
+        num_examples: int,
+        sampler: NeighborSampler | ForeignSampler,
+        *,
+        samples: SamplesOfSplit | None = None,
+        src_degrees: bool = False,
+        **options: Unpack[SequenceOptions],
+    ) -> None:
+        super().__init__(num_examples, **options)
+        self.sampler = sampler
+        self.src_degrees = src_degrees
+        self._samples = samples
+
+    @abstractmethod
+    def request(self, epoch: int, index: int) -> SampleRequest: ...
+
+    def make(self, epoch: int, index: int) -> BatchT:
+        """Repeated epochs have stored micro-batches under their own numbers."""
+        if self._samples is None:
+            return super().make(epoch, index)
+        stored = self._samples.position(epoch, index)
+        batch = super().make(*stored)
+        if stored == (epoch, index):
+            return batch
+        return replace(batch, index=index, key=self.key(epoch, index))
+
+    @property
+    def sample_settings(self) -> dict[str, Any]:
+        """Settings that determine stored neighborhoods, by config key if there is one."""
+        assert isinstance(self.sampler, NeighborSampler)
+        of_sampler = dict(self.sampler.settings)
+        return {
+            "graph": of_sampler.pop("graph"),
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            **{f"sampling.{name}": value for name, value in of_sampler.items()},
+        }
+
+    def sampled(self, epoch: int, index: int, request: SampleRequest) -> SampledSubgraph:
+        if self._samples is None:
+            return self.sampler.sample(**request.arguments)
+        assert isinstance(self.sampler, NeighborSampler)
+        return self._samples.read(epoch, index, request, self.sampler)
+
+    def _threads(self) -> tuple[int, bool]:
+        if self._samples is not None and self._samples.is_remote and self.num_threads is None:
+            return _NUM_REMOTE_READERS, False
+        return super()._threads()

@@ -16,11 +16,11 @@ from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.errors import DataError
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
+from raygnn.sampling.batch_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.link_loader import check_link_sampler
 from raygnn.sampling.links import edges_of_links
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
-from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
 
 

@@ -223,14 +223,13 @@ class ExtendedFeatureStore:
     ) -> None:
         self._known, self._bundle = known, bundle
         added = bundle.addition
-        types: list[str | EdgeType] = [*added.node_types, *added.edge_types]
         scales = {
             (name := type_name(type_)): {
                 column: scale
                 for column, scale in standardization.get(name, {}).items()
                 if column in added.columns(type_)
             }
-            for type_ in types
+            for type_ in added.types
         }
         self._added = LocalFeatureStore(added, scales)
 

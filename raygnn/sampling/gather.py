@@ -190,9 +190,7 @@ def gather_sparse_rows(
     ids: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Fills float32 rows of `out` from CSR rows. Equal indices of a row add up; `values` of None
-    are ones.
-    """
+    """Fills float32 rows from CSR rows. Equal indices of a row add up; no `values` are ones."""
     if values is None:
         _fill_dense(indptr, indices, ids, out)
     elif is_half(values.dtype):  # types that numba does not compile
@@ -205,9 +203,7 @@ def gather_sparse_rows(
 def copy_sparse_rows(
     indptr: np.ndarray, indices: np.ndarray, values: np.ndarray | None, ids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Copies the CSR rows `ids`, as int64 and float32. `values` of None are ones, also in the
-    result.
-    """
+    """Copies the CSR rows `ids`, as int64 and float32. `values` of None are ones."""
     offsets = np.zeros(len(ids) + 1, np.int64)
     np.cumsum(indptr[ids + 1] - indptr[ids], out=offsets[1:])
     columns = np.empty(offsets[-1], np.int64)

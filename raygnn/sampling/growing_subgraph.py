@@ -277,9 +277,7 @@ class DisjointIds:
         return None if self._temporal is None else Horizon(self._temporal, self._times[numbers])
 
     def salts(self, numbers: np.ndarray) -> np.ndarray | None:
-        """uint64 salts for the draws of disjoint nodes; with only `temporal`, the time
-        distinguishes them.
-        """
+        """uint64 salts for the draws of disjoint nodes; with only `temporal`, by time."""
         return numbers.astype(np.uint64) if self._disjoint else None
 
     def joined(self, node_type: str, picks: Picks, numbers: np.ndarray) -> Picks:

@@ -24,12 +24,12 @@ from raygnn.sampling.batch import (
     RandomNodes,
 )
 from raygnn.sampling.batch_assembler import BatchAssembler
+from raygnn.sampling.batch_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.links import LinkSeeds, RowDraws, SeedKind, edges_of_links
 from raygnn.sampling.negatives import UNIFORM, EvaluationCandidates, MinedNegatives, RandomNegatives
 from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import BatchKey, batch_key, chain_key, text_key
-from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
 
 if TYPE_CHECKING:
@@ -227,9 +227,7 @@ class LinkLoader(SampledSequence[LinkBatch]):
         return self._request(self._draw(epoch, index), self.key(epoch, index))
 
     def without_neighborhood(self, index: int, epoch: int = 0) -> LinkBatch:
-        """A batch without its graph, with dense ids as local ids, for precomputed rows of all
-        nodes.
-        """
+        """A batch without its graph, whose local ids are dense ids, for precomputed rows."""
         drawn = self._draw(epoch, index)
         seeds, links = torch.from_numpy(drawn.seeds), self._links(drawn, drawn.parts)
         return LinkBatch(index=index, input_id=seeds, nodes={}, edges={}, links=links)

@@ -19,9 +19,7 @@ SeedKind = Literal["links", "anchors"]
 
 
 class RowDraws:
-    """Draws at most `limit` links per anchor without replacement, anew in each epoch; None takes
-    all.
-    """
+    """Draws up to `limit` links per anchor without replacement in each epoch; None takes all."""
 
     def __init__(self, indptr: np.ndarray, limit: int | None, *key: int) -> None:
         self._indptr = indptr

@@ -14,11 +14,11 @@ from raygnn.data.hashing import splitmix64_array
 from raygnn.errors import DataError
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
+from raygnn.sampling.batch_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
 from raygnn.sampling.pyg import ForeignSampler
 from raygnn.sampling.rng import BatchKey, chain_key, text_key
-from raygnn.sampling.sampled_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.seeds import check_seeds
 
 

@@ -61,9 +61,7 @@ class EdgeArrays(Protocol):
 
 
 class LocalPicker:
-    """Samples edges of one type. `first_node`: dense id of the first row of `indptr`, 0 unless in a
-    part.
-    """
+    """Samples edges of one type. `first_node`: dense id of the first row, 0 unless in a part."""
 
     def __init__(
         self, bundle: EdgeArrays, edge_type: EdgeType, direction: str, first_node: int = 0

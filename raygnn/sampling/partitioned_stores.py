@@ -216,10 +216,9 @@ class PartitionedFeatureStore:
         if graph.cache_bytes and len(graph.mapped) < len(graph.services):
             edges = partial(PartitionedGraphStore, outline, graph)
             self._cache = HotRowCache(outline, graph, edges, self._fetched)
-        types: list[str | EdgeType] = [*outline.node_types, *outline.edge_types]
         first = graph.record.first_ids, graph.record.first_edges
         self._first = {
-            t: np.array(first[0](t) if isinstance(t, str) else first[1](t)) for t in types
+            t: np.array(first[0](t) if isinstance(t, str) else first[1](t)) for t in outline.types
         }
 
     def __reduce__(self) -> tuple[Callable[[], PartitionedFeatureStore], tuple[()]]:

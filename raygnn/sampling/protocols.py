@@ -234,9 +234,7 @@ class GraphStore(Protocol):
     def degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
-        """int64 [num_nodes], number of edges that each node could sample, up to its horizon if
-        given.
-        """
+        """int64 [num_nodes], number of edges that each node could sample, up to its horizon."""
 
     def neighbor_degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None

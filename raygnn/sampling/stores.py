@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +20,7 @@ from raygnn.data.arrays import ask_for_rows
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, type_name
+from raygnn.data.extended_bundle import Addition
 from raygnn.data.quantization import Quantization
 from raygnn.data.standardization import Affine, ColumnScale, Standardization
 from raygnn.errors import DataError
@@ -242,9 +243,7 @@ class LocalGraphStore(StoreOfBundle):
             return self._num_out_edges[edge_type]
 
     def picker(self, edge_type: EdgeType, direction: str | None = None) -> LocalPicker:
-        """The picker of an edge type, by the sampling node or by another end. Raises a DataError
-        for unknown types.
-        """
+        """The picker of an edge type, by the sampling or the other end. Raises a DataError."""
         direction = direction or self.direction
         picker = self._pickers.get((edge_type, direction))
         if picker is None:
@@ -256,19 +255,8 @@ class LocalGraphStore(StoreOfBundle):
         return picker
 
 
-class StoredColumns(Protocol):
-    @property
-    def node_types(self) -> list[str]: ...
-
-    @property
-    def edge_types(self) -> list[EdgeType]: ...
-
-    @property
-    def is_larger_than_memory(self) -> bool: ...
-
-    def columns(self, type_: str | EdgeType, /) -> Mapping[str, ColumnInfo]: ...
-
-    def column(self, type_: str | EdgeType, name: str, /) -> np.ndarray | SparseColumn: ...
+#: Columns in arrays on this machine.
+StoredColumns = Bundle | Addition
 
 
 class LocalFeatureStore:
@@ -398,16 +386,15 @@ def find_affines(
 
     Raises a DataError if the rows of a column have another width.
     """
-    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     of_codes = {
         (type_, name): _affine_of_codes(info.quantization)
-        for type_ in types
+        for type_ in bundle.types
         for name, info in bundle.columns(type_).items()
         if info.quantization is not None
     }
     return of_codes | {
         (type_, column): _checked_affine(bundle, type_, column, scale)
-        for type_ in types
+        for type_ in bundle.types
         for column, scale in standardization.get(type_name(type_), {}).items()
     }
 
@@ -427,10 +414,9 @@ def find_device_columns(
             memory at most. If it does not, only rows narrower than float32 travel as stored.
     """
     affines = find_affines(bundle, standardization)
-    types: list[str | EdgeType] = [*bundle.node_types, *bundle.edge_types]
     columns = {
         (type_, name): info
-        for type_ in types
+        for type_ in bundle.types
         for name, info in bundle.columns(type_).items()
         if name in names
         and info.role != "label"

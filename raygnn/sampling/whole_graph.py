@@ -51,9 +51,7 @@ class WholeGraph:
         self._device = device
 
     def batch(self, node_type: str, seeds: np.ndarray) -> NodeBatch:
-        """The batch of distinct int64 seeds of a type. It shares everything else with other
-        batches.
-        """
+        """The batch of distinct int64 seeds of a type. All else is shared with other batches."""
         nodes, edges, blocks = self._parts
         index = torch.from_numpy(seeds)
         batch = NodeBatch(

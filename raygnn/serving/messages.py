@@ -36,9 +36,7 @@ _INT64 = -(2**63), 2**63 - 1
 
 
 def read_json(body: bytes) -> Any:
-    """Parses the body of a request and checks limits. Raises a DataError unless it is JSON within
-    them.
-    """
+    """Parses a request's body. Raises a DataError unless it is JSON within the limits."""
     try:
         content = from_json(body, allow_inf_nan=False)
     except ValueError as error:

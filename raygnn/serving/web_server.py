@@ -24,9 +24,7 @@ _MAX_HEADER_BYTES = 65_536
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Binds a port, before anything is started. Raises a ResourceError if it is taken or not of
-    this machine.
-    """
+    """Binds a port, before anything starts. Raises a ResourceError if it is taken or foreign."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=2048)

@@ -12,8 +12,14 @@ import pytest
 from gcp_storage_emulator.exceptions import NotFound
 from gcp_storage_emulator.handlers import objects
 
-from raygnn.data.conditional_write import generation, write_if_unchanged
-from raygnn.data.filesystem import join, open_fs, read_text, write_text
+from raygnn.data.filesystem import (
+    generation,
+    join,
+    open_fs,
+    read_text,
+    write_if_unchanged,
+    write_text,
+)
 from raygnn.data.ingest import scan
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.tables import files

@@ -224,7 +224,7 @@ def test_places_of_a_dead_controller_are_freed():
     ray.kill(holder)
     wait_until(lambda: any(held_places()[place] for place in held_places().keys() - before.keys()))
     free_places_of_trials(before)
-    assert held_places() == before
+    assert held_places().keys() <= before.keys()  # Ray may have freed those of earlier trials
 
 
 @pytest.mark.ray

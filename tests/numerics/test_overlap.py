@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from raygnn.errors import TrainingError
-from raygnn.parallel import collectives, overlap
-from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, StepTotals
-from raygnn.parallel.overlap import OverlappingReducer
+from raygnn.parallel import all_reduce, collectives
+from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, OverlappingReducer, StepTotals
 from tests.small_runs import (
     check_resumed_bits,
     run_rank,
@@ -48,7 +47,7 @@ def _step(
 ) -> list[tuple[list[Tensor], StepTotals]]:
     """Two steps, each batch on the rank of its number."""
     model, sums = _model(), torch.zeros(2)
-    with patch.object(overlap, "_BUCKET_BYTES", bucket_bytes):
+    with patch.object(all_reduce, "_BUCKET_BYTES", bucket_bytes):
         reducer = kind(model, ("seen",), CPU, sums)
     found = []
     for step in range(2):
@@ -86,7 +85,7 @@ def test_sums_are_those_of_one_all_reduce(ranks, world_size, num_batches, bucket
 def _left_early() -> list[list[bool]]:
     """For each of two backward passes, which weights have sent their gradient when it is over."""
     model = _model()
-    with patch.object(overlap, "_BUCKET_BYTES", 4):
+    with patch.object(all_reduce, "_BUCKET_BYTES", 4):
         reducer = OverlappingReducer(model, (), CPU)
     left = []
     for is_last in (False, True):
@@ -117,7 +116,7 @@ class _Fails(torch.autograd.Function):
 def _fail_on_one() -> tuple[tuple[int, ...], tuple[int, ...], bool]:
     """Rank 1 fails when some of its buckets have left; the next step is as if it had not."""
     model, local = _model(), LocalTotals()
-    with patch.object(overlap, "_BUCKET_BYTES", 4):
+    with patch.object(all_reduce, "_BUCKET_BYTES", 4):
         reducer = OverlappingReducer(model, (), CPU)
     hidden = model["first"](torch.ones(2, 3))
     if collectives.rank() == 1:
@@ -141,7 +140,7 @@ def test_a_rank_that_fails_in_the_middle_is_known_to_all(ranks, world_size):
 def _checkpointed() -> tuple[str | None, tuple[int, ...]]:
     """A layer used twice, whose backward pass runs by itself for each use."""
     layer, local, found = nn.Linear(5, 5), LocalTotals(), None
-    with patch.object(overlap, "_BUCKET_BYTES", 4):
+    with patch.object(all_reduce, "_BUCKET_BYTES", 4):
         reducer = OverlappingReducer(layer, (), CPU)
     reducer.begin_last_backward()
     x = torch.ones(2, 5, requires_grad=True)

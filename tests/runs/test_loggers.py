@@ -16,7 +16,7 @@ from raygnn.outputs.loggers import flat_config
 from tests.errors import raises
 from tests.event_files import read_events
 from tests.small_runs import run_rank, small_config
-from tests.user_code import PlainPyG
+from tests.user_code import FailOnce, PlainPyG
 
 
 class FakeWandBRun:
@@ -99,17 +99,6 @@ class NoisyModel(PlainPyG, Callback):
         metrics |= {"train/hits@10": 0.5, "train/nan": float("nan")}
 
 
-class FailOnce(Callback):
-    """Fails before a step, the first time."""
-
-    steps: list[int] = []  # noqa: RUF012 - shared by the instances of both attempts
-
-    def on_train_step_start(self, engine: Any) -> None:
-        if engine.position.step in self.steps:
-            self.steps.remove(engine.position.step)
-            raise RuntimeError("the machine went away")
-
-
 @pytest.fixture
 def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandB:
     fake = FakeWandB()
@@ -136,7 +125,7 @@ def _config(folder: Any, loggers: list[Any]) -> dict[str, Any]:
         },
         checkpoint={"every": {"steps": 2}},
         loggers=loggers,
-        callbacks=[f"{__name__}.FailOnce"],
+        callbacks=["tests.user_code.FailOnce"],
     )
 
 

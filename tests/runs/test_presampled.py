@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import raygnn.train
+from raygnn.console import Pace
 from raygnn.data.checksums import dump_record, parse_record
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
@@ -241,11 +242,11 @@ def test_it_says_how_far_it_is_and_what_it_needs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(runtime, "_SAY_EVERY_S", 0)
+    monkeypatch.setattr(Pace, "EVERY_S", 0)
     config = _config(tmp_path, planted)
     presample(config, tmp_path / "samples", num_epochs=2)
     shown = capsys.readouterr().out
-    assert re.search(r"presample: 12 of \d+ batches, [\d.,]+ batches/s, about \d+ s left", shown)
+    assert re.search(r"presample: 12 of \d+ batches, \d+%, \d+ s left", shown)
     assert re.search(r"presample: about [\d.]+ MB to write", shown)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=10))
     with raises("presample-disk", tmp_path / "full"):

@@ -12,25 +12,14 @@ from xml.etree import ElementTree
 import pytest
 
 import raygnn.train
-from raygnn.loops.callbacks import Callback
 from raygnn.outputs.html_page import duration, show
 from raygnn.outputs.progress import MAX_ROWS, LogRows
 from raygnn.outputs.report import run_charts
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config
+from tests.user_code import FailOnce
 
 JOB_NAME = "<script>alert('&')</script>"
-
-
-class FailOnce(Callback):
-    """Fails before a step, the first time."""
-
-    steps: list[int] = []  # noqa: RUF012 - shared by the instances of both attempts
-
-    def on_train_step_start(self, engine: Any) -> None:
-        if engine.position.step in self.steps:
-            self.steps.remove(engine.position.step)
-            raise RuntimeError("the machine went away")
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +31,8 @@ def run_folder(small_bundle_path: str, tmp_path_factory: pytest.TempPathFactory)
         job_name=JOB_NAME,
         scaling__num_workers=0,
         loader={"batch_size": 40, "eval_batch_size": 100},
-        training={
-            "max_steps": 8,
-            "log_every": {"steps": 1},
-            "validate_every": {"steps": 2},
-        },
-        callbacks=[f"{__name__}.FailOnce"],
+        training={"max_steps": 8, "log_every": {"steps": 1}, "validate_every": {"steps": 2}},
+        callbacks=["tests.user_code.FailOnce"],
     )
     FailOnce.steps[:] = [5]
     with raises("run-rank-failed", "went away"):

@@ -124,7 +124,7 @@ def test_the_doctor_finds_this_machine_well(capsys, tmp_path, monkeypatch):
 def test_the_doctor_says_what_to_set(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("RAYGNN_CACHE_DIR", "gs://bucket/cache")
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    monkeypatch.setattr("raygnn.runtime.ray_choice._ANSWERS_WITHIN_S", 0.0)
+    monkeypatch.setattr("raygnn.runtime.connection._ANSWERS_WITHIN_S", 0.0)
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert doctor.main([str(blocked / "runs"), "nosuch://bucket"]) == 1

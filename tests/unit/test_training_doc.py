@@ -13,15 +13,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("training", "neighborhoods", "models", "losses", "scaling", "link-prediction")
 BLOCKS = [
     block
-    for page in (
-        "training.md",
-        "neighborhoods.md",
-        "models.md",
-        "losses.md",
-        "scaling.md",
-        "link-prediction.md",
-    )
-    for block in re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text("utf-8"), flags=re.DOTALL)
+    for page in PAGES
+    for block in re.findall(r"```yaml\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
 ]
 
 

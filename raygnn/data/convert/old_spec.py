@@ -17,9 +17,7 @@ _REMOVED = {
 
 
 def spec_error(text: str, name: str) -> ConfigError:
-    """The error for a spec, with its graph.yaml and the keys that graph.yaml lacks. Raises a
-    DataError unless the spec is YAML.
-    """
+    """The error for a spec, with its graph.yaml. Raises a DataError unless the spec is YAML."""
     try:
         spec = parse_yaml(text).value
     except RuleError as error:

@@ -282,9 +282,7 @@ def split_rows(column: pa.Array, name: str, findings: FindingCollector) -> np.nd
 def sparse_rows(
     plan: SparsePlan, columns: Mapping[str, pa.Array], findings: FindingCollector
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Lengths int64 [n], indices int32 or int64, and values of a sparse feature; bad rows are
-    empty.
-    """
+    """Lengths int64 [n], indices, and values of a sparse feature; bad rows are empty."""
     column = columns[plan.indices]
     null = null_mask(column)
     findings.add(plan.indices, "null values", REPAIR, null, id="table-null-values")

@@ -75,9 +75,7 @@ class FindingCollector:
         *,
         id: str,
     ) -> None:
-        """Marks the rows under `mask` as bad and counts them under a rule, with examples from
-        `values`.
-        """
+        """Marks rows as bad and counts them under a rule, with examples from `values`."""
         if not mask.any():
             return
         self.bad |= mask

@@ -243,9 +243,7 @@ def _drop_rows(
     repeated: Sequence[np.ndarray],
     context: BuildContext,
 ) -> IdIndex | None:
-    """Removes bad rows and repeated ids from all arrays. Returns the new index, or None if no row
-    is dropped.
-    """
+    """Removes bad rows and repeated ids from all arrays. Returns the new index, if any."""
     folder = tasks[0].folder
     bad = open_array(folder / BAD)
     for task, twice in zip(tasks, repeated, strict=True):

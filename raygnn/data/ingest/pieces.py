@@ -110,9 +110,7 @@ def _cut_shard(shard: Shard) -> Iterator[tuple[Span, int]]:
 
 
 def read_blocks(piece: Piece, types: Mapping[str, pa.DataType]) -> Iterator[Block]:
-    """Reads the columns of a piece, block by block, each from one file. `types`: plain type by
-    column.
-    """
+    """Reads columns of a piece block by block, each of one file. `types`: plain type by column."""
     offset = 0
     for span in piece.spans:
         file_row = span.file_row_start

@@ -261,8 +261,6 @@ def _fit(
 def feature_tables(
     manifest: Manifest, tables: Mapping[str, ScannedTable]
 ) -> dict[str | EdgeType, FeatureTable]:
-    types: list[str | EdgeType] = [*manifest.node_types]
-    types += [table.type for table in manifest.edge_types]
     return {
         type_: FeatureTable(
             tables[name],
@@ -270,7 +268,7 @@ def feature_tables(
             table.id if isinstance(table, NodeTable) else None,
             table.split,
         )
-        for (name, table), type_ in zip(_tables_of(manifest).items(), types, strict=False)
+        for (name, table), type_ in zip(_tables_of(manifest).items(), manifest.tables, strict=False)
         if isinstance(table, NodeTable | EdgeTable)
     }
 

@@ -50,9 +50,7 @@ class Write(Protocol):
     """Writes rows of an array in the ingest's folder."""
 
     def __call__(self, path: Path, start: int | None, values: np.ndarray) -> None:
-        """Writes values that the task no longer changes, from row `start` on; None if they are a
-        new array.
-        """
+        """Writes final values from row `start` on; None if they are a new array."""
 
 
 class RowWriter:

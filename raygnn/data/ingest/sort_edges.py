@@ -114,9 +114,7 @@ class BucketPlan:
 def move_to_buckets(
     sorts: Sequence[EdgeSort], rows: Sequence[Sequence[EdgeRows]], schedule: Schedule
 ) -> list[BucketPlan]:
-    """Moves edges to buckets of their destinations, in row order. Reads `rows` of each sort for the
-    last time.
-    """
+    """Moves edges to buckets of their destinations, in row order. Last to read `rows` of a sort."""
     counted = [(sort, piece) for sort, pieces in zip(sorts, rows, strict=True) for piece in pieces]
     counts = iter(schedule(count_edges, counted, "counting edges"))
     plans, tasks = [], []

@@ -37,9 +37,7 @@ def hash_splits(
     bounds: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Split of each edge by the hash of its unordered pair. `bounds`: ends of train, val and test
-    on [0, 1).
-    """
+    """Split of each edge by the hash of its unordered pair. `bounds`: ends of splits on [0, 1)."""
     for row in range(len(indptr) - 1):
         for i in range(indptr[row], indptr[row + 1]):
             hashed = pair_hash(row_hashes[row], column_hashes[indices[i]])
@@ -280,9 +278,7 @@ def merge_rows(
     out_indptr: np.ndarray,
     out_columns: np.ndarray,
 ) -> None:
-    """The distinct pairs of two tables with sorted rows. An empty `out_columns` only counts into
-    out_indptr.
-    """
+    """Distinct pairs of two tables with sorted rows. An empty `out_columns` only counts them."""
     write = 0
     for row in range(len(indptr) - 1):
         i, stop = indptr[row], indptr[row + 1]

@@ -15,8 +15,7 @@ import numpy as np
 
 from raygnn.data.bundle_record import BundleRecord, ColumnInfo, NodeRecord, TrainingTableRecord
 from raygnn.data.cache import cache_folder
-from raygnn.data.conditional_write import locked
-from raygnn.data.filesystem import exists, is_remote, join, redact
+from raygnn.data.filesystem import exists, is_remote, join, locked, redact
 from raygnn.data.id_map import IdIndex
 from raygnn.data.ingest.describe import class_tables, describe_columns, measure_features
 from raygnn.data.ingest.edges import BuiltEdges, records_of_edges, report_rows

@@ -222,9 +222,7 @@ class Outline(Bundle):
         return Outline.open, (str(self.path),)
 
     def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:
-        """All types of the graph, because its parts have all. Raises a DataError for others or
-        another order.
-        """
+        """All types of the graph. Raises a DataError for others, or another order."""
         if [*node_types, *edge_types] != [*self.node_types, *self.edge_types]:
             raise DataError(
                 f"data.mode='partitioned' is invalid: the graph has the types "

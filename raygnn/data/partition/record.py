@@ -108,9 +108,7 @@ class PartitionRecord:
 
     @classmethod
     def load(cls, folder: Folder) -> PartitionRecord:
-        """Reads partition.json. Raises a DataError if it is missing, damaged, or of another
-        version.
-        """
+        """Reads partition.json. Raises a DataError if it is missing, damaged or too new."""
         content = _read(folder, RECORD_NAME, "partitioned graph", _FORMAT)
         with _refusing_damage(folder, RECORD_NAME, "partitioned graph"):
             record: PartitionRecord = type_adapter(PartitionRecord).validate_python(content)

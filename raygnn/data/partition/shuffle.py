@@ -227,9 +227,7 @@ def number_nodes(item: tuple[Piece, GroupedRows, Sequence[int]], folder: Path) -
 def join_bucket(
     bucket: int, folder: Path, *, pieces: Sequence[tuple[GroupedRows, Path]]
 ) -> dict[str, Any]:
-    """Gathers the dense ids of a bucket, in the order of its ids. `pieces`: rows by bucket, and the
-    folder of the dense ids.
-    """
+    """Gathers dense ids of a bucket, in the order of its ids, from rows and folders of pieces."""
     gather_rows([(dense, by.rows(bucket)) for by, dense in pieces], DENSE, folder)
     return {}
 
@@ -303,9 +301,7 @@ def cut_training_rows(
     classes: Sequence[Mapping[str, np.ndarray]],
     num_parts: int,
 ) -> dict[str, Any]:
-    """Writes the rows of a part: a range of the table's kept rows. `pieces` have these as their
-    only group.
-    """
+    """Writes the rows of a part: a range of the table's kept rows, the only group of `pieces`."""
     num_rows, start = sum(piece.starts[1] for piece in pieces), 0
     first, last = (number * num_rows // num_parts for number in (part, part + 1))
     sources: list[Source] = []

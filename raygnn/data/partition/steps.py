@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from raygnn.console import Pace
 from raygnn.data.arrays import sync_entry, sync_folder
 from raygnn.data.filesystem import write_text
 from raygnn.data.ingest.schedule import Schedule
@@ -24,7 +25,6 @@ TaskFunction = Callable[[Item, Path], dict[str, Any]]
 BUILDING = ".building-"  # how folders begin that are not complete
 _RESULT = "result.json"
 _ROUNDS = 20  # rounds of a step, which reports progress between them
-_REPORT_EVERY_S = 5.0
 _SEEN_AFTER_S = 120.0  # twice the time for which NFS keeps that a name is missing
 
 
@@ -85,17 +85,10 @@ class Steps:
 
     def _run(self, tasks: Sequence[StepTask], what: str) -> None:
         size = max(len(os.sched_getaffinity(0)), -(-len(tasks) // _ROUNDS))
-        started = reported = time.monotonic()
+        pace = Pace(f"partition: {what}", len(tasks), "tasks", self.progress)
         for start in range(0, len(tasks), size):
             self.schedule(run_task, tasks[start : start + size], what)
-            num_done, now = min(start + size, len(tasks)), time.monotonic()
-            if now - reported >= _REPORT_EVERY_S and num_done < len(tasks):
-                left_s = (now - started) / num_done * (len(tasks) - num_done)
-                self.progress(
-                    f"partition: {what}: {num_done:,} of {len(tasks):,} tasks, "
-                    f"about {left_s:,.0f} s left"
-                )
-                reported = now
+            pace.reached(start + size)
 
 
 def _wait_for(path: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from raygnn.console import compact
+from raygnn.console import Pace, compact
 from raygnn.data.cache import build_once
 from raygnn.data.checksums import find_damage
 from raygnn.data.filesystem import (
@@ -36,7 +36,6 @@ from raygnn.errors import DataError
 Progress = Callable[[str], None]
 
 _FILES_AT_ONCE = 8
-_REPORT_EVERY_S = 10.0
 
 
 def absolute_folder(folder: Folder) -> str:
@@ -137,20 +136,14 @@ def _copy_all(
     progress: Progress,
 ) -> None:
     total, num_bytes = sum(sizes.values()), 0
-    started = reported = time.monotonic()
+    started, pace = time.monotonic(), Pace(what, total, "B", progress)
     with ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="copy") as threads:
         names = sorted(sizes, key=lambda name: -sizes[name])
         copied = {threads.submit(copy, name): name for name in names}
         for future in as_completed(copied):
             future.result()
-            num_bytes, now = num_bytes + sizes[copied[future]], time.monotonic()
-            if now - reported >= _REPORT_EVERY_S and num_bytes:
-                left_s = (now - started) / num_bytes * (total - num_bytes)
-                progress(
-                    f"{what}: {compact(num_bytes)}B of {compact(total)}B {done}, "
-                    f"about {left_s:,.0f} s left"
-                )
-                reported = now
+            num_bytes += sizes[copied[future]]
+            pace.reached(num_bytes)
     seconds = time.monotonic() - started
     progress(f"{what}: {compact(total)}B {done} in {seconds:,.0f} s")
 

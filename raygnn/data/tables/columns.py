@@ -18,9 +18,7 @@ FeatureSpec = str | list[str] | list[str | dict[str, object]] | dict[str, object
 
 @dataclass(frozen=True)
 class SparseRows:
-    """CSR rows: row i has values[indptr[i]:indptr[i + 1]] at these indices. All values are one if
-    None.
-    """
+    """CSR rows: row i has values[indptr[i]:indptr[i + 1]] at these indices. None means ones."""
 
     indptr: np.ndarray
     indices: np.ndarray

@@ -289,9 +289,7 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
 
 
 def read_parquet(uri: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Reads a Parquet file, or some columns of it in this order. Raises a DataError if it is
-    unreadable.
-    """
+    """Reads a Parquet file, or columns in this order. Raises a DataError if it is unreadable."""
     with open_parquet(uri) as file:
         table = file.read(None if columns is None else list(columns))
     return table if columns is None else table.select(columns)

@@ -254,9 +254,7 @@ def write_tables(
 
 
 def check_folder(out_uri: str, overwrite: bool = False) -> None:
-    """Raises a DataError if a graph may not be written to a folder: it is a file, or has files to
-    keep.
-    """
+    """Raises a DataError if a folder cannot take a graph: it is a file, or has files to keep."""
     fs, root = open_fs(out_uri)
     fs.invalidate_cache()  # remote listings are cached, and others write there too
     if fs.isfile(root):

@@ -96,9 +96,7 @@ def _check_there(
 
 
 def dense_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.ndarray:
-    """Distinct int64 dense ids of original ids, in order. Raises a DataError for none or unknown
-    ids.
-    """
+    """Distinct int64 dense ids, in order. Raises a DataError for none or unknown ids."""
     dense = look_up_ids(bundle, node_type, ids, option)
     _, first = np.unique(dense, return_index=True)
     return dense[np.sort(first)]
@@ -113,9 +111,7 @@ def as_plain_texts(ids: pa.Array) -> pa.Array:
 
 
 def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.ndarray:
-    """int64 dense ids of original ids, with repeats, in order. Raises a DataError for none or
-    unknown ids.
-    """
+    """int64 dense ids with repeats, in order. Raises a DataError for none or unknown ids."""
     try:
         values = ids if isinstance(ids, pa.Array | np.ndarray) else pa.array(ids)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:

@@ -257,9 +257,7 @@ def build_encoder(
 
 
 def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput | None:
-    """Times that a model reads relative to a seed's, if any. Raises a ConfigError without temporal
-    sampling.
-    """
+    """Times that a model reads, if any. Raises a ConfigError without temporal sampling."""
     wanted, temporal = config.model.relative_time, config.sampling.temporal
     if wanted == "auto":
         wanted = temporal is not None and target.reads_times()

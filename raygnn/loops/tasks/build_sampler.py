@@ -69,9 +69,7 @@ def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeTyp
 
 
 def with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
-    """Copy of the config with all neighbors as fanouts of sampled edge types. Raises a ConfigError
-    for a user's own sampler.
-    """
+    """The config with fanouts of -1. Raises a ConfigError for a user's own sampler."""
     sampling = loaded.config.sampling
     if sampling.component is not None:
         raise ConfigError(

@@ -102,9 +102,7 @@ class EncoderTask(Task[BatchT]):
         return self._sharing or (self,)
 
     def share_encoder(self, tasks: Sequence[EncoderTask[Any]]) -> None:
-        """Sets all tasks of one encoder, including this one: held-out links of any carry no
-        messages.
-        """
+        """Sets all tasks of one encoder: held-out links of any carry no messages."""
         self._sharing = tuple(tasks)
 
     def message_store(self, split: str) -> GraphStore:
@@ -178,9 +176,7 @@ class EncoderTask(Task[BatchT]):
         return self.build_head(self.build_encoder())
 
     def build_encoder(self) -> GraphEncoder:
-        """The configured encoder, with `encoder_width` as default. Raises a ConfigError if exact
-        evaluation is impossible.
-        """
+        """The configured encoder. Raises a ConfigError if exact evaluation is impossible."""
         config = self.env.loaded.config
         width = None if config.model.args.get("out_channels") is not None else self.encoder_width
         encoder = build_encoder(self.env.loaded, self.env.bundle, self.spec, width)
@@ -306,9 +302,7 @@ class EncoderTask(Task[BatchT]):
     def encode_exactly(
         self, encoder: GraphEncoder, graph: GraphStore, node_types: Sequence[str]
     ) -> dict[str, Tensor]:
-        """Embeddings of all nodes of these types, [num_nodes, channels], layer by layer.
-        Collective: all ranks must call.
-        """
+        """Embeddings of all nodes of these types, layer by layer. Collective: all ranks call."""
         env = self.env
         in_fp32 = env.loaded.config.training.precision == "fp32"
         compute = computed_by_all(env.scratch, in_fp32)

@@ -40,9 +40,7 @@ def check_exact(
     value: object = "exact",
     remedy: str = "Set it to sampled.",
 ) -> None:
-    """Raises a ConfigError for `key` unless the model called `name` can encode a graph layer by
-    layer.
-    """
+    """Raises a ConfigError for `key` unless model `name` can encode a graph layer by layer."""
     if encoder.relative_time is not None:
         raise ConfigError(
             f"{key}={value!r} is invalid: the model reads times relative to each seed, so a node "

@@ -138,9 +138,7 @@ def bind_term(
 
 
 def select_output(outputs: Any, on: str | None) -> Tensor:
-    """The named output of a model with several, or the only one. Raises a ConfigError for a missing
-    or unknown name.
-    """
+    """The named output of a model, or the only one. Raises a ConfigError for other names."""
     if not isinstance(outputs, dict):
         if on is None:
             return outputs

@@ -70,9 +70,7 @@ class TaskTarget(ABC):
 
     @classmethod
     def problems(cls, args: Mapping[str, Any]) -> Sequence[tuple[str, int]]:
-        """Possible problems of the task with unvalidated `args`, each with a likely number of
-        outputs.
-        """
+        """Possible problems with unvalidated `args`, each with a likely number of outputs."""
         return [(problem, 1) for problem in cls.default_metrics]
 
     @classmethod

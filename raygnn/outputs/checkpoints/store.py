@@ -108,9 +108,7 @@ class CheckpointStore:
         return state, self._load(name, local, manifest)
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """The manifest of a finished checkpoint. Raises a CheckpointError if it is missing or
-        another program's.
-        """
+        """The manifest of a checkpoint. Raises a CheckpointError if it is missing or foreign."""
         uri = join(self.uri, name, MANIFEST)
         try:
             manifest: dict[str, Any] = parse_json(read_bytes(uri))
@@ -134,9 +132,7 @@ class CheckpointStore:
         return exists(join(self.uri, name, MANIFEST))
 
     def verify(self, name: str) -> dict[str, Any]:
-        """Verifies a checkpoint, and returns the manifest. Raises a CheckpointError that names the
-        damaged file.
-        """
+        """Verifies a checkpoint and returns its manifest. CheckpointErrors name the file."""
         manifest = self.manifest(name)
         for file in manifest["files"]:
             self.read(name, file, manifest)
@@ -232,9 +228,7 @@ def encode(state: dict[Any, Any]) -> bytes:
 
 
 def decode(content: bytes, uri: str) -> dict[Any, Any]:
-    """A state from file content; unpickles only tensors and plain values. Raises a CheckpointError
-    for others.
-    """
+    """A state from file content: tensors and plain values. Raises a CheckpointError for others."""
     cause: Exception | None = None
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

@@ -6,7 +6,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from raygnn.config.training_section import InitFrom
-from raygnn.data.filesystem import absolute, join, open_fs, redact
+from raygnn.data.filesystem import absolute, exists, join, open_fs, redact
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.model_spec import MODEL_FILE
 from raygnn.outputs.checkpoints.store import STATE, CheckpointStore
@@ -71,9 +71,9 @@ def _read(uri: str) -> dict[str, Tensor]:
     fs, path = open_fs(uri)
     if fs.isfile(path):
         return _load(uri)
-    if fs.exists(open_fs(join(uri, MODEL_FILE))[1]):
+    if exists(join(uri, MODEL_FILE)):
         return _load(join(uri, MODEL_FILE))
-    if fs.exists(open_fs(join(uri, STATE))[1]):
+    if exists(join(uri, STATE)):
         root, _, name = uri.rstrip("/").rpartition("/")
         store = CheckpointStore(root)
         store.verify(name)

@@ -84,9 +84,7 @@ def load_sweep(
     overrides: Sequence[str] = (),
     allow_modules: Sequence[str] = (),
 ) -> SweepPlan:
-    """Loads a config with a `tune` section. Raises a ConfigError if it is invalid or lacks the
-    section.
-    """
+    """Loads a config with a `tune` section. Raises a ConfigError if it is invalid or lacks it."""
     source = read_source(config)
     loaded = load_config(source, overrides, allow_modules)
     if loaded.config.tune is None:

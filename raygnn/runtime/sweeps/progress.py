@@ -85,9 +85,7 @@ def trial_name(trial: Trial) -> str:
 
 
 def trial_rows(grid: ResultGrid, sweep_uri: str, section: Tune) -> list[TrialRow]:
-    """The status of each trial, read from its run folder. Raises a ConfigError if trials log no
-    such metric.
-    """
+    """The status of each trial, from its run folder. Raises a ConfigError for unknown metrics."""
     # ResultGrid does not distinguish trials that were stopped early from unfinished ones.
     trials = attribute(grid, "_experiment_analysis").trials
     folders = [_folder(trial, sweep_uri) for trial in trials]

@@ -56,7 +56,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run)
     varied = {path.partition(".")[0] for path in plan.section.space}
     connect(lambda: plan.loaded.check_arguments(left_out=varied))  # each trial checks its own
-    from raygnn.runtime.stop_requests import stop_requests
+    from raygnn.runtime.ray_workers import stop_requests
     from raygnn.runtime.worker_lines import drain_worker_lines
 
     num_concurrent = _num_concurrent(plan)

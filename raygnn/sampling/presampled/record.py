@@ -128,9 +128,7 @@ class SampleRecord:
             raise _damaged(uri, RECORD_NAME, error) from error
 
     def check_files(self, uri: str) -> None:
-        """Raises a DataError if a file is missing, or has a wrong size or, on a disk, a damaged
-        end.
-        """
+        """Raises a DataError if a file is missing, or has a wrong size or, on a disk, end."""
         if damaged := damaged_files(uri, self.file_sizes):
             name, size = next(iter(damaged.items()))
             what = "is missing" if size is None else f"has {size:,} bytes"

@@ -83,9 +83,7 @@ class RowLayout:
     def decode(
         self, row: Mapping[str, Any], request: SampleRequest, temporal: Temporal | None
     ) -> SampledSubgraph:
-        """The neighborhood of a row of bytes or None by column. Raises a ValueError if columns do
-        not match.
-        """
+        """The neighborhood of a row of bytes by column. Raises a ValueError for other columns."""
         nodes, edges = self.node_types, self.edge_types
         hops_of_nodes = _counts(row["num_sampled_nodes"]).reshape(len(nodes), -1)
         hops_of_edges = _counts(row["num_sampled_edges"]).reshape(len(edges), -1)

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 from raygnn.data.checksums import Checksum, checksum
 from raygnn.data.filesystem import absolute, is_remote, join, open_fs, redact, retried, write_bytes
 from raygnn.errors import DataError
+from raygnn.sampling.batch_sequence import SampledSequence
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.presampled.record import SampleFile, SamplePlan, SampleRecord, other_requests
 from raygnn.sampling.presampled.rows import SCHEMA, RowLayout
 from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import seed_order
-from raygnn.sampling.sampled_sequence import SampledSequence
 
 _MAX_FOOTERS = 16  # footers of files that a loader caches
 
@@ -37,9 +37,7 @@ class StoredSamples:
         return cls(where, SampleRecord.load(where))
 
     def of_split(self, split: str, seed: int) -> StoredSplit | None:
-        """The neighborhoods of a split, if it has any. `seed`: of the run; it orders repeated
-        epochs.
-        """
+        """The neighborhoods of a split, if any. `seed`: of the run; it orders repeated epochs."""
         return StoredSplit(self, split, seed) if split in self.record.plan.splits else None
 
 

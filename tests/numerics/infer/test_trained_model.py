@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -310,18 +309,6 @@ def test_what_a_model_brings_along_is_not_read(node_model, tmp_path):
         strange.predict()
     own = raygnn.load(node_model.run).predict(node_model.plain_graph)
     assert strange.predict(node_model.plain_graph).arrow.equals(own.arrow)
-
-
-def test_older_models_load(node_model, tmp_path):
-    model = tmp_path / "model"
-    shutil.copytree(node_model.run, model)
-    spec = json.loads((model / "model.json").read_text())
-    for key in ("standardization", "edge_inputs", "fanouts", "sha256", "checksum"):
-        del spec[key]
-    (model / "model.json").write_text(json.dumps(spec))
-    older = replace(node_model, run=str(model))
-    found = raygnn.load(model).predict(node_model.plain_graph)
-    assert found.arrow.equals(written(older, tmp_path / "out", "node", EVAL[True]))
 
 
 def test_the_lines_that_a_report_shows_work(node_model, link_model):

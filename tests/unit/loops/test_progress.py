@@ -82,13 +82,12 @@ def test_the_first_limit_is_planned(limits, steps):
     assert planned_steps(Training(**limits), steps_per_epoch=7) == steps
 
 
-def test_pace_says_how_far_it_is_now_and_then(capsys):
-    pace = Pace("encoding", 2000, every_s=0.0)
-    pace.reached(500)
-    assert capsys.readouterr().out == "[raygnn] encoding: 500 of 2,000 rows, 25%, 0 s left\n"
-    pace = Pace("encoding", 2000, every_s=1000.0)
-    pace.reached(500)
+def test_pace_says_how_far_it_is_now_and_then(capsys, monkeypatch):
+    Pace("encoding", 2000).reached(500)
     assert capsys.readouterr().out == ""
+    monkeypatch.setattr(Pace, "EVERY_S", 0.0)
+    Pace("encoding", 2000).reached(500)
+    assert capsys.readouterr().out == "[raygnn] encoding: 500 of 2,000 rows, 25%, 0 s left\n"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])

@@ -136,7 +136,3 @@ def test_wrong_arguments_are_named() -> None:
             kind(7)
     with raises("model-num-relations", 2):
         DistMult(6, 2).score_pairs(rows(1, 0), rows(1, 0), 2)
-    with raises("model-argument", "in_channels=0"):
-        InnerProduct(0)
-    with raises("model-argument", "hidden_channels=0"):
-        HadamardMLP(6, hidden_channels=0)

@@ -90,12 +90,6 @@ def test_it_crosses_what_categories_give():
 
 
 def test_what_is_refused():
-    with raises("model-argument", "num_layers"):
-        CrossNetwork(3, 0)
-    with raises("model-argument", "rank"):
-        CrossNetwork(3, 1, 0)
-    with raises("model-argument", "deep.1"):
-        FeatureInteraction(3, deep=[4, 0])
     encoder = GraphEncoder(MLP(3, 2, 8), interactions={"user": FeatureInteraction(3)})
     with raises("model-to-pyg", "model.interaction"):
         to_pyg(encoder, "MLP")

@@ -458,8 +458,6 @@ def test_wrong_arguments_are_named() -> None:
         RGCN(IN_CHANNELS, 3, edge_types=[])
     with raises("model-node-inputs-missing", "tag", "tag__marks__item"):
         RGCN(IN_CHANNELS, 3, edge_types=EDGE_TYPES)
-    with raises("model-argument", "in_channels.user=0"):
-        RGCN({"user": 0}, 3, **TYPES)
     with raises("model-argument", "num_bases=0"):
         RGCN(IN_CHANNELS, 3, **TYPES, num_bases=0)
     with raises("model-heads", "hidden_channels=30", 8, "24 or 32"):

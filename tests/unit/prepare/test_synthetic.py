@@ -19,18 +19,9 @@ from raygnn.data.synthetic.draws import (
 from raygnn.data.synthetic.generators import GENERATORS, synthetic_problems, synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables
 from tests.errors import raises
+from tests.generated import SMALL
 
 EDGE = ("node", "to", "node")
-SMALL = {
-    "planted_partition": {"num_nodes": 60, "num_classes": 3},
-    "rmat": {"num_nodes": 50, "num_edges": 200},
-    "bipartite": {"num_users": 40, "num_items": 20, "timestamps": True},
-    "shop": {"num_users": 40, "num_items": 20, "num_purchases": 100},
-    "houses": {"num_houses": 30},
-    "ratings": {"num_users": 40, "num_films": 20, "num_ratings": 200},
-    "likes": {"num_users": 40, "num_films": 20, "num_likes": 200, "num_series": 5},
-    "noise": {"num_nodes": 30, "num_targets": 20, "num_links": 50, "num_hard_negatives": 9},
-}
 
 
 def ends(tables: GraphTables, edge_type: tuple[str, str, str] = EDGE) -> tuple[np.ndarray, ...]:

@@ -13,8 +13,8 @@ import grpc
 import pytest
 from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
-from raygnn.runtime import ray_choice
-from raygnn.runtime.ray_choice import check_address, choose_ray
+from raygnn.runtime import connection
+from raygnn.runtime.connection import check_address, choose_ray
 from tests.errors import raises
 
 _SESSION = "session_2026-01-01_00-00-00_000000_1"
@@ -55,7 +55,7 @@ def port() -> Iterator[int]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_choice, "_ANSWERS_WITHIN_S", 0.2)
+    monkeypatch.setattr(connection, "_ANSWERS_WITHIN_S", 0.2)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
@@ -122,7 +122,7 @@ def test_a_session_of_another_user_behind_ones_own_file_is_left_alone(head, leav
 @pytest.mark.parametrize("is_taken", [False, True])
 def test_a_head_that_has_died_is_reported(is_taken, port, leave, monkeypatch):
     """Its port may belong to another program by now."""
-    monkeypatch.setattr(ray_choice, "_SESSION_WITHIN_S", 0.5)
+    monkeypatch.setattr(connection, "_SESSION_WITHIN_S", 0.5)
     address = f"127.0.0.1:{port if is_taken else 1}"
     leave(address)
     choice = choose_ray()

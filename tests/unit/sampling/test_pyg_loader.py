@@ -23,6 +23,23 @@ def _edge_index(small: SmallGraph, edge_type: tuple[str, str, str]) -> torch.Ten
     return torch.from_numpy(np.stack([csc.indices, target]).astype(np.int64))
 
 
+BUYS, FOLLOWS = ("user", "buys", "item"), ("user", "follows", "user")
+
+
+def _shop() -> tuple[SmallGraph, HeteroData]:
+    rng = np.random.default_rng(0)
+    edges = {
+        FOLLOWS: (rng.integers(0, 40, 200), rng.integers(0, 40, 200)),
+        BUYS: (rng.integers(0, 40, 90), rng.integers(0, 15, 90)),
+    }
+    small = SmallGraph({"user": 40, "item": 15}, edges)
+    data = HeteroData()
+    data["user"].x, data["item"].x = torch.arange(40), torch.arange(15)
+    for edge_type in edges:
+        data[edge_type].edge_index = _edge_index(small, edge_type)
+    return small, data
+
+
 def test_node_loader_of_data():
     small = random_graph()
     edge_index = _edge_index(small, EDGE)
@@ -48,25 +65,15 @@ def test_node_loader_of_data():
 
 
 def test_node_loader_of_hetero_data():
-    buys, follows = ("user", "buys", "item"), ("user", "follows", "user")
-    rng = np.random.default_rng(0)
-    edges = {
-        follows: (rng.integers(0, 40, 200), rng.integers(0, 40, 200)),
-        buys: (rng.integers(0, 40, 90), rng.integers(0, 15, 90)),
-    }
-    small = SmallGraph({"user": 40, "item": 15}, edges)
-    data = HeteroData()
-    data["user"].x, data["item"].x = torch.arange(40), torch.arange(15)
-    for edge_type in edges:
-        data[edge_type].edge_index = _edge_index(small, edge_type)
+    small, data = _shop()
     sampler = NeighborSampler(
-        LocalGraphStore(small.bundle), {buys: [3, 2], "user__follows__user": [2, 2]}
+        LocalGraphStore(small.bundle), {BUYS: [3, 2], "user__follows__user": [2, 2]}
     )
     for batch in NodeLoader(data, sampler, input_nodes="item", batch_size=4):
         batch.validate()
         for node_type in ("user", "item"):
             assert torch.equal(batch[node_type].x, batch[node_type].n_id)
-        for edge_type, (source, _, target) in ((et, et) for et in edges):
+        for edge_type, (source, _, target) in ((et, et) for et in (FOLLOWS, BUYS)):
             row, col = batch[edge_type].edge_index
             taken = data[edge_type].edge_index[:, batch[edge_type].e_id]
             assert torch.equal(batch[source].n_id[row], taken[0])
@@ -118,18 +125,8 @@ def test_link_loader_of_data(negatives):
 
 @pytest.mark.parametrize("mode", [None, "binary", "triplet"])
 def test_link_loader_of_hetero_data(mode):
-    buys, follows = ("user", "buys", "item"), ("user", "follows", "user")
-    rng = np.random.default_rng(0)
-    edges = {
-        follows: (rng.integers(0, 40, 200), rng.integers(0, 40, 200)),
-        buys: (rng.integers(0, 40, 90), rng.integers(0, 15, 90)),
-    }
-    small = SmallGraph({"user": 40, "item": 15}, edges)
-    data = HeteroData()
-    data["user"].x, data["item"].x = torch.arange(40), torch.arange(15)
-    for edge_type in edges:
-        data[edge_type].edge_index = _edge_index(small, edge_type)
-    for linked in (buys, follows):
+    small, data = _shop()
+    for linked in (BUYS, FOLLOWS):
         source, _, target = linked
         links = data[linked].edge_index[:, ::3]
         loader = LinkLoader(

@@ -73,9 +73,7 @@ class LabelOutput(Output):
         return _LOSS_OF[self.problem]
 
     def in_units(self, outputs: Tensor) -> Tensor:
-        """Outputs [num_rows, num_outputs], logits or targets, as predictions: numbers in the
-        label's unit, clamped.
-        """
+        """Logits or targets [num_rows, num_outputs] as predictions in the label's unit, clamped."""
         targets = outputs if self.scale is None else in_units(outputs, self.scale)
         if self.clamp is None:
             return targets

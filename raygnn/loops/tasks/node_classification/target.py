@@ -171,9 +171,7 @@ class NodeTarget(LabelTarget):
         return FitRows(node_type=seeds.node_type, train=np.unique(seeds.node_ids(train)))
 
     def end_of_graph(self, config: Config, split: str) -> int | float | None:
-        """The time until which rows of a split see the graph, besides their own. Raises a
-        ConfigError for another unit.
-        """
+        """The time until which rows of a split see the graph, besides their own."""
         temporal = config.sampling.temporal
         until = None if temporal is None else temporal.until.get(split)  # type: ignore[call-overload]
         if until is None:

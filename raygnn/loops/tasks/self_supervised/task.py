@@ -260,9 +260,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return int(method.extra_hops)
 
     def _embed(self, ids: np.ndarray) -> Tensor:
-        """Embeddings of nodes, [num_ids, channels], on the CPU of every rank. Collective: all ranks
-        must call.
-        """
+        """Embeddings of nodes, [num_ids, channels], on the CPU of every rank. Collective."""
         node_type = self.embedding.node_type
         if self.env.loaded.config.evaluates_by_layers:
             assert isinstance(self.model, SelfSupervisedModel)

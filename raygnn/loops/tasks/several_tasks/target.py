@@ -53,9 +53,7 @@ class SeveralOutput(Output):
 
 
 def choose_task(spec: ModelSpec, task: str | None) -> str | None:
-    """The requested task of a model with several; None for one task. Raises a ConfigError for a
-    missing or unknown name.
-    """
+    """The requested task of several; None for one task. Raises a ConfigError for other names."""
     output = spec.output
     if not isinstance(output, SeveralOutput):
         if task is None:

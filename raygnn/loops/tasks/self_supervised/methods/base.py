@@ -77,16 +77,12 @@ class Method(nn.Module, ABC):
     def loss(
         self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
     ) -> tuple[Tensor, float]:
-        """The loss summed over the seeds of a batch, and its divisor. `offered`: rows of all
-        batches, if `is_joint`.
-        """
+        """The summed loss of a batch, and its divisor. `offered`: rows of all batches, if joint."""
 
     def on_start(self, encoder: GraphEncoder) -> None: ...
 
     def after_step(self, encoder: GraphEncoder, progress: float) -> None:
-        """Called after each optimizer step. `progress`: finished share of the planned steps; 0
-        without a limit.
-        """
+        """Called after each step. `progress`: finished share of the run; 0 without a limit."""
 
     def embed(self, encoder: GraphEncoder, batch: NodeBatch) -> Tensor:
         """[num_seeds, channels], of distinct seeds."""
