@@ -160,7 +160,7 @@ def with_factors(
     embeddings: Embeddings,
     model: nn.Module,
     spec: ModelSpec,
-    basis: Callable[[], LinkBasis],
+    basis: Callable[[float], LinkBasis],
     nodes: Mapping[str, np.ndarray] | None = None,
 ) -> Embeddings:
     """The embeddings, joined with closed-form rows where the model weighs these."""
@@ -168,16 +168,16 @@ def with_factors(
     if not isinstance(factors, LinkFactors) or not factors.is_used:
         return embeddings
     anchor, target = spec.output.ends
-    return JoinedEmbeddings(embeddings, factors, basis(), (anchor, target), nodes)
+    return JoinedEmbeddings(embeddings, factors, basis(factors.power), (anchor, target), nodes)
 
 
-def find_basis(env: TaskEnvironment, spec: ModelSpec) -> LinkBasis:
+def find_basis(env: TaskEnvironment, spec: ModelSpec, power: float) -> LinkBasis:
     """The decomposed links of a graph, with added nodes and links if there are any."""
     (edge_type,), bundle = spec.output.links, env.bundle
     if isinstance(bundle, ExtendedBundle):
-        known = find_basis(replace(env, bundle=bundle.graph), spec)
+        known = find_basis(replace(env, bundle=bundle.graph), spec, power)
         return extended_basis(known, bundle, edge_type)
-    return link_basis(graph_store(env.loaded, bundle), edge_type)
+    return link_basis(graph_store(env.loaded, bundle), edge_type, power)
 
 
 def extended_basis(basis: LinkBasis, bundle: ExtendedBundle, edge_type: EdgeType) -> LinkBasis:

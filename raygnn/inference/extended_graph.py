@@ -101,9 +101,9 @@ class ExtendedGraph(OpenGraph):
         check_no_new_nodes("rows")
         raise AssertionError
 
-    def _basis(self) -> LinkBasis:
+    def _basis(self, power: float) -> LinkBasis:
         (edge_type,) = self._spec.output.links
-        return extended_basis(self._graph._basis(), self.bundle, edge_type)
+        return extended_basis(self._graph._basis(power), self.bundle, edge_type)
 
     def _takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
         return True

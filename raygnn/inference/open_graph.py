@@ -111,6 +111,7 @@ class OpenGraph:
         self._is_exact = exact and (not is_table or evaluation == "exact")
         self._has_own_batches = own_batches
         self._kept: dict[str, Tensor] = {}
+        self._bases: dict[float, LinkBasis] = {}
 
     @property
     def is_precomputed(self) -> bool:
@@ -525,12 +526,10 @@ class OpenGraph:
         )
         return with_factors(sampled, self._model, self._spec, self._basis, nodes)
 
-    def _basis(self) -> LinkBasis:
-        return self._known_basis
-
-    @cached_property
-    def _known_basis(self) -> LinkBasis:
-        return link_basis(self._stores.graph, self._spec.output.links[0])
+    def _basis(self, power: float) -> LinkBasis:
+        if power not in self._bases:
+            self._bases[power] = link_basis(self._stores.graph, self._spec.output.links[0], power)
+        return self._bases[power]
 
     @cached_property
     def row_reader(self) -> RowReader:

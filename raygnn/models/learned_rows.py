@@ -179,10 +179,11 @@ class Embedding(HeteroEncoder):
 
 
 class EASE(Embedding):
-    """Item-item regression in closed form, WWW 2019: link prediction without an encoder.
+    """Item-item regression in closed form: link prediction without an encoder.
 
-    The rows are those of `LinkFactors`, and nothing is learned by gradients. A number per node
-    stands in for the encoder, without a weight.
+    The rows are those of `LinkFactors`: EASE, WWW 2019, of normalized links, in their leading
+    directions. Nothing is learned by gradients. A number per node stands in for the encoder,
+    without a weight.
 
     Args:
         in_channels, out_channels, num_layers, edge_types: not read.

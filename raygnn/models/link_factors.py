@@ -3,64 +3,77 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy import linalg, sparse
-from scipy.sparse.linalg import svds
 from torch import Tensor, nn
 
-_RANK = 512
-#: Nodes of the smaller side up to which the matrix of links is decomposed as a dense one.
-_MOST_DENSE = 3_000
+MAX_RANK = 1024
+#: Directions beyond `MAX_RANK`, and products with the matrix: a few make the others accurate.
+_MORE_DIRECTIONS, _NUM_PRODUCTS = 32, 6
+#: Power of an anchor's number of links that its links are divided by.
+_ANCHOR_POWER = 0.5
 #: Links that each anchor has besides its own, spread over the targets by their popularity. They
 #: rank the targets for an anchor without links.
-_PRIOR = 1.0
+_PRIOR = 1e-3
 
 
 @dataclass(frozen=True)
 class LinkBasis:
-    """Leading directions of the links: X^T X = Q diag(values) Q^T for the matrix X of links.
+    """Leading directions of the links: X^T X = V diag(values) V^T, where X is the matrix of links,
+    divided by powers D of the numbers of links of both ends.
 
     Attributes:
-        values: float64 [rank].
-        rest: mean of the values that are left out.
-        targets: float64 [num_targets, rank], Q.
-        anchors: float32 [num_anchors, rank], X Q plus
-        prior: float64 [rank], the row of an anchor without links.
+        power: of a target's number of links, that its links are divided by.
+        values: float64 [rank], descending, divided by the largest.
+        directions: float32 [num_targets, rank], D^-1 V: an anchor's row is the sum over its links.
+        num_links: float64 [num_targets].
+        anchors: float32 [num_anchors, rank], with
+        prior: float32 [rank], the row of an anchor without links.
     """
 
+    power: float
     values: np.ndarray
-    rest: float
-    targets: np.ndarray
+    directions: np.ndarray
+    num_links: np.ndarray
     anchors: np.ndarray
     prior: np.ndarray
 
     @classmethod
-    def of(cls, links: sparse.csr_matrix) -> LinkBasis:
-        """Decomposes a matrix of links, [num_anchors, num_targets]. Repeated links count once."""
+    def of(cls, links: sparse.csr_matrix, power: float) -> LinkBasis:
+        """Decomposes a matrix of links, [num_anchors, num_targets]. Repeated links count once.
+
+        Needs memory for three times `MAX_RANK` float64 numbers per node.
+
+        Source: Halko, Martinsson and Tropp, Finding Structure with Randomness, arXiv:0909.4061,
+            algorithm 4.4.
+        """
         links = sparse.csr_matrix(links, dtype=np.float64, copy=True)
         links.sum_duplicates()
         links.data[:] = 1
-        num_targets, smaller = links.shape[1], min(links.shape)
-        rank = min(_RANK, smaller)
-        if smaller > _MOST_DENSE:
-            _, roots, rows = svds(links, rank, v0=np.ones(smaller), return_singular_vectors="vh")
-            values, targets = np.square(roots), rows.T
-        else:
-            of_targets = num_targets == smaller
-            gram = links.T @ links if of_targets else links @ links.T
-            index = (smaller - rank, smaller - 1)
-            values, targets = linalg.eigh(gram.toarray(), subset_by_index=index)
-            is_used = values > 1e-9 * max(values[-1], 1)
-            values, targets = values[is_used], targets[:, is_used]
-            if not of_targets:
-                targets = links.T @ targets / np.sqrt(values)
-        counts = np.asarray(links.sum(axis=0)).ravel()
-        rest = (counts.sum() - values.sum()) / max(num_targets - len(values), 1)
-        prior = _PRIOR * (counts / max(counts.sum(), 1)) @ targets
-        anchors = (links @ targets + prior).astype(np.float32)
-        return cls(values, max(float(rest), 0.0), targets, anchors, prior)
+        of_anchors, of_targets = (np.asarray(links.sum(axis)).ravel() for axis in (1, 0))
+        scale = sparse.diags(np.maximum(of_targets, 1) ** -power)
+        scaled = sparse.diags(np.maximum(of_anchors, 1) ** -_ANCHOR_POWER) @ links @ scale
+        transposed = scaled.T.tocsr()
+        num_columns = min(MAX_RANK + _MORE_DIRECTIONS, *links.shape)
+        rows = np.random.default_rng(0).standard_normal((links.shape[1], num_columns))
+        for _ in range(_NUM_PRODUCTS):
+            rows = _orthonormal(transposed @ (scaled @ rows))
+        products = scaled @ rows
+        values, mix = linalg.eigh(products.T @ products)
+        values, mix = values[::-1][:MAX_RANK], mix[:, ::-1][:, :MAX_RANK]
+        directions = scale @ (rows @ mix)
+        prior = _PRIOR * (of_targets / max(of_targets.sum(), 1)) @ directions
+        return cls(
+            power,
+            np.maximum(values, 0) / max(values.max(initial=0), 1e-12),
+            directions.astype(np.float32),
+            of_targets,
+            (links @ directions + prior).astype(np.float32),
+            prior.astype(np.float32),
+        )
 
     def extended(
         self, num_nodes: tuple[int, int], anchors: np.ndarray, targets: np.ndarray
@@ -71,57 +84,95 @@ class LinkBasis:
             num_nodes: of anchors and of targets, with the added ones.
             anchors, targets: int64 [num_links], ends of the added links.
         """
-        num_anchors, num_targets = num_nodes
-        new_anchors = np.tile(self.prior, (num_anchors - len(self.anchors), 1))
-        new_targets = np.zeros((num_targets - len(self.targets), len(self.values)))
+        num_anchors, num_targets = (
+            num - len(rows)
+            for num, rows in zip(num_nodes, (self.anchors, self.directions), strict=True)
+        )
         extended = replace(
             self,
-            anchors=np.concatenate([self.anchors, new_anchors]).astype(np.float32),
-            targets=np.concatenate([self.targets, new_targets]),
+            directions=np.pad(self.directions, ((0, num_targets), (0, 0))),
+            num_links=np.pad(self.num_links, (0, num_targets)),
+            anchors=np.concatenate([self.anchors, np.tile(self.prior, (num_anchors, 1))]),
         )
-        np.add.at(extended.anchors, anchors, extended.targets[targets].astype(np.float32))
+        np.add.at(extended.anchors, anchors, extended.directions[targets])
         return extended
+
+
+def _orthonormal(rows: np.ndarray) -> np.ndarray:
+    """Columns that span those of `rows`, but for directions that hardly matter."""
+    squares, mix = linalg.eigh(rows.T @ rows)
+    is_used = squares > 1e-10 * squares[-1]
+    return rows @ (mix[:, is_used] / np.sqrt(squares[is_used]))
+
+
+class SpectralFilter(NamedTuple):
+    """What scores take from a basis.
+
+    Attributes:
+        power: of the basis.
+        rank: directions that are read.
+        penalty: of the regression, as a share of the largest value.
+        is_rescaled: scores are multiplied by what links of the target were divided by.
+    """
+
+    power: float = 0.25
+    rank: float = 128
+    penalty: float = 0.3
+    is_rescaled: float = False
 
 
 class LinkFactors(nn.Module):
     """Closed-form rows of anchors and targets behind those of an encoder, and the weights of both.
 
-    They are EASE's regression of each target on all others, in the leading directions of the links:
-    X Q diag(values / (values + l2)) of anchors, and Q of targets, divided by l2 times the diagonal
-    of (X^T X + l2)^-1. Pairs that are no links are scored as by EASE.
+    They are a ridge regression of the links of an anchor on themselves, in the leading directions
+    V of a matrix of links that is divided by powers D of the numbers of links: with x the links of
+    an anchor, x D^-1 V diag(values / (values + penalty)) and, of targets, V or D V.
 
     Args:
         is_ignored: the rows are not used, whatever their weight.
     Attributes:
         weights: of the encoder's scores, 0 or 1, and of the closed-form scores.
-        l2: penalty of the regression.
-    Source: Steck, Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019, equation 8.
+        filter: float32 [4], a `SpectralFilter`.
+    Source: Steck, Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019, without its
+        constraint, since known links are not ranked; normalized as in Shen et al., How Powerful is
+        Graph Convolution for Recommendation?, arXiv:2108.07567.
     """
 
     weights: Tensor
-    l2: Tensor
+    filter: Tensor
 
     def __init__(self, *, is_ignored: bool = False) -> None:
         super().__init__()
         self._is_ignored = is_ignored
         self.register_buffer("weights", torch.tensor([1.0, 0.0]))
-        self.register_buffer("l2", torch.tensor(100.0))
+        self.register_buffer("filter", torch.tensor(SpectralFilter(), dtype=torch.float32))
 
     @property
     def is_used(self) -> bool:
         """Whether closed-form rows have a weight."""
         return not self._is_ignored and float(self.weights[1]) > 0
 
+    @property
+    def power(self) -> float:
+        """Of the basis that `rows` reads."""
+        return float(self.filter[0])
+
     def rows(self, basis: LinkBasis) -> tuple[Tensor, Tensor]:
         """float32 [num_anchors, rank] and [num_targets, rank], whose products are the scores."""
-        values, l2, root = basis.values, float(self.l2), float(self.weights[1]) ** 0.5
-        squares = np.square(basis.targets)
-        inverse = squares @ (1 / (values + l2)) + (1 - squares.sum(axis=1)) / (l2 + basis.rest)
-        anchors = basis.anchors * (root * values / (values + l2)).astype(np.float32)
-        targets = root * basis.targets / (l2 * inverse)[:, None]
-        return torch.from_numpy(anchors), torch.from_numpy(targets).float()
+        _, rank, penalty, is_rescaled = self.filter.tolist()
+        used, root = slice(int(rank)), float(self.weights[1]) ** 0.5
+        gain = root * basis.values[used] / (basis.values[used] + penalty)
+        scale = root * np.maximum(basis.num_links, 1) ** ((1 + is_rescaled) * basis.power)
+        anchors = basis.anchors[:, used] * gain.astype(np.float32)
+        targets = basis.directions[:, used] * scale.astype(np.float32)[:, None]
+        return torch.from_numpy(anchors), torch.from_numpy(targets)
 
     def join(self, encoded: Tensor, rows: Tensor) -> Tensor:
         """Rows of the encoder followed by those of `rows` of the same nodes."""
         own = self.weights[0].to(encoded) * encoded
         return torch.cat([own, rows.to(encoded)], dim=1)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
+        if state.pop(f"{prefix}l2", None) is not None:  # of EASE, in another unit
+            state[f"{prefix}filter"] = self.filter
+        super()._load_from_state_dict(state, prefix, *args)

@@ -174,6 +174,7 @@ def test_item_regression_beats_factors_and_these_popularity_on_generated_likes(t
     bundle = ingest(uri, IngestOptions(reverse_edges=True), str(tmp_path / "cache"))
     config = _config(tmp_path, loader={"batch_size": 512, "eval_batch_size": 4096})
     config["task"]["args"]["edge_type"] = "user__likes__film"
+    config["model"]["args"]["node_embeddings"] = False
     metrics = run_rank(config, str(bundle.path))
     baselines = _baselines(metrics)
     ndcg = {name: baselines[name]["full_ndcg@20"] for name in ("ease", "ials", "popularity")}

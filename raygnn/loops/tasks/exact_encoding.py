@@ -113,14 +113,14 @@ def encode_exactly(
     )
 
 
-def link_basis(graph: GraphStore, edge_type: EdgeType) -> LinkBasis:
+def link_basis(graph: GraphStore, edge_type: EdgeType, power: float) -> LinkBasis:
     """Decomposes the links of an edge type between two node types that carry messages."""
     edges = graph.adjacency(edge_type)
     neighbor, node = ends(edge_type, graph.direction)
     shape = graph.num_nodes(node), graph.num_nodes(neighbor)
     ones = np.ones(int(edges.indptr[-1]))
     by_node = sparse.csr_matrix((ones, np.asarray(edges.indices[:]), edges.indptr), shape)
-    return LinkBasis.of(by_node if node == edge_type[0] else by_node.T)
+    return LinkBasis.of(by_node if node == edge_type[0] else by_node.T, power)
 
 
 class _MessageEdges:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product, starmap
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from raygnn.metrics.diagnostics import Diagnostic, sums_by_bin
 from raygnn.metrics.sampled_ranking import sampled_ranks
 from raygnn.models.decoders import Decoder, InnerProduct
 from raygnn.models.linear_recommenders import ease, ials
-from raygnn.models.link_factors import LinkBasis, LinkFactors
+from raygnn.models.link_factors import MAX_RANK, LinkBasis, LinkFactors, SpectralFilter
 from raygnn.sampling.link_loader import LinkLoader
 
 
@@ -237,77 +238,85 @@ class _GuessTask:
             yield EvalOutput(index, links, 0.0, weight, prediction, links)
 
 
-_PENALTIES = (30.0, 100.0, 200.0, 400.0, 1000.0)
+#: See `SpectralFilter`.
+POWERS, _RANKS, _ARE_RESCALED = (0.25, 0.5), (128, MAX_RANK), (False, True)
+_PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 #: Weights of closed-form scores relative to those of the encoder, in standard deviations.
 _RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
-_JUDGED_LINKS = 50_000  # about as many validation links decide
+_JUDGED_SCORES = 50_000_000
 _K = 20
 
 
-def choose_penalty(
-    factors: LinkFactors, target: LinkTarget, loader: LinkLoader, basis: LinkBasis
-) -> float:
-    """The penalty with the best full ranking of validation links by closed-form rows alone.
+class JudgedAnchors:
+    """NDCG@20 of validation links among all targets without other known links, of some anchors.
 
-    Collective: all ranks must call.
+    All ranks compute the same.
+    """
+
+    def __init__(self, target: LinkTarget, num_targets: int) -> None:
+        links, self._num_targets = target.splits["val"], num_targets
+        num = min(links.num_anchors, max(_JUDGED_SCORES // num_targets, 1))
+        rows = np.linspace(0, links.num_anchors - 1, num).astype(np.int64)
+        self._anchors = torch.from_numpy(links.anchors[rows])
+        self._positives = _rows_of(links.indptr, links.targets, rows).keys(num_targets)
+        known = Links(*(torch.from_numpy(part) for part in target.known.rows(links.anchors[rows])))
+        masked = known.keys(num_targets)
+        self._masked = masked[~torch.isin(masked, self._positives, assume_unique=True)]
+
+    def ndcg(self, anchors: Tensor, targets: Tensor) -> Tensor:
+        """float64 [num_judged], from rows of all anchors and of all targets on the CPU."""
+        k = min(_K, self._num_targets)
+        scores = anchors[self._anchors] @ targets.T
+        scores.view(-1)[self._masked] = -torch.inf
+        first = torch.arange(len(scores)).unsqueeze(1) * self._num_targets
+        is_hit = torch.isin(scores.topk(k).indices + first, self._positives)
+        gains = 1 / torch.arange(2, k + 2, dtype=torch.float64).log2()
+        num_positives = torch.bincount(self._positives // self._num_targets, minlength=len(scores))
+        return (is_hit * gains).sum(dim=1) / gains.cumsum(0)[num_positives.clamp(max=k) - 1]
+
+
+def choose_filter(judged: JudgedAnchors, bases: Mapping[float, LinkBasis]) -> SpectralFilter:
+    """The filter with the best ranking of validation links by closed-form rows alone.
 
     Args:
-        loader: of validation.
+        bases: by power.
     """
+    factors = LinkFactors()
     factors.weights.copy_(torch.tensor([0.0, 1.0]))
 
-    def judge(l2: float) -> float:
-        factors.l2.fill_(l2)
-        return _ndcg(target, loader, factors.rows(basis))
+    def judge(choice: SpectralFilter) -> float:
+        factors.filter.copy_(torch.tensor(choice))
+        return float(judged.ndcg(*factors.rows(bases[choice.power])).mean())
 
-    return max(_PENALTIES, key=lambda l2: (judge(l2), l2))
+    choices = product(bases, _RANKS, _PENALTIES, _ARE_RESCALED)
+    return max(starmap(SpectralFilter, choices), key=judge)
 
 
 def choose_weights(
-    factors: LinkFactors,
-    target: LinkTarget,
-    loader: LinkLoader,
-    encoded: Mapping[str, Tensor],
-    basis: LinkBasis,
-    l2: float,
-    *,
-    only_links: bool = False,
+    factors: LinkFactors, judged: JudgedAnchors, encoded: tuple[Tensor, Tensor], basis: LinkBasis
 ) -> None:
-    """Sets the penalty, and the weights by the full ranking of validation links.
+    """Sets the weights by the ranking of validation links.
 
-    Either part may get all the weight. Collective: all ranks must call.
+    Either part may get all the weight. The encoder gets none if it improves the ranking by less
+    than a standard error.
 
     Args:
-        loader: of validation.
-        encoded: by node type, the encoder's rows of all nodes.
-        l2: see `choose_penalty`.
-        only_links: the encoder gets no weight.
+        encoded: the encoder's rows of all anchors and of all targets.
     """
-    anchors, targets = (encoded[name].cpu() for name in target.node_types)
     factors.weights.copy_(torch.tensor([0.0, 1.0]))
-    factors.l2.fill_(_PENALTIES[-1])  # the grid of weights has the unit of this penalty
-    scale = _spread(anchors, targets) / max(_spread(*factors.rows(basis)), 1e-12)
-    factors.l2.fill_(l2)
+    scale = _spread(*encoded) / max(_spread(*factors.rows(basis)), 1e-12)
 
-    def judge(weights: tuple[float, float]) -> float:
+    def judge(weights: tuple[float, float]) -> Tensor:
         factors.weights.copy_(torch.tensor(weights))
-        of_anchors, of_targets = factors.rows(basis)
-        rows = factors.join(anchors, of_anchors), factors.join(targets, of_targets)
-        return _ndcg(target, loader, rows)
+        rows = zip(encoded, factors.rows(basis), strict=True)
+        return judged.ndcg(*(factors.join(*each) for each in rows))
 
-    weights = (0.0, scale)
-    if not only_links:
-        choices = [weights, *((1.0, ratio * scale) for ratio in (0.0, *_RATIOS))]
-        weights = max(choices, key=lambda each: (judge(each), each))
-    factors.weights.copy_(torch.tensor(weights))
-
-
-def _ndcg(target: LinkTarget, loader: LinkLoader, rows: tuple[Tensor, Tensor]) -> float:
-    k = min(_K, len(rows[1]))
-    ranking = FullRankingEvaluation(len(rows[1]), [k])
-    task: Any = _GuessTask(target, loader, InnerProduct(1), rows, [ranking])
-    limit = -(-_JUDGED_LINKS // loader.batch_size)
-    return evaluate(task, "val", limit, [ranking])[f"val/full_ndcg@{k}"]
+    choices = [(0.0, scale), *((1.0, ratio * scale) for ratio in (0.0, *_RATIOS))]
+    ndcg = [judge(weights) for weights in choices]
+    best = max(range(len(choices)), key=lambda i: float(ndcg[i].mean()))
+    gain = ndcg[best] - ndcg[0]
+    is_better = float(gain.mean()) > float(gain.std()) / len(gain) ** 0.5
+    factors.weights.copy_(torch.tensor(choices[best if is_better else 0]))
 
 
 def _spread(anchors: Tensor, targets: Tensor) -> float:

@@ -354,7 +354,7 @@ class LinkTarget(TaskTarget):
 
 
 #: Targets up to which a full ranking is the default, and anchors that have closed-form rows.
-_MOST_RANKED, _MOST_ANCHORS = 20_000, 100_000
+_MOST_RANKED, _MOST_ANCHORS = 50_000, 100_000
 
 
 def ranks_all_by_default(

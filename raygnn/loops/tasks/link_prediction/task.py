@@ -19,8 +19,10 @@ from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.exact_encoding import check_exact, link_basis
 from raygnn.loops.tasks.link_prediction.evaluation import (
+    POWERS,
     FullRankingEvaluation,
-    choose_penalty,
+    JudgedAnchors,
+    choose_filter,
     choose_weights,
     link_baselines,
     ranks_by_group,
@@ -40,7 +42,7 @@ from raygnn.metrics.diagnostics import Diagnostic
 from raygnn.models.graph_encoder import GraphEncoder, LinkPredictor
 from raygnn.models.graph_inputs import is_encoder, keeps_links, reads_messages
 from raygnn.models.learned_rows import EASE
-from raygnn.models.link_factors import LinkBasis, LinkFactors
+from raygnn.models.link_factors import LinkBasis, LinkFactors, SpectralFilter
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
@@ -158,7 +160,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         test_messages: `transductive` (training and validation edges) or `inductive` (training).
         full_ranking: also ranks all nodes of the target type for each anchor, without known links;
             a list sets the k of its hits, recall and NDCG. Default: [20] for links between two node
-            types with at most 20,000 targets, if all nodes can be encoded layer by layer.
+            types with at most 50,000 targets, if all nodes can be encoded layer by layer.
     """
 
     target_class = LinkTarget
@@ -166,7 +168,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
-        self._bases: dict[str, LinkBasis] = {}
+        self._basis_of: tuple[str, LinkBasis] | None = None
         self._mined: Tensor | None = None  # int32 [num_anchors, k], see `mine`
 
     def setup(self, env: TaskEnvironment) -> None:
@@ -348,19 +350,12 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         if self._evaluates_by_layers or self._ranking is not None:
             self._every = self._encode_graph(split)
         if (factors := self.predictor().factors) and self._evaluates_by_layers:
-            basis = self._basis(split)
             if split == "val" and "train" in self._loaders:  # not of a trained model
-                choose_weights(
-                    factors,
-                    self.target,
-                    self.loader(split),
-                    self._every,
-                    basis,
-                    self._penalty,
-                    only_links=isinstance(self.predictor().encoder.module, EASE),
-                )
+                self._weigh(factors)
             if factors.is_used:
-                rows = zip(self.node_types, factors.rows(basis), strict=True)
+                rows = zip(
+                    self.node_types, factors.rows(self._basis(split, factors.power)), strict=True
+                )
                 self._every = {name: factors.join(self._every[name], own) for name, own in rows}
         if self._ranking is not None:
             self._ranking.prepare(self.target, self.predictor().decoder, split, self._every)
@@ -424,18 +419,35 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         has_factors = self.output.factors and config.sampling.temporal is None
         return config.evaluates_by_layers or has_factors
 
-    @cached_property
-    def _penalty(self) -> float:
-        """The same at each validation, since neither links nor rows depend on the encoder."""
-        factors = self.predictor().factors
-        assert factors is not None
-        return choose_penalty(factors, self.target, self.loader("val"), self._basis("val"))
+    def _weigh(self, factors: LinkFactors) -> None:
+        """Sets the filter, which does not depend on the encoder, and the weights."""
+        factors.filter.copy_(torch.tensor(self._filter))
+        if isinstance(self.predictor().encoder.module, EASE):
+            factors.weights.copy_(torch.tensor([0.0, 1.0]))
+            return
+        anchors, targets = (self._every[name].cpu() for name in self.node_types)
+        basis = self._basis("val", factors.power)
+        choose_weights(factors, self._judged, (anchors, targets), basis)
 
-    def _basis(self, split: str) -> LinkBasis:
-        if split not in self._bases:
-            store = self.message_store(split)
-            self._bases = {split: link_basis(store, self.output.edge_types[0])}
-        return self._bases[split]
+    @cached_property
+    def _judged(self) -> JudgedAnchors:
+        return JudgedAnchors(self.target, self.env.bundle.num_nodes(self.node_types[1]))
+
+    @cached_property
+    def _filter(self) -> SpectralFilter:
+        bases = {power: self._basis("val", power) for power in POWERS}
+        chosen = choose_filter(self._judged, bases)
+        self._basis_of = "val", bases[chosen.power]
+        return chosen
+
+    def _basis(self, split: str, power: float) -> LinkBasis:
+        if self._basis_of is not None:
+            of_split, basis = self._basis_of
+            if (of_split, basis.power) == (split, power):
+                return basis
+        basis = link_basis(self.message_store(split), self.output.edge_types[0], power)
+        self._basis_of = split, basis
+        return basis
 
     def _encode_graph(self, split: str) -> dict[str, Tensor]:
         encoder, graph = self.predictor().encoder, self.message_store(split)
