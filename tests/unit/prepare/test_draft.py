@@ -174,6 +174,21 @@ def test_numbers_refer_to_keys_that_they_are_called_after(tmp_path: Path) -> Non
     assert [column.column for column in edges.features["edge_attr"].columns] == ["pages"]
 
 
+def test_stars_of_movies_refer_to_movies(tmp_path: Path) -> None:
+    """As in MovieLens-100k, where every id is a small number."""
+    write(tmp_path, "movies.csv", id=list(range(1, 91)), year=[1990 + i % 9 for i in range(90)])
+    write(tmp_path, "users.csv", id=list(range(1, 41)), age=[20 + i % 30 for i in range(40)])
+    write(
+        tmp_path,
+        "ratings.csv",
+        user_id=[1 + i % 40 for i in range(360)],
+        movie_id=[1 + i % 90 for i in range(360)],
+        rating=[1 + i % 5 for i in range(360)],
+    )
+    (edges,) = Manifest.parse(draft(str(tmp_path)).text).edge_types
+    assert edges.type == ("users", "ratings", "movies")
+
+
 def test_a_reference_within_a_table_is_an_edge(tmp_path: Path) -> None:
     write(tmp_path, "people.csv", id=["a", "b", "c"], grade=["b", "c", None], size=[1, 2, 2])
     graph = Manifest.parse(draft(str(tmp_path)).text)

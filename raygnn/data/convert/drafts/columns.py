@@ -186,7 +186,8 @@ def is_plural(name: str) -> bool:
 
 
 def singular(word: str) -> str:
-    irregular = {"people": "person", "children": "child", "status": "status", "series": "series"}
+    irregular = {"people": "person", "children": "child", "movies": "movie"}
+    irregular |= dict.fromkeys(("status", "series"), word)
     if word in irregular:
         return irregular[word]
     for ending, instead in (("ies", "y"), ("sses", "ss"), ("xes", "x"), ("ches", "ch"), ("s", "")):
