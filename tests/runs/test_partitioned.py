@@ -73,6 +73,7 @@ def test_rows_of_a_training_table_are_learned_and_predicted_as_in_memory(tmp_pat
         task={"type": "node_classification", "args": {"label": "word"}},
         sampling={"fanouts": [4, 3], "temporal": {"strategy": "last"}, "disjoint": True},
         model={"type": "Hetero", "args": {"hidden_channels": 8}},
+        optimizer={"args": {"lr": 0.005}},
         metrics=[{"type": "auroc"}],
     )
     models = [
