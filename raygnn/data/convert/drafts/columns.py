@@ -104,6 +104,12 @@ class Column:
     def is_unique(self) -> bool:
         return self.can_be_key and len(self.distinct_ids) == len(self.values)
 
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether more than a few ids are in several rows."""
+        num_ids = len(self.ids) - int(self.ids.null_count)
+        return len(self.distinct_ids) < (1 - _REPEATED) * num_ids
+
     @property
     def is_free_text(self) -> bool:
         return self.kind == "text" and looks_like_ids(len(self.distinct), self.num_given)

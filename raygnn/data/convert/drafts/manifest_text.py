@@ -14,6 +14,7 @@ from raygnn.data.convert.drafts.roles import (
     Task,
     is_edges,
     is_order,
+    is_start,
     is_training_rows,
     is_used,
     ordered_ends,
@@ -88,10 +89,14 @@ def _remarks(table: Table) -> Iterator[str]:
         column = table.columns[name]
         # Nodes without a reference have no edge; an edge without an end is an error.
         num_gaps = int(column.values.null_count) if table.key is None else 0
-        if num_bad := reference.num_unknown + num_gaps:
+        errors = {
+            f"have an id that {reference.table} does not list": reference.num_unknown,
+            "have none": num_gaps,
+        }
+        if words := " and ".join(f"{num:,} {what}" for what, num in errors.items() if num):
             yield (
-                f"{name}: {num_bad:,} of {len(column.values):,} rows name no {reference.table}; "
-                "data.on_error: drop leaves them out"
+                f"{name}: of {len(column.values):,} rows {words}; data.on_error: drop leaves them "
+                "out"
             )
 
 
@@ -108,6 +113,9 @@ def _node_lines(table: Table, label: str | None) -> Iterator[str]:
         yield f"    split: {_quoted(roles.split.name)}\n"
     if roles.time is not None:
         yield f"    time: {_time(roles.time)}\n"
+    elif starts := [column.name for column in roles.features if is_start(column)]:
+        names = ", ".join(starts)
+        yield f"    # ? {names}: a feature; if rows exist only from then on, make it the time\n"
 
 
 def _training_lines(table: Table, label: str | None) -> Iterator[str]:
@@ -135,7 +143,8 @@ def _label_lines(column: Column) -> Iterator[str]:
         label = f"{{column: {label}, format: {formats[0]}}}"
     elif is_order(column):
         label = f"{{column: {label}, kind: regression}}"
-        note = "whole numbers from 1 are read as grades with an order; kind: class predicts classes"
+        note = "read as grades with an order"
+        note += "; kind: class predicts classes" if len(column.distinct_ids) else ""
     elif (
         column.is_class and column.kind != "text" and (len(column.distinct) > 2 or column.is_whole)
     ):

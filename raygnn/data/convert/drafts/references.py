@@ -32,6 +32,7 @@ ENDS = (
 )
 #: Last words of the names of columns of ids.
 _ID_WORDS = word_set("id key code no nr num number sku uid uuid ref fk")
+_ROW_ID = ("row", "id")  # numbers the rows of each table, as `id` does
 _KEYS = word_set("id key code sku uid uuid pk")
 _OF_ITS_OWN = word_set(
     "manager supervisor boss parent mentor referrer referred superior reply reports invited"
@@ -39,11 +40,13 @@ _OF_ITS_OWN = word_set(
 )
 #: Words for people: a column with one of them may refer to a table with another one.
 PEOPLE = word_set(
-    "user customer client member person patient student reader viewer buyer seller account author"
-    " owner employee driver player holder creator poster reviewer assignee doctor physician agent"
-    " subscriber passenger visitor sender receiver commenter voter follower followee guest listener"
+    "user customer client member person patient student reader viewer buyer seller account"
+    " author owner employee staff clerk rep representative teacher driver player holder"
+    " creator poster reviewer assignee doctor physician agent subscriber passenger visitor"
+    " sender receiver commenter voter follower followee guest listener"
 )
 _NODES = word_set("node vertex entity")
+_LINKING = frozenset(["to", "by", "of"])  # `ReportsTo`, `referred_by`
 # Words for counts and measures: `num_users` and `user_age` refer to no user.
 _COUNTS = word_set("num n count total avg mean max min sum is has")
 _MEASURES = word_set(
@@ -56,10 +59,11 @@ _BY_CHANCE = 1e-6  # of numbers to be among the keys
 _DENSE = 0.3  # share of the numbers between two keys that are keys too
 _FEW = 10  # distinct values of which a match proves little
 _LISTED = 20  # distinct ids that make a column without a table a node type
+_MANY = 100  # distinct ids whose largest proves something
 #: Level of the names of a table's own ids; see `key_level`.
 OWN_NAME = 3
 #: Why numbers are rejected that merely coincide with ids.
-COINCIDENCE = "small numbers, which are ids of every table that counts from 1"
+COINCIDENCE = "small numbers, which would match the ids of any table that counts from 1"
 
 
 class Match(NamedTuple):
@@ -145,7 +149,7 @@ def key_level(column: str, table: Table, tables: Sequence[Table]) -> int:
     others = {_joined(other.words) for other in tables if other is not table}
     if _joined(stem or words) == _joined(table.words):
         return 4
-    if len(words) == 1 and words[0] in _KEYS:
+    if (len(words) == 1 and words[0] in _KEYS) or words == _ROW_ID:
         return OWN_NAME
     if not stem or _joined(stem) in others:
         return 0
@@ -227,20 +231,24 @@ def _match(table: Table, column: Column, other: Table) -> Match:
     rate, _ = _containment(column, other)
     is_number = pa.types.is_integer(values.type)
     is_handful = len(values) < min(_FEW, len(keys) // 2)
+    has_stem = bool(_stem(column.name))
     if level >= 2:
-        if is_number and is_handful and not _stem(column.name):
+        if is_number and is_handful and not has_stem and table is not other:
             why = f"{len(values)} distinct small numbers, and the name is not one of ids"
             return Match(level, rate, False, why)
         is_accepted = rate >= _NAMED_RATE
         why = "too many rows have an unknown value" if rate > 0.1 else ""
         return Match(level, rate, is_accepted, names if is_accepted else why)
-    if rate < _UNNAMED_RATE or (level == 0 and table is other):
+    is_within = table is other and is_number and has_stem and _ends_together(values, keys)
+    if rate < _UNNAMED_RATE or (level == 0 and table is other and not is_within):
         is_close = rate >= 0.9 and (level or not is_number) and table is not other
         return Match(level, rate, False, "too many rows have an unknown value" if is_close else "")
     if is_number:
         if len(values) >= _FEW and _is_sparse(values, keys):
             return Match(level, rate, True, "ids with gaps, which other numbers would not hit")
-        is_accepted = level == 1 and not is_handful
+        if is_within and column.repeats:
+            return Match(level, rate, True, "ids up to the last of the table")
+        is_accepted = level == 1 and (has_stem or not is_handful)
         return Match(level, rate, is_accepted, names if is_accepted else COINCIDENCE)
     uses_all = len(keys) > 2 and len(values) >= _UNNAMED_RATE * len(keys)
     if level or len(values) >= _FEW or uses_all:
@@ -253,10 +261,12 @@ def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
     key = words_of(other.key or "")
     names = stem or words
     is_number = pa.types.is_integer(column.distinct_ids.type)
+    if words == _ROW_ID:
+        return 0, ""
     if is_number and (_COUNTS & {words[0], words[-1]} or (not stem and is_plural(column.name))):
         return 0, ""  # `num_orders` and `orders` are counts
     if table is other:
-        if _OF_ITS_OWN & set(words):
+        if names[-1] in _OF_ITS_OWN | _LINKING and _OF_ITS_OWN & {*names}:
             return 3, "the name is one of a reference within a table"
         if stem and len(stem) > len(other.words) and _ends(stem, other.words):
             return 2, "the name ends like the table's"
@@ -277,6 +287,9 @@ def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
         return 2, "the names share a word"
     if stem and len(stem) == 1 and _abbreviates(stem[0], other.words[-1]):
         return 2 if other.words[-1].startswith(stem[0]) else 1, "the name is an abbreviation"
+    if len(words[0]) > 3 and words[0] != other.words[-1] and other.words[-1].startswith(words[0]):
+        is_full = len(column.distinct_ids) == _num_keys(other)
+        return (1, "the name is an abbreviation") if is_full else (0, "")
     if not {*key} & (_KEYS | _MEASURES) and _ends(words, key):
         return 1 if is_number else 2, "the names of the columns end alike"
     if _is_end(words, table):
@@ -289,11 +302,19 @@ def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
 def _stem(name: str) -> tuple[str, ...]:
     """The words before the word for an id: `user_id` is user. Empty without an id word."""
     words = words_of(name)
+    if words == _ROW_ID:
+        return ()
     if len(words) > 1 and words[-1] in _ID_WORDS:
         return words[:-1]
     if len(words) == 1 and words[0] not in _ID_WORDS and len(words[0]) > 4:
         return (words[0][:-2],) if words[0].endswith("id") else ()  # userid
     return ()
+
+
+def _ends_together(values: pa.Array, keys: pa.Array) -> bool:
+    """Whether many numbers reach the last of the keys, as those of a longer table would not."""
+    last = pc.max(keys).as_py()
+    return bool(len(values) >= _MANY and last >= pc.max(values).as_py() >= 0.99 * last)
 
 
 def _joined(words: Sequence[str]) -> str:
@@ -352,7 +373,7 @@ def list_missing_nodes(tables: list[Table], overrides: Overrides) -> dict[str, p
             and (column.kind in {"int", "text"} or column.is_whole)
             and not column.is_split
             and (
-                (_stem_of_id(column.name) and not column.is_unique)
+                (_stem_of_id(column.name) and column.repeats)
                 or _is_end(words_of(column.name), table)
             )
             and (not table.references or len(column.distinct_ids) > _LISTED)

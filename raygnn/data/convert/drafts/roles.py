@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.convert.drafts.columns import Column, type_name, word_set, words_of
+from raygnn.data.convert.drafts.columns import FEW_CLASSES, Column, type_name, word_set, words_of
 from raygnn.data.convert.drafts.raw_tables import Reference, Table
 from raygnn.data.convert.drafts.references import ENDS, OWN_NAME, PEOPLE, key_level
 from raygnn.errors import ConfigError
@@ -19,11 +19,12 @@ TIMES = ("time", "timestamp", "date", "day", "created", "created_at", "updated_a
 LABELS = ("label", "labels", "target", "class", "y")
 # Words of columns that are known later than the rest of their row, and that people ask for.
 _OUTCOMES = word_set(
-    "outcome fraud churn churned default defaulted returned readmitted cancelled canceled delayed"
-    " converted clicked survived spam solved left defect status"
+    "outcome fraud fraudulent churn churned default defaulted returned readmitted cancelled"
+    " canceled delayed converted clicked survived spam solved left defect status"
 )
 _WORDS_OF_TIMES = word_set("date time timestamp datetime at on created creation posted start")
 _NOT_EVENTS = word_set("birth dob born birthday expire expiry until deadline due end")
+_STARTS = word_set("registered signup joined since opened hired founded enrolled member")
 _MOST_CLASSES = 100
 _MOST_EDGE_COLUMNS = 2  # beside the time: rows with ids of their own and more columns are nodes
 _MOST_EXAMPLES = 4
@@ -176,7 +177,7 @@ def roles_of(table: Table, label: str | None = None, is_rows: bool = False) -> R
 
 def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
     """The column to predict: by name, or the last column of classes if there is a split."""
-    named = [column for column in columns if column.name.lower() in LABELS]
+    named = [c for c in columns if c.name.lower() in LABELS and not c.is_free_text]
     words = [c for c in columns if _OUTCOMES & {*words_of(c.name)} and c.is_class]
     of_classes = [
         column
@@ -187,11 +188,19 @@ def _label(columns: Sequence[Column], has_split: bool) -> Column | None:
 
 
 def is_order(column: Column) -> bool:
-    values = column.distinct_ids
-    if not (column.is_class and pa.types.is_integer(values.type)) or len(values) < 4:
+    """Whether numbers are grades: at least four, in equal steps from the first step on."""
+    values = column.distinct_ids if len(column.distinct_ids) else column.distinct
+    is_number = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+    if not is_number or not 4 <= len(values) <= min(FEW_CLASSES, column.num_given // 2):
         return False
-    low, high = pc.min_max(values).as_py().values()
-    return bool(low == 1 and high - low + 1 == len(values))
+    steps = np.diff(np.sort(values.to_numpy()), prepend=0)
+    return bool(steps[0] > 0 and np.allclose(steps, steps[0]))
+
+
+def is_start(column: Column) -> bool:
+    """Whether a date of a thing or a person may be the one since which it exists."""
+    words = {*words_of(column.name)}
+    return column.is_time and bool(words & (_STARTS | _WORDS_OF_TIMES)) and not words & _NOT_EVENTS
 
 
 @dataclass(frozen=True)
@@ -306,15 +315,16 @@ def ordered_ends(table: Table) -> list[Reference]:
 
 
 def _examples(tables: Sequence[Table]) -> list[str]:
+    """Columns that may be worth predicting: grades of pairs, or else the fewest classes."""
     found = [
-        (len(column.distinct), f"{table.name}.{column.name}")
+        (not (len(table.references) > 1 and is_order(column)), len(column.distinct), table, column)
         for table in tables
         if is_used(table)
         for column in roles_of(table).features
-        if column.is_class
+        if column.is_class or is_order(column)
     ]
-    fewest = min((num_classes for num_classes, _ in found), default=0)
-    return [name for num_classes, name in found if num_classes == fewest][:_MOST_EXAMPLES]
+    best = min((each[:2] for each in found), default=None)
+    return [f"{t.name}.{c.name}" for *rank, t, c in found if (*rank,) == best][:_MOST_EXAMPLES]
 
 
 def _question(tables: Sequence[Table], folder: str) -> str | None:
