@@ -72,6 +72,13 @@ class LinkScores:
             return self
         return replace(self, mask=self.mask | self.in_batch, in_batch=None)
 
+    def compared(self) -> Tensor:
+        """[num_positives, 1 + num_candidates]: each positive, then its candidates; -inf for those
+        that do not take part. For scores without `query`.
+        """
+        candidate = self.candidate.masked_fill(self.mask, -torch.inf)
+        return torch.cat([self.positive.unsqueeze(1), candidate], dim=1)
+
     def of_positives(self, rows: Tensor) -> Tensor:
         """Expands rows by query to rows by positive, [num_positives, ...]."""
         return rows if self.query is None else rows[self.query]

@@ -280,7 +280,7 @@ class BatchLinks(TensorRecord):
         known_pairs: replaces `known` if candidates are all nodes, or come from all batches of a
             step.
         candidate: int64 [num_links, num_negatives], in evaluation: positions of each link's
-            candidates among the random negatives.
+            candidates among the random negatives; -1 where it has fewer.
         log_q: of the random negatives and targets, if the loss corrects for it.
     """
 

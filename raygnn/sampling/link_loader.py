@@ -26,7 +26,13 @@ from raygnn.sampling.batch import (
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.batch_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.links import LinkSeeds, RowDraws, SeedKind, edges_of_links
-from raygnn.sampling.negatives import UNIFORM, EvaluationCandidates, MinedNegatives, RandomNegatives
+from raygnn.sampling.negatives import (
+    NONE,
+    UNIFORM,
+    EvaluationCandidates,
+    MinedNegatives,
+    RandomNegatives,
+)
 from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import BatchKey, batch_key, chain_key, text_key
@@ -267,7 +273,8 @@ class LinkLoader(SampledSequence[LinkBatch]):
             random_group = np.repeat(np.arange(num_groups), len(random))
             random = np.tile(random, num_groups)
             if group is not None:
-                candidate += (group * (len(random) // num_groups))[:, None]
+                first = (group * (len(random) // num_groups))[:, None]
+                candidate = np.where(candidate == NONE, NONE, candidate + first)
         else:
             random = np.arange(self._num_targets if self.plan.all_targets else 0)
             if self.negatives is not None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 UNIFORM, BY_DEGREE = "uniform", "degree"
+#: In place of a negative or candidate, if an anchor has fewer targets that it is not linked to.
+NONE = -1
 
 # The unigram exponent of word2vec: Mikolov et al., arXiv:1310.4546, section 2.2.
 _DEGREE_EXPONENT = 0.75
@@ -105,16 +107,15 @@ class RandomNegatives:
 
 
 class EvaluationCandidates:
-    """Equal numbers of distinct candidates per link: the first valid ones of a fixed uniform order.
+    """Distinct candidates of each link: the first valid ones of a fixed uniform order.
 
     With an order by degree, candidates would have more links than the targets of random links, and
     a model that reads degrees could tell them apart. Invalid are the link's own target, and known
-    links of its anchor. If fewer than `num_candidates` are valid among the first `_SPARE` times as
-    many, the link also competes with known links, which is harder; fewer candidates would be
-    easier.
+    links of its anchor. A link has fewer candidates if fewer are valid among the first `_SPARE`
+    times as many: a known link that ranks higher is no mistake.
 
     Args:
-        num_candidates: for each link, at most the number of other nodes.
+        num_candidates: most of a link, at most the number of other nodes.
         known: known links, which are invalid; None allows them.
         is_one_type: anchors and candidates have one type, and no anchor is its own candidate.
     """
@@ -144,35 +145,31 @@ class EvaluationCandidates:
             anchors, targets: int64 [num_links], dense ids.
         Returns:
             int64 [num_nodes], dense ids of all candidates, and int64 [num_links, num_candidates],
-            positions of each link's among them.
+            positions of each link's among them, then `NONE`.
         """
-        obstacles = (targets[:, None] == self._order).astype(np.int8) << 1
+        is_invalid = targets[:, None] == self._order
         if self._is_one_type:
-            obstacles |= (anchors[:, None] == self._order).astype(np.int8) << 1
+            is_invalid |= anchors[:, None] == self._order
         if self._known is not None:
-            obstacles |= self._known.mask(anchors, self._order, relations)
-        chosen = np.empty((len(anchors), self.num_candidates), np.int64)
-        num_used = _choose(obstacles, chosen)
+            is_invalid |= self._known.mask(anchors, self._order, relations)
+        chosen = np.full((len(anchors), self.num_candidates), NONE)
+        num_used = _choose(is_invalid, chosen)
         return self._order[:num_used], chosen
 
 
 @njit(nogil=True, cache=True)
-def _choose(obstacles, chosen):  # type: ignore[no-untyped-def]
-    """Fills each row of `chosen` with its first columns of 0, then of 1; returns the number read.
-
-    `obstacles`: int8 [num_links, num_columns]; 2 or more is never taken.
-    """
+def _choose(is_invalid, chosen):  # type: ignore[no-untyped-def]
+    """Begins each row of `chosen` with its first valid columns; returns the number read."""
     num_used = 0
     for i in range(len(chosen)):
         count = 0
-        for obstacle in range(2):
-            for j in range(obstacles.shape[1]):
-                if count == chosen.shape[1]:
-                    break
-                if obstacles[i, j] == obstacle:
-                    chosen[i, count] = j
-                    count += 1
-                    num_used = max(num_used, j + 1)
+        for j in range(is_invalid.shape[1]):
+            if count == chosen.shape[1]:
+                break
+            if not is_invalid[i, j]:
+                chosen[i, count] = j
+                count += 1
+                num_used = max(num_used, j + 1)
     return num_used
 
 
@@ -193,10 +190,6 @@ def _degrees(graph: GraphStore, node_type: str, edge_type: EdgeType | None) -> n
 def _draw(start, bound, draws):  # type: ignore[no-untyped-def]
     for i in range(len(draws)):
         draws[i] = draw_below(start, i, bound)
-
-
-#: In the place of a negative, where an anchor has fewer targets that it is not linked to.
-NONE = -1
 
 
 @dataclass(frozen=True)

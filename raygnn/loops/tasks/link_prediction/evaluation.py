@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product, starmap
 from typing import Any
@@ -19,7 +19,7 @@ from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
 from raygnn.loops.tasks.link_prediction.target import LinkTarget
 from raygnn.metrics import FullRanking, Links, SumMetric
 from raygnn.metrics.diagnostics import Diagnostic, sums_by_bin
-from raygnn.metrics.sampled_ranking import sampled_ranks
+from raygnn.metrics.sampled_ranking import exact_means, exact_state, sampled_ranks
 from raygnn.models.decoders import Decoder, InnerProduct
 from raygnn.models.linear_recommenders import ease, ials
 from raygnn.models.link_factors import MAX_RANK, LinkBasis, LinkFactors, SpectralFilter
@@ -119,17 +119,22 @@ def link_baselines(
         links = _links_before(target, split)
         guesses["ease"] = InnerProduct(num_nodes[1]), ease(*links, num_nodes)
         guesses["ials"] = InnerProduct(num_nodes[1]), ials(*links, num_nodes)
+    num_candidates = _num_candidates(loader)
+    chance = _Chance(num_candidates, metrics)
     judged = {}
     for name, (decoder, rows) in guesses.items():
         task: Any = _GuessTask(target, loader, decoder, rows, metrics)
-        of_guess = evaluate(task, split, num_batches, metrics)
+        of_guess = evaluate(task, split, num_batches, [*metrics, chance])
         judged[name] = {key.removeprefix(f"{split}/"): value for key, value in of_guess.items()}
         del judged[name]["loss"]
-    num_candidates = _num_candidates(loader)
+        judged["chance"] = {
+            key.removeprefix("chance/"): judged[name].pop(key)
+            for key in list(judged[name])
+            if key.startswith("chance/")
+        }
     num_links = loader.num_examples
     if num_batches is not None:
         num_links = min(num_links, num_batches * loader.batch_size)
-    judged["chance"] = _by_chance(judged["popularity"], num_candidates)
     return Baselines(judged, num_links, (num_links,), (num_candidates,))
 
 
@@ -159,16 +164,30 @@ def _num_candidates(loader: LinkLoader) -> int:
     return candidate.shape[1]
 
 
-def _by_chance(names: Collection[str], num_candidates: int) -> dict[str, float]:
-    num_ranks = num_candidates + 1
-    chances = {"auc": 0.5, "ap": 1 / num_ranks}
-    chances["mrr"] = float((1 / np.arange(1, num_ranks + 1)).mean())
-    chances |= {
-        name: int(name.removeprefix("hits@")) / num_ranks
-        for name in names
-        if name.startswith("hits@")
-    }
-    return {name: chances[name] for name in names if name in chances}
+class _Chance(SumMetric):
+    """The expectation of other metrics for random scores. Links may differ in their candidates."""
+
+    name = "chance"
+    problems = ("link_prediction",)
+
+    def __init__(self, num_candidates: int, metrics: Sequence[Any]) -> None:
+        super().__init__(num_candidates + 1, "link_prediction")
+        self._names = {metric.name for metric in metrics}
+        self._ks = [k for metric in metrics if metric.name == "hits" for k in metric.ks]
+
+    def update(self, prediction: Tensor, target: Tensor | None = None) -> Tensor:
+        num = (prediction != -torch.inf).sum(dim=1, keepdim=True).double()
+        ranks = torch.arange(1, self.num_outputs + 1, dtype=torch.float64)
+        reciprocal = (1 / ranks).cumsum(0)[num.long() - 1] / num
+        hits = num.new_tensor(self._ks).minimum(num) / num
+        return exact_state(torch.cat([num / self.num_outputs, reciprocal, hits], dim=1))
+
+    def compute(self, state: Tensor) -> dict[str, float]:
+        share, reciprocal, *hits = exact_means(state)
+        found = {"auc": 0.5, "ap": 1 / (share * self.num_outputs), "mrr": reciprocal}
+        found = {name: value for name, value in found.items() if name in self._names}
+        found |= {f"hits@{k}": value for k, value in zip(self._ks, hits, strict=True)}
+        return {f"chance/{name}": value for name, value in found.items()}
 
 
 class _Popularity(Decoder):
@@ -233,9 +252,8 @@ class _GuessTask:
         for index in range(self._loader.rank, num_batches, self._loader.world_size):
             batch = self._loader.without_neighborhood(index)
             scores = self._scoring.evaluation_scores(self.model, batch.links, self._rows)
-            prediction = torch.cat([scores.positive.unsqueeze(1), scores.candidate], dim=1)
             weight, links = len(scores.positive), batch.links.position
-            yield EvalOutput(index, links, 0.0, weight, prediction, links)
+            yield EvalOutput(index, links, 0.0, weight, scores.compared(), links)
 
 
 #: See `SpectralFilter`.

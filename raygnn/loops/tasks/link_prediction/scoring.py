@@ -113,8 +113,8 @@ class LinkScoring:
         scores = decoder.score_all(anchors, torch.cat([compared, padding]), relation)
         return LinkScores(
             positive=scores.diagonal(),
-            candidate=scores[:, len(targets) :].gather(1, links.candidate),
-            mask=torch.zeros_like(links.candidate, dtype=torch.bool),
+            candidate=scores[:, len(targets) :].gather(1, links.candidate.clamp(min=0)),
+            mask=links.candidate == NONE,
         )
 
     def _hard(

@@ -379,13 +379,12 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def _judge(self, batch: LinkBatch, rows: Mapping[str, Tensor]) -> EvalOutput:
         scores = self._scoring.evaluation_scores(self.predictor().decoder, batch.links, rows)
         output = self._loss(batch, rows, scores)
-        prediction = torch.cat([scores.positive.unsqueeze(1), scores.candidate], dim=1)
         return EvalOutput(
             index=batch.index,
             ids=batch.links.position,
             loss_sum=float(output.loss_sum),
             weight=output.weight,
-            prediction=prediction,
+            prediction=scores.compared(),
             target=batch.links.position,
             metrics=output.metrics,
         )
