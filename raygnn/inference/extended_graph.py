@@ -83,7 +83,8 @@ class ExtendedGraph(OpenGraph):
         with self._prepared(), self._graph._encoded([target]) as embeddings:
             rows = _NewAnchors(self, embeddings.all_rows(target), target)
             wanted = replace(request, k=most)
-            search = NeighborSearch(wanted, self.bundle, self._model, rows, self._env.device)
+            output, device = self._spec.output, self._env.device
+            search = NeighborSearch(wanted, self.bundle, self._model, output, rows, device)
             table = search.table(0, len(request.anchors))
         return Table(_without(table, set(links), k))
 

@@ -132,7 +132,8 @@ class TopKOptions(BaseModel):
         False, description="leave out known links of the anchor, up to the moment that is encoded"
     )
     score: Score | None = Field(
-        None, description=f"{' or '.join(SCORES)} (default: decoder with an edge type)"
+        None,
+        description=f"{' or '.join(SCORES)} (default: decoder with an edge type or edge labels)",
     )
     columns: tuple[str, ...] = Field(
         (), description="columns of the neighbors' table that are given too, such as a title"
@@ -218,13 +219,16 @@ class TopKRequest:
         edge_type = options.edge_type
         relation = None if edge_type is None else relation_of(spec, edge_type)
         anchor, target = options.ends(spec)
+        score = options.score or (None if relation is None else "decoder")
+        if relation is None and (anchor, target) != spec.output.ends:
+            score = score or "inner_product"
         request = cls(
             k,
             dense_ids(bundle, anchor, anchors, "--anchors"),
             anchor,
             target,
             known_types(spec, bundle, anchor, target, relation) if options.filter_known else (),
-            options.score or ("inner_product" if relation is None else "decoder"),
+            find_score(spec, score, relation),
             relation,
             times,
             None if not options.columns else _columns(read_columns, target, options.columns),
@@ -233,9 +237,7 @@ class TopKRequest:
         return request
 
     def check(self, spec: ModelSpec, bundle: Bundle) -> None:
-        """Checks k and score against graph and model, and that a relation is chosen if scores
-        depend on it. Raises a ConfigError.
-        """
+        """Raises a ConfigError if the graph has fewer than k candidates."""
         is_same = self.anchor_type == self.target_type
         num_candidates = bundle.num_nodes(self.target_type) - is_same
         if not 1 <= self.k <= num_candidates:
@@ -245,7 +247,6 @@ class TopKRequest:
                 f"type {self.target_type!r}. Set at least 1 and at most this number.",
                 id="infer-top-k",
             )
-        check_score(spec, self.score, self.relation)
 
     @property
     def node_types(self) -> tuple[str, ...]:
@@ -323,13 +324,22 @@ def check_score_name(score: object) -> None:
         )
 
 
-def check_score(spec: ModelSpec, score: str, relation: int | None) -> None:
-    """Raises a ConfigError unless a model has the score, with a relation if it depends on it."""
-    check_score_name(score)
-    if score != "decoder":
-        return
-    links = spec.output.links
-    if not links:
+def find_score(spec: ModelSpec, score: str | None, relation: int | None) -> Score:
+    """The score to compute: default the predicted number of a model of edges, else the inner
+    product. Raises a ConfigError if the model does not have it, or only with a relation.
+    """
+    links, is_edges = spec.output.links, spec.output.predicted_edges is not None
+    chosen = score or ("decoder" if is_edges else "inner_product")
+    check_score_name(chosen)
+    if chosen == "inner_product":
+        return "inner_product"
+    if is_edges and not spec.output.is_score:
+        raise ConfigError(
+            f"--score={score!r} is invalid: the model does not predict one number for each pair of "
+            "nodes. Predict the edges, or set inner_product, although no loss has trained it.",
+            id="infer-score-edges",
+        )
+    if not links and not is_edges:
         raise ConfigError(
             "--score='decoder' is invalid: the model has no decoder of links. Set inner_product.",
             id="infer-score-no-decoder",
@@ -340,6 +350,7 @@ def check_score(spec: ModelSpec, score: str, relation: int | None) -> None:
             f"Set --edge-type to one of: {_listed(links)}.",
             id="infer-score-edge-type",
         )
+    return "decoder"
 
 
 def known_types(

@@ -21,8 +21,11 @@ from raygnn.data.links.supervision import (
 )
 from raygnn.data.tables.read_ids import as_plain_texts, original_ids
 from raygnn.inference.embeddings import Embeddings
-from raygnn.inference.job import TopKRequest
-from raygnn.models.decoders import Decoder, InnerProduct, Scores, top_k
+from raygnn.inference.job import Score, TopKRequest
+from raygnn.loops.model_spec import Output
+from raygnn.loops.tasks.labels.target import LabelOutput
+from raygnn.models.decoders import Decoder, InnerProduct, top_k
+from raygnn.models.graph_encoder import EdgePredictor
 from raygnn.parallel.agreement import run_and_sync_errors
 
 _ANCHORS_AT_A_TIME = 64
@@ -39,16 +42,22 @@ class NeighborSearch:
         request: TopKRequest,
         bundle: Bundle,
         model: nn.Module,
+        output: Output,
         embeddings: Embeddings,
         device: torch.device,
     ) -> None:
         self._request = request
         self._device = device
-        self._scores = _scores(request, model)
+        decoder = build_decoder(request.score, model, output)
+        self._scores = partial(decoder.score_all, relation=request.relation or 0)
         self._anchor_ids = original_ids(bundle, request.anchor_type, request.anchors)
-        self._targets = embeddings.all_rows(request.target_type)
-        self._anchors = embeddings.rows_of(request.anchor_type, request.anchors)
-        self._ids = bundle.ids(request.target_type).slice(0, len(self._targets))
+        anchors = embeddings.rows_of(request.anchor_type, request.anchors)
+        targets = embeddings.all_rows(request.target_type)
+        if isinstance(decoder, EdgeValues):
+            ids = request.anchors, np.arange(len(targets))
+            anchors, targets = decoder.rows((anchors, targets), ids, output.num_known(bundle))
+        self._anchors, self._targets = anchors, targets
+        self._ids = bundle.ids(request.target_type).slice(0, len(targets))
         # By id, so that of equal scores the smaller id comes first.
         self._order = pc.sort_indices(self._ids).to_numpy().astype(np.int64)
         self._known = run_and_sync_errors(lambda: _known(request, bundle), "finding known links")
@@ -105,12 +114,53 @@ class NeighborSearch:
         return out
 
 
-def _scores(request: TopKRequest, model: nn.Module) -> Scores:
-    decoder = InnerProduct(1) if request.score == "inner_product" else precise_decoder(model)
-    return partial(decoder.score_all, relation=request.relation or 0)
+class EdgeValues(Decoder):
+    """Predicted numbers of edges as scores, in float64. A row of a node ends with its id."""
+
+    def __init__(self, model: EdgePredictor, output: LabelOutput) -> None:
+        super().__init__(model.head.out.in_features + 1)
+        self._model, self._output = copy.deepcopy(model).double().eval(), output
+
+    def rows(
+        self,
+        of_ends: tuple[Tensor, Tensor],
+        ids: tuple[np.ndarray, np.ndarray],
+        num_known: tuple[int, int],
+    ) -> tuple[Tensor, Tensor]:
+        """Appends the dense ids of sources and targets; -1 for nodes that training did not have."""
+        known = (np.where(of < num, of, -1) for of, num in zip(ids, num_known, strict=True))
+        columns = (torch.from_numpy(of).double().unsqueeze(1) for of in known)
+        source, target = (
+            torch.cat([rows.double(), column.to(rows.device)], dim=1)
+            for rows, column in zip(of_ends, columns, strict=True)
+        )
+        return source, target
+
+    def score_pairs(
+        self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        ids = torch.stack([anchor_rows[:, -1], target_rows[:, -1]]).long()
+        found, _ = self._model.of_ends(anchor_rows[:, :-1], target_rows[:, :-1], None, ids)
+        return self._output.in_units(found).squeeze(1)
+
+    def score_all(
+        self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        # An anchor at a time, since the head reads three rows of each pair.
+        scores = [
+            self.score_pairs(row.expand(len(candidate_rows), -1), candidate_rows)
+            for row in anchor_rows
+        ]
+        return torch.stack(scores)
 
 
-def precise_decoder(model: nn.Module) -> Decoder:
+def build_decoder(score: Score, model: nn.Module, output: Output) -> Decoder:
+    """What computes a score, in float64."""
+    if score == "inner_product":
+        return InnerProduct(1)
+    if isinstance(model, EdgePredictor):
+        assert isinstance(output, LabelOutput)
+        return EdgeValues(model, output)
     assert isinstance(model.decoder, Decoder)
     return copy.deepcopy(model.decoder).double()
 

@@ -46,11 +46,11 @@ from raygnn.inference.job import (
     TopKOptions,
     TopKRequest,
     check_node_type,
-    check_score,
+    find_score,
     predicts_edges,
     relation_of,
 )
-from raygnn.inference.neighbor_search import NeighborSearch, precise_decoder
+from raygnn.inference.neighbor_search import EdgeValues, NeighborSearch, build_decoder
 from raygnn.inference.new_rows import TablesSource, row_reader
 from raygnn.inference.node_tables import NodeTables, Table, check_finite, cut
 from raygnn.inference.pyg_graph import pyg_graph
@@ -63,7 +63,6 @@ from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise, link_basis
 from raygnn.loops.tasks.node_classification.target import NodeOutput
-from raygnn.models.decoders import InnerProduct
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.link_factors import LinkBasis
 from raygnn.outputs.saved_model import SavedModel
@@ -198,7 +197,7 @@ class OpenGraph:
                 a DataFrame of two columns.
             edge_type: `src__rel__dst`, for a model of several relations.
             score: decoder or inner_product of the embeddings. Default: the decoder of a link model,
-                else the inner product.
+                the predicted number of a model of edges, else the inner product.
         Returns:
             Columns `anchor_id`, `target_id` and `score`, computed in float64, in the order of
             `pairs`.
@@ -206,12 +205,11 @@ class OpenGraph:
             ConfigError: the model has no such score or relation.
             DataError: an id is not in the graph, or `pairs` are not pairs.
         """
-        links, ends = self._spec.output.links, self._spec.output.ends
-        chosen = score or ("decoder" if links else "inner_product")
+        output, ends = self._spec.output, self._spec.output.ends
         relation = None if edge_type is None else relation_of(self._spec, edge_type)
-        check_score(self._spec, chosen, relation)
+        chosen = find_score(self._spec, score or ("decoder" if output.links else None), relation)
         given = self._pairs(pairs)
-        decoder = InnerProduct(1) if chosen == "inner_product" else precise_decoder(self._model)
+        decoder = build_decoder(chosen, self._model, output)
         with self._prepared():
             device = self._env.device
             anchor_rows, target_rows = (
@@ -219,6 +217,9 @@ class OpenGraph:
                 for name, dense in zip(ends, given, strict=True)
             )
             self._encode_known_links(relation, given, (anchor_rows, target_rows))
+            if isinstance(decoder, EdgeValues):
+                rows, known = (anchor_rows, target_rows), output.num_known(self.bundle)
+                anchor_rows, target_rows = decoder.rows(rows, given, known)
             found = decoder.score_pairs(anchor_rows, target_rows, relation or 0)
         scores = found.float().cpu()
         anchors, targets = (original_ids(self.bundle, *e) for e in zip(ends, given, strict=True))
@@ -239,8 +240,8 @@ class OpenGraph:
             self._spec, self.bundle, k, anchors, chosen, self._times, self._read_columns
         )
         with self._prepared(), self._encoded(request.node_types) as embeddings:
-            device = self._env.device
-            search = NeighborSearch(request, self.bundle, self._model, embeddings, device)
+            output, device = self._spec.output, self._env.device
+            search = NeighborSearch(request, self.bundle, self._model, output, embeddings, device)
             return Table(search.table(0, len(request.anchors)))
 
     def explain(
@@ -316,7 +317,7 @@ class OpenGraph:
     ) -> Explanations:
         relation = 0 if edge_type is None else relation_of(self._spec, edge_type)
         if len(self._spec.output.links) > 1:
-            check_score(self._spec, "decoder", None if edge_type is None else relation)
+            find_score(self._spec, "decoder", None if edge_type is None else relation)
         ends = self._pairs(pairs)
         edges = pairs_to_predict(self._spec, self.bundle, *ends, self._times, relation)
         seed = partial(

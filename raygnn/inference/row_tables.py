@@ -66,7 +66,7 @@ def find_rows(
                 "(source, target) pairs"
             )
         raise ConfigError(
-            f"rows is invalid: the model predicts no rows of nodes. {remedy}.",
+            f"rows are invalid: the model predicts no rows of nodes. {remedy}.",
             id="infer-rows-model",
         )
     if not isinstance(rows, str):

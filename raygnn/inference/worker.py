@@ -12,7 +12,7 @@ import pyarrow as pa
 from torch import nn
 
 from raygnn import __version__
-from raygnn.console import Pace, say
+from raygnn.console import Pace, count, say
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.extended_bundle import ExtendedBundle
@@ -72,7 +72,7 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     how = loaded.config.training.eval
     if context.rank == 0:
         when = "" if times is None else f", {times.describe(node_types)}"
-        workers = f"{context.world_size} worker(s), {context.device}"
+        workers = f"{count(context.world_size, 'worker')}, {context.device}"
         say(f"{_show_request(job, bundle)}: {how}{when}, {workers}")
     chosen = job.request.nodes if isinstance(job.request, NodeRequest) else None
     have_own_times = times is not None and not times.own.isdisjoint(node_types)
@@ -131,7 +131,10 @@ def _write(
 ) -> dict[str, list[dict[str, Any]]]:
     bundle = task.env.bundle
     if isinstance(job.request, TopKRequest):
-        search = NeighborSearch(job.request, bundle, model, embeddings, context.device)
+        assert task.spec is not None
+        search = NeighborSearch(
+            job.request, bundle, model, task.spec.output, embeddings, context.device
+        )
         rows = max(job.rows_per_file // job.request.k, 1)
         parts: dict[str, _Part] = {"neighbors": (cut(len(job.request.anchors), rows), search.table)}
     else:
@@ -157,8 +160,8 @@ def _write_edges(
     if context.rank == 0:
         when = "" if request.times is None else f", {request.times.describe([name])}"
         say(
-            f"predicting {edges.num_edges:,} {name}: {how}{when}, {context.world_size} worker(s), "
-            f"{context.device}"
+            f"predicting {edges.num_edges:,} {name}: {how}{when}, "
+            f"{count(context.world_size, 'worker')}, {context.device}"
         )
     exact = how == "exact"
     as_of = None if request.times is None else request.times.of(name)

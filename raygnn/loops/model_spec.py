@@ -137,6 +137,11 @@ class Output(ABC):
         return ()
 
     @property
+    def is_score(self) -> bool:
+        """Whether edges are predicted, and by one number that pairs of nodes have too."""
+        return False
+
+    @property
     def predicted_edges(self) -> EdgeType | None:
         """The edge type of `predictions`; None if they belong to nodes."""
         return None

@@ -116,6 +116,10 @@ class Task(ABC, Generic[BatchT]):
     parts: Mapping[str, Task[Any]] = MappingProxyType({})
     weights: Mapping[str, float] = MappingProxyType({})
 
+    def score_weights(self) -> tuple[float, float] | None:
+        """Weights of a link model's encoder and of closed-form rows; None without such rows."""
+        return None
+
     @property
     def watched(self) -> tuple[str, str]:
         """The default metric of early stopping and best checkpoint, and "min" or "max"."""

@@ -48,13 +48,19 @@ class Advice(Callback):
             say_baselines(self._metrics, "val")
 
     def on_train_end(self, engine: Engine) -> None:
-        advice = _best_at_first(engine)
+        weights = engine.task.score_weights()
+        is_fixed = weights is not None and weights[0] == 0
+        advice = [] if is_fixed else _best_at_first(engine)
         self._warnings += advice
         if engine.context.rank == 0:
             for text in advice:
                 warn(text)
 
     def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
+        weights = engine.task.score_weights()  # of the best model
+        if engine.context.rank == 0 and weights is not None:
+            encoder = "" if weights[0] == 0 else "the encoder's scores + "
+            say(f"links are ranked by {encoder}{weights[1]:.3g} x those of closed-form rows")
         baselines = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
         if baselines is not None:
             of_model = {name.removeprefix("test/"): value for name, value in metrics.items()}

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from raygnn.config import Config
-from raygnn.console import compact, say
+from raygnn.console import compact, count, say
 from raygnn.data.arrays import memory_bytes
 from raygnn.data.bundle import Bundle
 from raygnn.data.partition.record import PartitionRecord, part_bytes
@@ -82,11 +82,12 @@ def check_needs(needs: Needs, num_workers: int, memory: int | None = None) -> No
     if num_workers * needs.learned <= memory:
         return
     raise ResourceError(
-        f"{num_workers} worker(s) of this node need {compact(num_workers * needs.learned)}B of "
-        f"memory, and it has {compact(memory)}B: each holds {compact(needs.learned)}B for learned "
-        "rows of nodes without features (rows, gradients, state of the optimizer, best rows). "
-        "Give such nodes features, lower model.args.hidden_channels, set scaling.shard to "
-        "embeddings or optimizer.type to SGD, or train fewer workers on a node.",
+        f"{count(num_workers, 'worker')} of this node need "
+        f"{compact(num_workers * needs.learned)}B of memory, and it has {compact(memory)}B: each "
+        f"holds {compact(needs.learned)}B for learned rows of nodes without features (rows, "
+        "gradients, state of the optimizer, best rows). Give such nodes features, lower "
+        "model.args.hidden_channels, set scaling.shard to embeddings or optimizer.type to SGD, or "
+        "train fewer workers on a node.",
         id="run-memory",
     )
 

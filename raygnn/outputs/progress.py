@@ -45,7 +45,7 @@ class Progress(Callback):
             stopper = engine.early_stopper
             self._validations_left = stopper.patience - stopper.num_without_improvement
         if engine.context.rank == 0:
-            where = f"{engine.context.world_size} worker(s), {engine.context.device}"
+            where = f"{count(engine.context.world_size, 'worker')}, {engine.context.device}"
             if chosen := matmul_precision(engine.config, engine.context.device):
                 where += f", matmul_precision {chosen}"
             say(
@@ -202,8 +202,8 @@ def show_global_batch(engine: Engine) -> str:
 def show_share(engine: Engine) -> str:
     batch, num_workers = engine.config.batch, engine.context.world_size
     if batch.num_micro_batches == batch.accumulate * num_workers:
-        return f"{num_workers} worker(s) x {batch.accumulate}"
-    return f"{batch.num_micro_batches} micro-batches, dealt to {num_workers} worker(s)"
+        return f"{count(num_workers, 'worker')} x {batch.accumulate}"
+    return f"{batch.num_micro_batches} micro-batches, dealt to {count(num_workers, 'worker')}"
 
 
 def num_parameters(engine: Engine) -> int:
@@ -234,6 +234,8 @@ def headline(names: Iterable[str]) -> list[str]:
 def _of_validation(metrics: dict[str, float], monitor: str, parts: list[str]) -> list[str]:
     names = [name for name in metrics if name.startswith("val/")]
     first = [monitor] if monitor in metrics else []
+    if "val/average_precision" in metrics:  # of a rare class, which accuracy hardly counts
+        first.append("val/average_precision")
     if not parts:
         return list(dict.fromkeys([*first, *headline(names)]))[:3]
     for part in parts:

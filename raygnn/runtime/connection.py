@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from raygnn.console import say, warn
+from raygnn.console import count, say, warn
 from raygnn.errors import ResourceError
 from raygnn.loops.signals import Terminated, signals_as_notices
 from raygnn.runtime.ray_internals import attribute, internal
@@ -63,7 +63,7 @@ def connect(meanwhile: Callable[[], None] = lambda: None) -> None:
     nodes = len(ray.nodes())
     cpus = ray.cluster_resources().get("CPU", 0)
     say(
-        f"Ray {ray.__version__}: {nodes} node(s), {cpus:g} CPUs, "
+        f"Ray {ray.__version__}: {count(nodes, 'node')}, {cpus:g} CPUs, "
         f"{time.monotonic() - started:.1f} s, {choice.reason}"
         + (f", dashboard http://{dashboard}" if dashboard else "")
     )

@@ -15,7 +15,7 @@ import ray
 from ray.autoscaler.sdk import request_resources
 
 from raygnn.config import Config
-from raygnn.console import say
+from raygnn.console import count, say
 from raygnn.errors import ResourceError
 
 _MAX_CPUS = 8  # more threads than this speed up no batch of usual size
@@ -69,8 +69,8 @@ def missing_places(config: Config, resources: WorkerResources) -> str | None:
     if places >= needed:
         return None
     return (
-        f"The {len(nodes)} node(s) of this cluster have room for {places} of the {needed} "
-        "worker(s) that are needed."
+        f"This cluster of {count(len(nodes), 'node')} has room for {places} of the {needed} "
+        "workers that are needed."
     )
 
 
@@ -98,9 +98,10 @@ def _plan(config: Config, num_runs: int) -> WorkerResources:
         raise ResourceError(_explain(config, resources, nodes, places), id="cluster-no-room")
     if places < scaling.min_workers * num_runs:
         raise ResourceError(
-            f"tune.max_concurrent_trials={num_runs} is invalid: trials of {scaling.min_workers} "
-            f"worker(s) need {scaling.min_workers * num_runs} places, and the cluster has "
-            f"{places}. Set it to {places // scaling.min_workers} or less, or to null.",
+            f"tune.max_concurrent_trials={num_runs} is invalid: trials of "
+            f"{count(scaling.min_workers, 'worker')} need {scaling.min_workers * num_runs} places, "
+            f"and the cluster has {places}. Set it to {places // scaling.min_workers} or less, or "
+            "to null.",
             id="sweep-no-room",
         )
     if num_runs == 1:
@@ -179,7 +180,7 @@ def _explain(
     want = ", ".join(f"{name} {amount:g}" for name, amount in resources.as_ray().items())
     return (
         f"scaling.num_workers={config.scaling.num_workers} is invalid: each worker asks for "
-        f"{want}, and the {len(nodes)} node(s) of this cluster ({have}) have room for {places}. "
+        f"{want}, and this cluster of {count(len(nodes), 'node')} ({have}) has room for {places}. "
         "Set fewer workers, or less of scaling.cpus_per_worker and scaling.resources_per_worker; "
         "where an autoscaler adds nodes, set scaling.wait_for_nodes_s."
     )

@@ -61,7 +61,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_quickstart_as_a_job(head, checkout):
     done = head.submit(checkout, "python", "-m", "raygnn.train", "examples/quickstart.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "[raygnn] training on 2 worker(s)" in done.stdout
+    assert "[raygnn] training on 2 workers" in done.stdout
     assert "val/loss" in done.stdout
     assert "[raygnn] test: " in done.stdout
     assert "succeeded" in done.stdout + done.stderr

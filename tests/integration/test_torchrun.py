@@ -52,7 +52,7 @@ def test_two_processes_of_torchrun(ranks, tmp_path: Path):
     done = _torchrun(config, tmp_path)
     output, told = done.communicate(timeout=400)
     assert done.returncode == 0, told
-    assert "global batch 32 = 16 x 2 worker(s) x 1" in output
+    assert "global batch 32 = 16 x 2 workers x 1" in output
     assert "resumed from step-" in output
     plain = small_config(tmp_path / "plain", scaling__num_workers=2)
     ranks.run(run_rank, 2, plain, str(bundle.path))

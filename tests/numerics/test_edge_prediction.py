@@ -223,6 +223,8 @@ def test_classes_are_predicted_to_tables_by_the_ends_of_edges(tmp_path):
     shares = opened.predict(what="probabilities")["probability"]
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
     assert opened.embed(node_type="film").columns == ["id", "embedding"]
+    with raises("infer-score-edges"):
+        opened.top_k([1001], 3)
     judged = model.evaluate(str(graph))
     assert judged["accuracy"] == pytest.approx(metrics["test/accuracy"], abs=1e-6)
     with raises("infer-node-type-other", "film"):
@@ -248,6 +250,18 @@ def test_label_edges_of_another_graph_are_predicted(tmp_path):
             model.predict(str(tmp_path / "other"), not_pairs)
     with raises("infer-what-regression", "rating"):
         model.predict(str(tmp_path / "other"), what="probabilities")
+
+
+def test_a_rating_ranks_pairs_by_its_prediction(tmp_path, graph):
+    raygnn.train.fit(_config(tmp_path, graph))
+    opened = raygnn.load(tmp_path / "run").open(str(graph), exact=True)
+    best = opened.top_k([1001, 1008], 20, filter_known=True).to_pandas()
+    assert (best.groupby("anchor_id").score.diff().dropna() <= 0).all()
+    pairs = list(zip(best.anchor_id, best.neighbor_id, strict=True))
+    np.testing.assert_allclose(opened.predict(pairs)["prediction"], best.score, rtol=1e-4)
+    np.testing.assert_allclose(opened.score(pairs)["score"], best.score, rtol=1e-6)
+    users = opened.top_k([1001], 3, target_type="user").to_pandas()  # nearest by embedding
+    assert 1001 not in set(users.neighbor_id)
 
 
 def _parity(folder: Path, *, directed: bool) -> Path:

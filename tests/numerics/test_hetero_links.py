@@ -170,7 +170,7 @@ def test_anchors_without_positives_are_left_out_and_it_says_so(graph, tmp_path, 
     assert splits["train"].hard_negatives.num_links > 0
     status, said, _ = _train(capfd, config, tmp_path)
     assert status == 0
-    assert f"{80 - len(anchors)} user nodes have no such links and are no anchors" in said
+    assert f"{80 - len(anchors)} nodes of type user have no such links and are no anchors" in said
 
 
 def test_more_negatives_than_nodes_and_it_says_so(graph, tmp_path, capfd):
@@ -178,8 +178,11 @@ def test_more_negatives_than_nodes_and_it_says_so(graph, tmp_path, capfd):
     config["task"]["args"].update(num_random_negatives=500, num_random_negatives_eval=500)
     status, said, _ = _train(capfd, config, tmp_path)
     assert status == 0
-    assert "task.args.num_random_negatives: there are 40 item nodes, so some repeat" in said
-    assert "num_random_negatives_eval: each link competes with at most 39, the other item" in said
+    assert "task.args.num_random_negatives: there are 40 nodes of type item, so some repeat" in said
+    assert (
+        "num_random_negatives_eval: each link competes with at most 39, the other nodes of type"
+        in said
+    )
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert 0 < metrics["test/mrr"] <= 1
 

@@ -86,7 +86,7 @@ def test_workers_of_a_node_share_its_memory() -> None:
     # What is mapped need not fit.
     each = Needs(graph=10**12, learned=500, cached=10**12)
     check_needs(each, 2, memory=1000)
-    with raises("run-memory", "3 worker(s)", "1.5kB", "has 1kB"):
+    with raises("run-memory", "3 workers", "1.5kB", "has 1kB"):
         check_needs(each, 3, memory=1000)
 
 

@@ -19,7 +19,7 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from raygnn.config.documents import dump_yaml
-from raygnn.console import label_lines, say
+from raygnn.console import count, label_lines, say
 from raygnn.data.filesystem import join, write_text
 from raygnn.errors import PreemptedError, TrainingError
 from raygnn.job import TrainJob
@@ -69,7 +69,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
         find_spec(with_time_defaults(plan.loaded, uri), bundle)
     folder = open_run_folder(plan.loaded, name)
     warn_of_vanishing(folder)
-    say(f"sweep {folder.uri}: {num_concurrent} trial(s) at a time")
+    say(f"sweep {folder.uri}: {count(num_concurrent, 'trial')} at a time")
     trial = partial(
         run_trial,
         folder=folder.uri,

@@ -468,7 +468,6 @@ def test_references_and_the_task_can_be_corrected(raw: tuple[Path, RawFolder]) -
 
 
 def test_names_of_public_schemas_refer_to_their_tables(tmp_path: Path) -> None:
-    """Names as in MovieLens, Stack Exchange, Northwind, Chinook, Sakila and MIMIC."""
     rows = np.arange(1, 401)
 
     def refer(last: int, num: int = 400) -> list[int]:

@@ -112,8 +112,8 @@ def test_nodes_that_go_while_a_run_lasts_are_told_once(nodes, monkeypatch, capsy
         time.sleep(0.1)
     told += capsys.readouterr().out
     assert told.splitlines() == [
-        "[raygnn] The 1 node(s) of this cluster have room for 2 of the 3 worker(s) that are "
-        "needed. The run continues when nodes are added."
+        "[raygnn] This cluster of 1 node has room for 2 of the 3 workers that are needed. "
+        "The run continues when nodes are added."
     ]
     nodes.append({"CPU": 1.0})
     assert missing_places(config, resources) is None

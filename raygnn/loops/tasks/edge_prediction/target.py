@@ -67,6 +67,10 @@ class EdgeOutput(LabelOutput):
         return self.edge_type
 
     @property
+    def is_score(self) -> bool:
+        return self.problem == "regression" and self.num_outputs == 1 and not self.inputs
+
+    @property
     def own_columns(self) -> tuple[str, ...]:
         return self.inputs
 

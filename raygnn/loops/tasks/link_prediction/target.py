@@ -316,25 +316,25 @@ class LinkTarget(TaskTarget):
         for edges in self.splits.values():
             has_links[edges.anchors] = True
         if not has_links.all():
-            num_others = np.sum(~has_links)
-            yield f"{num_others:,} {anchor_type} nodes have no such links and are no anchors"
+            others = f"{np.sum(~has_links):,} nodes of type {anchor_type}"
+            yield f"{others} have no such links and are no anchors"
         num_targets = bundle.num_nodes(target_type)
         num_random = self.arguments.num_random_negatives
         if num_random == "all":
             yield (
                 "task.args.num_random_negatives=all: each batch encodes and scores all "
-                f"{num_targets:,} {target_type} nodes"
+                f"{num_targets:,} nodes of type {target_type}"
             )
         elif num_random > num_targets:
             yield (
-                f"task.args.num_random_negatives: there are {num_targets:,} {target_type} nodes, "
-                "so some repeat"
+                f"task.args.num_random_negatives: there are {num_targets:,} nodes of "
+                f"type {target_type}, so some repeat"
             )
         most = most_candidates(bundle, self.output)
         if self.arguments.num_random_negatives_eval > most:
             yield (
                 f"task.args.num_random_negatives_eval: each link competes with at most {most:,}, "
-                f"the other {target_type} nodes"
+                f"the other nodes of type {target_type}"
             )
 
     def _silent_anchors(self) -> Iterator[str]:

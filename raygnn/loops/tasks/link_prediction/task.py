@@ -372,6 +372,13 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def judge(self, batch: LinkBatch) -> EvalOutput:
         return self._judge(batch, self.model(batch))
 
+    def score_weights(self) -> tuple[float, float] | None:
+        factors = self.predictor().factors
+        if not factors or not factors.is_used:
+            return None
+        encoder, closed_form = factors.weights.tolist()
+        return encoder, closed_form
+
     def predictor(self) -> LinkPredictor:
         assert isinstance(self.model, LinkPredictor)
         return self.model
