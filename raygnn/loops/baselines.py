@@ -57,7 +57,7 @@ class Baselines:
 
         Better means by more than two standard errors of the model's value, which noise alone seldom
         gives. Metrics with an unknown standard error are left out. If links are ranked among all
-        targets, only these ranks count: sampled candidates of small graphs contain known links.
+        targets, only these ranks count.
         """
         found, margins = {}, {}
         full = {name: value for name, value in metrics.items() if name.startswith("full_")}

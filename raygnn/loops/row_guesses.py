@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.data.time_units import TIME, window_as_time
 
 #: Guesses are left out where they would hold more numbers.
@@ -78,14 +79,48 @@ def history_columns(
     Returns:
         float64 [num_asked, num_columns]. NaN for unknown values.
     """
-    nodes = rows.node_ids(asked)
     until = None if rows.time is None else np.asarray(rows.time)[asked]
     if until is not None and end is not None:
         until = np.minimum(until, end)
-    found = [dense_features(bundle, rows.node_type, feature)[nodes]]
+    return _columns_of(bundle, rows.node_type, rows.node_ids(asked), until, feature)
+
+
+def columns_of_edges(
+    bundle: Bundle, edges: SeedEdges, positions: np.ndarray, feature: str, inputs: Sequence[str]
+) -> np.ndarray:
+    """Hand-made columns of edges: their features, and of both ends those of `history_columns`.
+
+    Of edges with times, only what is earlier than the edge. Edges into an end also have means of
+    their own features.
+
+    Args:
+        feature: name of the node features.
+        inputs: names of the edge features, which do not hold the label.
+    Returns:
+        float64 [num_edges, num_columns]. NaN for unknown values.
+    """
+    until = None
+    if edges.times is not None:
+        until = np.asarray(edges.times)[positions]
+        until = until - 1 if until.dtype.kind in "iu" else np.nextafter(until, -np.inf)
+    ends = zip(edges.edge_type[::2], edges.ends(positions), strict=True)
+    columns = [_columns_of(bundle, *end, until, feature, inputs) for end in ends]
+    columns += [dense_features(bundle, edges.edge_type, name)[positions] for name in inputs]
+    return np.concatenate(columns, axis=1).astype(np.float64)
+
+
+def _columns_of(
+    bundle: Bundle,
+    node_type: str,
+    nodes: np.ndarray,
+    until: np.ndarray | None,
+    feature: str,
+    edge_features: Sequence[str] = (),
+) -> np.ndarray:
+    found = [dense_features(bundle, node_type, feature)[nodes]]
     for edge_type in bundle.edge_types:
-        if edge_type[2] == rows.node_type:
-            found += _history(bundle, edge_type, feature, nodes, until)
+        if edge_type[2] == node_type:
+            found += _history(bundle, edge_type, feature, edge_features, nodes, until)
     return np.concatenate(found, axis=1).astype(np.float64)
 
 
@@ -93,6 +128,7 @@ def _history(
     bundle: Bundle,
     edge_type: EdgeType,
     feature: str,
+    edge_features: Sequence[str],
     nodes: np.ndarray,
     until: np.ndarray | None,
 ) -> list[np.ndarray]:
@@ -103,7 +139,7 @@ def _history(
         times = np.asarray(bundle.column(edge_type, TIME))
     elif TIME in bundle.columns(source_type):
         times = np.asarray(bundle.column(source_type, TIME))[sources]
-    ages = np.empty((len(nodes), 0))
+    ages, order = np.empty((len(nodes), 0)), np.arange(len(sources))
     if times is not None and until is not None:
         targets = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
         order = np.lexsort((times, targets))
@@ -116,10 +152,12 @@ def _history(
         has_any = last > first
         ages = np.full((len(nodes), 1), np.nan)
         ages[has_any, 0] = until[has_any] - times[last[has_any] - 1]
-    features = dense_features(bundle, source_type, feature)
-    if len(sources) * features.shape[1] > _MAX_VALUES:
+    of_sources = dense_features(bundle, source_type, feature)
+    of_edges = [dense_features(bundle, edge_type, name) for name in edge_features]
+    if len(sources) * sum(rows.shape[1] for rows in (of_sources, *of_edges)) > _MAX_VALUES:
         return [(last - first)[:, None], ages]
-    means, count = _means(np.nan_to_num(features[sources]), first, last, np.nan)
+    rows = np.concatenate([of_sources[sources], *(each[order] for each in of_edges)], axis=1)
+    means, count = _means(np.nan_to_num(rows), first, last, np.nan)
     return [count, ages, means]
 
 
@@ -132,12 +170,13 @@ def _means(
     return np.where(count > 0, (sums[last] - sums[first]) / np.maximum(count, 1), default), count
 
 
-def dense_features(bundle: Bundle, node_type: str, feature: str) -> np.ndarray:
-    """A feature of all nodes, [num_nodes, width]; no columns if missing or sparse."""
-    info = bundle.columns(node_type).get(feature)
+def dense_features(bundle: Bundle, type_: str | EdgeType, feature: str) -> np.ndarray:
+    """A feature of all nodes or edges, [num_rows, width]; no columns if missing or sparse."""
+    info = bundle.columns(type_).get(feature)
     if info is None or info.sparse:
-        return np.empty((bundle.num_nodes(node_type), 0))
-    values = bundle.values(node_type, feature)
+        num = bundle.num_nodes(type_) if isinstance(type_, str) else bundle.num_edges(type_)
+        return np.empty((num, 0))
+    values = bundle.values(type_, feature)
     assert isinstance(values, np.ndarray)
     return values.reshape(len(values), -1)
 

@@ -188,6 +188,8 @@ def test_a_later_edge_of_the_same_pair_does_not_reveal_the_label(tmp_path):
         result = raygnn.train.fit(config)
         assert result.model.spec.relative_time.edge_features == ("edge_attr",)
         accuracy.append(result.metrics["test/accuracy"])
+        boosted = result.metrics.get("baseline/lightgbm/test/accuracy", 0.5)
+        assert abs(boosted - 0.5) < 3 * 0.5 / np.sqrt(400)
     assert abs(np.mean(accuracy) - 0.5) < 3 * 0.5 / np.sqrt(2 * 400)
 
 

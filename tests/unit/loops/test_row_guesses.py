@@ -9,8 +9,14 @@ import pytest
 
 from raygnn.data.bundle import SeedRows
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.loops.row_guesses import BoostedTrees, history_columns, past_label_guesses
+from raygnn.loops.row_guesses import (
+    BoostedTrees,
+    columns_of_edges,
+    history_columns,
+    past_label_guesses,
+)
 
 
 @pytest.mark.parametrize(("end", "window"), [(None, None), (12, None), (None, 3), (12, 3)])
@@ -71,6 +77,32 @@ def test_history_is_of_the_edges_up_to_each_row(
             expected.append(until - day[known].max() if len(known) else np.nan)
         expected += list(x[known].mean(axis=0)) if len(known) else [np.nan] * 3
         assert found[row] == pytest.approx(np.array(expected), nan_ok=True)
+
+
+def test_columns_of_an_edge_are_of_earlier_edges_of_both_ends(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    num_edges = 120
+    payer, payee = rng.integers(0, 6, (2, num_edges))
+    day, amount = rng.integers(0, 20, num_edges), rng.random((num_edges, 1), np.float32)
+    own = rng.random((6, 2), np.float32)
+    edges = edge_rows(payer, payee, {"amount": amount}, time=day)
+    tables = GraphTables({"n": node_rows(np.arange(6), {"x": own})}, {("n", "to", "n"): edges})
+    uri = write_tables(tables, str(tmp_path / "tables"))
+    bundle = ingest(uri, IngestOptions(reverse_edges=True), str(tmp_path / "cache"))
+    every = SeedEdges.of_bundle(bundle, ("n", "to", "n"), label_edges=False)
+    some = rng.permutation(num_edges)[:40]
+    found = columns_of_edges(bundle, every, some, "x", ["amount"])
+    amounts = bundle.values(("n", "to", "n"), "amount")
+    for columns, position, *ends in zip(found, some, *every.ends(some), strict=True):
+        until, expected = every.times[position], []
+        for node in ends:
+            expected += [*own[node]]
+            for side, other in ((payee, payer), (payer, payee)):
+                known = np.flatnonzero((side == node) & (day < until))
+                expected += [len(known), until - 1 - day[known].max() if len(known) else np.nan]
+                rows = np.concatenate([own[other[known]], amount[known]], axis=1)
+                expected += [*rows.mean(axis=0)] if len(known) else [np.nan] * 3
+        assert columns == pytest.approx(np.array([*expected, *amounts[position]]), nan_ok=True)
 
 
 def test_boosted_trees_learn_classes_and_numbers() -> None:

@@ -492,7 +492,16 @@ def test_names_of_public_schemas_refer_to_their_tables(tmp_path: Path) -> None:
     visits = [100_001 + i % 350 for i in range(900)]
     write(tmp_path, "events.csv", ROW_ID=np.arange(1, 901), HADM_ID=visits)
     write(tmp_path, "items.csv", ROW_ID=np.arange(1, 51), label=[f"item {i}" for i in range(50)])
+    departments = {"DEPT_ID": [1, 2, 3], "MANAGER_ID": [2, 5, 7]}
+    write(tmp_path, "departments.csv", **departments)
+    write(tmp_path, "customer.csv", c_custkey=rows[:300], c_acctbal=RNG.random(300))
+    write(tmp_path, "orders.csv", o_orderkey=rows[:380], o_custkey=refer(300, 380))
+    stations = [None] * 100 + refer(210, 110)
+    write(tmp_path, "stops.csv", stop_id=rows[:210], parent_station=stations)
     assert _arrows(tmp_path) == {
+        "departments.MANAGER_ID -> employees.EmployeeId",
+        "orders.o_custkey -> customer.c_custkey",
+        "stops.parent_station -> stops.stop_id",
         "links.movieId -> movies.movieId",
         "posts.AcceptedAnswerId -> posts.Id",
         "posts.ShipVia -> shippers.ShipperID",

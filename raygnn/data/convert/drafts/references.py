@@ -7,6 +7,7 @@ of every table that counts its rows from 1, so alone they prove nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -44,6 +45,7 @@ PEOPLE = word_set(
     " author owner employee staff clerk rep representative teacher driver player holder"
     " creator poster reviewer assignee doctor physician agent subscriber passenger visitor"
     " sender receiver commenter voter follower followee guest listener"
+    " manager supervisor reporter editor operator nurse tutor lead"
 )
 _NODES = word_set("node vertex entity")
 _LINKING = frozenset(["to", "by", "of"])  # `ReportsTo`, `referred_by`
@@ -145,6 +147,7 @@ def _find_key(table: Table, tables: Sequence[Table], overrides: Overrides) -> st
 
 def key_level(column: str, table: Table, tables: Sequence[Table]) -> int:
     """How well a column's name fits the ids of its table: 4 best, 0 not at all."""
+    column = _bare(column, table)
     words, stem = words_of(column), _stem(column)
     others = {_joined(other.words) for other in tables if other is not table}
     if _joined(stem or words) == _joined(table.words):
@@ -155,7 +158,7 @@ def key_level(column: str, table: Table, tables: Sequence[Table]) -> int:
         return 0
     if _ends(stem, table.words) or _ends(table.words, stem):
         return OWN_NAME
-    return 2 if words[-1] in _ID_WORDS or column.lower().endswith("id") else 0
+    return 2 if words[-1] in _ID_WORDS or column.lower().endswith(("id", "key")) else 0
 
 
 def _release_shared_keys(tables: Sequence[Table], overrides: Overrides) -> None:
@@ -231,7 +234,7 @@ def _match(table: Table, column: Column, other: Table) -> Match:
     rate, _ = _containment(column, other)
     is_number = pa.types.is_integer(values.type)
     is_handful = len(values) < min(_FEW, len(keys) // 2)
-    has_stem = bool(_stem(column.name))
+    has_stem = bool(_stem(_bare(column.name, table)))
     if level >= 2:
         if is_number and is_handful and not has_stem and table is not other:
             why = f"{len(values)} distinct small numbers, and the name is not one of ids"
@@ -257,29 +260,30 @@ def _match(table: Table, column: Column, other: Table) -> Match:
 
 
 def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
-    words, stem = words_of(column.name), _stem(column.name)
-    key = words_of(other.key or "")
+    name, key_name = _bare(column.name, table), _bare(other.key or "", other)
+    words, stem, key = words_of(name), _stem(name), words_of(key_name)
     names = stem or words
     is_number = pa.types.is_integer(column.distinct_ids.type)
     if words == _ROW_ID:
         return 0, ""
-    if is_number and (_COUNTS & {words[0], words[-1]} or (not stem and is_plural(column.name))):
+    if is_number and (_COUNTS & {words[0], words[-1]} or (not stem and is_plural(name))):
         return 0, ""  # `num_orders` and `orders` are counts
     if table is other:
-        if names[-1] in _OF_ITS_OWN | _LINKING and _OF_ITS_OWN & {*names}:
+        is_own = names[-1] in _OF_ITS_OWN | _LINKING or not (stem or names[-1] in _MEASURES)
+        if _OF_ITS_OWN & {*names} and is_own:
             return 3, "the name is one of a reference within a table"
         if stem and len(stem) > len(other.words) and _ends(stem, other.words):
             return 2, "the name ends like the table's"
         return (1, "the name is that of an end") if _is_end(words, table) else (0, "")
-    if len(key) > 1 and words == key:
+    if words == key and (len(key) > 1 or key_name != other.key):
         return 3, "the names of the columns are equal"
     if _joined(names) == _joined(other.words):
         return 3, "the names agree"
-    key_stem = _stem(other.key or "")
+    key_stem = _stem(key_name)
     if key_stem and names == key_stem:
         return 3, "the names of the columns agree"
     siblings = (name for name in other.columns if name != other.key and not is_plural(name))
-    if words in {words_of(name) for name in siblings}:
+    if words in {words_of(each) for each in siblings} and not _OF_ITS_OWN & {*names}:
         return 0, ""  # both refer to a third table
     if _ends(names, other.words) or (len(key) > 1 and _ends(words, key)):
         return 2, "the names end alike"
@@ -299,6 +303,15 @@ def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
     return 0, ""
 
 
+def _bare(name: str, table: Table) -> str:
+    """A column's name without a mark of the table that begins all its columns: `c_` of `c_name`."""
+    start = re.match(r"[A-Za-z]{1,2}_", name)
+    is_mark = start and len(table.columns) > 1
+    if is_mark and all(other.startswith(start[0]) for other in table.columns):
+        return name[len(start[0]) :]
+    return name
+
+
 def _stem(name: str) -> tuple[str, ...]:
     """The words before the word for an id: `user_id` is user. Empty without an id word."""
     words = words_of(name)
@@ -307,7 +320,8 @@ def _stem(name: str) -> tuple[str, ...]:
     if len(words) > 1 and words[-1] in _ID_WORDS:
         return words[:-1]
     if len(words) == 1 and words[0] not in _ID_WORDS and len(words[0]) > 4:
-        return (words[0][:-2],) if words[0].endswith("id") else ()  # userid
+        glued = re.fullmatch(r"(.{2,})(?:id|key)", words[0])  # userid, custkey
+        return (glued[1],) if glued else ()
     return ()
 
 

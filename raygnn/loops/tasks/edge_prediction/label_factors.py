@@ -41,12 +41,19 @@ class LabelFactors:
 
     @classmethod
     def fit(
-        cls, ends: np.ndarray, values: np.ndarray, num_nodes: tuple[int, int], splits: Splits
+        cls,
+        ends: np.ndarray,
+        values: np.ndarray,
+        num_nodes: tuple[int, int],
+        splits: Splits,
+        *,
+        only_biases: bool = False,
     ) -> LabelFactors:
         """Chooses the penalties on the validation edges.
 
         Args:
             values: float64 [num_edges], the labels.
+            only_biases: fits no factors, and `held_out` is 0.
         """
         train, val = np.asarray(splits.train), np.asarray(splits.val)
         mean = float(values[train].mean())
@@ -64,11 +71,13 @@ class LabelFactors:
         tried = [((0, (l2, 0.0)), fitted(train, 0, (l2, 0.0))) for l2 in penalties]
         setting, biases = min(tried, key=lambda pair: error(pair[1]) if len(val) else 0.0)
         rows = biases
+        held_out = np.zeros(len(values), np.float32)
+        if only_biases:
+            return cls(ends, mean, biases, biases, held_out)
         if len(val) and len(train) <= _MAX_FACTORIZED:
             settings = [(NUM_FACTORS, (setting[1][0], l2)) for l2 in _FACTORS]
             tried = [(setting, biases), *((each, fitted(train, *each)) for each in settings)]
             setting, rows = min(tried, key=lambda pair: error(pair[1]))
-        held_out = np.zeros(len(values), np.float32)
         folds = _folds(ends[:, train])
         for fold in range(_NUM_FOLDS):
             of_others = fitted(train[folds != fold], *setting)

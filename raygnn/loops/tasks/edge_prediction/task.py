@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.links.split import LinkSplit
+from raygnn.loops.row_guesses import BoostedTrees, columns_of_edges
 from raygnn.loops.tasks.edge_prediction.label_factors import NUM_FACTORS, LabelFactors
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
 from raygnn.loops.tasks.labels.task import LabelTask
@@ -78,16 +79,28 @@ class EdgePrediction(LabelTask[EdgeBatch]):
             (values - mean) / std,
             (sizes[0], sizes[1]),
             target.splits,
+            only_biases=self.output.factorized is None,
         )
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
-        """Of numbers, the mean and damped biases of both ends."""
-        output = self.output
-        if output.problem != "regression" or output.num_outputs > 1:
-            return {}
-        found, scale = self._label_factors.by_biases(asked), output.scale
-        found = found if scale is None else found * scale.std[0] + scale.mean[0]
-        return {"biases": found.reshape(-1, 1)}
+        """Of numbers, the mean and damped biases of both ends; LightGBM if it is installed."""
+        output, guesses = self.output, dict[str, np.ndarray]()
+        if output.problem == "regression" and output.num_outputs == 1:
+            values, scale = self._label_factors.by_biases(asked), output.scale
+            values = values if scale is None else values * scale.std[0] + scale.mean[0]
+            guesses["biases"] = values.reshape(-1, 1)
+        if self._boosted_trees is not None:
+            guesses["lightgbm"] = self._boosted_trees.guess(self._columns_of(asked))
+        return guesses
+
+    def _columns_of(self, positions: np.ndarray) -> np.ndarray:
+        target, inputs = self.target, self.output.inputs
+        feature = target.arguments.feature
+        return columns_of_edges(self.env.bundle, target.edges, positions, feature, inputs)
+
+    @cached_property
+    def _boosted_trees(self) -> BoostedTrees | None:
+        return self.boosted_trees(self._columns_of)
 
     def warnings(self) -> list[str]:
         """Warnings of the labels, and of edges that read their future."""

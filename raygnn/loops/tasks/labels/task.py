@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from raygnn.data.standardization import ColumnScale
 from raygnn.data.transforms.fit import is_heavy_tailed
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines, label_baselines
+from raygnn.loops.row_guesses import BoostedTrees
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.labels.target import METRICS_OF_ORDER, LabelOutput, LabelTarget
@@ -157,6 +159,19 @@ class LabelTask(EncoderTask[BatchT]):
             output.positive_class,
             self.guesses(split, asked),
         )
+
+    def boosted_trees(self, columns: Callable[[np.ndarray], np.ndarray]) -> BoostedTrees | None:
+        """LightGBM, trained on columns of the training rows; None if it is missing, for several
+        labels, and on parts of a graph.
+        """
+        output, train = self.output, self.target.splits.train
+        is_class = output.problem == "multi_class"
+        is_number = output.problem == "regression" and output.num_outputs == 1
+        is_missing = find_spec("lightgbm") is None or self.env.bundle.is_of_parts
+        if is_missing or not (is_class or is_number):
+            return None
+        labels = self.target.labels[train].reshape(-1)
+        return BoostedTrees(columns(train), labels, output.num_outputs if is_class else None)
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """Further baselines by name, float [num_rows, num_outputs]."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -151,17 +150,10 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     @cached_property
     def _boosted_trees(self) -> BoostedTrees | None:
-        """LightGBM, trained on the training rows; None if missing, or with several labels."""
-        target, output = self.target, self.output
-        train, bundle = target.splits.train, self.env.bundle
-        is_class = output.problem == "multi_class"
-        if find_spec("lightgbm") is None or bundle.is_of_parts:
-            return None
-        if not is_class and (output.problem != "regression" or output.num_outputs > 1):
-            return None
-        columns = history_columns(bundle, target.seeds, train, target.arguments.feature)
-        labels = target.labels[train].reshape(-1)
-        return BoostedTrees(columns, labels, output.num_outputs if is_class else None)
+        bundle, target = self.env.bundle, self.target
+        return self.boosted_trees(
+            lambda rows: history_columns(bundle, target.seeds, rows, target.arguments.feature)
+        )
 
     def predict(self, batch: NodeBatch) -> tuple[Any, Tensor | None]:
         if "embeddings" not in self.objective.needs:
