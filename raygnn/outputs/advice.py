@@ -59,8 +59,9 @@ class Advice(Callback):
     def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         weights = engine.task.score_weights()  # of the best model
         if engine.context.rank == 0 and weights is not None:
-            encoder = "" if weights[0] == 0 else "the encoder's scores + "
-            say(f"links are ranked by {encoder}{weights[1]:.3g} x those of closed-form rows")
+            both = f"the encoder (weight 1) and closed-form rows (weight {weights[1]:.3g})"
+            alone = "closed-form rows alone; the encoder has weight 0"
+            say(f"links are ranked by {both if weights[0] else alone}")
         baselines = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
         if baselines is not None:
             of_model = {name.removeprefix("test/"): value for name, value in metrics.items()}

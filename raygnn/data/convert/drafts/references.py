@@ -306,10 +306,8 @@ def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
 def _bare(name: str, table: Table) -> str:
     """A column's name without a mark of the table that begins all its columns: `c_` of `c_name`."""
     start = re.match(r"[A-Za-z]{1,2}_", name)
-    is_mark = start and len(table.columns) > 1
-    if is_mark and all(other.startswith(start[0]) for other in table.columns):
-        return name[len(start[0]) :]
-    return name
+    mark = start[0] if start and len(table.columns) > 1 else ""
+    return name[len(mark) :] if all(other.startswith(mark) for other in table.columns) else name
 
 
 def _stem(name: str) -> tuple[str, ...]:
