@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -90,7 +91,7 @@ def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery
     """Translates a question about the entities of a type.
 
     Rows contain entities that exist at a time: from their own time on or, without one, from their
-    first event on.
+    first event in any table on.
 
     Args:
         question: `AGGREGATE(TABLE.COLUMN where CONDITION) over WINDOW > NUMBER`. Column, condition
@@ -128,10 +129,13 @@ def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery
     conditions = [f"({text})" for text in (match["inner"], match["outer"]) if text]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     key, name, time = _quoted(entity.id), _quoted(events.view), _quoted(events.time)
-    since, of, id = time, name, _quoted(events.entity)
     if entity.time is not None:
-        since, of, id = _quoted(entity.time.column), _quoted(node_type), key
-    known = f"SELECT {id} AS id, min({since}) AS since FROM {of} GROUP BY ALL"
+        known = (
+            f"SELECT {key} AS id, {_quoted(entity.time.column)} AS first FROM {_quoted(node_type)}"
+        )
+    else:
+        known = " UNION ALL ".join(_times_of_events(node_type, graph))
+    known = f"SELECT id, min(first) AS since FROM ({known}) GROUP BY ALL"
     labelled = f"{label} AS {'label' if target_type is None else TARGET}"
     sql = (
         f"WITH known AS ({known}),\n"
@@ -181,6 +185,15 @@ def _events(question: str, table: str, node_type: str, graph: Manifest) -> _Even
         raise _invalid(question, f"{table} has no time", "Declare its time in graph.yaml")
     others = {column: other for column, other in references.items() if column != columns[0]}
     return _Events(table, columns[0], time.column, others)
+
+
+def _times_of_events(node_type: str, graph: Manifest) -> Iterator[str]:
+    tables = {id(table): (name, table) for name, table in reversed(table_names(graph).items())}
+    for name, table in reversed(tables.values()):
+        for column, other in _references(name, table, graph).items():
+            if other == node_type and table.time is not None:
+                time = _quoted(table.time.column)
+                yield f"SELECT {_quoted(column)} AS id, {time} AS first FROM {_quoted(name)}"
 
 
 def _references(name: str, table: NodeTable | EdgeTable, graph: Manifest) -> dict[str, str]:

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raygnn.config.documents import dump_yaml
 from raygnn.console import count
@@ -102,6 +103,13 @@ def write_labels(
         tables.check(columns, by_split)
         warnings = tables.leaks(columns, manifest)
         rows = tables.rows(columns, by_split)
+    train = rows.filter(pc.equal(rows.column("split"), SPLIT_NAMES[0]))
+    warnings += tuple(
+        f"label {label} is {values[0].as_py()} in all training rows: there is nothing to learn. "
+        "Check the question and its conditions."
+        for label in columns.labels
+        if len(values := pc.unique(train.column(label))) == 1
+    )
     lines = []
     for split in SPLIT_NAMES:
         num_rows = sum(value == split for value in rows.column("split").to_pylist())

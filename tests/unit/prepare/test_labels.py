@@ -145,6 +145,27 @@ def test_unknown_entities_are_dropped_as_bad_rows_are(
     assert load_config(str(shop / "asked.yaml")).config.data.on_error == "drop"
 
 
+def test_entities_without_times_exist_from_their_first_event_in_any_table(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if they have none in the table of the question, which may end what it counts."""
+    text = (shop / "graph.yaml").read_text().replace("time: joined, ", "")
+    gone = (
+        "  - {type: [user, left, item], files: gone.csv, source: user_id, target: sku, time: day}\n"
+    )
+    (shop / "graph.yaml").write_text(text + gone)
+    leaving = pd.DataFrame({"user_id": ["u1", "u2"], "sku": 0, "day": VAL + pd.Timedelta(days=5)})
+    leaving.to_csv(shop / "gone.csv", index=False)
+    question = ["--predict", "exists(left) over 20d", "--for", "user", *OPTIONS]
+    assert prepare(["labels", str(shop), *question]) == 0
+    assert "label is 0 in all training rows: there is nothing to learn" in capsys.readouterr().err
+    rows = _read(shop)
+    first = pd.read_csv(shop / "purchases.csv", parse_dates=["day"]).groupby("user_id").day.min()
+    first = first.combine(leaving.set_index("user_id").day, min, fill_value=pd.Timestamp.max)
+    assert len(rows) == sum((first <= time).sum() for time in rows.timestamp.unique())
+    assert set(rows.user_id[rows.label == 1]) == {"u1", "u2"}
+
+
 def test_lists_become_label_edges(shop: Path) -> None:
     question = "list(purchases.sku) over 20d"
     assert prepare(["labels", str(shop), "--predict", question, "--for", "user", *OPTIONS]) == 0
