@@ -40,6 +40,7 @@ def _write(folder: Path) -> dict[str, pd.DataFrame]:
             "user": rng.integers(0, NUM_USERS, NUM_VISITS) + 100,
             "page": page,
             "seconds": rng.random(NUM_VISITS),
+            "discount": np.where(day > 240, 0.1 * (day % 7), np.nan),  # none in training rows
             "at": START + day * DAY,
         }
     )
@@ -130,7 +131,8 @@ def test_a_database_becomes_a_graph(
     edges = pd.read_parquet(tmp_path / "graph" / "edges" / "visits__page.parquet")
     assert len(edges) == (visits.page < 8).sum() < len(visits)
     assert graph.node_types["visits"].id == "row_id"
-    # The label of an autocomplete task and what it must not see are no features.
+    # Labels of autocomplete tasks, columns that they must not see, and columns without values in
+    # training are no features.
     assert "visits" not in {n for n, t in graph.node_types.items() if t.features}
     features = graph.node_types["users"].features["x"]
     assert features.column_names == ("city",)

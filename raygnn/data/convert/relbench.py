@@ -52,6 +52,7 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
     hidden_by = {name: _hidden(task) for name, task in chosen.items()}
     hidden = set().union(*hidden_by.values())
     tables = {name: _read(join(folder, "db", f"{name}.parquet")) for name in database["tables"]}
+    end = _end_of_training(folder, chosen)
     manifest: dict[str, Any] = {
         "format": "raygnn/graph-v1",
         "node_types": {},
@@ -68,10 +69,13 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
         fkeys, time_col = spec.get("fkeys") or {}, spec.get("time_col")
         left_out = {keys[name], time_col, *fkeys}
         left_out |= {column for of, column in hidden if of == name}
+        in_training = table
+        if time_col and end is not None:
+            in_training = table.filter(pc.less_equal(table.column(time_col), end))
         features = [
             {"column": column, "transform": "auto"}
             for column in table.column_names
-            if column not in left_out and _is_feature(table.column(column))
+            if column not in left_out and _is_feature(in_training.column(column))
         ]
         time = {"time": time_col} if time_col else {}
         node = {"files": files, "id": keys[name], **time}
@@ -148,6 +152,16 @@ def _write_config(out: str, database: dict[str, Any], manifest: dict[str, Any]) 
     else:
         return
     write_config(out, task, args, about=about, temporal=temporal, overwrite=True)
+
+
+def _end_of_training(folder: str, tasks: dict[str, Any]) -> pa.Scalar | None:
+    """The last time at which each task has training rows: features are fitted on rows up to it."""
+    ends = [
+        pc.max(_read(join(folder, "tasks", name, "train.parquet")).column(task["time_col"]))
+        for name, task in tasks.items()
+        if task.get("time_col")
+    ]
+    return min(ends, key=lambda end: end.as_py(), default=None)
 
 
 def _tasks(folder: str, chosen: Sequence[str]) -> list[str]:
