@@ -61,7 +61,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
         ids = read_ids(nodes, None, kinds[0], "--nodes") if is_file else _listed(nodes, kinds[0])
     rows = options.rows
     if rows is not None:
-        rows = read_rows(rows, graph.bundle, graph.training_table)
+        rows = read_rows(rows, graph.bundle, model.spec.output.ends[0], graph.training_table)
     pairs = None if options.pairs is None else read_pairs(options.pairs, kinds, "--pairs")
     explanations = graph.explain(ids, settings, rows=rows, pairs=pairs, edge_type=options.edge_type)
     explanations.write(options.out, overwrite=options.overwrite)

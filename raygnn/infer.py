@@ -265,7 +265,9 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 
 def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str]) -> None:
     from raygnn.inference.extended_graph import ExtendedGraph
+    from raygnn.inference.link_rows import relbench_links
     from raygnn.inference.row_tables import read_rows, relbench_table, write_table
+    from raygnn.loops.tasks.link_prediction.target import LinkOutput
     from raygnn.loops.tasks.node_classification.target import NodeOutput
     from raygnn.trained_model import load
 
@@ -276,15 +278,24 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
             id="infer-rows-out",
         )
     trained = load(model, overrides, task=options.task, allow_modules=options.allow_modules)
-    graph = trained.open()
+    graph, output = trained.open(), trained.spec.output
+    is_of_links = isinstance(output, LinkOutput)
+    if is_of_links and options.new_nodes is not None:
+        check_no_new_nodes(options.new_nodes)
     if options.new_nodes is not None:
         graph = ExtendedGraph(graph, options.new_nodes)
     rows: Any = options.table
     if options.rows is not None:
-        rows = read_rows(options.rows, graph.bundle, graph.training_table)
+        rows = read_rows(options.rows, graph.bundle, output.ends[0], graph.training_table)
     arguments = {"what": options.what, "rows": rows, "split": options.split}
-    if options.format == "relbench":
-        output, manifest = trained.spec.output, graph.manifest()
+    manifest, is_for_relbench = graph.manifest(), options.format == "relbench"
+    if is_of_links or options.top_k is not None:
+        k = {} if options.top_k is None else {"k": options.top_k}
+        table = graph.top_k_of_rows(rows, split=options.split, **k).arrow
+        if is_for_relbench and manifest is not None:
+            declared = {edges.type[1]: edges for edges in manifest.label_edges}
+            table = relbench_links(table, declared[options.table])
+    elif is_for_relbench:
         if manifest is None or not isinstance(output, NodeOutput):
             raise ConfigError(
                 "--format='relbench' is invalid: the model does not predict rows of graph tables. "
@@ -308,7 +319,7 @@ _OF_FILES = ("top_k", "out", "as_of")
 _NOT_WITH = {
     "probe": ({*_OF_NODES} - {"node_types"}) | {*_OF_NEIGHBORS, *_OF_FILES, "metrics"},
     "metrics": {*_OF_NODES, *_OF_NEIGHBORS, *_OF_FILES},
-    "top_k": {*_OF_NODES},
+    "top_k": {"what", "node_types", "new_nodes"},
     "table": {"rows", "as_of", "node_types"},
     "rows": {"as_of", "node_types"},
 }
@@ -339,7 +350,7 @@ def _check_together(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--out is missing. Name a folder or URI to write.", id="infer-out-missing"
         )
-    if "top_k" in chosen and "anchors" not in chosen:
+    if "top_k" in chosen and not {"anchors", "table", "rows"} & {*chosen}:
         raise ConfigError(
             "--top-k is invalid without --anchors. Name a file of ids.", id="infer-anchors-missing"
         )

@@ -19,7 +19,7 @@ from raygnn.command_line import (
     exit_process,
     exit_status_of,
 )
-from raygnn.console import say
+from raygnn.console import printing, say
 from raygnn.data.filesystem import absolute
 from raygnn.errors import ConfigError
 
@@ -191,7 +191,8 @@ def _answers(
 ) -> Answers:
     from raygnn.serving.answers import Answers
 
-    return Answers(opened(), precomputed=precomputed, as_of=as_of, columns=columns)
+    with printing(lambda event: None):  # `start` has reported the graph
+        return Answers(opened(), precomputed=precomputed, as_of=as_of, columns=columns)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

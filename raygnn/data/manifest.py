@@ -116,8 +116,9 @@ class Label(_Section):
     Attributes:
         columns: one column (int or string: classes, float: regression, list: multi-label), or
             several scalar columns (multi-label or multi-target).
-        kind: meaning of the values; null follows the column's type. `class` also accepts whole
-            numbers in a float column, as pandas writes integers with gaps.
+        kind: meaning of the values; null follows the column's type, except that floats which are
+            only 0, 1 and gaps are classes. `class` also accepts other whole numbers in a float
+            column, as pandas writes integers with gaps.
         num_classes: number of classes. Default: the greatest class plus one.
         format: format of texts that are numbers; see `TransformedColumn`.
     """

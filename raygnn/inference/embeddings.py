@@ -22,6 +22,7 @@ from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_encoder import feature_store, graph_store
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly, link_basis
+from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.link_factors import LinkBasis, LinkFactors
@@ -237,6 +238,7 @@ class Stores(NamedTuple):
             edge_columns=spec.batch_edge_columns,
             as_of=None if as_of is None else as_of.time,
             plan=plan,
+            past=find_past_labels(spec, env.bundle),
             **options,
         )
 

@@ -238,15 +238,7 @@ class TopKRequest:
 
     def check(self, spec: ModelSpec, bundle: Bundle) -> None:
         """Raises a ConfigError if the graph has fewer than k candidates."""
-        is_same = self.anchor_type == self.target_type
-        num_candidates = bundle.num_nodes(self.target_type) - is_same
-        if not 1 <= self.k <= num_candidates:
-            others = "other " if is_same else ""
-            raise ConfigError(
-                f"--top-k={self.k!r} is invalid: there are {num_candidates:,} {others}nodes of "
-                f"type {self.target_type!r}. Set at least 1 and at most this number.",
-                id="infer-top-k",
-            )
+        check_k(self.k, bundle, self.anchor_type, self.target_type)
 
     @property
     def node_types(self) -> tuple[str, ...]:
@@ -314,6 +306,19 @@ def relation_of(spec: ModelSpec, name: str) -> int:
             id="infer-edge-type-unknown",
         )
     return names.index(name)
+
+
+def check_k(k: int, bundle: Bundle, anchor_type: str, target_type: str) -> None:
+    """Raises a ConfigError unless an anchor has k targets."""
+    is_same = anchor_type == target_type
+    num_candidates = bundle.num_nodes(target_type) - is_same
+    if not 1 <= k <= num_candidates:
+        others = "other " if is_same else ""
+        raise ConfigError(
+            f"--top-k={k!r} is invalid: there are {num_candidates:,} {others}nodes of type "
+            f"{target_type!r}. Set at least 1 and at most this number.",
+            id="infer-top-k",
+        )
 
 
 def check_score_name(score: object) -> None:

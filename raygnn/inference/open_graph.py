@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.added_rows import RowReader
-from raygnn.data.bundle import Bundle
+from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.data.manifest import Manifest, TrainingTable
@@ -50,6 +50,7 @@ from raygnn.inference.job import (
     predicts_edges,
     relation_of,
 )
+from raygnn.inference.link_rows import find_link_rows, rank_targets
 from raygnn.inference.neighbor_search import EdgeValues, NeighborSearch, build_decoder
 from raygnn.inference.new_rows import TablesSource, row_reader
 from raygnn.inference.node_tables import NodeTables, Table, check_finite, cut
@@ -243,6 +244,36 @@ class OpenGraph:
             output, device = self._spec.output, self._env.device
             search = NeighborSearch(request, self.bundle, self._model, output, embeddings, device)
             return Table(search.table(0, len(request.anchors)))
+
+    def top_k_of_rows(self, rows: Any, k: int = 10, *, split: str | None = None) -> Table:
+        """The k best-scored targets of each row of (anchor, time), as of its time.
+
+        Args:
+            rows: relation of the label edges that the model was trained on by time; or a table as
+                in `predict`. Rows of only ids are as of now.
+            split: train, val or test of the label edges. Default: all their rows.
+        Returns:
+            Columns `id`, `time`, and lists `neighbor_id` and `score`, best first.
+        Raises:
+            ConfigError: the model has no such rows, or fewer targets than k.
+            DataError: as in `predict`.
+        """
+        spec, moment = self._spec, None if self._times is None else self._times.moment
+        config = self._loaded.config
+        found, relation = find_link_rows(spec, config, self.bundle, rows, split, moment)
+        env, is_exact = self._env, config.training.eval == "exact"
+        if is_exact:
+            env = replace(env, loaded=with_all_neighbors(env.loaded))
+
+        def encode(rows: SeedRows) -> Tensor:
+            given = (self._encoder, env, spec, {rows.node_type: np.arange(rows.num_rows)})
+            how = (SharedRows(env.scratch), self._times, self._stores, RowPlan(rows))
+            with closing(SampledEmbeddings(*given, *how)) as embeddings:
+                return embeddings.all_rows(rows.node_type).to(env.device)
+
+        with self._prepared():
+            asked = (found, relation, k, self.bundle, spec, self._model, encode)
+            return Table(rank_targets(*asked))
 
     def explain(
         self,

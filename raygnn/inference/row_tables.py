@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from typing import Any
 
@@ -10,16 +12,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from raygnn.config import Config
+from raygnn.console import warn
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.filesystem import open_fs
-from raygnn.data.manifest import TrainingTable
+from raygnn.data.manifest import DateFormat, TrainingTable
 from raygnn.data.splits import SPLIT_NAMES
-from raygnn.data.tables.files import write_parquet
-from raygnn.data.tables.read_ids import look_up_ids
+from raygnn.data.tables.files import list_files, write_parquet
+from raygnn.data.tables.read_ids import look_up_ids, read_columns, read_id_files
 from raygnn.data.time_units import AsOf, parse_time, unit_words
+from raygnn.data.transforms.values import is_text_type, parsed_times
 from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.node_classification.target import (
@@ -31,6 +34,7 @@ from raygnn.loops.tasks.node_classification.target import (
 from raygnn.sampling.loader import RowPlan
 
 ID, TIME = "id", "time"
+_FAR_US = 366 * 86_400 * 1_000_000
 
 
 def find_rows(
@@ -70,7 +74,7 @@ def find_rows(
             id="infer-rows-model",
         )
     if not isinstance(rows, str):
-        found = _given(bundle, output.node_type, rows, moment, declared)
+        found = read_seed_rows(bundle, output.node_type, rows, moment, declared)
         return RowPlan(found), np.arange(found.num_rows)
     table = find_table(bundle, rows)
     if table.node_type != output.node_type:
@@ -92,28 +96,23 @@ def find_rows(
     return plan, getattr(target.splits, split)
 
 
-def read_rows(uri: str, bundle: Bundle, declared: TrainingTable | None) -> pa.Table:
-    """Reads rows with ids as in the graph from a file. Raises a DataError if it is unreadable."""
-    fs, path = open_fs(uri)
-    try:
-        with fs.open(path, "rb") as file:
-            if not path.endswith(".csv"):
-                return pq.read_table(file)
-            is_text = declared is not None and bundle.id_map(declared.node_type).kind != "int"
-            texts = dict.fromkeys(_id_names(declared), "str") if is_text else None
-            return pa.Table.from_pandas(pd.read_csv(file, dtype=texts), preserve_index=False)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"--rows={uri!r} cannot be read: {error}. Name a Parquet or CSV file with the columns "
-            f"{ID} and {TIME}.",
-            id="infer-rows-file",
-        ) from error
+def read_rows(uri: str, bundle: Bundle, node_type: str, declared: TrainingTable | None) -> pa.Table:
+    """Reads rows from Parquet or CSV files as tables of graphs are read. Raises a DataError if they
+    are unreadable.
+    """
+    folder, slash, name = uri.rpartition("/")
+    files = list_files(folder or slash or ".", [name], "--rows")
+    rows, kind = read_columns(files, None, "--rows"), bundle.id_map(node_type).kind
+    for i, column in enumerate(rows.column_names):
+        if kind != "int" and column in _id_names(declared):  # texts of a CSV file may be numbers
+            rows = rows.set_column(i, column, read_id_files(files, column, kind, "--rows"))
+    return rows
 
 
 def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str] = ()) -> None:
     """Writes a table as CSV if its name ends with .csv, otherwise as Parquet.
 
-    In CSV, a column of lists becomes a column for each class, such as `probability_0`.
+    In CSV, probabilities become a column for each class, such as `probability_0`, and lists JSON.
 
     Args:
         classes: their names; empty numbers them.
@@ -129,6 +128,9 @@ def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str
             for k in reversed(range(field.type.list_size)):
                 name = f"{field.name}_{classes[k] if classes else k}"
                 table = table.add_column(i, name, pc.list_element(parts, k))
+        elif pa.types.is_list(field.type):
+            texts = [json.dumps(values) for values in table.column(i).to_pylist()]
+            table = table.set_column(i, field.name, pa.array(texts))
     with fs.open(path, "wb") as file:
         table.to_pandas().to_csv(file, index=False)
 
@@ -170,13 +172,14 @@ def _time_names(declared: TrainingTable | None) -> list[str]:
     return [TIME] if own is None else list(dict.fromkeys([TIME, own.column]))
 
 
-def _given(
+def read_seed_rows(
     bundle: Bundle,
     node_type: str,
     rows: Any,
     moment: AsOf | None,
     declared: TrainingTable | None,
 ) -> SeedRows:
+    """The user's rows of ids and times; see `find_rows`."""
     if isinstance(rows, pd.DataFrame):
         rows = pa.Table.from_pandas(rows, preserve_index=False)
     if not isinstance(rows, Mapping):
@@ -205,7 +208,9 @@ def _given(
     if moment is not None:
         times = np.full(len(nodes), moment.time)
         if time_columns:
-            times = _times(rows[time_columns[0]], moment.unit)
+            form = None if declared is None or declared.time is None else declared.time.format
+            times = _times(rows[time_columns[0]], moment.unit, form)
+            _warn_of_far_times(times, moment)
     if times is not None and len(times) != len(nodes):
         raise DataError(
             f"rows are invalid: there are {len(nodes):,} ids and {len(times):,} times. Give each "
@@ -216,10 +221,23 @@ def _given(
     return SeedRows("rows", node_type, len(nodes), nodes, times, None, unit, {})
 
 
-def _times(values: Any, unit: str | None) -> np.ndarray:
+def _warn_of_far_times(times: np.ndarray, end: AsOf) -> None:
+    latest = replace(end, time=times.max().item())
+    if end.unit is not None and latest.time - end.time > _FAR_US:
+        warn(
+            f"the latest time of the rows is {latest}, and the graph ends at {end}: nothing after "
+            "its end is known. Append newer rows (--new-nodes), or check the times."
+        )
+
+
+def _times(values: Any, unit: str | None, written: DateFormat | None) -> np.ndarray:
     words = unit_words(unit)
     try:
-        given = pa.array(values)
+        given = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else pa.array(values)
+        if unit is not None and is_text_type(given.type):
+            texts, (given, is_wrong) = given, parsed_times(given, written)
+            if is_wrong.any():
+                raise ValueError(f"{texts[int(is_wrong.argmax())].as_py()!r} is not a date")
         is_date = pa.types.is_timestamp(given.type) or pa.types.is_date(given.type)
         is_number = pa.types.is_integer(given.type) or pa.types.is_floating(given.type)
         if given.null_count or not (is_number if unit is None else is_date):

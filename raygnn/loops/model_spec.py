@@ -106,6 +106,7 @@ class TimeInput:
         edge_types: names of the edge types with the column.
         edge_features: feature columns of these edge types that the model reads with the ages.
         dates: whether dates among the features are read as ages too.
+        past_labels: columns of an entity's labels that are known at the seed's time, if any.
     """
 
     column: str
@@ -114,6 +115,7 @@ class TimeInput:
     edge_types: tuple[str, ...]
     edge_features: tuple[str, ...] = ()
     dates: bool = False
+    past_labels: int = 0
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,13 @@ class FullRanking:
     By query with positives, among candidates without its other known links:
 
         full_recall@k: share of its positives among the first k.
+        full_precision@k: share of the first k that are positives.
+        full_map@k: sum over the positives among the first k of the precision up to each, divided by
+            k or the number of positives, whichever is smaller.
         full_ndcg@k: sum of 1 / log2(1 + position) of its positives among the first k, divided by
-            the largest possible sum. Ties: the mean over all orders, also for recall.
+            the largest possible sum.
+
+    Ties: the mean over all orders.
 
     States are sums without rounding, so 1, 2 or 3 workers get the same bits from the same batches.
 
@@ -99,7 +104,7 @@ class FullRanking:
         device = query_rows.device  # links come from the host, scores may be elsewhere
         keys, filtered = keys.to(device), filtered.to(device)
         counts = self._count(query_rows, candidate_rows, keys, filtered, score_all)
-        by_query = self._by_query(*counts[:3])
+        by_query = self._by_query(*counts)
         return torch.cat([exact_state(self._by_link(*counts[1:])), exact_state(by_query)])
 
     def compute(self, state: Tensor) -> dict[str, float]:
@@ -109,15 +114,18 @@ class FullRanking:
         mrr, *hits = exact_means(by_link)
         of_queries = exact_means(by_query)
         results = {"full_mrr": mrr}
-        named = {"hits": hits, "recall": of_queries[:num_ks], "ndcg": of_queries[num_ks:]}
-        for name, values in named.items():
+        named = {
+            name: of_queries[i * num_ks : (i + 1) * num_ks]
+            for i, name in enumerate(("recall", "ndcg", "precision", "map"))
+        }
+        for name, values in {"hits": hits, **named}.items():
             for k, value in zip(self.ks, values, strict=True):
                 results[f"full_{name}@{k}"] = value
         return results
 
     @property
     def _state_sizes(self) -> list[int]:
-        return [1 + 2 * (1 + len(self.ks)), 1 + 2 * 2 * len(self.ks)]
+        return [1 + 2 * (1 + len(self.ks)), 1 + 2 * 4 * len(self.ks)]
 
     def _check(
         self, query_rows: Tensor, candidate_rows: Tensor, positives: Links, known: Links
@@ -209,8 +217,19 @@ class FullRanking:
         hits = rank.unsqueeze(1) <= rank.new_tensor(self.ks)
         return torch.cat([1 / rank.unsqueeze(1), hits.double()], dim=1)
 
-    def _by_query(self, query: Tensor, greater: Tensor, equal: Tensor) -> Tensor:
+    def _by_query(
+        self,
+        query: Tensor,
+        greater: Tensor,
+        equal: Tensor,
+        greater_positives: Tensor,
+        equal_positives: Tensor,
+    ) -> Tensor:
         num_positives = query.unique_consecutive(return_counts=True)[1]
+
+        def total(of_links: Tensor) -> Tensor:
+            return torch.segment_reduce(of_links, "sum", lengths=num_positives)
+
         columns = []
         for discounted in (False, True):
             place = torch.arange(1, max(self.ks) + 1, dtype=torch.float64, device=query.device)
@@ -220,10 +239,19 @@ class FullRanking:
                 # The places of a link and its ties are greater + 1 ... greater + equal.
                 upper = gains_before[(greater + equal).clamp(max=k)]
                 share = (upper - gains_before[greater.clamp(max=k)]) / equal
-                total = torch.segment_reduce(share, "sum", lengths=num_positives)
                 best = num_positives.clamp(max=k) if discounted else num_positives
                 ideal = gains_before[best] if discounted else best
-                columns.append(total / ideal)
+                columns.append(total(share) / ideal)
+        columns += [columns[i] * num_positives / k for i, k in enumerate(self.ks)]
+        # At the place greater + j of a link among its ties, 1 + greater_positives + (j - 1) * rate
+        # positives are expected up to it: rate + first / (greater + j) is the precision.
+        rate = equal_positives / (equal - 1).clamp(min=1)
+        first = greater_positives + 1 - rate * (greater + 1)
+        harmonic = torch.cat([gain.new_zeros(1), (1 / place).cumsum(0)])
+        for k in self.ks:
+            start, stop = greater.clamp(max=k), (greater + equal).clamp(max=k)
+            precision = rate * (stop - start) + first * (harmonic[stop] - harmonic[start])
+            columns.append(total(precision / equal) / num_positives.clamp(max=k))
         # A perfect sum may exceed the ideal by rounding.
         return torch.stack(columns, dim=1).clamp(max=1)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.past_labels import PAST
 from raygnn.data.time_units import TIME
 from raygnn.errors import ConfigError, DataError
 from raygnn.models.sparse_input import Features, ProjectedRows, apply_linear, dense, formed
@@ -316,6 +317,7 @@ class RelativeTime:
         timed_edges: edge types with times.
         edge_features: by edge type with times, the widths of its features by column.
         dates: dates among the features, by node type.
+        past: node type with columns of past labels, and their number.
     """
 
     span: float
@@ -325,10 +327,13 @@ class RelativeTime:
     timed_edges: frozenset[EdgeType]
     edge_features: Mapping[EdgeType, Mapping[str, int]] = field(default_factory=dict)
     dates: Mapping[str, Sequence[DateColumn]] = field(default_factory=dict)
+    past: tuple[str, int] | None = None
 
     def channels(self, node_type: str) -> int:
         width = AGE_CHANNELS if node_type in self.timed_nodes else 0
         width += (1 + AGE_CHANNELS) * len(self.dates.get(node_type, ()))
+        if self.past is not None and node_type == self.past[0]:
+            width += self.past[1]
         into = [t for t in self.edge_types if t[2] == node_type]
         return width + sum(self._width(edge_type) for edge_type in into)
 
@@ -366,6 +371,10 @@ class RelativeTime:
         for edge_type in self.edge_types:
             if edge_type[2] == node_type:
                 found.append(self._of_edges(batch, edge_type))
+        if self.past is not None and node_type == self.past[0]:
+            past = nodes.columns[PAST]
+            assert isinstance(past, Tensor)
+            found.append(past)
         return torch.cat(found, dim=1)
 
     def _of_edges(self, batch: Batch, edge_type: EdgeType) -> Tensor:

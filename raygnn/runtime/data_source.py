@@ -154,28 +154,38 @@ def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = Fals
 
     Ingest fits transforms on the training rows of a node split column. Those of a rule or of a
     training table are only known with a bundle: then transforms are fitted again, and the tables
-    ingested with them. Lines of both ingests are printed once.
+    ingested with them. Lines of both ingests are printed once, and each column as it was last
+    fitted.
 
     Raises:
         ConfigError, DataError: tables, task or splits are invalid.
     """
     printed: set[str] = set()
+    columns: list[str] = []
 
     def progress(line: str) -> None:
-        if line not in printed:
+        if ".features." in line:
+            columns.append(line)
+        elif line not in printed:
             say(line)
-        printed.add(line)
+            printed.add(line)
 
-    bundle, config = open_tables(loaded, uri, on_cluster, progress=progress), loaded.config
-    kind = target_class(config.task.type)
-    is_known = config.data.splits is None and not bundle.training_tables
-    if is_known or kind is None or not has_transforms(bundle):
-        return bundle
-    rows = kind.find(bundle, config, kind.Arguments.of(config.task.args)).fit_rows(bundle, config)
-    if rows.are_all:
-        return bundle
-    transforms = fit_transforms(uri, ingest_options(loaded), bundle, rows, progress)
-    return open_tables(loaded, uri, on_cluster, transforms, progress)
+    try:
+        bundle, config = open_tables(loaded, uri, on_cluster, progress=progress), loaded.config
+        kind = target_class(config.task.type)
+        is_known = config.data.splits is None and not bundle.training_tables
+        if is_known or kind is None or not has_transforms(bundle):
+            return bundle
+        found = kind.find(bundle, config, kind.Arguments.of(config.task.args))
+        rows = found.fit_rows(bundle, config)
+        if rows.are_all:
+            return bundle
+        columns.clear()
+        transforms = fit_transforms(uri, ingest_options(loaded), bundle, rows, progress)
+        return open_tables(loaded, uri, on_cluster, transforms, progress)
+    finally:
+        for line in columns:
+            say(line)
 
 
 def ingest_options(loaded: LoadedConfig) -> IngestOptions:

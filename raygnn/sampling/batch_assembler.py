@@ -12,6 +12,7 @@ from torch import Tensor
 
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.past_labels import PAST, PastLabels
 from raygnn.errors import DataError
 from raygnn.sampling.batch import EdgeRecord, NodeRecord
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampledSubgraph, ends, message_type
@@ -27,6 +28,7 @@ class BatchAssembler:
         columns: node columns to read, and their names in the batch.
         edge_columns: the same for edges.
         src_degrees: whether edges have the out-degrees of their sources.
+        past: node type and its past labels, for the column `PAST` of its nodes.
     Raises:
         DataError: no type of the graph has a column.
     """
@@ -39,6 +41,7 @@ class BatchAssembler:
         edge_columns: Mapping[str, str],
         *,
         src_degrees: bool = False,
+        past: tuple[str, PastLabels] | None = None,
     ) -> None:
         _check_columns("node", columns, {t: features.columns(t) for t in graph.node_types})
         _check_columns(
@@ -50,6 +53,7 @@ class BatchAssembler:
         self._edge_columns = dict(edge_columns)
         self._buffers: dict[tuple[str | EdgeType, str], BufferPool] = defaultdict(BufferPool)
         self._src_degrees = src_degrees
+        self._past = past
 
     def nodes(self, subgraph: SampledSubgraph) -> dict[str, NodeRecord]:
         return {node_type: self._nodes(subgraph, node_type) for node_type in subgraph.node}
@@ -65,12 +69,16 @@ class BatchAssembler:
         nodes = subgraph.node[node_type]
         seed_index = subgraph.seed_index.get(node_type, np.empty(0, np.int64))
         of_seed, times = subgraph.seed, subgraph.seed_time
+        columns = self._features_of(node_type, nodes)
+        if self._past is not None and node_type == self._past[0]:
+            assert times is not None
+            columns[PAST] = torch.from_numpy(self._past[1].columns(nodes, times[node_type]))
         return NodeRecord(
             n_id=torch.from_numpy(nodes),
             # distinct seeds have the local ids 0, 1, 2...
             num_seeds=int(seed_index.max(initial=-1)) + 1,
             num_sampled=subgraph.num_sampled_nodes.get(node_type),
-            columns=self._features_of(node_type, nodes),
+            columns=columns,
             seed=None if of_seed is None else torch.from_numpy(of_seed[node_type]),
             seed_time=None if times is None else torch.from_numpy(times[node_type]),
         )

@@ -268,8 +268,10 @@ class LinkLoader(SampledSequence[LinkBatch]):
         anchors, targets = self.anchors[rows], edges.targets[links].astype(np.int64)
         relations = None if edges.relations is None else edges.relations[rows]
         candidate = None
+        by_row = self.plan.known is not None and self.plan.known.by_row
+        known_rows = rows if by_row else anchors
         if self._candidates is not None:
-            random, candidate = self._candidates.choose(anchors, targets, relations)
+            random, candidate = self._candidates.choose(anchors, targets, relations, known_rows)
             random_group = np.repeat(np.arange(num_groups), len(random))
             random = np.tile(random, num_groups)
             if group is not None:
@@ -287,6 +289,7 @@ class LinkLoader(SampledSequence[LinkBatch]):
             anchors=anchors,
             targets=targets,
             relations=relations,
+            known_rows=known_rows,
             query=query,
             hard=hard,
             hard_query=hard_query,
@@ -353,7 +356,7 @@ class LinkLoader(SampledSequence[LinkBatch]):
             known_pairs = _known_pairs(self.plan.known, drawn)
         elif self.plan.known is not None and not self.plan.is_evaluation:
             candidates = np.concatenate([offered, drawn.hard])
-            known = self.plan.known.mask(drawn.anchors, candidates, drawn.relations)
+            known = self.plan.known.mask(drawn.known_rows, candidates, drawn.relations)
         if self.plan.log_q:
             log_q = self._log_q(offered)
         hard, random = local["hard"].copy(), local["random"].copy()
@@ -409,6 +412,7 @@ class _Drawn(NamedTuple):
     """The draws of one batch.
 
     Attributes:
+        known_rows: int64 [num_links], row of each link in the known links.
         time: [num_groups], encoding time of each group; None without temporal sampling.
     """
 
@@ -417,6 +421,7 @@ class _Drawn(NamedTuple):
     anchors: np.ndarray
     targets: np.ndarray
     relations: np.ndarray | None
+    known_rows: np.ndarray
     query: np.ndarray
     hard: np.ndarray
     hard_query: np.ndarray
@@ -452,7 +457,7 @@ class _Drawn(NamedTuple):
 def _known_pairs(known: KnownLinks, drawn: _Drawn) -> KnownPairs:
     first = np.unique(drawn.query, return_index=True)[1]
     relations = None if drawn.relations is None else drawn.relations[first]
-    bounds, targets = known.rows(drawn.anchors[first], relations)
+    bounds, targets = known.rows(drawn.known_rows[first], relations)
     query = np.repeat(np.arange(len(first)), np.diff(bounds))
     return KnownPairs(query=torch.from_numpy(query), id=torch.from_numpy(targets))
 

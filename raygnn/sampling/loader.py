@@ -11,6 +11,7 @@ from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.bundle import SeedRows
 from raygnn.data.hashing import splitmix64_array
+from raygnn.data.past_labels import PastLabels
 from raygnn.errors import DataError
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
@@ -64,6 +65,7 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         as_of: time of all seeds, with temporal sampling. Default: the seeds' times in the sampler's
             column.
         plan: rows of a training table with times; None for nodes as seeds.
+        past: see `BatchAssembler`.
         options: see `BatchSequence` and `SampledSequence`.
     Raises:
         DataError: the graph has no such node type or column, or a seed is not one of its nodes.
@@ -81,6 +83,7 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         edge_columns: Mapping[str, str] | None = None,
         as_of: int | float | None = None,
         plan: RowPlan | None = None,
+        past: tuple[str, PastLabels] | None = None,
         **options: Unpack[SampledOptions],
     ) -> None:
         self.seeds = seeds if plan is not None else check_seeds(graph, node_type, seeds)
@@ -96,7 +99,7 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         elif plan is None:
             self._times = _times_of(features, node_type, self.seeds, sampler)
         self._assembler = BatchAssembler(
-            graph, features, columns, edge_columns or {}, src_degrees=self.src_degrees
+            graph, features, columns, edge_columns or {}, src_degrees=self.src_degrees, past=past
         )
 
     def build(self, epoch: int, index: int) -> NodeBatch:

@@ -137,12 +137,17 @@ class EvaluationCandidates:
         self._is_one_type = is_one_type
 
     def choose(
-        self, anchors: np.ndarray, targets: np.ndarray, relations: np.ndarray | None
+        self,
+        anchors: np.ndarray,
+        targets: np.ndarray,
+        relations: np.ndarray | None,
+        known_rows: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Candidates of some links.
 
         Args:
             anchors, targets: int64 [num_links], dense ids.
+            known_rows: int64 [num_links], row of each link in the known links.
         Returns:
             int64 [num_nodes], dense ids of all candidates, and int64 [num_links, num_candidates],
             positions of each link's among them, then `NONE`.
@@ -151,7 +156,7 @@ class EvaluationCandidates:
         if self._is_one_type:
             is_invalid |= anchors[:, None] == self._order
         if self._known is not None:
-            is_invalid |= self._known.mask(anchors, self._order, relations)
+            is_invalid |= self._known.mask(known_rows, self._order, relations)
         chosen = np.full((len(anchors), self.num_candidates), NONE)
         num_used = _choose(is_invalid, chosen)
         return self._order[:num_used], chosen

@@ -136,7 +136,8 @@ def test_what_cannot_be_in_time(tmp_path):
     with raises("links-no-times"):
         raygnn.train.fit(config)
     config = _config(tmp_path, _write(tmp_path / "tables", 0, 0))
-    config["task"]["args"]["full_ranking"] = True
+    # Label edges are ranked at the time of each row: see test_links_by_time.py.
+    config["task"]["args"] = {"edge_type": "node__to__node", "full_ranking": True}
     with raises("task-full-ranking-temporal"):
         raygnn.train.fit(config)
 

@@ -268,6 +268,65 @@ def test_each_way_to_ask_gives_the_same(
     assert np.allclose(now.probability, model.predict(graph, [3, 4])["probability"], atol=1e-6)
 
 
+def test_past_labels_are_read_once_their_window_is_over(shop: Shop, tmp_path: Path) -> None:
+    """Each user has one label at all times, which no purchase shows."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(rng.integers(0, 2, (NUM_USERS, 1)), len(ASKED), axis=1)
+
+    def write(name: str, labels: np.ndarray) -> str:
+        tables = shop.tables(labels)
+        made = replace(tables.training_tables["active"], window=f"{WINDOW}d")
+        write_tables(replace(tables, training_tables={"active": made}), str(tmp_path / name))
+        return str(tmp_path / name)
+
+    graph = write("graph", labels)
+    found = {}
+    for reads in (False, True):
+        changes = {"task": _task(past_labels=reads), "training": {"max_epochs": 6}}
+        config = _config(tmp_path / str(reads), graph, **changes)
+        found[reads] = raygnn.train.fit(config)
+    assert found[False].metrics["test/auroc"] < 0.7
+    assert found[True].metrics["test/auroc"] > 0.95
+    day = int(ASKED[4])
+    asked = {"id": np.arange(NUM_USERS), "time": dates(np.full(NUM_USERS, day))}
+    given: dict[str, Any] = {"rows": asked, "what": "probabilities"}
+    model = raygnn.load(found[True].path)
+    before = model.predict(graph, **given).arrow
+    for rows_changed, is_equal in ((day - WINDOW < ASKED, True), (day - WINDOW == ASKED, False)):
+        changed = np.where(rows_changed, 1 - labels, labels)
+        uri = write(f"changed-{is_equal}", changed)
+        assert model.predict(uri, **given).arrow.equals(before) is is_equal
+
+
+def test_past_labels_need_times_and_a_window(busy: tuple[Any, str], tmp_path: Path) -> None:
+    with raises("task-past-labels", "no window"):
+        raygnn.train.fit(_config(tmp_path, busy[1], task=_task(past_labels=True)))
+
+
+def test_rows_are_read_as_the_tables_of_a_graph(
+    busy: tuple[Any, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result, graph = busy
+    days = ["1970-03-27", "1970-05-01"]
+    expected = result.model.predict(graph, rows={"id": [3, 4], "time": pd.to_datetime(days)})
+    out, asked = tmp_path / "out.parquet", tmp_path / "asked.csv"
+    arguments = [str(result.path), "--data.uri", graph, "--rows", str(asked), "--out", str(out)]
+    for text in (
+        "id;time\n3.0;27.03.1970\n4.0;1.5.1970\n",
+        "user\tat\n3\t1970-3-27\n4\t1970-5-1\n",
+    ):
+        asked.write_text(text)
+        assert raygnn.infer.main(arguments) == 0
+        assert pd.read_parquet(out).equals(expected.to_pandas())
+    assert "nothing after its end is known" not in capsys.readouterr().out
+    asked.write_text("id,time\n3,1980-01-01\n")
+    assert raygnn.infer.main(arguments) == 0
+    assert "is 1980-01-01, and the graph ends at 1970-08-28: nothing" in capsys.readouterr().out
+    for text in ("id,time\n3,yesterday\n", "id,time\n3.5,1970-05-01\n"):
+        asked.write_text(text)
+        assert raygnn.infer.main(arguments) == 2
+
+
 def test_rows_are_explained_as_of_their_times(busy: tuple[Any, str]) -> None:
     result, graph = busy
     asked = {"id": [3, 3], "time": pd.to_datetime(["1970-03-01", "1970-06-01"])}

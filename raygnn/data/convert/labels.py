@@ -133,11 +133,13 @@ def write_labels(
     _declare(graph, manifest, name, columns, rows, longest(query.window))
     how: dict[str, Any] = {"name": f"{name}.yaml", "drops": drops, "overwrite": overwrite}
     if columns.target is None:
-        kind, task, args = "training table", "node_classification", {"table": name}
+        kind, task = "training table", "node_classification"
+        args: dict[str, Any] = {"table": name}
     else:
         edge_type = edge_type_name((columns.node_type, name, columns.target_type or ""))
-        kind, task, args = "label edges", "link_prediction", {"edge_type": edge_type}
-        how["temporal"] = {}
+        kind, task = "label edges", "link_prediction"
+        args = {"edge_type": edge_type, "labels": True}
+        how["temporal"] = {"strategy": "last"}
     config, _ = write_config(manifest_folder(graph), task, args, **how)
     return Labels(kind, tuple(lines), warnings, config)
 

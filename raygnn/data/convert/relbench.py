@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pandas import Timedelta
 
 from raygnn.config.documents import dump_yaml, parse_yaml
 from raygnn.data.convert.train_config import write_config
@@ -102,7 +103,8 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
     text = dump_yaml(manifest)
     Manifest.parse(text)
     write_text(join(out, MANIFEST_NAME), text)
-    _write_config(out, database, manifest)
+    ks = {re.sub(r"\W", "_", name): task.get("eval_k") for name, task in chosen.items()}
+    _write_config(out, database, manifest, ks)
     return lines
 
 
@@ -133,22 +135,35 @@ def _add_task(
             **time,
             "labels": {"y": label},
             "split": "split",
+            **_window(task),
         }
     write_parquet(rows, join(out, files))
     return f"{short}: {len(rows):,} rows, {task['task_type'].replace('_', ' ')}"
 
 
-def _write_config(out: str, database: dict[str, Any], manifest: dict[str, Any]) -> None:
+def _window(task: dict[str, Any]) -> dict[str, str]:
+    if not task.get("time_col") or not task.get("timedelta"):
+        return {}
+    days = Timedelta(task["timedelta"]) / Timedelta(days=1)
+    return {"window": f"{days:g}d"}
+
+
+def _write_config(
+    out: str, database: dict[str, Any], manifest: dict[str, Any], ks: dict[str, int | None]
+) -> None:
     if manifest.get("training_tables"):
         task, args = "node_classification", {"table": next(iter(manifest["training_tables"]))}
-        temporal = {"until": {"test": str(database["test_timestamp"])}}
+        temporal: dict[str, Any] = {"until": {"test": str(database["test_timestamp"])}}
         about = (
             "# As RelBench judges: the database ends at the test time. Without `until`, each test "
             "row\n# sees what happened before it."
         )
     elif manifest.get("label_edges"):
-        task, about, temporal = "link_prediction", "", {}
-        args = {"edge_type": edge_type_name(manifest["label_edges"][0]["type"])}
+        task, about, temporal = "link_prediction", "", {"strategy": "last"}
+        edge_type = manifest["label_edges"][0]["type"]
+        args = {"edge_type": edge_type_name(edge_type), "labels": True}
+        if (k := ks[edge_type[1]]) is not None:
+            args["full_ranking"] = [k]
     else:
         return
     write_config(out, task, args, about=about, temporal=temporal, overwrite=True)

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from raygnn.console import say
 from raygnn.data.ingest.pieces import cut_table, read_blocks
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature, TimeColumn
@@ -239,6 +240,9 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
     is_float = any(np.dtype(source.dtype).kind == "f" for source in sources)
     is_scalar = len(sources) == 1 and sources[0].shape == ()
     kind = spec.kind or ("regression" if is_float else "class" if is_scalar else "multilabel")
+    if spec.kind is None and is_float and is_scalar and _are_two_classes(table, spec.columns[0]):
+        kind = "class"
+        say(f"ingest: {place}: only 0 and 1, so two classes (kind: regression regresses them)")
     if kind == "class" and not is_scalar:
         raise DataError(
             f"{place}.kind='class' is invalid: a class is one number per row, but the columns "
@@ -249,6 +253,18 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
     dtype = {"class": "int64", "multilabel": "int8", "regression": "float32"}[kind]
     shape = () if is_scalar and kind != "multilabel" else (sum(s.width for s in sources),)
     return DensePlan(name, "label", sources, dtype, shape, kind, spec.num_classes)
+
+
+def _are_two_classes(table: ScannedTable, column: str) -> bool:
+    """Whether a column of floats has only 0, 1 and gaps. Reads up to the first other value."""
+    found: set[float] = set()
+    for piece in cut_table(table):
+        for block in read_blocks(piece, {column: table.types[column]}):
+            values = block.columns[column].to_numpy(zero_copy_only=False)
+            found.update(np.unique(values[~np.isnan(values)]).tolist())
+            if not found <= {0, 1}:
+                return False
+    return found == {0, 1}
 
 
 def _plan_written_label(

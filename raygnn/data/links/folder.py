@@ -94,6 +94,13 @@ def _build(bundle: Bundle, link: LinkSplit, folder: Path) -> None:
             np.save(_positions_path(folder, name), np.flatnonzero(is_seed))
         shutil.rmtree(work)
         return
+    if link.by_time:
+        for split, name in enumerate(SPLIT_NAMES, start=1):
+            _write_links_by_time(
+                table, codes >> link_kernels.SUPERVISION_SHIFT == split, folder / name
+            )
+        shutil.rmtree(work)
+        return
     by_anchor, codes = (table, codes) if link.labels else _by_anchor(bundle, link, codes, work)
     for split, name in enumerate(SPLIT_NAMES, start=1):
         anchors = _write_supervision(by_anchor, codes, split, folder / name)
@@ -164,6 +171,25 @@ def _by_anchor(
         is_sorted=True,
     )
     return sorted_table, codes[order]
+
+
+def _write_links_by_time(table: LinkTable, is_chosen: np.ndarray, folder: Path) -> None:
+    assert table.time is not None
+    chosen = np.flatnonzero(is_chosen)
+    anchors = np.searchsorted(table.indptr, chosen, side="right") - 1
+    times, targets = table.time[chosen], table.indices[chosen].astype(np.int64)
+    order = np.lexsort((targets, times, anchors))
+    anchors, times, targets = anchors[order], times[order], targets[order]
+    starts_row, is_new = np.ones((2, len(order)), bool)
+    starts_row[1:] = (np.diff(anchors) != 0) | (times[1:] != times[:-1])
+    is_new[1:] = starts_row[1:] | (np.diff(targets) != 0)
+    anchors, times, targets = anchors[is_new], times[is_new], targets[is_new]
+    starts = np.flatnonzero(starts_row[is_new])
+    folder.mkdir(exist_ok=True)
+    np.save(folder / _ANCHORS, anchors[starts])
+    np.save(folder / _INDPTR, np.append(starts, len(targets)))
+    np.save(folder / _TARGETS, targets)
+    np.save(folder / _TIMES, times)
 
 
 def _write_supervision(table: LinkTable, codes: np.ndarray, split: int, folder: Path) -> np.ndarray:

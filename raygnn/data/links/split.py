@@ -42,6 +42,8 @@ class LinkSplit:
             only for messages; 0 makes every training edge both.
         label: a label column: each edge with a value is supervision by its own split, including
             parallel edges and reverses, and no other edge is. Null makes a link of each pair.
+        by_time: a pair is a link again at each of its times, in the split of that time. The links
+            are label edges with times whose type carries no messages.
     """
 
     edge_type: EdgeType
@@ -50,6 +52,7 @@ class LinkSplit:
     seed: int = 0
     disjoint_train_ratio: float = 0.0
     label: str | None = None
+    by_time: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -66,6 +69,7 @@ class LinkSplit:
             self.disjoint_train_ratio,
         ]
         content += [] if self.label is None else [self.label]  # older folders keep their names
+        content += [True] if self.by_time else []
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20]
 
 
@@ -147,6 +151,8 @@ def split_links(bundle: Bundle, link: LinkSplit, table: LinkTable, folder: Path)
         DataError: the table lacks a column that the rule needs.
     """
     codes = np.zeros(len(table.indices), np.uint8)
+    if link.by_time:
+        return own_splits(bundle, link, table) << link_kernels.SUPERVISION_SHIFT
     if link.label is not None:
         splits = _splits_of_labelled(bundle, link, table)
         stages = _resolved(table, splits, folder, earliest=False) & link_kernels.STAGE_MASK

@@ -27,13 +27,15 @@ _Rows = tuple[np.ndarray, np.ndarray]  # row bounds, and the columns of each row
 class SupervisionEdges:
     """Links in the loss of one split, by anchor: row i of `indptr` spans the targets of anchor i.
 
-    A pair appears once, however many parallel edges it has. The arrays are memory-mapped.
+    A pair appears once, however many parallel edges it has. With `LinkSplit.by_time`, a row is an
+    anchor at a time, and a pair appears once at each of its times. The arrays are memory-mapped.
 
     Attributes:
         edge_type: message edge type of these links, to exclude them from messages with its reverse;
             null if the links carry no messages.
         anchors: int64 [num_anchors], ascending dense ids; each has a target. With several
-            relations, ordered by relation: an anchor appears once per relation.
+            relations, ordered by relation: an anchor appears once per relation. By time, an anchor
+            appears once per time.
         indptr: int64 [num_anchors + 1].
         targets: int64 [num_links], dense ids, ascending within a row.
         times: int64 or float64 [num_links], the earliest of each pair, or null.
@@ -103,10 +105,24 @@ class KnownLinks:
 
     Attributes:
         is_one_type: anchors and targets have one node type, and none may link to itself.
+        by_row: links of the rows of supervision edges, in place of anchors and relations.
     """
 
     parts: tuple[KnownPositives, ...]
     is_one_type: bool = False
+    by_row: bool = False
+
+    @classmethod
+    def of_rows(cls, edges: SupervisionEdges) -> KnownLinks:
+        """The links of each row. A row of one node type also has its anchor."""
+        indptr, targets = edges.indptr, edges.targets
+        if edges.anchor_type == edges.target_type:
+            rows = np.arange(edges.num_anchors)
+            of_links = np.concatenate([np.repeat(rows, np.diff(indptr)), rows])
+            targets = np.concatenate([targets, edges.anchors])
+            targets = targets[np.lexsort((targets, of_links))]
+            indptr = indptr + np.arange(len(indptr))
+        return cls((KnownPositives(indptr, targets),), by_row=True)
 
     def mask(
         self, anchors: np.ndarray, targets: np.ndarray, relations: np.ndarray | None = None
@@ -114,7 +130,7 @@ class KnownLinks:
         """Whether each anchor is linked to each target, or is the target; see
         `KnownPositives.mask`.
         """
-        if relations is None:
+        if relations is None or self.by_row:
             mask = self.parts[0].mask(anchors, targets)
         else:
             mask = np.zeros((len(anchors), len(targets)), bool)
@@ -129,7 +145,8 @@ class KnownLinks:
         self, anchors: np.ndarray, relations: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Known targets of some anchors: int64 [num_anchors + 1] starts, and int64 dense ids."""
-        relations = np.zeros(len(anchors), np.int64) if relations is None else relations
+        if relations is None or self.by_row:
+            relations = np.zeros(len(anchors), np.int64)
         rows = []
         for relation, anchor in zip(relations.tolist(), anchors.tolist(), strict=True):
             part = self.parts[relation]

@@ -87,6 +87,11 @@ class TableFile:
     csv: CsvFormat = PLAIN_CSV
 
 
+_RELATIVE = (
+    "the pattern, which is relative to graph.yaml's folder, and that the tables were written"
+)
+
+
 def list_files(
     folder: str,
     patterns: Sequence[str],
@@ -111,8 +116,7 @@ def list_files(
         if not matches:
             raise DataError(
                 f"{place}={pattern!r} is invalid: no file matches it in {redact(folder)}. "
-                "Check the pattern, which is relative to graph.yaml's folder, and that the "
-                "tables were written.",
+                f"Check {'the path' if roots is None else _RELATIVE}.",
                 id="data-files-missing",
             )
         if _NUMBER not in pattern:  # else it asks for some of them

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -122,6 +123,11 @@ def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.nda
         ) from error
     if isinstance(values, pa.DictionaryArray):
         values = values.dictionary_decode()
+    if isinstance(values, np.ndarray):
+        values = pa.array(values)
+    if bundle.id_map(node_type).kind == "int" and pa.types.is_floating(values.type):
+        with contextlib.suppress(pa.ArrowInvalid):  # fractions are an error below
+            values = pc.cast(values, pa.int64())  # pandas reads integers with gaps as 16562.0
     if not len(values):
         raise DataError(
             f"{option} is invalid: it lists no ids. Give at least one.", id="infer-ids-empty"

@@ -285,13 +285,15 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
         tuple(timed_edges),
         target.output.own_columns,
         dates=config.model.interaction is None and time_unit(bundle, column) == "us",
+        past_labels=target.num_past_columns,
     )
 
 
 def _timed_types(times: TimeInput, target: TaskTarget) -> Collection[str]:
     """Node types that read times: those with times, and both ends of edges that are predicted."""
     is_of_edges = target.output.predicted_edges is not None
-    return {*times.node_types, *(target.output.ends if is_of_edges else ())}
+    reads_rows = is_of_edges or times.past_labels
+    return {*times.node_types, *(target.output.ends if reads_rows else ())}
 
 
 def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
@@ -315,6 +317,7 @@ def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
             for name in times.edge_types
         },
         dates={name: _find_dates(spec, name) for name in spec.node_types} if times.dates else {},
+        past=(spec.output.ends[0], times.past_labels) if times.past_labels else None,
     )
     read = tuple(name for name in layer.node_types if layer.channels(name))
     return replace(layer, node_types=read)

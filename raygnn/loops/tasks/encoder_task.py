@@ -8,12 +8,14 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from raygnn.config import Component, LoadedConfig, build
-from raygnn.data.bundle import Bundle
+from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.links.message_graph import Messages
 from raygnn.data.links.split import LinkSplit
+from raygnn.data.past_labels import PastLabels
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import EvalOutput, Task, TaskEnvironment
@@ -26,6 +28,7 @@ from raygnn.loops.tasks.build_encoder import (
 )
 from raygnn.loops.tasks.build_sampler import build_sampler, find_fanouts, with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
+from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.metrics import as_metric
 from raygnn.models.exact import ExactOptions
@@ -39,6 +42,7 @@ from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 
 _MAX_CHECKED = 100_000  # nodes whose edges are counted for a warning
 _MANY = 0.3  # share of nodes without messages that is worth a warning
+_BATCHES_AT_A_TIME = 16
 
 
 class EncoderTask(Task[BatchT]):
@@ -246,8 +250,13 @@ class EncoderTask(Task[BatchT]):
             sampler=self.sampler(split, graph),
             columns={**self.spec.node_columns, **columns},
             plan=plan,
+            past=self._past_labels,
             **self.loader_options(split),
         )
+
+    @cached_property
+    def _past_labels(self) -> tuple[str, PastLabels] | None:
+        return find_past_labels(self.spec, self.env.bundle)
 
     def _whole_graph(self, columns: frozenset[tuple[str, str]]) -> WholeGraph:
         if columns not in self._whole_graphs:
@@ -308,6 +317,51 @@ class EncoderTask(Task[BatchT]):
         compute = computed_by_all(env.scratch, in_fp32)
         options = ExactOptions(device=env.device, compute=compute)
         return encode_exactly(encoder, graph, self.features, self.spec, node_types, options=options)
+
+    def encode_as_of(
+        self, split: str, node_type: str, nodes: np.ndarray, times: np.ndarray
+    ) -> Tensor:
+        """Embeddings of nodes from sampled neighborhoods, each as of its time.
+
+        Collective: all ranks must call.
+
+        Args:
+            split: its messages and fanouts are used.
+            nodes: int64 [num_nodes], dense ids.
+            times: [num_nodes], in the unit of the graph's times.
+        Returns:
+            [num_nodes, channels], on the device.
+        """
+        env, encoder = self.env, self.model.encoder
+        assert isinstance(encoder, GraphEncoder)
+        rows = SeedRows("rows", node_type, len(nodes), nodes, times, None, None, {})
+        graph = self.message_store(split)
+        alone = {"shuffle": False, "classes": None, "samples": None, "rank": 0, "world_size": 1}
+        loader = NeighborLoader(
+            graph,
+            self.features,
+            np.arange(len(nodes)),
+            node_type,
+            sampler=self.sampler(split, graph),
+            columns=self.spec.node_columns,
+            plan=RowPlan(rows),
+            **{**self.loader_options(split), **alone},
+        )
+
+        def rows_of(first: int, last: int) -> Tensor:
+            batches = first // loader.batch_size, -(-last // loader.batch_size)
+            with closing(loader.iterate(0, *batches)) as made:
+                moved = (batch.to(env.device) for batch in made)
+                parts = [encoder(batch)[node_type][batch.seed_index].float() for batch in moved]
+            return torch.cat(parts).cpu()
+
+        size = loader.batch_size * _BATCHES_AT_A_TIME
+        chunks = [(i, min(i + size, len(nodes))) for i in range(0, len(nodes), size)]
+        width = env.loaded.config.embedding_width
+        with closing(loader):
+            return computed_by_all(env.scratch, is_fp32=True)(
+                chunks, rows_of, width, f"{node_type} as of their times"
+            ).to(env.device)
 
     def build_metrics(self) -> Sequence[Any]:
         loaded = self.env.loaded

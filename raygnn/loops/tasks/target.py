@@ -127,6 +127,11 @@ class TaskTarget(ABC):
     def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
         return None
 
+    @property
+    def num_past_columns(self) -> int:
+        """Columns of past labels that the model reads."""
+        return 0
+
     def trained_output(self, loaded: LoadedConfig) -> Output:
         """`output`, completed from the losses. Imports torch."""
         return self.output

@@ -137,11 +137,22 @@ def test_sparse_rows_may_all_be_empty(tmp_path: Path) -> None:
         (pa.array([True, False, True, None]), "y", [1, 0, 1, -1], 2),
         (pa.array([1, 0, 1, 1], pa.uint8()), {"columns": "y", "num_classes": 5}, [1, 0, 1, 1], 5),
         (pa.array([1.0, None, np.nan, 3.0]), {"columns": "y", "kind": "class"}, [1, -1, -1, 3], 4),
+        (pa.array([1.0, None, np.nan, 0.0]), "y", [1, -1, -1, 0], 2),
+        (pa.array([1.0, None, np.nan, 1.0]), "y", [1, np.nan, np.nan, 1], None),
+        (
+            pa.array([1.0, None, np.nan, 0.0]),
+            {"columns": "y", "kind": "regression"},
+            [1, np.nan, np.nan, 0],
+            None,
+        ),
         (pa.array([[1, 0], [0, 1], None, [-1, -1]]), "y", [[1, 0], [0, 1], [-1, -1], [-1, -1]], 2),
         (pa.array([0.5, -1.0, None, np.nan]), "y", [0.5, -1.0, np.nan, np.nan], None),
         (pa.array([1, 2, 3, 4]), {"columns": "y", "kind": "regression"}, [1.0, 2, 3, 4], None),
     ],
-    ids=["int", "bool", "given", "float_class", "multilabel", "regression", "int_regression"],
+    ids=[
+        *("int", "bool", "given", "float_class", "two_floats", "one_float", "regressed_floats"),
+        *("multilabel", "regression", "int_regression"),
+    ],
 )
 def test_labels(
     column: pa.Array, spec: Any, expected: list, num_classes: int | None, tmp_path: Path

@@ -11,7 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch_geometric.metrics import LinkPredHitRatio, LinkPredMRR, LinkPredNDCG, LinkPredRecall
+from torch_geometric.metrics import (
+    LinkPredHitRatio,
+    LinkPredMAP,
+    LinkPredMRR,
+    LinkPredNDCG,
+    LinkPredPrecision,
+    LinkPredRecall,
+)
 
 from raygnn.metrics import FullRanking, Links
 from tests.errors import raises
@@ -52,13 +59,19 @@ def brute_force(
             continue
         left = (set(range(len(row))) - {*known_of_query}) | {*of_query}
         for k in ks:
-            recall, dcg = [], []
+            recall, dcg, average = [], [], []
             # Permuting the candidates and sorting them stably gives each order of ties alike often.
             for order in itertools.permutations(left):
                 top = sorted(order, key=lambda j: -row[j])[:k]
                 recall.append(sum(j in of_query for j in top) / len(of_query))
                 dcg.append(sum(1 / math.log2(i + 2) for i, j in enumerate(top) if j in of_query))
+                is_hit = [j in of_query for j in top]
+                parts = [sum(is_hit[: i + 1]) / (i + 1) for i, hit in enumerate(is_hit) if hit]
+                average.append(sum(parts) / min(k, len(of_query)))
             ideal = sum(1 / math.log2(i + 2) for i in range(min(k, len(of_query))))
+            precision = statistics.fmean(recall) * len(of_query) / k
+            values.setdefault(f"full_precision@{k}", []).append(precision)
+            values.setdefault(f"full_map@{k}", []).append(statistics.fmean(average))
             values.setdefault(f"full_recall@{k}", []).append(statistics.fmean(recall))
             values.setdefault(f"full_ndcg@{k}", []).append(statistics.fmean(dcg) / ideal)
     return {name: statistics.fmean(entries) for name, entries in values.items()}
@@ -98,7 +111,13 @@ def test_without_ties_it_is_pygs() -> None:
     ranked = masked.argsort(dim=1, descending=True)
     links = torch.tensor([(i, j) for i, targets in enumerate(positives) for j in targets]).T
     for k in (1, 5, 20):
-        for name, metric in (("recall", LinkPredRecall(k)), ("ndcg", LinkPredNDCG(k))):
+        metrics = {
+            "recall": LinkPredRecall(k),
+            "ndcg": LinkPredNDCG(k),
+            "precision": LinkPredPrecision(k),
+            "map": LinkPredMAP(k),
+        }
+        for name, metric in metrics.items():
             metric.update(ranked[:, :k], links)
             assert got[f"full_{name}@{k}"] == pytest.approx(float(metric.compute()), rel=1e-6)
     # PyG takes the best of a query's positives: the same thing for one positive each.

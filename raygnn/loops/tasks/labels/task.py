@@ -180,7 +180,7 @@ class LabelTask(EncoderTask[BatchT]):
     def warnings(self) -> list[str]:
         """Warns about rare classes, and targets with a few huge values."""
         if self.output.problem == "regression":
-            return self._two_values() or self._long_tail()
+            return self._long_tail()
         if self.output.problem != "multi_class":
             return []
         counts = self._counts
@@ -205,16 +205,6 @@ class LabelTask(EncoderTask[BatchT]):
             f"classes of under {100 * share:.2g} % of the {counts.sum():,} training labels: "
             f"{', '.join(shown)}{more}. Accuracy hardly counts them; see f1_macro, "
             f"average_precision{of}, and per_class in metrics.json.{self._remedy()}"
-        ]
-
-    def _two_values(self) -> list[str]:
-        values = self.target.labels[self.target.splits.train]
-        if not len(values) or not np.isin(values, (0, 1)).all():
-            return []
-        return [
-            f"{self.output.label!r} is regressed, because its column has floats, but its training "
-            "values are 0 and 1 only. Set kind: class of the label in graph.yaml to predict "
-            "probabilities."
         ]
 
     def _long_tail(self) -> list[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product, starmap
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raygnn.data.links.supervision import SupervisionEdges
+from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
 from raygnn.loops.baselines import Baselines, own_metrics
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.task import EvalOutput
@@ -24,6 +24,20 @@ from raygnn.models.decoders import Decoder, InnerProduct
 from raygnn.models.linear_recommenders import ease, ials
 from raygnn.models.link_factors import MAX_RANK, LinkBasis, LinkFactors, SpectralFilter
 from raygnn.sampling.link_loader import LinkLoader
+
+
+class RowsByTime(NamedTuple):
+    """Embeddings of rows of (anchor, time, targets), as of their times.
+
+    Attributes:
+        anchors: [num_rows, channels].
+        targets: [num_times, num_targets, channels], of all targets at each distinct time.
+        time_index: int64 [num_rows], position of each row's time among the distinct times.
+    """
+
+    anchors: Tensor
+    targets: Tensor
+    time_index: np.ndarray
 
 
 class FullRankingEvaluation(SumMetric):
@@ -40,33 +54,53 @@ class FullRankingEvaluation(SumMetric):
         self.ks = self._ranking.ks
 
     def prepare(
-        self, target: LinkTarget, decoder: Decoder, split: str, rows: Mapping[str, Tensor]
+        self,
+        target: LinkTarget,
+        decoder: Decoder,
+        split: str,
+        rows: Mapping[str, Tensor] | RowsByTime,
     ) -> None:
-        """Prepares an evaluation with embeddings of all nodes, by type, on the device."""
-        anchor_type, target_type = target.node_types
-        self._anchors, self._candidates = rows[anchor_type], rows[target_type]
+        """Prepares an evaluation with embeddings on the device, of all nodes or as of times."""
+        self._times: np.ndarray | None = None
+        if isinstance(rows, RowsByTime):
+            self._anchors, self._candidates, self._times = rows
+        else:
+            self._anchors, self._candidates = (rows[name] for name in target.node_types)
         self._decoder = decoder
-        self._positives, self._known = target.splits[split], target.known
+        self._positives = target.splits[split]
+        self._known = target.known
+        if target.by_time:
+            self._known = KnownLinks.of_rows(self._positives)
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
         links = target.cpu().numpy()
         rows = self._positives.row_of(links)
         rows = rows[self._positives.indptr[rows] == links]
+        if self._times is None:
+            return self._rank(rows, self._candidates)
+        times = self._times[rows]
+        at_times = enumerate(self._candidates)
+        states = [self._rank(rows[times == time], candidates) for time, candidates in at_times]
+        return torch.stack(states).sum(0)  # exact: see `FullRanking`
+
+    def _rank(self, rows: np.ndarray, all_candidates: Tensor) -> Tensor:
         anchors = self._positives.anchors[rows]
         positives = _rows_of(self._positives.indptr, self._positives.targets, rows)
         relations = self._positives.relations
         relations = None if relations is None else relations[rows]
-        known = Links(*(torch.from_numpy(part) for part in self._known.rows(anchors, relations)))
+        known_rows = rows if self._known.by_row else anchors
+        known = Links(*(torch.from_numpy(part) for part in self._known.rows(known_rows, relations)))
         if self._known.is_one_type and relations is None:
             known = _with_themselves(known, anchors)
         score_all = self._decoder.score_all
         if relations is not None:
-            relation = torch.from_numpy(relations).to(self._candidates.device)
+            relation = torch.from_numpy(relations).to(all_candidates.device)
             score_all = partial(score_all, relation=relation)
-        queries = self._anchors[torch.from_numpy(anchors).to(self._anchors.device)]
+        which = anchors if self._times is None else rows
+        queries = self._anchors[torch.from_numpy(which).to(self._anchors.device)]
         # Scores in half precision would be tied where their order is what is measured.
         with torch.autocast(queries.device.type, enabled=False):
-            state = self._ranking.update(queries, self._candidates, positives, known, score_all)
+            state = self._ranking.update(queries, all_candidates, positives, known, score_all)
         return state.cpu()
 
     def compute(self, state: Tensor) -> dict[str, float]:

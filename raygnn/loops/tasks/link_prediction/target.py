@@ -16,7 +16,7 @@ from raygnn.config.section import Component, Rule
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.fit_rows import FitRows
-from raygnn.data.links.split import LinkSplit, time_unit_of
+from raygnn.data.links.split import LinkSplit, find_label_edges, time_unit_of
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_positives
 from raygnn.data.links.supervision import make_supervision as split_links
 from raygnn.data.partition.part import Pairs
@@ -226,15 +226,37 @@ class LinkTarget(TaskTarget):
         known = (known_positives(bundle, link, in_training=True) for link in links)
         return KnownLinks(tuple(known))
 
-    def not_competing(self, bundle: Bundle, *, in_training: bool) -> KnownLinks:
+    @property
+    def by_time(self) -> bool:
+        """Whether links are rows of (anchor, time, targets)."""
+        return self.links[0].by_time
+
+    def times(self, split: str) -> np.ndarray:
+        """[num_rows], time of each row of a split of links by time."""
+        edges = self.splits[split]
+        assert edges.times is not None
+        return np.asarray(edges.times[edges.indptr[:-1]])
+
+    def ranks_by_default(self, bundle: Bundle) -> bool:
+        """Whether evaluation encodes all targets at all times of rows."""
+        num_targets = bundle.num_nodes(self.node_types[1])
+        evaluated = [split for split in ("val", "test") if self.splits[split].num_links]
+        num_times = sum(len(np.unique(self.times(split))) for split in evaluated)
+        return num_times * num_targets <= _MOST_TIMES_TARGETS
+
+    def not_competing(self, bundle: Bundle, split: str) -> KnownLinks:
         """Known links that are not negatives or candidates in sampled batches.
+
+        Of links by time, the other links of the row: a target may be linked again at another time.
 
         Training only knows its own links. If it also excluded those of validation and test, these
         would be the only pairs that it neither raises nor lowers. Between nodes of one type, a link
         is known in both directions. It has the split of its reverse, so a held-out link never has a
         reverse that carries messages, while a candidate might.
         """
-        is_one_type = self.known.is_one_type
+        if self.by_time:
+            return KnownLinks.of_rows(self.splits[split])
+        in_training, is_one_type = split == "train", self.known.is_one_type
         if not (in_training or is_one_type):
             return self.known
         links = [replace(self.links[0], edge_type=edge_type) for edge_type in self.edge_types]
@@ -262,6 +284,7 @@ class LinkTarget(TaskTarget):
             raise ConfigError(broken)
         edge_types = output.edge_types
         rule = split_rule(config)
+        by_time = _are_by_time(bundle, config, arguments, edge_types)
         links = tuple(
             LinkSplit(
                 edge_type,
@@ -269,12 +292,13 @@ class LinkTarget(TaskTarget):
                 rule=rule,
                 seed=config.seed,
                 disjoint_train_ratio=arguments.disjoint_train_ratio,
+                by_time=by_time,
             )
             for edge_type in edge_types
         )
         splits = split_links(bundle, *links)
         if config.sampling.temporal is not None:
-            _check_temporal(splits, arguments)
+            _check_temporal(splits, arguments, by_time)
             labels = {
                 f"label edges {edge_type_name(label.edge_type)}": label.time_unit
                 for label in bundle.label_edges
@@ -304,6 +328,9 @@ class LinkTarget(TaskTarget):
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
         sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in self.splits.items())
+        if self.by_time:
+            rows = ", ".join(f"{name} {e.num_anchors:,}" for name, e in self.splits.items())
+            sizes += f"; rows of anchor and time: {rows}"
         names = [edge_type_name(edge_type) for edge_type in self.edge_types]
         more = f" and {len(names) - 1} more relations" if names[1:] else ""
         yield f"links {names[0]}{more}: {sizes}"
@@ -355,6 +382,8 @@ class LinkTarget(TaskTarget):
 
 #: Targets up to which a full ranking is the default, and anchors that have closed-form rows.
 _MOST_RANKED, _MOST_ANCHORS = 50_000, 100_000
+#: Times of validation and test rows, multiplied by targets, up to which rows are ranked by default.
+_MOST_TIMES_TARGETS = 200_000
 
 
 def ranks_all_by_default(
@@ -418,14 +447,31 @@ def most_candidates(bundle: Bundle, output: LinkOutput) -> int:
     return max(bundle.num_nodes(target_type) - (2 if anchor_type == target_type else 1), 0)
 
 
-def _check_temporal(splits: Mapping[str, SupervisionEdges], arguments: LinkTargetArguments) -> None:
+def _are_by_time(
+    bundle: Bundle, config: Config, arguments: LinkTargetArguments, edge_types: Sequence[EdgeType]
+) -> bool:
+    if config.sampling.temporal is None or not arguments.labels or arguments.disjoint_train_ratio:
+        return False
+    for edge_type in edge_types:
+        positive, negative = (
+            find_label_edges(bundle, edge_type, sign) for sign in ("positive", "negative")
+        )
+        carries_messages = edge_type in bundle.edge_types
+        if positive is None or positive.time is None or negative is not None or carries_messages:
+            return False
+    return True
+
+
+def _check_temporal(
+    splits: Mapping[str, SupervisionEdges], arguments: LinkTargetArguments, by_time: bool
+) -> None:
     if any(edges.num_links and edges.times is None for edges in splits.values()):
         raise DataError(
             "sampling.temporal is invalid: the links have no times. Declare the time of their edge "
             "type or label edges in graph.yaml, or leave it out.",
             id="links-no-times",
         )
-    if arguments.full_ranking:
+    if arguments.full_ranking and not by_time:
         raise ConfigError(
             "task.args.full_ranking=True is invalid: it ranks embeddings of all nodes as of one "
             "time, and sampling.temporal makes them as of each link's. Set it to false.",

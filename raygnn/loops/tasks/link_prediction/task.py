@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,6 +23,7 @@ from raygnn.loops.tasks.link_prediction.evaluation import (
     POWERS,
     FullRankingEvaluation,
     JudgedAnchors,
+    RowsByTime,
     choose_filter,
     choose_weights,
     link_baselines,
@@ -184,7 +186,11 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def _ranking(self) -> FullRankingEvaluation | None:
         setting, loaded = self.arguments.full_ranking, self.env.loaded
         num_targets = self.env.bundle.num_nodes(self.node_types[1])
-        if setting is None:
+        if self.target.by_time:
+            is_in_memory = loaded.config.data.mode == "in_memory"
+            if setting is None and is_in_memory and self.target.ranks_by_default(self.env.bundle):
+                setting = [min(_DEFAULT_K, num_targets)]
+        elif setting is None:
             model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
             is_own = isinstance(model_class, type) and is_encoder(model_class)
             if ranks_all_by_default(loaded.config, self.node_types, num_targets, is_encoder=is_own):
@@ -215,7 +221,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
         loaded, config = self.env.loaded, self.env.loaded.config
-        if asked := self.arguments.full_ranking:
+        asked = self.arguments.full_ranking
+        if asked and config.sampling.temporal is None:
             check_exact(
                 encoder, config.model.type, "task.args.full_ranking", asked, "Set it to false."
             )
@@ -318,7 +325,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @cached_property
     def _not_competing(self) -> KnownLinks:
-        known: KnownLinks = self.target.not_competing(self.env.bundle, in_training=True)
+        known: KnownLinks = self.target.not_competing(self.env.bundle, "train")
         return known
 
     def training_step(self, batch: LinkBatch) -> StepOutput:
@@ -347,7 +354,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def prepare_evaluation(self, split: str) -> None:
         """Embeds the whole graph if evaluation is exact or ranks all nodes."""
-        if self._evaluates_by_layers or self._ranking is not None:
+        by_time = self.target.by_time and self._ranking is not None
+        if self._evaluates_by_layers or (self._ranking is not None and not by_time):
             self._every = self._encode_graph(split)
         if (factors := self.predictor().factors) and self._evaluates_by_layers:
             if split == "val" and "train" in self._loaders:  # not of a trained model
@@ -358,7 +366,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 )
                 self._every = {name: factors.join(self._every[name], own) for name, own in rows}
         if self._ranking is not None:
-            self._ranking.prepare(self.target, self.predictor().decoder, split, self._every)
+            embedded = self._encode_rows(split) if by_time else self._every
+            self._ranking.prepare(self.target, self.predictor().decoder, split, embedded)
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         rows, self._every = self._every, {}
@@ -460,6 +469,17 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         rows = self.encode_exactly(encoder, graph, self.node_types)
         return {name: rows[name].to(self.env.device) for name in self.node_types}
 
+    def _encode_rows(self, split: str) -> RowsByTime:
+        """The anchor of each row, and all targets at each time of rows, as of these times."""
+        (anchor_type, target_type), links = self.node_types, self.target.splits[split]
+        times = self.target.times(split)
+        distinct, index = np.unique(times, return_inverse=True)
+        every = np.arange(self.env.bundle.num_nodes(target_type))
+        anchors = self.encode_as_of(split, anchor_type, links.anchors, times)
+        at_times = np.tile(every, len(distinct)), np.repeat(distinct, len(every))
+        targets = self.encode_as_of(split, target_type, *at_times)
+        return RowsByTime(anchors, targets.view(len(distinct), len(every), -1), index)
+
     def build_loader(self, split: str) -> LinkLoader | None:
         supervision = self.target.splits[split]
         if supervision.num_links == 0:
@@ -467,7 +487,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         args, graph, training = self.arguments, self.message_store(split), split == "train"
         known = None
         if args.remove_accidental_hits:
-            known = self.target.not_competing(self.env.bundle, in_training=training)
+            known = self.target.not_competing(self.env.bundle, split)
         plan = LinkPlan(
             num_negatives=args.num_random_negatives_eval,
             is_evaluation=True,

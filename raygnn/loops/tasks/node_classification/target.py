@@ -12,9 +12,11 @@ from raygnn.console import count
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.fit_rows import FitRows
-from raygnn.data.splits import SPLIT_NAMES, make_splits
+from raygnn.data.past_labels import PastLabels
+from raygnn.data.splits import SPLIT_NAMES, has_label, make_splits
 from raygnn.data.time_units import AsOf, check_time_units, parse_time, unit_words, window_as_time
 from raygnn.errors import ConfigError, DataError, Problem
+from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.labels.target import (
     LabelArguments,
     LabelOutput,
@@ -64,6 +66,22 @@ class NodeOutput(LabelOutput):
             )
         self.check_problem(what)
 
+    @property
+    def num_scores(self) -> int:
+        """Numbers that stand for a label among the inputs: one for two classes."""
+        is_binary = self.problem == "multi_class" and self.num_outputs == 2
+        return 1 if is_binary else self.num_outputs
+
+    def scores(self, labels: np.ndarray) -> np.ndarray:
+        """[num_labels, num_scores] of labels: standardized numbers, or 0 and 1."""
+        if self.problem == "multi_class" and self.num_scores > 1:
+            return np.asarray(labels[:, None] == np.arange(self.num_outputs))
+        values = labels.reshape(len(labels), -1).astype(np.float64)
+        if self.scale is None:
+            return values
+        std = np.asarray(self.scale.std)
+        return (values - np.asarray(self.scale.mean)) / np.where(std > 0, std, 1)
+
     def rows(self, bundle: Bundle) -> SeedRows:
         """The rows with the label: of the training table, or the nodes of the type."""
         if self.table is None:
@@ -83,6 +101,7 @@ class NodeTargetArguments(LabelArguments):
 
     target: str | None = None
     table: str | None = None
+    past_labels: bool = False
 
 
 @dataclass(frozen=True)
@@ -154,6 +173,14 @@ class NodeTarget(LabelTarget):
         target = cls(arguments, output, labels, splits, seeds)
         for split in SPLIT_NAMES:
             target.end_of_graph(config, split)
+        is_known = seeds.time is not None and seeds.window is not None and temporal is not None
+        if arguments.past_labels and not is_known:
+            raise ConfigError(
+                "task.args.past_labels=True is invalid: labels of earlier rows are known once "
+                f"their window is over, and {seeds.place} has no time, no window, or is learned "
+                "without sampling.temporal. Declare both in graph.yaml, or set it to false.",
+                id="task-past-labels",
+            )
         window_as_time(seeds.window, seeds.time_unit, f"{seeds.place}.window")
         return target
 
@@ -200,6 +227,10 @@ class NodeTarget(LabelTarget):
     def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
         times = self.seeds.time
         return None if times is None else times[self.splits.train]
+
+    @property
+    def num_past_columns(self) -> int:
+        return PastLabels.width(self.output.num_scores) if self.arguments.past_labels else 0
 
     def summary(self, bundle: Bundle) -> list[str]:
         output, splits, seeds = self.output, self.splits, self.seeds
@@ -258,6 +289,19 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
             id="task-table-missing",
         )
     return labelled[0]
+
+
+def find_past_labels(spec: ModelSpec, bundle: Bundle) -> tuple[str, PastLabels] | None:
+    """The entity type of a model that reads past labels, and those of a graph."""
+    times, output = spec.relative_time, spec.output
+    if times is None or not times.past_labels:
+        return None
+    assert isinstance(output, NodeOutput)
+    rows = output.rows(bundle)
+    labels = bundle.row_column(rows, output.label)
+    known = np.flatnonzero(has_label(labels))
+    past = PastLabels.of(rows, known, output.scores(np.asarray(labels[known])), times.span)
+    return output.node_type, past
 
 
 def find_table(bundle: Bundle, table: str) -> SeedRows:

@@ -48,6 +48,8 @@ class NodeClassification(LabelTask[NodeBatch]):
             mse, mae, huber, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn.
         clamp: keep predictions of a regression between the 2nd and the 98th percentile of the
             training targets.
+        past_labels: the model also reads labels of the entity's earlier rows whose `window` is
+            over: their number, the latest and its age, and the mean of the latest 32.
     """
 
     target_class = NodeTarget

@@ -1,0 +1,143 @@
+"""The best targets of rows of (anchor, time): of label edges with times, or the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+
+from raygnn.config import Config
+from raygnn.data.bundle import Bundle, SeedRows
+from raygnn.data.links.split import time_unit_of
+from raygnn.data.manifest import LabelEdgeTable
+from raygnn.data.splits import SPLIT_NAMES
+from raygnn.data.tables.read_ids import as_plain_texts, original_ids
+from raygnn.data.time_units import AsOf
+from raygnn.errors import ConfigError
+from raygnn.inference.job import check_k, find_score
+from raygnn.inference.neighbor_search import build_decoder
+from raygnn.inference.row_tables import ID, TIME, read_seed_rows, with_times
+from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.tasks.link_prediction.target import LinkOutput, LinkTarget, LinkTargetArguments
+from raygnn.models.decoders import Scores, top_k
+
+_ANCHORS_AT_A_TIME = 1024
+
+
+def find_link_rows(
+    spec: ModelSpec,
+    config: Config,
+    bundle: Bundle,
+    rows: Any,
+    split: str | None,
+    moment: AsOf | None,
+) -> tuple[SeedRows, int]:
+    """The requested rows, and the number of the model's relation.
+
+    Args:
+        rows: relation of label edges that the model was trained on by time; or a table of ids and
+            times, for a model of one relation.
+        split: train, val or test of label edges. Default: all.
+        moment: time of rows that consist of ids only.
+    Raises:
+        ConfigError: the model has no such rows.
+        DataError: an id is not in the graph, or a time cannot be compared with the graph's.
+    """
+    output = spec.output
+    if not isinstance(output, LinkOutput):
+        raise ConfigError(
+            "--top-k is invalid with rows: the model predicts labels. Leave it out.",
+            id="infer-options-clash",
+        )
+    if not isinstance(rows, str):
+        find_score(spec, "decoder", None)
+        return read_seed_rows(bundle, output.ends[0], rows, moment, None), 0
+    target = LinkTarget.of(bundle, config, LinkTargetArguments.of(config.task.args), output)
+    relations = [relation for _, relation, _ in output.edge_types]
+    if rows not in relations or not target.by_time:
+        raise ConfigError(
+            f"table={rows!r} is invalid: the model was trained on {', '.join(relations)}. Name "
+            "label edges with times, of a model with sampling.temporal.",
+            id="infer-rows-type",
+        )
+    number = relations.index(rows)
+    anchors, times = [], []
+    for name in SPLIT_NAMES if split is None else (split,):
+        edges, of_split = target.splits[name], target.times(name)
+        chosen = slice(None) if edges.relations is None else edges.relations == number
+        anchors.append(edges.anchors[chosen])
+        times.append(of_split[chosen])
+    nodes, unit = np.concatenate(anchors), time_unit_of(bundle, target.links[0])
+    found = np.concatenate(times)
+    return SeedRows(rows, output.ends[0], len(nodes), nodes, found, None, unit, {}), number
+
+
+def rank_targets(
+    rows: SeedRows,
+    relation: int,
+    k: int,
+    bundle: Bundle,
+    spec: ModelSpec,
+    model: nn.Module,
+    encode: Callable[[SeedRows], Tensor],
+) -> pa.Table:
+    """The k best-scored targets of each row, among all targets as of its time.
+
+    Args:
+        encode: embeds rows, [num_rows, channels].
+    Returns:
+        `id`, `time`, and lists `neighbor_id` and `score`, best first.
+    Raises:
+        ConfigError: there are fewer targets than k.
+    """
+    anchor_type, target_type = spec.output.ends
+    is_one_type = anchor_type == target_type
+    check_k(k, bundle, anchor_type, target_type)
+    scores = partial(build_decoder("decoder", model, spec.output).score_all, relation=relation)
+    anchors, every = encode(rows), np.arange(bundle.num_nodes(target_type))
+    nodes = rows.node_ids(np.arange(rows.num_rows))
+    neighbors, values = np.empty((len(nodes), k), np.int64), np.empty((len(nodes), k), np.float32)
+    moments = np.zeros(len(nodes)) if rows.time is None else rows.time
+    for moment in np.unique(moments):
+        times = None if rows.time is None else np.full(len(every), moment)
+        at = SeedRows("rows", target_type, len(every), every, times, None, None, {})
+        targets = encode(at)
+        places = np.flatnonzero(moments == moment)
+        for first in range(0, len(places), _ANCHORS_AT_A_TIME):
+            chosen = places[first : first + _ANCHORS_AT_A_TIME]
+            own = nodes[chosen] if is_one_type else None
+            best = _best(anchors[torch.from_numpy(chosen)], targets, k, scores, own)
+            values[chosen], neighbors[chosen] = (part.cpu().numpy() for part in best)
+    ids = as_plain_texts(bundle.ids(target_type).take(pa.array(neighbors.ravel())))
+    ends = pa.array(np.arange(0, neighbors.size + 1, k, dtype=np.int32))
+    table = pa.table(
+        {
+            ID: original_ids(bundle, anchor_type, nodes),
+            "neighbor_id": pa.ListArray.from_arrays(ends, ids),
+            "score": pa.ListArray.from_arrays(ends, pa.array(values.ravel())),
+        }
+    )
+    return with_times(table, rows, np.arange(len(nodes)))
+
+
+def _best(
+    anchors: Tensor, targets: Tensor, k: int, scores: Scores, own: np.ndarray | None
+) -> tuple[Tensor, Tensor]:
+    def is_itself(first: int, last: int) -> Tensor:
+        itself = torch.from_numpy(own).to(targets.device)
+        return itself.unsqueeze(1) == torch.arange(first, last, device=targets.device)
+
+    left_out = None if own is None else is_itself
+    return top_k(anchors, lambda i, j: targets[i:j], len(targets), k, scores, left_out)
+
+
+def relbench_links(ranked: pa.Table, declared: LabelEdgeTable) -> pa.Table:
+    """Ranked targets in the columns of label edges, for `relbench.submit`."""
+    assert declared.time is not None
+    columns = {declared.source: ID, declared.time.column: TIME, declared.target: "neighbor_id"}
+    return pa.table({name: ranked.column(column) for name, column in columns.items()})

@@ -1,0 +1,184 @@
+"""Label edges with times: rows of (user, time, items), of which a pair may have many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import raygnn.train
+from raygnn.data.links.split import LinkSplit
+from raygnn.data.links.supervision import make_supervision
+from raygnn.data.tables.graph_tables import (
+    EdgeRows,
+    GraphTables,
+    edge_rows,
+    node_rows,
+    write_tables,
+)
+from raygnn.metrics import FullRanking, Links
+from raygnn.runtime.data_source import open_bundle
+from tests.numerics.infer.conftest import dates
+from tests.tiers import slow
+
+NUM_USERS, NUM_ITEMS, NUM_GROUPS, NUM_DAYS, WINDOW = 100, 40, 8, 360, 30
+BUYS, NEXT = ("user", "buys", "item"), ("user", "next", "item")
+ASKED = np.arange(60, NUM_DAYS - WINDOW + 1, WINDOW)
+SPLITS = np.array(["train"] * (len(ASKED) - 2) + ["val", "test"])
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Purchases of users who prefer a group of items, again and again.
+
+    Attributes:
+        chance: [NUM_USERS, NUM_ITEMS], of each item to be the next; the best possible scores.
+    """
+
+    chance: np.ndarray
+    user: np.ndarray
+    item: np.ndarray
+    day: np.ndarray
+
+    @classmethod
+    def random(cls, seed: int, preference: float) -> Shop:
+        rng = np.random.default_rng(seed)
+        chance = np.full((NUM_USERS, NUM_ITEMS), (1 - preference) / NUM_ITEMS)
+        is_liked = (
+            rng.integers(0, NUM_GROUPS, NUM_USERS)[:, None] == np.arange(NUM_ITEMS) % NUM_GROUPS
+        )
+        weights = rng.gamma(0.5, size=chance.shape) * is_liked
+        chance += preference * weights / weights.sum(axis=1, keepdims=True)
+        user = rng.integers(0, NUM_USERS, 40 * NUM_USERS)
+        item = np.array([rng.choice(NUM_ITEMS, p=chance[u]) for u in user])
+        return cls(chance, user, item, np.sort(rng.integers(1, NUM_DAYS, len(user))))
+
+    def after(self, day: int, rng: np.random.Generator) -> Shop:
+        """The same until the end of a day; then other purchases."""
+        past, num = self.day <= day, int(rng.integers(1, 2000))
+        return Shop(
+            self.chance,
+            np.append(self.user[past], rng.integers(0, NUM_USERS, num)),
+            np.append(self.item[past], rng.integers(0, NUM_ITEMS, num)),
+            np.append(self.day[past], np.sort(rng.integers(day + 1, NUM_DAYS, num))),
+        )
+
+    def rows(self) -> pd.DataFrame:
+        """A row for each item that a user buys in the window of a day; pairs repeat."""
+        bought = pd.DataFrame({"user": self.user, "item": self.item, "day": self.day})
+        parts = [
+            bought[(bought.day > asked) & (bought.day <= asked + WINDOW)].assign(
+                asked=asked, split=split
+            )
+            for asked, split in zip(ASKED, SPLITS, strict=True)
+        ]
+        return pd.concat(parts).drop_duplicates(["user", "item", "asked"])
+
+    def write(self, folder: Path) -> str:
+        rows = self.rows()
+        nodes = {
+            "user": node_rows(np.arange(NUM_USERS), {"x": np.ones((NUM_USERS, 1), np.float32)}),
+            "item": node_rows(np.arange(NUM_ITEMS)),
+        }
+        rows = rows.assign(asked=dates(rows.asked.to_numpy()))
+        asked = EdgeRows(rows, "user", "item", time="asked", split="split")
+        edges = {BUYS: edge_rows(self.user, self.item, time=dates(self.day))}
+        write_tables(
+            GraphTables(nodes, edges, label_edges={(NEXT, "positive"): asked}), str(folder)
+        )
+        return str(folder)
+
+    def judge(self, scores: np.ndarray, split: str = "test", k: int = 20) -> float:
+        """NDCG@k of scores, [NUM_USERS, NUM_ITEMS], on the rows of a split."""
+        rows = self.rows().query("split == @split").groupby(["asked", "user"]).item.apply(list)
+        ends = torch.tensor([0, *map(len, rows)]).cumsum(0)
+        links = Links(ends, torch.tensor([item for items in rows for item in items]))
+        none = Links(torch.zeros_like(ends), torch.zeros(0, dtype=torch.long))
+        ranking = FullRanking(NUM_ITEMS, [k])
+        queries = torch.from_numpy(scores[rows.index.get_level_values("user")]).float()
+        state = ranking.update(queries, torch.eye(NUM_ITEMS), links, none, lambda a, b: a @ b.T)
+        return ranking.compute(state)[f"full_ndcg@{k}"]
+
+
+def _config(folder: Path, graph: str, epochs: int = 30) -> dict[str, Any]:
+    args = {"edge_type": "user__next__item", "labels": True}
+    return {
+        "data": {"uri": graph, "cache_dir": str(folder / "cache")},
+        "task": {"type": "link_prediction", "args": args},
+        "model": {"type": "Hetero", "args": {"hidden_channels": 32}},
+        "sampling": {"temporal": {"strategy": "last"}},
+        "optimizer": {"args": {"lr": 0.01}},
+        "training": {"max_epochs": epochs},
+        "scaling": {"num_workers": 0},
+        "run": {"storage_path": str(folder), "name": "run"},
+    }
+
+
+@pytest.fixture(scope="module")
+def shop() -> Shop:
+    return Shop.random(0, preference=0.9)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> tuple[Any, str]:
+    folder = tmp_path_factory.mktemp("next")
+    graph = shop.write(folder / "graph")
+    return raygnn.train.fit(_config(folder, graph)), graph
+
+
+def test_a_pair_is_a_link_at_each_of_its_times(shop: Shop, tmp_path: Path) -> None:
+    bundle = open_bundle(_loaded(tmp_path, shop.write(tmp_path / "graph")), None)
+    found = make_supervision(bundle, LinkSplit(NEXT, labels=True, by_time=True))
+    rows = shop.rows()
+    assert rows.duplicated(["user", "item"]).any()
+    assert rows.groupby(["user", "item"]).split.nunique().max() > 1
+    for split, edges in found.items():
+        expected = rows[rows.split == split].groupby(["user", "asked"]).item.apply(sorted)
+        made = [part.tolist() for part in np.split(edges.targets, edges.indptr[1:-1])]
+        assert edges.anchors.tolist() == expected.index.get_level_values("user").tolist()
+        assert made == expected.tolist()
+
+
+def _loaded(folder: Path, graph: str) -> Any:
+    from raygnn.config import load_config
+
+    return load_config(_config(folder, graph))
+
+
+def test_repeated_purchases_are_learned(trained: tuple[Any, str], shop: Shop) -> None:
+    """The best scores are the probabilities that made them. Saved models rank the same."""
+    result, graph = trained
+    best, found = shop.judge(shop.chance), result.metrics["test/full_ndcg@20"]
+    assert result.metrics["baseline/popularity/test/full_ndcg@20"] < 0.5 * best
+    assert 0.75 * best < found
+    ranked = result.model.open(graph).top_k_of_rows("next", NUM_ITEMS, split="test").to_pandas()
+    scores = np.zeros(shop.chance.shape)
+    for row in ranked.itertuples():
+        scores[row.id, row.neighbor_id] = row.score
+    assert shop.judge(scores) == pytest.approx(found, abs=1e-6)
+
+
+@pytest.mark.parametrize("day", [330, *slow(120, 200)])
+def test_nothing_later_than_a_row_changes_a_bit_of_its_list(
+    trained: tuple[Any, str], shop: Shop, tmp_path: Path, day: int
+) -> None:
+    result, graph = trained
+    changed = shop.after(day, np.random.default_rng(day)).write(tmp_path / "changed")
+    at = pd.DataFrame({"id": np.arange(NUM_USERS), "time": dates(np.full(NUM_USERS, day))})
+    before, after = (result.model.open(uri).top_k_of_rows(at).arrow for uri in (graph, changed))
+    assert after.equals(before)
+    later = at.assign(time=dates(np.full(NUM_USERS, NUM_DAYS)))
+    before, after = (result.model.open(uri).top_k_of_rows(later).arrow for uri in (graph, changed))
+    assert not after.equals(before)
+
+
+def test_noise_gives_chance(tmp_path: Path) -> None:
+    shop = Shop.random(1, preference=0)
+    result = raygnn.train.fit(_config(tmp_path, shop.write(tmp_path / "graph"), epochs=3))
+    chance = shop.judge(np.zeros((NUM_USERS, NUM_ITEMS)))
+    assert result.metrics["test/full_ndcg@20"] == pytest.approx(chance, abs=0.06)
