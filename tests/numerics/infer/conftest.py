@@ -112,7 +112,10 @@ def link_model(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         "data__reverse_edges": True,
         "data__splits": {"type": "hash"},
         "metrics": [{"type": "auc"}],
-        "model": {"type": "HGT", "args": {"hidden_channels": 8, "num_heads": 2}},
+        "model": {
+            "type": "HGT",
+            "args": {"hidden_channels": 8, "num_heads": 2, "node_embeddings": False},
+        },
     }
     return _train(folder, tables, **config)
 

@@ -88,7 +88,7 @@ def test_no_candidate_of_a_link_is_known(num_nodes, wanted, key, is_one_type):
     num = max(min(wanted, num_nodes - 1 - is_one_type), 0)
     assert candidates.num_candidates == num
     anchors, targets = rng.integers(0, num_nodes, (2, 25))
-    nodes, chosen = candidates.choose(anchors, targets, None)
+    nodes, chosen = candidates.choose(anchors, targets, None, anchors)
     assert chosen.shape == (25, num)
     assert len(nodes) <= max(2 * num, num + 2)
     for anchor, target, columns in zip(anchors, targets, chosen, strict=True):
@@ -99,6 +99,6 @@ def test_no_candidate_of_a_link_is_known(num_nodes, wanted, key, is_one_type):
         assert (columns[len(own) :] == NONE).all()
         assert len(own) == num or set(own) == set(nodes.tolist()) - others
     if num > 0:
-        wider, more = candidates.choose(anchors[:1], targets[:1], None)
+        wider, more = candidates.choose(anchors[:1], targets[:1], None, anchors[:1])
         alone, together = more[0], chosen[0]
         assert wider[alone[alone != NONE]].tolist() == nodes[together[together != NONE]].tolist()
