@@ -45,6 +45,7 @@ from raygnn.models.graph_encoder import GraphEncoder, LinkPredictor
 from raygnn.models.graph_inputs import is_encoder, keeps_links, reads_messages
 from raygnn.models.learned_rows import EASE
 from raygnn.models.link_factors import LinkBasis, LinkFactors, SpectralFilter
+from raygnn.parallel.collectives import broadcast
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
@@ -435,14 +436,15 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return config.evaluates_by_layers or has_factors
 
     def _weigh(self, factors: LinkFactors) -> None:
-        """Sets the filter, which does not depend on the encoder, and the weights."""
+        """Sets the filter, which does not depend on the encoder, and the weights. Collective."""
         factors.filter.copy_(torch.tensor(self._filter))
         if isinstance(self.predictor().encoder.module, EASE):
             factors.weights.copy_(torch.tensor([0.0, 1.0]))
-            return
-        anchors, targets = (self._every[name].cpu() for name in self.node_types)
-        basis = self._basis("val", factors.power)
-        choose_weights(factors, self._judged, (anchors, targets), basis)
+        else:
+            encoded = self._every[self.node_types[0]].cpu(), self._every[self.node_types[1]].cpu()
+            choose_weights(factors, self._judged, encoded, self._basis("val", factors.power))
+        for chosen in (factors.filter, factors.weights):  # sums may differ in the last bit by node
+            chosen.copy_(broadcast(chosen))
 
     @cached_property
     def _judged(self) -> JudgedAnchors:
