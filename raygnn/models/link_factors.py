@@ -131,7 +131,7 @@ class LinkFactors(nn.Module):
     Args:
         is_ignored: the rows are not used, whatever their weight.
     Attributes:
-        weights: of the encoder's scores, 0 or 1, and of the closed-form scores.
+        weights: of the encoder's scores, at most 1, and of the closed-form scores.
         filter: float32 [4], a `SpectralFilter`.
     Source: Steck, Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019, without its
         constraint, since known links are not ranked; normalized as in Shen et al., How Powerful is
@@ -165,11 +165,14 @@ class LinkFactors(nn.Module):
         scale = root * np.maximum(basis.num_links, 1) ** ((1 + is_rescaled) * basis.power)
         anchors = basis.anchors[:, used] * gain.astype(np.float32)
         targets = basis.directions[:, used] * scale.astype(np.float32)[:, None]
+        has_links = basis.num_links > 0
+        if has_links.any():  # a target without links has the mean score of the others
+            targets[~has_links] = targets[has_links].mean(axis=0)
         return torch.from_numpy(anchors), torch.from_numpy(targets)
 
     def join(self, encoded: Tensor, rows: Tensor) -> Tensor:
         """Rows of the encoder followed by those of `rows` of the same nodes."""
-        own = self.weights[0].to(encoded) * encoded
+        own = self.weights[0].sqrt().to(encoded) * encoded
         return torch.cat([own, rows.to(encoded)], dim=1)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -49,7 +49,7 @@ class Advice(Callback):
 
     def on_train_end(self, engine: Engine) -> None:
         weights = engine.task.score_weights()
-        is_fixed = weights is not None and weights[0] == 0
+        is_fixed = weights is not None and weights[0] < 1
         advice = [] if is_fixed else _best_at_first(engine)
         self._warnings += advice
         if engine.context.rank == 0:
@@ -59,9 +59,9 @@ class Advice(Callback):
     def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         weights = engine.task.score_weights()  # of the best model
         if engine.context.rank == 0 and weights is not None:
-            both = f"the encoder (weight 1) and closed-form rows (weight {weights[1]:.3g})"
-            alone = "closed-form rows alone; the encoder has weight 0"
-            say(f"links are ranked by {both if weights[0] else alone}")
+            encoder, closed_form = weights
+            both = f"closed-form rows (weight {closed_form:.3g}) and the encoder ({encoder:.3g})"
+            say(f"links are ranked by {both if encoder else 'closed-form rows alone'}")
         baselines = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
         if baselines is not None:
             of_model = {name.removeprefix("test/"): value for name, value in metrics.items()}

@@ -27,7 +27,8 @@ def test_the_page_trains_and_predicts(tmp_path):
     config["run"] |= {"storage_path": str(tmp_path / "runs")}
     metrics = raygnn.train.fit(config).metrics
     assert metrics["test/r2"] > 0.12  # 0.35 after all epochs
-    assert metrics["no_better_than_baseline"] == ""
+    for name in ("mean", "biases", "lightgbm"):
+        assert metrics["test/rmse"] < metrics[f"baseline/{name}/test/rmse"]
     (command,) = re.findall(r"python -m raygnn\.infer (.*)", PAGE)
     assert command.split()[1:3] == ["--data.synthetic.type", "ratings"]
     graph = ["--data.synthetic.num_ratings", "500", "--data.synthetic.num_users", "50"]

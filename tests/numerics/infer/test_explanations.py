@@ -378,7 +378,7 @@ def test_the_commands_of_the_page_write_tables_and_a_picture(
 
 def test_the_lines_of_python_on_the_page_run(planted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    lines = re.findall(r"^    ((?:model|found).*)$", PAGE, re.MULTILINE)
+    lines = re.findall(r"^    ((?:model|explanations)[ .].*)$", PAGE, re.MULTILINE)
     assert len(lines) == 4
     code = "\n".join(lines).replace("runs/papers", planted.run).replace('"graph"', "GRAPH")
     code = code.replace("[17, 23]", '["n200", "n201"]')

@@ -295,6 +295,8 @@ POWERS, _RANKS, _ARE_RESCALED = (0.25, 0.5), (128, MAX_RANK), (False, True)
 _PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 #: Weights of closed-form scores relative to those of the encoder, in standard deviations.
 _RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
+#: Weight of an encoder that does not improve the ranking: it orders targets without links.
+_LEAST = 1 / 1024
 _JUDGED_SCORES = 50_000_000
 _K = 20
 
@@ -349,13 +351,13 @@ def choose_weights(
 ) -> None:
     """Sets the weights by the ranking of validation links.
 
-    Either part may get all the weight. The encoder gets none if it improves the ranking by less
-    than a standard error.
+    The encoder alone may get all the weight. If it improves the ranking by less than a standard
+    error, it gets only so much that it orders targets without links, whose other rows are zero.
 
     Args:
         encoded: the encoder's rows of all anchors and of all targets.
     """
-    factors.weights.copy_(torch.tensor([0.0, 1.0]))
+    factors.weights.copy_(torch.tensor([1.0, 1.0]))
     scale = _spread(*encoded) / max(_spread(*factors.rows(basis)), 1e-12)
 
     def judge(weights: tuple[float, float]) -> Tensor:
@@ -363,7 +365,7 @@ def choose_weights(
         rows = zip(encoded, factors.rows(basis), strict=True)
         return judged.ndcg(*(factors.join(*each) for each in rows))
 
-    choices = [(0.0, scale), *((1.0, ratio * scale) for ratio in (0.0, *_RATIOS))]
+    choices = [(_LEAST, scale), *((1.0, ratio * scale) for ratio in (0.0, *_RATIOS))]
     ndcg = [judge(weights) for weights in choices]
     best = max(range(len(choices)), key=lambda i: float(ndcg[i].mean()))
     gain = ndcg[best] - ndcg[0]
