@@ -245,7 +245,7 @@ class FullRanking:
         columns += [columns[i] * num_positives / k for i, k in enumerate(self.ks)]
         # At the place greater + j of a link among its ties, 1 + greater_positives + (j - 1) * rate
         # positives are expected up to it: rate + first / (greater + j) is the precision.
-        rate = equal_positives / (equal - 1).clamp(min=1)
+        rate = equal_positives.double() / (equal - 1).clamp(min=1)
         first = greater_positives + 1 - rate * (greater + 1)
         harmonic = torch.cat([gain.new_zeros(1), (1 / place).cumsum(0)])
         for k in self.ks:
