@@ -254,7 +254,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def check_names(graph: BundleRecord) -> None:
-    """Raises a ValueError if a type, column or fingerprint is no file name."""
+    """Raises a ValueError if a type, column or fingerprint is not a file name."""
     names = [graph.fingerprint, *graph.nodes, *(labels.sign for labels in graph.label_edges)]
     names += [word for edges in graph.edges for word in edges.type]
     names += [word for labels in graph.label_edges for word in labels.type]

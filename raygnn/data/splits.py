@@ -20,7 +20,7 @@ from raygnn.data.hashing import hash_ids
 from raygnn.data.time_units import date_as_time
 from raygnn.errors import DataError
 
-#: Names of codes 1, 2 and 3; 0 is no split.
+#: Names of codes 1, 2 and 3; 0 means that there is no split.
 SPLIT_NAMES = ("train", "val", "test")
 #: The words of a split column, in lower case, and what they mean; 0 is a node of no split.
 SPLIT_CODES = {

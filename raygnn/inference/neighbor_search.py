@@ -155,7 +155,7 @@ class EdgeValues(Decoder):
 
 
 def build_decoder(score: Score, model: nn.Module, output: Output) -> Decoder:
-    """What computes a score, in float64."""
+    """The decoder of a score, in float64."""
     if score == "inner_product":
         return InnerProduct(1)
     if isinstance(model, EdgePredictor):

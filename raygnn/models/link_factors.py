@@ -78,7 +78,7 @@ class LinkBasis:
     def extended(
         self, num_nodes: tuple[int, int], anchors: np.ndarray, targets: np.ndarray
     ) -> LinkBasis:
-        """Adds nodes, and links to the rows of their anchors. A new target has a row of zeros.
+        """Adds nodes, and links to the rows of their anchors. A new target counts as without links.
 
         Args:
             num_nodes: of anchors and of targets, with the added ones.
@@ -106,7 +106,7 @@ def _orthonormal(rows: np.ndarray) -> np.ndarray:
 
 
 class SpectralFilter(NamedTuple):
-    """What scores take from a basis.
+    """The part of a basis that scores use.
 
     Attributes:
         power: of the basis.
@@ -154,7 +154,7 @@ class LinkFactors(nn.Module):
 
     @property
     def power(self) -> float:
-        """Of the basis that `rows` reads."""
+        """The power of the basis that `rows` needs."""
         return float(self.filter[0])
 
     def rows(self, basis: LinkBasis) -> tuple[Tensor, Tensor]:

@@ -83,7 +83,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         )
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
-        """Of numbers, the mean and damped biases of both ends; LightGBM if it is installed."""
+        """For numbers, the mean and damped biases of both ends; LightGBM if it is installed."""
         output, guesses = self.output, dict[str, np.ndarray]()
         if output.problem == "regression" and output.num_outputs == 1:
             values, scale = self._label_factors.by_biases(asked), output.scale
