@@ -259,6 +259,7 @@ class _Explained:
         self._label: int | None = None
         self._masked = masked = MaskedModel(model, batch, self._head)
         with masked.explained(), torch.enable_grad():
+            masked.check_layers()
             if self._problem == "multi_label":
                 self._label = int(masked(masked.x, masked.edge_index).argmax())
             explainer = _explainer(masked, self._problem, options.method)

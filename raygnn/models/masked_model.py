@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 from torch_geometric.nn import MessagePassing
 
 from raygnn.data.edge_types import EdgeType
@@ -26,7 +27,8 @@ class MaskedModel(nn.Module):
     PyG's algorithms multiply x by a mask, and set an edge mask on each `MessagePassing` of the
     model. raygnn's encoders read blocks, so they take the mask from one such module here: before
     each layer, every edge of its block gets its own row, the source's times the mask. An edge has
-    one mask in all layers. Self-edges of the graph have none, because attention replaces them.
+    one mask in all layers. Self-edges of the graph have none, because attention replaces them. PyG
+    skips the convolutions of such an encoder, since they would apply the mask once more.
 
     Attributes:
         x: [num_nodes, num_elements], block-diagonal over node types: a type's elements are 0 in the
@@ -90,6 +92,8 @@ class MaskedModel(nn.Module):
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         for parameter in parameters:
             parameter.requires_grad_(False)
+        for conv in self._inner_convolutions():
+            conv.explain = False
         try:
             yield
         finally:
@@ -101,6 +105,35 @@ class MaskedModel(nn.Module):
                     module._parameters.pop("_edge_mask", None)
                     module.explain = None
                     module._edge_mask = None
+
+    def _inner_convolutions(self) -> list[MessagePassing]:
+        module = self.model.encoder.module
+        if isinstance(module, SubgraphModule):
+            return []
+        layers = module.modules()
+        return [
+            conv
+            for conv in layers
+            if isinstance(conv, MessagePassing) and not isinstance(conv, OverBlocks)
+        ]
+
+    def check_layers(self) -> None:
+        """Raises a ConfigError if masks of ones change the output of the user's own layers."""
+        if not self.masks_edges or not self._inner_convolutions():
+            return
+        ones = self.x.new_ones(self.edge_index.shape[1])
+        with torch.no_grad():
+            plain = self(self.x, self.edge_index)
+            set_masks(self, ones, self.edge_index, apply_sigmoid=False)
+            masked = self(self.x, self.edge_index)
+            clear_masks(self)
+        if not torch.allclose(plain, masked, rtol=1e-3, atol=1e-4):
+            raise ConfigError(
+                f"explain is invalid: layers of {type(self.model.encoder.module).__name__} read "
+                "more of an edge's source than its row, such as its number of edges, so masks "
+                "change the output. Read block.src_degree, or explain a built-in model.",
+                id="explain-layer",
+            )
 
     def _flat(self, edge_type: EdgeType) -> Tensor:
         starts = [self.rows[name].start for name in (edge_type[0], edge_type[2])]

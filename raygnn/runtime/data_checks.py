@@ -218,7 +218,8 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
     """Determines inputs and outputs of a built-in task's run, and reports them.
 
     A user's own tasks, models and losses are imported only in the workers: of a task nothing is
-    checked here, of a model only the target. None if the workers determine the spec.
+    checked here, of a model only the target and, with `training.eval: exact`, the class. None if
+    the workers determine the spec.
 
     Raises:
         ConfigError: `task.args` or the fanouts name something that the graph lacks.
@@ -233,6 +234,11 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
         if (temporal := config.sampling.temporal) is not None and temporal.window is not None:
             window_as_time(temporal.window, time_unit(bundle, temporal.column))
     target = kind.find(bundle, config, kind.Arguments.of(config.task.args))
+    if config.evaluates_by_layers:
+        from raygnn.loops.tasks.exact_encoding import check_exact_class
+
+        model_class = resolve(config.model, "model", loaded.allow_modules)
+        check_exact_class(model_class, config.model.type)
     spec = None
     if is_of_raygnn(config.model):
         from raygnn.loops.tasks.build_encoder import check_inputs, make_spec

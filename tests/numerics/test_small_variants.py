@@ -226,6 +226,16 @@ def test_exact_evaluation_needs_layers(tmp_path, graph):
         _fit(tmp_path, graph, model={"type": "tests.user_code.PlainPyG"}, training__eval="exact")
 
 
+def test_a_refused_config_does_not_overwrite_the_run(tmp_path, graph):
+    own = {"model": {"type": "tests.user_code.PlainPyG"}, "run__overwrite": True}
+    (tmp_path / "run").mkdir()
+    for name in ("run.json", "metrics.json"):
+        (tmp_path / "run" / name).write_text("{}")
+    with raises("model-not-layerwise"):
+        _fit(tmp_path, graph, training__eval="exact", **own)
+    assert (tmp_path / "run" / "metrics.json").exists()
+
+
 def test_an_output_must_be_named_right(tmp_path, graph):
     wrong = [{"type": "cross_entropy", "on": "nothing"}]
     with raises("loss-on-unknown", "nothing", "'extra', 'main'"):

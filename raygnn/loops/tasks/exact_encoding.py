@@ -48,11 +48,29 @@ def check_exact(
             id="model-relative-time-exact",
         )
     if not is_layerwise(encoder):
-        raise ConfigError(
-            f"{key}={value!r} is invalid: model.type={name!r} does not work layer by layer like "
-            f"raygnn's models. {remedy}",
-            id="model-not-layerwise",
-        )
+        raise _not_layerwise(name, key, value, remedy)
+
+
+def check_exact_class(model_class: object, name: str) -> None:
+    """Raises a ConfigError for `training.eval: exact` unless a class is a layer-by-layer encoder.
+
+    The driver calls it before `run.overwrite` removes the previous run.
+    """
+    if not (isinstance(model_class, type) and issubclass(model_class, BlockEncoder)):
+        raise _not_layerwise(name)
+
+
+def _not_layerwise(
+    name: str,
+    key: str = "training.eval",
+    value: object = "exact",
+    remedy: str = "Set it to sampled.",
+) -> ConfigError:
+    return ConfigError(
+        f"{key}={value!r} is invalid: model.type={name!r} does not work layer by layer like "
+        f"raygnn's models. {remedy}",
+        id="model-not-layerwise",
+    )
 
 
 def is_layerwise(encoder: GraphEncoder) -> bool:

@@ -15,12 +15,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from torch import nn
+from torch_geometric.nn import SAGEConv
 
 import raygnn
 import raygnn.explain
 import raygnn.train
 from raygnn.inference import explanations
 from raygnn.inference.explanations import Explanations
+from raygnn.models import Encoder
 from tests.errors import assert_reports, raises
 from tests.graph_writer import write_graph
 from tests.numerics.infer.conftest import timed_shop
@@ -92,7 +95,7 @@ def trained(folder: Path, graph: str, **changes: Any) -> Any:
         "scaling__num_workers": 0,
         **changes,
     }
-    return raygnn.train.fit(small_config(folder, **settings)).metrics
+    return raygnn.train.fit(small_config(folder, **settings), allow_modules=["tests"]).metrics
 
 
 @pytest.fixture(scope="module")
@@ -318,6 +321,52 @@ def test_scores_of_links_are_explained(link_model, tmp_path, capsys):
     assert raygnn.explain.main([link_model.run, *where, "--out", str(tmp_path / "out")]) == 0
     written = pq.read_table(tmp_path / "out" / "predictions")
     assert written["to_id"].to_pylist() == [item for _, item in pairs]
+
+
+class BipartiteLayer(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, divides: bool) -> None:
+        super().__init__()
+        self.conv, self.divides = SAGEConv(in_channels, out_channels), divides
+
+    def forward(self, x_src, block):
+        if self.divides:
+            counts = block.edge_index[0].bincount(minlength=block.num_src)
+            x_src = x_src / counts.clamp(min=1)[:, None]
+        return self.conv((x_src, x_src[: block.num_dst]), block.edge_index)
+
+
+class OverConvolutions(Encoder):
+    """An encoder as docs/models.md shows it."""
+
+    divides = False
+
+    def build_layer(self, in_channels, out_channels, *, is_output):
+        return BipartiteLayer(in_channels, out_channels, self.divides)
+
+
+class OverCounts(OverConvolutions):
+    """Its layers count the edges of each source, which a row per edge changes."""
+
+    divides = True
+
+
+def test_encoders_of_convolutions_of_pyg_are_explained(planted, tmp_path):
+    trained(tmp_path, planted.graph, model__type=f"{__name__}.OverConvolutions")
+    model = raygnn.load(tmp_path / "run", allow_modules=["tests"])
+    found = model.explain(planted.graph, NODES, num_edges=NUM_CAUSES, num_columns=1)
+    edges = found.edges.to_pandas()
+    kept = edges[edges["kept"]]
+    hits = [row.source_id in planted.causes[row.id] for row in kept.itertuples()]
+    assert np.mean(hits) > 0.9
+    assert found.predictions.to_pandas()["score_kept"].mean() > 0.8
+
+
+def test_layers_that_masked_edges_change_are_refused(planted, tmp_path):
+    changes = {"model__type": f"{__name__}.OverCounts", "training__max_epochs": 1}
+    trained(tmp_path, planted.graph, **changes)
+    model = raygnn.load(tmp_path / "run", allow_modules=["tests"])
+    with raises("explain-layer", "OverCounts"):
+        model.explain(planted.graph, NODES[:1])
 
 
 def test_options_are_checked(planted, monkeypatch):
