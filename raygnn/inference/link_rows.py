@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +16,10 @@ from raygnn.data.links.split import time_unit_of
 from raygnn.data.manifest import LabelEdgeTable
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.read_ids import as_plain_texts, original_ids
-from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 from raygnn.inference.job import check_k, find_score
 from raygnn.inference.neighbor_search import build_decoder
-from raygnn.inference.row_tables import ID, TIME, read_seed_rows, with_times
+from raygnn.inference.row_tables import ID, TIME, RowRequest, read_seed_rows, with_times
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, LinkTarget, LinkTargetArguments
 from raygnn.models.decoders import Scores, top_k
@@ -30,25 +28,18 @@ _ANCHORS_AT_A_TIME = 1024
 
 
 def find_link_rows(
-    spec: ModelSpec,
-    config: Config,
-    bundle: Bundle,
-    rows: Any,
-    split: str | None,
-    moment: AsOf | None,
+    spec: ModelSpec, config: Config, bundle: Bundle, request: RowRequest
 ) -> tuple[SeedRows, int]:
-    """The requested rows, and the number of the model's relation.
+    """The requested rows of a model of links, and the number of its relation.
 
-    Args:
-        rows: relation of label edges that the model was trained on by time; or a table of ids and
-            times, for a model of one relation.
-        split: train, val or test of label edges. Default: all.
-        moment: time of rows that consist of ids only.
+    Label edges are rows if the model was trained on them by time. A table of ids and times needs a
+    model of one relation.
+
     Raises:
         ConfigError: the model has no such rows.
         DataError: an id is not in the graph, or a time cannot be compared with the graph's.
     """
-    output = spec.output
+    output, rows, split = spec.output, request.rows, request.split
     if not isinstance(output, LinkOutput):
         raise ConfigError(
             "--top-k is invalid with rows: the model predicts labels. Leave it out.",
@@ -56,7 +47,7 @@ def find_link_rows(
         )
     if not isinstance(rows, str):
         find_score(spec, "decoder", None)
-        return read_seed_rows(bundle, output.ends[0], rows, moment, None), 0
+        return read_seed_rows(bundle, output.ends[0], request), 0
     target = LinkTarget.of(bundle, config, LinkTargetArguments.of(config.task.args), output)
     relations = [relation for _, relation, _ in output.edge_types]
     if rows not in relations or not target.by_time:

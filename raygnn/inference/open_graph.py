@@ -55,7 +55,7 @@ from raygnn.inference.neighbor_search import EdgeValues, NeighborSearch, build_d
 from raygnn.inference.new_rows import TablesSource, row_reader
 from raygnn.inference.node_tables import NodeTables, Table, check_finite, cut
 from raygnn.inference.pyg_graph import pyg_graph
-from raygnn.inference.row_tables import find_rows, with_times
+from raygnn.inference.row_tables import RowRequest, find_rows, with_times
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
 from raygnn.inference.set_up import loader_options, set_up_task
 from raygnn.loops.model_spec import ModelSpec
@@ -258,9 +258,8 @@ class OpenGraph:
             ConfigError: the model has no such rows, or fewer targets than k.
             DataError: as in `predict`.
         """
-        spec, moment = self._spec, None if self._times is None else self._times.moment
-        config = self._loaded.config
-        found, relation = find_link_rows(spec, config, self.bundle, rows, split, moment)
+        spec, config, request = self._spec, self._loaded.config, self._row_request(rows, split)
+        found, relation = find_link_rows(spec, config, self.bundle, request)
         env, is_exact = self._env, config.training.eval == "exact"
         if is_exact:
             env = replace(env, loaded=with_all_neighbors(env.loaded))
@@ -423,10 +422,13 @@ class OpenGraph:
             rows = self._aligned_rows(node_type, dense)
             return Table(tables.of_rows(original_ids(self.bundle, node_type, dense), rows))
 
-    def _find_rows(self, rows: Any, split: str | None = None) -> tuple[RowPlan, np.ndarray]:
-        spec, config = self._spec, self._loaded.config
+    def _row_request(self, rows: Any, split: str | None) -> RowRequest:
         moment = None if self._times is None else self._times.moment
-        return find_rows(spec, config, self.bundle, rows, split, moment, self.training_table)
+        return RowRequest(rows, split, moment, self.training_table)
+
+    def _find_rows(self, rows: Any, split: str | None = None) -> tuple[RowPlan, np.ndarray]:
+        request = self._row_request(rows, split)
+        return find_rows(self._spec, self._loaded.config, self.bundle, request)
 
     def _row_table(self, what: str, rows: Any, split: str | None) -> Table:
         plan, positions = self._find_rows(rows, split)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -37,23 +37,30 @@ ID, TIME = "id", "time"
 _FAR_US = 366 * 86_400 * 1_000_000
 
 
-def find_rows(
-    spec: ModelSpec,
-    config: Config,
-    bundle: Bundle,
-    rows: Any,
-    split: str | None,
-    moment: AsOf | None,
-    declared: TrainingTable | None,
-) -> tuple[RowPlan, np.ndarray]:
-    """The rows that a user requests.
+@dataclass(frozen=True)
+class RowRequest:
+    """Rows to predict, as a user names them.
 
-    Args:
-        rows: name of a training table of the graph; or a DataFrame, Arrow table or mapping with the
-            columns `id` (original ids) and `time`, or their names in the model's training table.
-        split: train, val or test of a training table that the model was trained on. Default: all.
+    Attributes:
+        rows: name of a training table, or relation of label edges, of the graph; or a DataFrame,
+            Arrow table or mapping with the columns `id` (original ids) and `time`, or their names
+            in the model's training table.
+        split: train, val or test of the rows that the model was trained on; None for all.
         moment: time of rows that consist of ids only.
         declared: the model's training table in graph.yaml.
+    """
+
+    rows: Any
+    split: str | None
+    moment: AsOf | None
+    declared: TrainingTable | None
+
+
+def find_rows(
+    spec: ModelSpec, config: Config, bundle: Bundle, request: RowRequest
+) -> tuple[RowPlan, np.ndarray]:
+    """The requested rows of a model of nodes.
+
     Returns:
         The rows, and int64 positions in them. Rows of a split see the graph until the time of
         `sampling.temporal.until`, as in the evaluation.
@@ -61,7 +68,7 @@ def find_rows(
         ConfigError: the model does not predict nodes, or there is no such table or split.
         DataError: an id is not in the graph, or a time cannot be compared with the graph's.
     """
-    output = spec.output
+    output, rows, split = spec.output, request.rows, request.split
     if not isinstance(output, NodeOutput):
         remedy = "Leave it out"
         if output.predicted_edges is not None:
@@ -74,7 +81,7 @@ def find_rows(
             id="infer-rows-model",
         )
     if not isinstance(rows, str):
-        found = read_seed_rows(bundle, output.node_type, rows, moment, declared)
+        found = read_seed_rows(bundle, output.node_type, request)
         return RowPlan(found), np.arange(found.num_rows)
     table = find_table(bundle, rows)
     if table.node_type != output.node_type:
@@ -167,25 +174,17 @@ def _id_names(declared: TrainingTable | None) -> list[str]:
     return [ID] if declared is None else list(dict.fromkeys([ID, declared.node]))
 
 
-def _time_names(declared: TrainingTable | None) -> list[str]:
-    own = declared.time if declared is not None else None
-    return [TIME] if own is None else list(dict.fromkeys([TIME, own.column]))
-
-
-def read_seed_rows(
-    bundle: Bundle,
-    node_type: str,
-    rows: Any,
-    moment: AsOf | None,
-    declared: TrainingTable | None,
-) -> SeedRows:
-    """The user's rows of ids and times; see `find_rows`."""
+def read_seed_rows(bundle: Bundle, node_type: str, request: RowRequest) -> SeedRows:
+    """Reads the user's table of ids and times. Raises a DataError or ConfigError as `find_rows`."""
+    rows, moment, declared = request.rows, request.moment, request.declared
+    declared_time = None if declared is None else declared.time
     if isinstance(rows, pd.DataFrame):
         rows = pa.Table.from_pandas(rows, preserve_index=False)
     if not isinstance(rows, Mapping):
         table = pa.table(rows)
         rows = dict(zip(table.column_names, table.columns, strict=True))
-    id_names, time_names = _id_names(declared), _time_names(declared)
+    id_names = _id_names(declared)
+    time_names = list(dict.fromkeys([TIME, *([declared_time.column] if declared_time else [])]))
     id_columns = [name for name in id_names if name in rows]
     time_columns = [name for name in time_names if name in rows]
     is_unclear = len(id_columns) != 1 or len(time_columns) > 1
@@ -208,8 +207,8 @@ def read_seed_rows(
     if moment is not None:
         times = np.full(len(nodes), moment.time)
         if time_columns:
-            form = None if declared is None or declared.time is None else declared.time.format
-            times = _times(rows[time_columns[0]], moment.unit, form)
+            written = None if declared_time is None else declared_time.format
+            times = _times(rows[time_columns[0]], moment.unit, written)
             _warn_of_far_times(times, moment)
     if times is not None and len(times) != len(nodes):
         raise DataError(

@@ -53,7 +53,12 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
     hidden_by = {name: _hidden(task) for name, task in chosen.items()}
     hidden = set().union(*hidden_by.values())
     tables = {name: _read(join(folder, "db", f"{name}.parquet")) for name in database["tables"]}
-    end = _end_of_training(folder, chosen)
+    # The features of all tables are fitted on rows up to the end of training of every task.
+    train = {name: _read(join(folder, "tasks", name, "train.parquet")) for name in chosen}
+    last_times = [
+        pc.max(train[n].column(t["time_col"])) for n, t in chosen.items() if t.get("time_col")
+    ]
+    end = min(last_times, key=lambda time: time.as_py(), default=None)
     manifest: dict[str, Any] = {
         "format": "raygnn/graph-v1",
         "node_types": {},
@@ -92,7 +97,7 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
             manifest["edge_types"].append({"type": edge_type, "files": files, **ends, **time})
         lines.append(f"{name}: {len(table):,} rows, {len(features)} feature columns")
     for name, task in chosen.items():
-        line = _add_task(manifest, folder, out, name, task)
+        line = _add_task(manifest, folder, out, name, task, train[name])
         others = sorted(".".join(column) for column in hidden - hidden_by[name])
         if others:
             line += f"; --task {name} alone would also read {', '.join(others)}"
@@ -109,11 +114,17 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
 
 
 def _add_task(
-    manifest: dict[str, Any], folder: str, out: str, name: str, task: dict[str, Any]
+    manifest: dict[str, Any],
+    folder: str,
+    out: str,
+    name: str,
+    task: dict[str, Any],
+    train: pa.Table,
 ) -> str:
     parts = []
     for split in SPLIT_NAMES:
-        rows = _read(join(folder, "tasks", name, f"{split}.parquet"))
+        uri = join(folder, "tasks", name, f"{split}.parquet")
+        rows = train if split == "train" else _read(uri)
         parts.append(rows.append_column("split", pa.array([split] * len(rows), pa.string())))
     rows = pa.concat_tables(parts, promote_options="permissive")
     short = re.sub(r"\W", "_", name)
@@ -167,16 +178,6 @@ def _write_config(
     else:
         return
     write_config(out, task, args, about=about, temporal=temporal, overwrite=True)
-
-
-def _end_of_training(folder: str, tasks: dict[str, Any]) -> pa.Scalar | None:
-    """The last time at which each task has training rows: features are fitted on rows up to it."""
-    ends = [
-        pc.max(_read(join(folder, "tasks", name, "train.parquet")).column(task["time_col"]))
-        for name, task in tasks.items()
-        if task.get("time_col")
-    ]
-    return min(ends, key=lambda end: end.as_py(), default=None)
 
 
 def _tasks(folder: str, chosen: Sequence[str]) -> list[str]:
