@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,25 +17,20 @@ from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.extended_bundle import AddedEdges, Addition, ExtendedIds
 from raygnn.data.filesystem import absolute, exists, is_below, join, redact
-from raygnn.data.id_map import integer_ids
 from raygnn.data.ingest.column_plan import (
     DensePlan,
     SourceColumn,
-    SparsePlan,
     inspect,
     needed_columns,
+    plan_sparse,
+    plan_time,
 )
-from raygnn.data.ingest.decode import (
-    REPAIR,
-    dense_rows,
-    null_mask,
-    sparse_rows,
-    without_table_remedies,
-)
+from raygnn.data.ingest.decode import dense_rows, null_mask, sparse_rows, without_table_remedies
 from raygnn.data.ingest.findings import Finding, FindingCollector, describe
 from raygnn.data.ingest.pieces import cut_table, read_blocks
 from raygnn.data.ingest.plan_bundle import IngestOptions
-from raygnn.data.ingest.scan import TableColumns, scan_tables
+from raygnn.data.ingest.read_rows import checked_ids, find_endpoints
+from raygnn.data.ingest.scan import ScannedTable, TableColumns, scan_tables
 from raygnn.data.ingest.schedule import in_process
 from raygnn.data.ingest.table_plan import edge_columns, node_columns
 from raygnn.data.manifest import (
@@ -50,8 +44,8 @@ from raygnn.data.manifest import (
     manifest_uri,
 )
 from raygnn.data.tables.files import CsvFormat, list_files, match_files
+from raygnn.data.time_units import TIME_UNIT
 from raygnn.data.transforms.state import FittedColumn
-from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError, choose_from
 
 #: Rows of a table: values by column; a column that is left out is empty.
@@ -85,15 +79,20 @@ class _Table:
         return f"{kind}.{type_name(self.type)}"
 
     @property
-    def id_columns(self) -> dict[str, str]:
+    def id_columns(self) -> list[tuple[str, str]]:
+        """Columns of ids, each with its node type."""
         if isinstance(self.spec, NodeTable):
-            return {self.spec.id: str(self.type)}
-        return {self.spec.source: self.type[0], self.spec.target: self.type[2]}
+            return [(self.spec.id, str(self.type))]
+        return [(self.spec.source, self.type[0]), (self.spec.target, self.type[2])]
 
     @property
     def columns(self) -> list[str]:
         spec = self.spec
         return node_columns(spec) if isinstance(spec, NodeTable) else edge_columns(spec)
+
+    def scanned(self, columns: Mapping[str, pa.Array]) -> ScannedTable:
+        """The schema of rows in memory, as a scan of files finds it."""
+        return ScannedTable(self.name, (), {name: c.type for name, c in columns.items()})
 
     @property
     def needed(self) -> list[str]:
@@ -101,10 +100,10 @@ class _Table:
         features = {n: feature for n, feature in self.spec.features.items() if n in names}
         time = self.spec.time if "time" in names else None
         weight = getattr(self.spec, "weight", None) if "weight" in names else None
-        return needed_columns(features, {}, time, [*self.id_columns, weight])
+        return needed_columns(features, {}, time, [*dict(self.id_columns), weight])
 
 
-class _Given(NamedTuple):
+class _NewRows(NamedTuple):
     arrays: Mapping[str, pa.Array]
     num_rows: int
     source: str = "new rows"
@@ -151,12 +150,9 @@ class RowReader:
         """
         _check_types("nodes", rows.nodes, list(self._nodes))
         _check_types("edges", rows.edges, list(self._edges))
-        nodes = {n: _given(self._nodes[n], found) for n, found in rows.nodes.items() if found}
-        edges = {n: _given(self._edges[n], found) for n, found in rows.edges.items() if found}
-        try:
-            return self._addition(nodes, edges)
-        except DataError as error:
-            raise DataError(without_table_remedies(str(error))) from error
+        nodes = {n: _as_columns(self._nodes[n], found) for n, found in rows.nodes.items() if found}
+        edges = {n: _as_columns(self._edges[n], found) for n, found in rows.edges.items() if found}
+        return self._addition(nodes, edges)
 
     def read_tables(self, uri: str) -> Addition:
         """Decodes rows of files, with the columns of the graph's manifest.
@@ -182,16 +178,16 @@ class RowReader:
 
     def _read_files(
         self, table: _Table, uri: str, patterns: Sequence[str], csv: CsvFormat | None
-    ) -> _Given:
+    ) -> _NewRows:
         roots = (absolute(manifest_folder(uri)), *self._options.allow_outside)
         files = list_files(roots[0], patterns, "--new-nodes", roots, csv)
         names = table.needed
-        columns = TableColumns(names, frozenset(names) - table.id_columns.keys())
+        columns = TableColumns(names, frozenset(names) - dict(table.id_columns).keys())
         (scanned,) = scan_tables([(table.name, files, columns)], in_process)
         types = dict(scanned.types)
         if all(file.format == "csv" for file in files):
             # The texts of a CSV file may all be numbers.
-            texts = [c for c, n in table.id_columns.items() if self._graph.id_map(n).kind != "int"]
+            texts = [c for c, n in table.id_columns if self._graph.id_map(n).kind != "int"]
             fitted = [info.transforms.parts for info in table.wanted if info.transforms]
             for part in itertools.chain.from_iterable(fitted):
                 if isinstance(part, FittedColumn) and part.state.kind == "text":
@@ -202,10 +198,14 @@ class RowReader:
             name: pa.chunked_array([b.columns[name] for b in blocks], types[name]).combine_chunks()
             for name in names
         }
-        return _Given(arrays, scanned.num_rows, files[0].name if len(files) == 1 else "new rows")
+        return _NewRows(arrays, scanned.num_rows, files[0].name if len(files) == 1 else "new rows")
 
     def _addition(
-        self, nodes: Mapping[str, _Given], edges: Mapping[str, _Given], *, of_tables: bool = False
+        self,
+        nodes: Mapping[str, _NewRows],
+        edges: Mapping[str, _NewRows],
+        *,
+        of_tables: bool = False,
     ) -> Addition:
         drop = of_tables and self._options.on_error == "drop"
         findings: list[Finding] = []
@@ -220,11 +220,12 @@ class RowReader:
                 table, new = self._nodes[name], nodes[name]
                 wrong = new.collector(table)
                 num_new[name] = new.num_rows
-                (id_column,) = table.id_columns
+                ((id_column, _),) = table.id_columns
                 self._check_unknown(name, new.arrays[id_column], of_tables=of_tables)
                 ids[name] = self._new_ids(name, id_column, new.arrays[id_column], wrong)
                 columns[name] = self._decoded(table, new.arrays, wrong)
                 findings += wrong.findings()
+        findings = _never_dropped(findings)
         every = {name: ExtendedIds(self._graph.id_map(name), ids[name]) for name in num_new}
         none = np.empty(0, np.int64)
         added = {edge_type: AddedEdges(none, none) for edge_type in self._graph.edge_types}
@@ -234,8 +235,14 @@ class RowReader:
                 continue
             wrong = new.collector(table)
             source, target = (
-                _looked_up(every[node_type], node_type, column, new.arrays[column], wrong)
-                for column, node_type in _ends(table)
+                find_endpoints(
+                    every[node_type],
+                    column,
+                    node_type,
+                    _typed(new.arrays[column], self._graph.ids(node_type).type),
+                    wrong,
+                )
+                for column, node_type in table.id_columns
             )
             decoded = self._decoded(table, new.arrays, wrong)
             rows = np.arange(new.num_rows)
@@ -244,7 +251,8 @@ class RowReader:
                 say(f"data.on_error=drop left out invalid rows:\n{dropped}")
                 rows = np.flatnonzero(~wrong.bad)
             else:
-                findings += wrong.findings()
+                invalid = wrong.findings()
+                findings += invalid if of_tables else _never_dropped(invalid)
             both = AddedEdges(source[rows], target[rows])
             reverse = self._reverses.get(table.type)
             if reverse in added:
@@ -277,14 +285,8 @@ class RowReader:
     ) -> pa.Array:
         graph_ids = self._graph.ids(name)
         ids = _typed(ids, graph_ids.type)
-        remedy = "Give each node an id."
         null = null_mask(ids)
-        findings.add(column, "null ids", remedy, null, id="nodes-null-ids")
-        if pa.types.is_integer(ids.type):
-            values, too_large = integer_ids(ids)
-            rule = "ids above 2**63 - 1"
-            findings.add(column, rule, REPAIR, too_large, ids, id="nodes-id-range")
-            ids = pa.array(values)
+        ids = checked_ids(column, ids, findings)
         _, first = np.unique(ids.to_numpy(zero_copy_only=False).astype(str), return_index=True)
         repeated = ~np.isin(np.arange(len(ids)), first) & ~null
         rule = "ids that an earlier row has"
@@ -296,71 +298,44 @@ class RowReader:
     ) -> Columns:
         decoded: Columns = {}
         for info in table.wanted:
-            # Each column is checked by itself, so that one bad column hides no other.
-            earlier, findings.bad = findings.bad, np.zeros_like(findings.bad)
-            spec = table.spec.features.get(info.name) if info.role == "feature" else None
-            if isinstance(spec, SparseFeature):
-                stored = {c: _typed(arrays[c], pa.list_(pa.float64())) for c in _names(spec)}
-                stored[spec.indices] = _typed(stored[spec.indices], pa.list_(pa.int64()))
-                plan = SparsePlan(info.name, spec.indices, spec.values, spec.dim, info.dtype)
-                lengths, indices, values = sparse_rows(plan, stored, findings)
-                indptr = np.append(0, np.cumsum(lengths))
-                decoded[info.name] = SparseColumn(indptr, indices, values, spec.dim)
-            else:
-                decoded[info.name] = self._dense(table, info, spec, arrays, findings)
-            findings.bad |= earlier
+            with findings.one_column():
+                if info.sparse:
+                    decoded[info.name] = _sparse(table, info, arrays, findings)
+                else:
+                    decoded[info.name] = self._dense(table, info, arrays, findings)
         return decoded
 
     def _dense(
         self,
         table: _Table,
         info: ColumnInfo,
-        spec: DenseFeature | None,
         arrays: Mapping[str, pa.Array],
         findings: FindingCollector,
     ) -> np.ndarray:
-        sources, typed = [], dict(arrays)
-        for part in self._parts(table, info, spec):
-            name = part.column
-            if part.fitted is not None:
-                _check_transform(findings.table, part.fitted, arrays[name].type)
-                if pa.types.is_null(arrays[name].type):
-                    # As in CSV files: every transform accepts gaps in numbers.
-                    typed[name] = arrays[name].cast(pa.float64())
-            else:
-                if info.role == "time":
-                    _check_time(type_name(table.type), arrays[name].type, info.unit)
-                if part.layout == "time":
-                    typed[name] = _typed(arrays[name], pa.timestamp("us"))
-                else:
-                    part, typed[name] = _numbers(type_name(table.type), part, arrays[name])
-            sources.append(part)
+        typed = dict(arrays)
+        sources = tuple(
+            _typed_source(table, info, expected, typed) for expected in self._expected(table, info)
+        )
         # Floats in a column of integers are checked as floats.
         is_cut = np.dtype(info.dtype).kind in "iub" and info.quantization is None
-        is_cut &= any(np.dtype(part.dtype or "int64").kind == "f" for part in sources)
+        is_cut &= any(np.dtype(source.dtype).kind == "f" for source in sources)
         dtype = "float64" if is_cut else info.dtype
-        quantization = info.quantization
         plan = DensePlan(
-            info.name, info.role, tuple(sources), dtype, info.shape, quantization=quantization
+            info.name, info.role, sources, dtype, info.shape, quantization=info.quantization
         )
         return dense_rows(plan, typed, findings).astype(info.dtype, copy=False)
 
-    def _parts(
-        self,
-        table: _Table,
-        info: ColumnInfo,
-        spec: DenseFeature | None,
-    ) -> list[SourceColumn]:
+    def _expected(self, table: _Table, info: ColumnInfo) -> list[SourceColumn]:
+        """The table columns of a stored column, with their widths in the graph."""
         if info.role == "time":
-            time = table.spec.time
-            assert time is not None
-            layout: Any = "time" if info.unit else "scalar"
-            return [SourceColumn(time.column, layout, "", (), format=time.format)]
+            assert table.spec.time is not None
+            return [SourceColumn(table.spec.time.column, "time", "int64", ())]
         if info.role == "weight":
-            weight = getattr(table.spec, "weight", None)
-            assert weight is not None
-            return [SourceColumn(weight, "scalar", "", ())]
-        assert spec is not None
+            assert isinstance(table.spec, EdgeTable)
+            assert table.spec.weight is not None
+            return [SourceColumn(table.spec.weight, "scalar", "float32", ())]
+        spec = table.spec.features[info.name]
+        assert isinstance(spec, DenseFeature)
         element = spec.dtype or "float32"  # binary columns name their type
         if info.transforms is not None:
             return [
@@ -405,7 +380,7 @@ def _check_types(what: str, names: Iterable[str], known: Sequence[str]) -> None:
             )
 
 
-def _given(table: _Table, rows: Rows) -> _Given:
+def _as_columns(table: _Table, rows: Rows) -> _NewRows:
     name, columns = type_name(table.type), table.columns
     for row in rows:
         for column in row:
@@ -415,12 +390,11 @@ def _given(table: _Table, rows: Rows) -> _Given:
                     f"them. {choose_from(column, columns, 'Their columns are')}.",
                     id="rows-column-unknown",
                 )
-    return _Given({column: _array(name, column, rows) for column in table.needed}, len(rows))
+    return _NewRows({column: _array(name, column, rows) for column in table.needed}, len(rows))
 
 
-def _ends(table: _Table) -> list[tuple[str, str]]:
-    assert isinstance(table.spec, EdgeTable)
-    return list(zip((table.spec.source, table.spec.target), table.type[::2], strict=True))
+def _never_dropped(findings: Iterable[Finding]) -> list[Finding]:
+    return [replace(each, remedy=without_table_remedies(each.remedy)) for each in findings]
 
 
 def _files_by_type(
@@ -482,19 +456,6 @@ def _typed(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column.cast(kind) if is_empty else column
 
 
-def _looked_up(
-    ids: ExtendedIds, node_type: str, column: str, values: pa.Array, findings: FindingCollector
-) -> np.ndarray:
-    values = _typed(values, pa.int64() if ids.kind == "int" else pa.string())
-    dense = ids.lookup(values)
-    null = null_mask(values)
-    findings.add(column, "null ids", "Give both endpoints.", null, id="edges-null-ids")
-    rule = f"ids that node type {node_type!r} does not have (dangling)"
-    unknown = (dense < 0) & ~null
-    findings.add(column, rule, "Add the nodes.", unknown, values, id="edges-dangling")
-    return dense
-
-
 def _both_ways(sources: np.ndarray, targets: np.ndarray) -> tuple[AddedEdges, np.ndarray]:
     """Each edge followed by its reverse copy, and the row of each.
 
@@ -509,10 +470,6 @@ def _both_ways(sources: np.ndarray, targets: np.ndarray) -> tuple[AddedEdges, np
     return AddedEdges(*ends), row
 
 
-def _names(spec: SparseFeature) -> list[str]:
-    return [spec.indices, *([spec.values] if spec.values else [])]
-
-
 def _empty(info: ColumnInfo) -> np.ndarray | SparseColumn:
     if info.sparse:
         none = np.empty(0, np.int64)
@@ -520,65 +477,61 @@ def _empty(info: ColumnInfo) -> np.ndarray | SparseColumn:
     return np.empty((0, *info.shape), info.dtype)
 
 
-def _check_transform(table: str, fitted: FittedColumn, kind: pa.DataType) -> None:
-    if not pa.types.is_null(kind) and not fitted.takes(kind):
+def _sparse(
+    table: _Table,
+    info: ColumnInfo,
+    arrays: Mapping[str, pa.Array],
+    findings: FindingCollector,
+) -> SparseColumn:
+    spec = table.spec.features[info.name]
+    assert isinstance(spec, SparseFeature)
+    columns = {spec.indices: _typed(arrays[spec.indices], pa.list_(pa.int64()))}
+    if spec.values is not None:
+        columns[spec.values] = _typed(arrays[spec.values], pa.list_(pa.float64()))
+    plan = plan_sparse(table.scanned(columns), info.name, spec, info.dtype)
+    lengths, indices, values = sparse_rows(plan, columns, findings)
+    return SparseColumn(np.append(0, np.cumsum(lengths)), indices, values, spec.dim)
+
+
+def _typed_source(
+    table: _Table, info: ColumnInfo, expected: SourceColumn, columns: dict[str, pa.Array]
+) -> SourceColumn:
+    """The layout of a column as new rows have it. Replaces a column without values by a typed one.
+
+    Raises a DataError if it differs from what the graph has.
+    """
+    name, rows = expected.column, f"new rows of {type_name(table.type)!r}"
+    if expected.fitted is not None:
+        # As in CSV files: every transform accepts gaps in numbers.
+        columns[name] = _typed(columns[name], pa.float64())
+        expected.fitted.check_type(columns[name].type, table.name)
+        return expected
+    if expected.layout == "time":
+        columns[name] = _typed(columns[name], pa.timestamp(TIME_UNIT) if info.unit else pa.int64())
+        assert table.spec.time is not None
+        plan = plan_time(table.scanned(columns), table.spec.time)
+        if plan.unit != info.unit:
+            actual, wanted = ("dates", "plain numbers")[:: 1 if plan.unit else -1]
+            raise DataError(
+                f"{rows} are invalid: their times are {actual}, those of the graph {wanted}. "
+                "Give such.",
+                id="rows-time-unit",
+            )
+        return plan.sources[0]
+    is_scalar = expected.layout == "scalar"
+    column = _typed(columns[name], pa.float64() if is_scalar else pa.list_(pa.float64()))
+    columns[name] = column
+    source = inspect(table.scanned(columns), name, rows, expected.dtype, expected.width)
+    widths = np.full(1, source.width)
+    if source.layout == "list":
+        widths = pc.fill_null(column.value_lengths(), expected.width).to_numpy()
+    wrong = widths[widths != expected.width]
+    if len(wrong) or (is_scalar and source.layout != "scalar"):
+        actual = f"{wrong[0]} elements" if len(wrong) else "a list"
+        wanted = "one number" if is_scalar else f"{expected.width}"
         raise DataError(
-            f"{table}: column {fitted.column!r} is invalid: it is {kind}, which does not fit "
-            f"{fitted.state.type}, its transform in training. Write it as it was in training.",
-            id="transform-type",
-        )
-
-
-def _check_time(table: str, kind: pa.DataType, unit: str | None) -> None:
-    is_date = pa.types.is_timestamp(kind) or pa.types.is_date(kind) or is_text_type(kind)
-    if not pa.types.is_null(kind) and is_date != (unit is not None):
-        actual, wanted = ("dates", "plain numbers") if is_date else ("plain numbers", "dates")
-        raise DataError(
-            f"new rows of {table!r} are invalid: their times are {actual}, those of the graph "
-            f"{wanted}. Give such.",
-            id="rows-time-unit",
-        )
-
-
-def _numbers(table: str, source: SourceColumn, column: pa.Array) -> tuple[SourceColumn, pa.Array]:
-    is_scalar = source.layout == "scalar"
-    column = _typed(column, pa.float64() if is_scalar else pa.list_(pa.float64()))
-    kind = column.type
-    if pa.types.is_fixed_size_binary(kind):
-        width = kind.byte_width // np.dtype(source.dtype).itemsize
-        _check_widths(table, source, np.full(1, width), is_list=True)
-        return dataclasses.replace(source, layout="binary"), column
-    if isinstance(column, pa.ExtensionArray):
-        column, kind = column.storage, column.storage.type
-    is_list = pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)
-    element = kind.value_type if is_list else kind
-    is_number = pa.types.is_integer(element) or pa.types.is_floating(element)
-    if not is_number and not pa.types.is_boolean(element):
-        raise DataError(
-            f"new rows of {table!r} are invalid: column {source.column!r} is {kind}, which is "
-            f"not numeric. Give numbers, or lists of them.",
-            id="table-column-type",
-        )
-    dtype = np.dtype(element.to_pandas_dtype()).name
-    if not is_list:
-        widths = np.ones(len(column), np.int64)
-        plain = SourceColumn(source.column, "scalar", dtype, ())
-    else:
-        column = column.cast(pa.list_(element))
-        widths = pc.fill_null(column.value_lengths(), source.width).to_numpy()
-        plain = SourceColumn(source.column, "list", dtype, source.shape)
-    _check_widths(table, source, widths, is_list=is_list)
-    return plain, column
-
-
-def _check_widths(table: str, source: SourceColumn, widths: np.ndarray, *, is_list: bool) -> None:
-    is_scalar = source.layout == "scalar"
-    wrong = np.flatnonzero(widths != source.width)
-    if len(wrong) or (is_list and is_scalar):
-        has = f"{widths[wrong[0]]} elements" if len(wrong) else "a list"
-        wanted = "one number" if is_scalar else f"{source.width}"
-        raise DataError(
-            f"new rows of {table!r} are invalid: {source.column!r} has {has}, in the graph it has "
-            f"{wanted}. Give as many.",
+            f"{rows} are invalid: {name!r} has {actual}, in the graph it has {wanted}. Give as "
+            "many.",
             id="rows-feature-width",
         )
+    return source

@@ -51,12 +51,19 @@ class SourceColumn:
         return int(np.prod(self.shape, dtype=np.int64))
 
 
-def inspect(table: ScannedTable, column: str, place: str, binary_dtype: str | None) -> SourceColumn:
+def inspect(
+    table: ScannedTable,
+    column: str,
+    place: str,
+    binary_dtype: str | None,
+    width: int | None = None,
+) -> SourceColumn:
     """Finds element type and row shape of a numeric column.
 
     Args:
         place: the manifest entry, for messages.
         binary_dtype: element type of fixed-size binary columns. Default: float32.
+        width: of lists whose type does not fix it. Default: that of most rows.
     Raises:
         DataError: the column has no numbers, or rows without a width.
     """
@@ -77,7 +84,8 @@ def inspect(table: ScannedTable, column: str, place: str, binary_dtype: str | No
         return SourceColumn(column, "fixed_list", element, (kind.list_size,))
     if pa.types.is_list(kind):
         element = _element(kind.value_type, column, kind, place)
-        return SourceColumn(column, "list", element, (_probe_width(table, column, place),))
+        width = _probe_width(table, column, place) if width is None else width
+        return SourceColumn(column, "list", element, (width,))
     return SourceColumn(column, "scalar", _element(kind, column, kind, place), ())
 
 
@@ -185,7 +193,7 @@ def plan_feature(
         DataError: a column has a type that features cannot have.
     """
     if isinstance(spec, SparseFeature):
-        return _plan_sparse(table, name, spec, feature_dtype)
+        return plan_sparse(table, name, spec, feature_dtype)
     place = f"{table.name}.features.{name}"
     if any(table.fitted.get(name, ())):
         return _plan_transformed(table, name, spec, feature_dtype)
@@ -383,7 +391,7 @@ def _is_list(kind: pa.DataType, *element_tests: Callable[[pa.DataType], bool]) -
     return pa.types.is_list(kind) and any(test(kind.value_type) for test in element_tests)
 
 
-def _plan_sparse(
+def plan_sparse(
     table: ScannedTable, name: str, spec: SparseFeature, feature_dtype: str | None
 ) -> SparsePlan:
     place = f"{table.name}.features.{name}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -64,6 +65,13 @@ class FindingCollector:
     def start_block(self, file: str, file_row: int, num_rows: int) -> None:
         self.file, self.file_row = file, file_row
         self.bad = np.zeros(num_rows, bool)
+
+    @contextmanager
+    def one_column(self) -> Iterator[None]:
+        """Checks a column by itself, so that one bad column hides no other."""
+        earlier, self.bad = self.bad, np.zeros_like(self.bad)
+        yield
+        self.bad |= earlier
 
     def add(
         self,

@@ -384,13 +384,6 @@ def _saved_columns(
         )
     columns = [part if isinstance(part, FittedColumn) else None for part in saved.parts]
     for part in columns:
-        if part is None:
-            continue
-        type_ = table.scanned.types[part.column]
-        if not pa.types.is_null(type_) and not part.takes(type_):
-            raise DataError(
-                f"{place}: column {part.column!r} is invalid: it is {type_}, which does not fit "
-                f"{part.state.type}, its transform in training. Write it as it was in training.",
-                id="transform-type",
-            )
+        if part is not None:
+            part.check_type(table.scanned.types[part.column], place)
     return columns

@@ -86,13 +86,10 @@ class _PieceReader:
             self._num_bad += int(self.findings.bad.sum())
 
     def write_columns(self, start: int, columns: Mapping[str, pa.Array]) -> None:
-        findings = self.findings
         for plan in self._plan.columns:
-            # Each column is checked by itself, so that one bad column hides no other.
-            earlier, findings.bad = findings.bad, np.zeros_like(findings.bad)
-            values = self._values(plan, columns)
+            with self.findings.one_column():
+                values = self._values(plan, columns)
             self._write(column_path(self._folder, plan.name), start, values)
-            findings.bad |= earlier
 
     def _values(self, plan: DensePlan, columns: Mapping[str, pa.Array]) -> np.ndarray:
         name = plan.sources[0].column
@@ -139,6 +136,17 @@ def create_node_arrays(plan: NodePlan, folder: Path, num_rows: int) -> None:
     create_columns(plan.columns, folder, num_rows)
 
 
+def checked_ids(name: str, ids: pa.Array, findings: FindingCollector) -> pa.Array:
+    """The ids of a node table, integers as int64. Finds nulls and ids beyond int64."""
+    remedy = "Give each node an id, or set data.on_error=drop to leave these rows out."
+    findings.add(name, "null ids", remedy, null_mask(ids), id="nodes-null-ids")
+    if not pa.types.is_integer(ids.type):
+        return ids
+    values, too_large = integer_ids(ids)
+    findings.add(name, "ids above 2**63 - 1", REPAIR, too_large, ids, id="nodes-id-range")
+    return pa.array(values)
+
+
 def convert_nodes(task: NodeTask, arrays: Sequence[np.ndarray], write: Write) -> ReadResult:
     plan, folder = task.plan, task.folder
     reader = _PieceReader(task.piece, plan, folder, task.first_row, write)
@@ -147,14 +155,9 @@ def convert_nodes(task: NodeTask, arrays: Sequence[np.ndarray], write: Write) ->
     lengths: dict[Path, list[np.ndarray]] = defaultdict(list)
     elements: dict[Path, list[np.ndarray]] = defaultdict(list)
     for start, columns in reader.blocks():
-        ids = columns[plan.id_column]
-        remedy = "Give each node an id, or set data.on_error=drop to leave these rows out."
-        findings.add(plan.id_column, "null ids", remedy, null_mask(ids), id="nodes-null-ids")
+        ids = checked_ids(plan.id_column, columns[plan.id_column], findings)
         if plan.id_kind == "int":
-            values, too_large = integer_ids(ids)
-            rule = "ids above 2**63 - 1"
-            findings.add(plan.id_column, rule, REPAIR, too_large, ids, id="nodes-id-range")
-            write(folder / IDS, start, values)
+            write(folder / IDS, start, ids.to_numpy())
         else:
             offsets, data = string_buffers(pc.fill_null(ids, "") if ids.null_count else ids)
             lengths[task.ragged / OFFSETS].append(np.diff(offsets))
@@ -246,8 +249,11 @@ def convert_edges(task: EdgeTask, tables: Sequence[np.ndarray], write: Write) ->
         target = task.target.open(tables[num_source_tables:])
     reader = _PieceReader(task.piece, plan, task.folder, 0, write)
     for start, columns in reader.blocks():
-        src = _endpoints(source, plan.source, plan.edge_type[0], columns, reader.findings)
-        dst = _endpoints(target, plan.target, plan.edge_type[2], columns, reader.findings)
+        ends = ((source, plan.source, plan.edge_type[0]), (target, plan.target, plan.edge_type[2]))
+        src, dst = (
+            find_endpoints(ids, name, node_type, columns[name], reader.findings)
+            for ids, name, node_type in ends
+        )
         reader.write_columns(start, columns)
         for ids, name in ((src, SRC), (dst, DST)):
             ids[reader.findings.bad] = DROPPED
@@ -255,14 +261,10 @@ def convert_edges(task: EdgeTask, tables: Sequence[np.ndarray], write: Write) ->
     return reader.result()
 
 
-def _endpoints(
-    ids: LooksUpIds,
-    name: str,
-    node_type: str,
-    columns: Mapping[str, pa.Array],
-    findings: FindingCollector,
+def find_endpoints(
+    ids: LooksUpIds, name: str, node_type: str, column: pa.Array, findings: FindingCollector
 ) -> np.ndarray:
-    column = columns[name]
+    """Dense ids of one end of edges, int64. Finds nulls and unknown ids, which are -1."""
     dense = ids.lookup(column)
     null = null_mask(column)
     remedy = "Give both endpoints, or set data.on_error=drop to leave these edges out."

@@ -336,6 +336,15 @@ class FittedColumn:
     def scaled(self) -> tuple[bool, ...]:
         return self.state.scaled + (True,) * self.indicator
 
+    def check_type(self, type_: pa.DataType, place: str) -> None:
+        """Raises a DataError if a column has a type that the transform does not read."""
+        if not pa.types.is_null(type_) and not self.takes(type_):
+            raise DataError(
+                f"{place}: column {self.column!r} is invalid: it is {type_}, which does not fit "
+                f"{self.state.type}, its transform in training. Write it as it was in training.",
+                id="transform-type",
+            )
+
     def takes(self, type_: pa.DataType) -> bool:
         state = self.state
         split = isinstance(state, MultiHot) and state.separator is not None

@@ -293,3 +293,24 @@ def test_csv_files_are_read_as_those_of_the_graph(tmp_path, on_error):
     assert added.ids["n"].to_pylist() == ["7"]
     (sources, targets) = added.edges["n", "to", "n"]
     assert (sources.tolist(), targets.tolist()) == ([3], [0])
+
+
+def test_sparse_rows_are_those_of_the_whole_tables(tmp_path):
+    types = {"at": pa.list_(pa.int32()), "by": pa.list_(pa.float32())}
+    rows = [{"id": i, "at": [i, i + 1], "by": [0.5, i]} for i in range(4)]
+    table = pa.Table.from_pylist(rows, pa.schema([("id", pa.int64()), *types.items()]))
+    spec = {"features": {"x": {"indices": "at", "values": "by", "dim": 5}}}
+    options = IngestOptions()
+    bundles = [
+        ingest(write_graph(tmp_path / name, part, node_spec=spec), options, tmp_path / "cache")
+        for name, part in (("old", table.slice(0, 3)), ("whole", table))
+    ]
+    reader = RowReader(str(tmp_path / "old"), bundles[0], ["x"], options)
+    added = reader.read(AddedRows({"n": [rows[3]]})).column("n", "x")
+    whole = bundles[1].column("n", "x")
+    first = int(whole.indptr[3])
+    np.testing.assert_array_equal(added.indptr, whole.indptr[3:] - first)
+    np.testing.assert_array_equal(added.indices, whole.indices[first:])
+    np.testing.assert_array_equal(added.values, whole.values[first:])
+    with raises("table-sparse-type", "at"):
+        reader.read(AddedRows({"n": [{**rows[3], "at": ["3", "4"]}]}))
