@@ -23,6 +23,26 @@ def raises(id: str, *values: object) -> Iterator[pytest.ExceptionInfo[RaygnnErro
     assert_reports(str(raised.value), id, *values)
 
 
+def error_cases(text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """Reads a table of tests: inputs, each above an indented line with its error.
+
+    Such a line has the id and the values that the message must name, between bars.
+    """
+    cases: list[tuple[str, tuple[str, ...]]] = []
+    lines: list[str] = []
+    for line in text.strip().splitlines():
+        values = tuple(line.strip().split(" | "))
+        if not line.startswith(" "):
+            lines.append(line)
+        elif lines:
+            cases.append(("\n".join(lines), values))
+            lines = []
+        else:
+            cases[-1] = (cases[-1][0], cases[-1][1] + values)
+    assert not lines, lines
+    return cases
+
+
 def assert_reports(message: str, id: str, *values: object) -> None:
     """Asserts that one of the problems of a message, or of what a command prints, has an id.
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from raygnn.config import BatchPlan, load_config
 from raygnn.config.loader_section import broken_batch_rules, plan_batches
-from tests.errors import raises
+from tests.errors import error_cases, raises
 
 _small = st.integers(1, 64)
 
@@ -55,30 +55,23 @@ def test_the_third_follows_from_two(text: str, plan: BatchPlan) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [
-        (
-            "{loader: {batch_size: 8}, scaling: {num_workers: 2}, "
-            "training: {global_batch_size: 64, accumulate_grad_batches: 3}}",
-            ("config-batch-size", 8, 2, 3, 48, 64),
-        ),
-        (
-            "{loader: {batch_size: 10}, scaling: {num_workers: 2}, "
-            "training: {global_batch_size: 64}}",
-            ("config-batch-size", 64, 10, 2, 20, 60),
-        ),
-        (
-            "{loader: {batch_size: null}, scaling: {num_workers: 3}, "
-            "training: {global_batch_size: 64}}",
-            ("config-batch-size", 64, 3, 1, 63),
-        ),
-        (
-            "loader: {batch_size: null}",
-            ("config-batch-size", "loader.batch_size=None"),
-        ),
-        ("training: {global_batch_size: 512}", ("config-batch-size",)),
-    ],
+    error_cases(
+        """
+{loader: {batch_size: 8}, scaling: {num_workers: 2}, training: {global_batch_size: 64,
+accumulate_grad_batches: 3}}
+    config-batch-size | 8 | 2 | 3 | 48 | 64
+{loader: {batch_size: 10}, scaling: {num_workers: 2}, training: {global_batch_size: 64}}
+    config-batch-size | 64 | 10 | 2 | 20 | 60
+{loader: {batch_size: null}, scaling: {num_workers: 3}, training: {global_batch_size: 64}}
+    config-batch-size | 64 | 3 | 1 | 63
+loader: {batch_size: null}
+    config-batch-size | loader.batch_size=None
+training: {global_batch_size: 512}
+    config-batch-size
+"""
+    ),
 )
-def test_an_inconsistent_triple_prints_the_arithmetic(text: str, message: str) -> None:
+def test_an_inconsistent_triple_prints_the_arithmetic(text: str, message: tuple[str, ...]) -> None:
     with raises(*message):
         load_config(text)
 

@@ -5,457 +5,298 @@ from __future__ import annotations
 import pytest
 
 from raygnn.config import ConfigError, load_config
-from tests.errors import raises
+from tests.errors import error_cases, raises
 
-_CASES = {
-    "unknown key": (
-        "training: {max_epoch: 3}",
-        ("config-unknown-key", "training.max_epoch=3", "Did you mean max_epochs?"),
-    ),
-    "other case": ("model: gcn", ("component-unknown", "model.type='gcn'", "Did you mean GCN?")),
-    "unknown section": ("modle: GCN", ("config-unknown-key", "modle='GCN'", "Did you mean model?")),
-    "wrong type": ("seed: x", ("config-type", "seed='x'", "a whole number")),
-    "not a number": ("optimizer: {args: 3}", ("config-type", "optimizer.args=3", "a mapping")),
-    "section is a list": ("training: []", ("config-type", "training=[]", "a mapping")),
-    "bool for int": ("seed: true", ("config-type", "seed=True", "a whole number")),
-    "fraction for int": ("seed: 1.5", ("config-type", "seed=1.5", "a whole number")),
-    "text for bool": (
-        "deterministic: 'yes'",
-        ("config-type", "deterministic='yes'", "true or false"),
-    ),
-    "number for text": ("run: {storage_path: 3}", ("config-type", "run.storage_path=3", "a text")),
-    "empty text": ("run: {storage_path: ''}", ("config-type",)),
-    "null for a number": ("seed: null", ("config-type", "seed=None", "a whole number")),
-    "negative": ("seed: -1", ("config-range", "seed=-1", "at least 0")),
-    "nan": ("training: {clip_grad_norm: .nan}", ("config-range",)),
-    "zero period": (
-        "training: {validate_every: {epochs: 0}}",
-        ("config-range", "training.validate_every.epochs=0", "greater than 0"),
-    ),
-    "empty period": (
-        "training: {log_every: {}}",
-        ("config-period", "training.log_every={}"),
-    ),
-    "no choice": (
-        "training: {precision: bf16}",
-        ("config-choice", "precision='bf16'", "Did you mean bf16-"),
-    ),
-    "no format": (
-        "training: {precision: {param: fp16}}",
-        ("config-choice", "precision.param='fp16'", "fp32, bf16"),
-    ),
-    "no part": (
-        "training: {precision: {weights: bf16}}",
-        ("config-unknown-key", "precision.weights='bf16'"),
-    ),
-    "use_gpu": ("scaling: {use_gpu: maybe}", ("config-choice",)),
-    "resource": (
-        "scaling: {resources_per_worker: {disk: -1}}",
-        ("config-range", "disk=-1", "at least 0"),
-    ),
-    "shard": (
-        "scaling: {shard: weights}",
-        ("config-choice", "shard='weights'"),
-    ),
-    "parts without a folder": (
-        "data: {mode: partitioned}",
-        ("partition-uri", "data.uri", "raygnn.partition"),
-    ),
-    "parts written otherwise": (
-        "data: {mode: partitioned, uri: parts, undirected: true}",
-        ("partition-written", "data.undirected=True"),
-    ),
-    "views of parts": (
-        "{data: {mode: partitioned, uri: parts}, task: self_supervised}",
-        ("partition-task", "task.type='self_supervised'"),
-    ),
-    "parts against the edges": (
-        "{data: {mode: partitioned, uri: parts}, sampling: {direction: out}}",
-        ("partition-direction", "sampling.direction='out'"),
-    ),
-    "parts at once": (
-        "{data: {mode: partitioned, uri: parts}, sampling: {type: full}}",
-        ("partition-sampler", "sampling.type='full'"),
-    ),
-    "parts of a sweep": (
-        "{data: {mode: partitioned, uri: parts}, tune: {space: {seed: {choice: [1, 2]}}}}",
-        ("partition-sweep", "data.mode='partitioned'"),
-    ),
-    "neighborhoods of nowhere": (
-        "data: {mode: presampled, uri: graph}",
-        ("samples-mode", "data.samples"),
-    ),
-    "neighborhoods that nothing reads": (
-        "data: {uri: graph, samples: samples}",
-        ("samples-mode", "data.samples='samples'", "in_memory"),
-    ),
-    "neighborhoods without labels": (
-        "{data: {mode: presampled, uri: graph, samples: s}, task: self_supervised}",
-        ("samples-task", "task.type='self_supervised'"),
-    ),
-    "stored neighborhoods of the whole graph": (
-        "{data: {mode: presampled, uri: graph, samples: s}, sampling: {type: full}}",
-        ("samples-sampler", "sampling.type='full'"),
-    ),
-    "neighborhoods of a sweep": (
-        "{data: {mode: presampled, uri: graph, samples: s}, "
-        "tune: {space: {seed: {choice: [1, 2]}}}}",
-        ("samples-sweep", "data.mode='presampled'"),
-    ),
-    "shared sparse rows": (
-        "{scaling: {shard: optimizer}, optimizer: Adagrad, "
-        "model: {type: LightGCN, args: {sparse_embeddings: true}}}",
-        ("shard-sparse-gradients", "scaling.shard='optimizer'"),
-    ),
-    "shared Adafactor": (
-        "{scaling: {shard: full}, optimizer: {type: torch.optim.Adafactor}}",
-        ("shard-optimizer", "scaling.shard='full'", "Adafactor"),
-    ),
-    "shared rows by Adafactor": (
-        "{scaling: {shard: embeddings}, optimizer: {type: Adafactor}}",
-        ("shard-rows-optimizer", "optimizer.type='Adafactor'"),
-    ),
-    "shared rows in half precision": (
-        "{scaling: {shard: embeddings}, training: {precision: fp16-mixed}}",
-        ("shard-rows-precision", "training.precision='fp16-mixed'", "bf16-mixed"),
-    ),
-    "shared rows compiled": (
-        "{scaling: {shard: embeddings}, training: {compile: true}}",
-        ("shard-rows-compile", "training.compile=True"),
-    ),
-    "shared rows without any": (
-        "{scaling: {shard: embeddings}, task: self_supervised}",
-        ("shard-rows-task", "task.type='self_supervised'"),
-    ),
-    "buckets of shards": (
-        "scaling: {shard: full, gradients: ddp}",
-        ("shard-gradients", "scaling.gradients='ddp'", "flat"),
-    ),
-    "failures": ("scaling: {max_failures: -2}", ("config-range", "max_failures=-2", "at least -1")),
-    "placement": ("scaling: {placement_strategy: pack}", ("config-choice", "PACK, SPREAD")),
-    "no limit": (
-        "training: {max_epochs: null}",
-        ("training-endless", "training.max_epochs=None", "max_epochs, max_steps"),
-    ),
-    "two sources": (
-        "data: {uri: x, synthetic: {type: rmat}}",
-        ("data-source-twice", "data.synthetic=", "uri"),
-    ),
-    "source and class": (
-        "data: {uri: x, type: a.B}",
-        ("data-source-twice", "data.type='a.B'", "uri"),
-    ),
-    "data args alone": ("data: {args: {x: 1}}", ("data-arguments-alone", "data.args=")),
-    "synthetic type": ("data: {synthetic: {type: rmatt}}", ("config-choice", "Did you mean rmat?")),
-    "synthetic no type": (
-        "data: {synthetic: {num_nodes: 3}}",
-        ("config-required", "data.synthetic.type"),
-    ),
-    "split type": (
-        "data: {splits: {type: hsh}}",
-        ("config-choice", "data.splits.type='hsh'", "Did you mean hash?"),
-    ),
-    "split no type": (
-        "data: {splits: {fractions: [1, 0, 0]}}",
-        ("config-required", "data.splits.type", "hash, per_class, temporal"),
-    ),
-    "split key": (
-        "data: {splits: {type: per_class, trian: 3}}",
-        ("config-unknown-key", "data.splits.trian=3", "Did you mean train?"),
-    ),
-    "fractions": (
-        "data: {splits: {type: hash, fractions: [0.8, 0.1, 0.2]}}",
-        ("split-fractions", "data.splits.fractions=", "1.1"),
-    ),
-    "no train": ("data: {splits: {type: hash, fractions: [0, 0.5, 0.5]}}", ("split-no-training",)),
-    "timestamps per anchor": (
-        "data: {splits: {type: temporal, timestamps: [1, 2], per: anchor}}",
-        ("split-per-anchor",),
-    ),
-    "per anchor without links": (
-        "data: {splits: {type: temporal, per: anchor}}",
-        ("split-per-anchor", "data.splits.per"),
-    ),
-    "two fractions": ("data: {splits: {type: hash, fractions: [0.5, 0.5]}}", ("config-length", 3)),
-    "four fractions": (
-        "data: {splits: {type: hash, fractions: [0.4, 0.2, 0.2, 0.2]}}",
-        ("config-length", 3, 4),
-    ),
-    "negative fraction": (
-        "data: {splits: {type: hash, fractions: [1.1, 0, 0]}}",
-        ("config-range", "fractions.0=1.1", "at most 1"),
-    ),
-    "temporal both": (
-        "data: {splits: {type: temporal, quantiles: [0.1, 0.2], timestamps: [1, 2]}}",
-        ("split-bounds-source",),
-    ),
-    "temporal order": (
-        "data: {splits: {type: temporal, quantiles: [0.9, 0.8]}}",
-        ("split-bounds-order", "data.splits.quantiles=[0.9, 0.8]"),
-    ),
-    "dates order": (
-        "data: {splits: {type: temporal, timestamps: [2024-02-01, 2024-01-01]}}",
-        ("split-bounds-order",),
-    ),
-    "dates and numbers": (
-        "data: {splits: {type: temporal, timestamps: [2024-02-01, 5]}}",
-        ("split-bounds-kinds",),
-    ),
-    "no date": (
-        "data: {splits: {type: temporal, timestamps: [soon, 2024-01-01]}}",
-        ("split-timestamp", "timestamps.0='soon'"),
-    ),
-    "fanout zero": ("sampling: {fanouts: [5, 0]}", ("sampling-fanout", "fanouts.1=0")),
-    "no fanouts": ("sampling: {fanouts: []}", ("config-length", "sampling.fanouts=[]", 1)),
-    "fanouts type": ("sampling: {fanouts: 5}", ("config-type", "sampling.fanouts=5", "a list")),
-    "fanouts edge type": (
-        "sampling: {fanouts: {follows: [5]}}",
-        ("graph-edge-type-name", "sampling.fanouts.follows="),
-    ),
-    "fanout below -1 of an edge type": (
-        "sampling: {fanouts: {a__b__c: [0, -2]}}",
-        ("sampling-fanout", "fanouts", -2),
-    ),
-    "fanouts lengths": (
-        "sampling: {fanouts: {a__b__c: [5], c__b__a: [5, 5]}}",
-        ("sampling-hops", "1, 2"),
-    ),
-    "weights and the latest": (
-        "sampling: {weight: w, temporal: {strategy: last}}",
-        ("sampling-last-draws-nothing", "sampling.weight='w'"),
-    ),
-    "replacement and the latest": (
-        "sampling: {replace: true, temporal: {strategy: last}}",
-        ("sampling-last-draws-nothing", "sampling.replace=True"),
-    ),
-    "PageRank against the edges": (
-        "sampling: {ppr: {}, direction: out}",
-        ("sampling-ppr-direction", "sampling.direction='out'"),
-    ),
-    "PageRank with timestamps": (
-        "sampling: {ppr: {}, temporal: {}}",
-        ("sampling-ppr-temporal", "sampling.temporal={}"),
-    ),
-    "PageRank of parts": (
-        "{sampling: {ppr: {}}, data: {uri: parts, mode: partitioned}}",
-        ("partition-ppr", "sampling.ppr={}"),
-    ),
-    "labor with replacement": (
-        "sampling: {replace: true, type: labor}",
-        ("sampling-labor-replace", "sampling.replace=True"),
-    ),
-    "labor and the latest": (
-        "sampling: {type: labor, temporal: {strategy: last}}",
-        ("sampling-last-draws-nothing", "sampling.type='labor'"),
-    ),
-    "arguments of labor": (
-        "sampling: {type: labor, args: {x: 1}}",
-        ("sampling-arguments-alone", "sampling.args="),
-    ),
-    "layers of labor": (
-        "{sampling: {type: labor, fanouts: [5, 5]}, model: {args: {num_layers: 3}}}",
-        ("model-layers-hops", "model.args.num_layers=3"),
-    ),
-    "weights of an own sampler": (
-        "sampling: {weight: w, type: my.Sampler}",
-        ("sampling-own-sampler", "sampling.weight='w'"),
-    ),
-    "times of an own sampler": (
-        "sampling: {temporal: {}, type: my.Sampler}",
-        ("sampling-own-sampler", "sampling.temporal={}"),
-    ),
-    "neighborhoods of an own sampler": (
-        "sampling: {disjoint: true, type: my.Sampler}",
-        ("sampling-own-sampler", "sampling.disjoint=True"),
-    ),
-    "weights on the whole graph": (
-        "sampling: {weight: w, type: full}",
-        ("sampling-full-draws-nothing", "sampling.weight='w'"),
-    ),
-    "replacement on the whole graph": (
-        "sampling: {replace: true, type: full}",
-        ("sampling-full-draws-nothing", "sampling.replace=True"),
-    ),
-    "times on the whole graph": (
-        "sampling: {temporal: {}, type: full}",
-        ("sampling-full-draws-nothing", "sampling.temporal={}"),
-    ),
-    "neighborhoods of the whole graph": (
-        "sampling: {disjoint: true, type: full}",
-        ("sampling-full-draws-nothing", "sampling.disjoint=True"),
-    ),
-    "arguments of the whole graph": (
-        "sampling: {type: full, args: {x: 1}}",
-        ("sampling-arguments-alone", "sampling.args="),
-    ),
-    "batches of the whole graph": (
-        "{sampling: {type: full}, training: {global_batch_size: 64}}",
-        ("sampling-full-batches", "training.global_batch_size=64"),
-    ),
-    "accumulation on the whole graph": (
-        "{sampling: {type: full}, training: {accumulate_grad_batches: 2}}",
-        ("sampling-full-batches", "training.accumulate_grad_batches=2"),
-    ),
-    "validation batches of the whole graph": (
-        "{sampling: {type: full}, training: {num_val_batches: 2}}",
-        ("sampling-full-batches", "training.num_val_batches=2", "each split is one batch"),
-    ),
-    "test batches of the whole graph": (
-        "{sampling: {type: full}, training: {num_test_batches: 3}}",
-        ("sampling-full-batches", "training.num_test_batches=3"),
-    ),
-    "sampler args": ("sampling: {args: {x: 1}}", ("sampling-arguments-alone", "sampling.args=")),
-    "eval_batch_size": (
-        "loader: {eval_batch_size: 0}",
-        ("config-range", "eval_batch_size=0", "greater than 0"),
-    ),
-    "train batch size": (
-        "loader: {train: {batch_size: 5}}",
-        ("config-unknown-key", "loader.train.batch_size=5"),
-    ),
-    "layers": (
-        "model: {type: GCN, args: {num_layers: 3}}",
-        ("model-layers-hops", "model.args.num_layers=3", 2, "15, 10"),
-    ),
-    "monitor test": (
-        "early_stopping: {monitor: test/loss}",
-        ("monitor-test-split", "monitor='test/loss'", "loss"),
-    ),
-    "monitor name": ("early_stopping: {monitor: loss}", ("monitor-name", "loss")),
-    "monitor split only": ("early_stopping: {monitor: val/}", ("monitor-name",)),
-    "checkpoint monitor": (
-        "checkpoint: {monitor: test/auroc, mode: max}",
-        ("monitor-test-split", "checkpoint.monitor='test/auroc'", "auroc"),
-    ),
-    "early stopping mode": (
-        "early_stopping: {monitor: val/accuracy}",
-        ("monitor-mode", "early_stopping.mode", "val/accuracy"),
-    ),
-    "mode choice": (
-        "early_stopping: {mode: up}",
-        ("config-choice", "early_stopping.mode='up'", "min, max"),
-    ),
-    "patience": ("early_stopping: {patience: 0}", ("config-range", "patience=0", "greater than 0")),
-    "checkpoint mode": (
-        "checkpoint: {monitor: val/accuracy}",
-        ("monitor-mode", "checkpoint.mode", "val/accuracy"),
-    ),
-    "checkpoint mode alone": (
-        "checkpoint: {mode: max}",
-        ("monitor-mode-alone", "checkpoint.mode='max'"),
-    ),
-    "resume": (
-        "checkpoint: {resume: allways}",
-        ("resume-word", "auto"),
-    ),
-    "plateau": (
-        "{lr_scheduler: ReduceLROnPlateau, early_stopping: null}",
-        ("scheduler-monitor-missing", "lr_scheduler.monitor"),
-    ),
-    "plateau mode": (
-        "{metrics: [auroc], lr_scheduler: ReduceLROnPlateau, "
-        "early_stopping: {monitor: val/auroc, mode: max}}",
-        ("scheduler-mode", "lr_scheduler.args.mode", "val/auroc", "more", "max"),
-    ),
-    "plateau frequency": (
-        "lr_scheduler: {type: ReduceLROnPlateau, frequency: 2}",
-        ("scheduler-frequency", "lr_scheduler.frequency=2"),
-    ),
-    "monitor unread": (
-        "lr_scheduler: {type: StepLR, args: {step_size: 1}, monitor: val/loss}",
-        ("scheduler-monitor-unread", "lr_scheduler.monitor='val/loss'", "StepLR"),
-    ),
-    "run name": ("run: {name: a/b}", ("run-name", "run.name='a/b'")),
-    "short model": ("model: GNC", ("component-unknown", "model")),
-    "short metric": (
-        "metrics: [acuracy]",
-        ("component-unknown", "metrics.0", "Did you mean accuracy?"),
-    ),
-    "short loss": (
-        "losses: [{type: crossentropy}]",
-        ("component-unknown", "Did you mean cross_entropy?"),
-    ),
-    "loss weight": (
-        "losses: [{type: mse, weight: -1}]",
-        ("config-range", "losses.0.weight=-1", "at least 0"),
-    ),
-    "short optimizer": ("optimizer: Adm", ("component-unknown", "Did you mean Adam?")),
-    "short logger": ("loggers: [tensorbord]", ("component-unknown", "Did you mean tensorboard?")),
-    "injected": (
-        "model: {type: GCN, args: {in_channels: 5}}",
-        ("component-argument-set", "model.args.in_channels=5"),
-    ),
-    "injected params": (
-        "optimizer: {type: SGD, args: {params: []}}",
-        ("component-argument-set", "optimizer.args.params="),
-    ),
-    "injected optimizer": (
-        "lr_scheduler: {type: StepLR, args: {optimizer: 1}}",
-        ("component-argument-set", "lr_scheduler.args.optimizer=1"),
-    ),
-    "data short": ("data: {type: Planetoid}", ("component-unknown", "data.type='Planetoid'")),
-    "not allowed": (
-        "model: my_pkg.Net",
-        ("component-not-allowed", "my_pkg.Net", "torch", "Add --allow-module my_pkg"),
-    ),
-    "nested not allowed": (
-        "model: {type: GCN, args: {activation: {__type: os.system, command: ls}}}",
-        ("component-not-allowed", "model.args.activation.__type='os.system'"),
-    ),
-    "nested in a list": (
-        "model: {type: GCN, args: {a: [1, {b: {__type: os.x}}]}}",
-        ("component-not-allowed", "model.args.a.1.b.__type='os.x'"),
-    ),
-    "nested type": ("model: {type: GCN, args: {a: {__type: 3}}}", ("component-path", "__type=3")),
-    "value type": (
-        "model: {type: GCN, args: {a: {__value_type: eval, value: x}}}",
-        ("component-value-type", "a.__value_type='eval'"),
-    ),
-    "value of type": (
-        "model: {type: GCN, args: {a: {__value_type: int, value: x}}}",
-        ("component-value", "a.value='x'", "int"),
-    ),
-    "value bool": (
-        "model: {type: GCN, args: {a: {__value_type: bool, value: maybe}}}",
-        ("component-value", "a.value='maybe'", "bool"),
-    ),
-    "value null": (
-        "model: {type: GCN, args: {a: {__value_type: 'null', value: 3}}}",
-        ("component-value", "a.value=3", "null"),
-    ),
-    "value keys": ("model: {type: GCN, args: {a: {__value_type: int}}}", ("component-value-type",)),
-    "hook function": (
-        "callbacks: [{on_train_start: torch.hub.load}]",
-        ("component-function", "callbacks.0.on_train_start='torch.hub.load'"),
-    ),
-    "no hooks": ("callbacks: [{}]", ("config-length", "callbacks.0={}", 1)),
-    "callback": ("callbacks: [mine]", ("component-unknown", "callbacks.0")),
-    "init_env": ("init_env: os.system", ("component-not-allowed", "init_env='os.system'")),
-    "init_env library": ("init_env: torch.seed", ("component-function", "init_env=")),
-    "component key": (
-        "model: {type: GCN, arg: {}}",
-        ("config-unknown-key", "model.arg={}", "Did you mean args?"),
-    ),
-    "null task": (
-        "task: null",
-        (
-            "config-type",
-            "task=None",
-            "Set one of: edge_prediction, link_prediction",
-            "several_tasks",
-        ),
-    ),
-    "null component": ("metrics: [null]", ("config-type", "metrics.0=None", "accuracy", "mrr")),
-    "component list": ("metrics: accuracy", ("config-type", "metrics='accuracy'", "a list")),
-    "metric without type": ("metrics: [{args: {}}]", ("config-required", "metrics.0.type")),
-    "duplicate": ("seed: 1\nseed: 2", ("document-key-twice", "line 2", "seed=2")),
-    "env": ("seed: ${env:RAYGNN_NO_SUCH}", ("config-environment-missing", "RAYGNN_NO_SUCH")),
-}
+_CASES = error_cases(
+    """
+training: {max_epoch: 3}
+    config-unknown-key | training.max_epoch=3 | Did you mean max_epochs?
+model: gcn
+    component-unknown | model.type='gcn' | Did you mean GCN?
+modle: GCN
+    config-unknown-key | modle='GCN' | Did you mean model?
+seed: x
+    config-type | seed='x' | a whole number
+optimizer: {args: 3}
+    config-type | optimizer.args=3 | a mapping
+training: []
+    config-type | training=[] | a mapping
+seed: true
+    config-type | seed=True | a whole number
+seed: 1.5
+    config-type | seed=1.5 | a whole number
+deterministic: 'yes'
+    config-type | deterministic='yes' | true or false
+run: {storage_path: 3}
+    config-type | run.storage_path=3 | a text
+run: {storage_path: ''}
+    config-type
+seed: null
+    config-type | seed=None | a whole number
+seed: -1
+    config-range | seed=-1 | at least 0
+training: {clip_grad_norm: .nan}
+    config-range
+training: {validate_every: {epochs: 0}}
+    config-range | training.validate_every.epochs=0 | greater than 0
+training: {log_every: {}}
+    config-period | training.log_every={}
+training: {precision: bf16}
+    config-choice | precision='bf16' | Did you mean bf16-
+training: {precision: {param: fp16}}
+    config-choice | precision.param='fp16' | fp32, bf16
+training: {precision: {weights: bf16}}
+    config-unknown-key | precision.weights='bf16'
+scaling: {use_gpu: maybe}
+    config-choice
+scaling: {resources_per_worker: {disk: -1}}
+    config-range | disk=-1 | at least 0
+scaling: {shard: weights}
+    config-choice | shard='weights'
+data: {mode: partitioned}
+    partition-uri | data.uri | raygnn.partition
+data: {mode: partitioned, uri: parts, undirected: true}
+    partition-written | data.undirected=True
+{data: {mode: partitioned, uri: parts}, task: self_supervised}
+    partition-task | task.type='self_supervised'
+{data: {mode: partitioned, uri: parts}, sampling: {direction: out}}
+    partition-direction | sampling.direction='out'
+{data: {mode: partitioned, uri: parts}, sampling: {type: full}}
+    partition-sampler | sampling.type='full'
+{data: {mode: partitioned, uri: parts}, tune: {space: {seed: {choice: [1, 2]}}}}
+    partition-sweep | data.mode='partitioned'
+data: {mode: presampled, uri: graph}
+    samples-mode | data.samples
+data: {uri: graph, samples: samples}
+    samples-mode | data.samples='samples' | in_memory
+{data: {mode: presampled, uri: graph, samples: s}, task: self_supervised}
+    samples-task | task.type='self_supervised'
+{data: {mode: presampled, uri: graph, samples: s}, sampling: {type: full}}
+    samples-sampler | sampling.type='full'
+{data: {mode: presampled, uri: graph, samples: s}, tune: {space: {seed: {choice: [1, 2]}}}}
+    samples-sweep | data.mode='presampled'
+{scaling: {shard: optimizer}, optimizer: Adagrad, model: {type: LightGCN,
+args: {sparse_embeddings: true}}}
+    shard-sparse-gradients | scaling.shard='optimizer'
+{scaling: {shard: full}, optimizer: {type: torch.optim.Adafactor}}
+    shard-optimizer | scaling.shard='full' | Adafactor
+{scaling: {shard: embeddings}, optimizer: {type: Adafactor}}
+    shard-rows-optimizer | optimizer.type='Adafactor'
+{scaling: {shard: embeddings}, training: {precision: fp16-mixed}}
+    shard-rows-precision | training.precision='fp16-mixed' | bf16-mixed
+{scaling: {shard: embeddings}, training: {compile: true}}
+    shard-rows-compile | training.compile=True
+{scaling: {shard: embeddings}, task: self_supervised}
+    shard-rows-task | task.type='self_supervised'
+scaling: {shard: full, gradients: ddp}
+    shard-gradients | scaling.gradients='ddp' | flat
+scaling: {max_failures: -2}
+    config-range | max_failures=-2 | at least -1
+scaling: {placement_strategy: pack}
+    config-choice | PACK, SPREAD
+training: {max_epochs: null}
+    training-endless | training.max_epochs=None | max_epochs, max_steps
+data: {uri: x, synthetic: {type: rmat}}
+    data-source-twice | data.synthetic= | uri
+data: {uri: x, type: a.B}
+    data-source-twice | data.type='a.B' | uri
+data: {args: {x: 1}}
+    data-arguments-alone | data.args=
+data: {synthetic: {type: rmatt}}
+    config-choice | Did you mean rmat?
+data: {synthetic: {num_nodes: 3}}
+    config-required | data.synthetic.type
+data: {splits: {type: hsh}}
+    config-choice | data.splits.type='hsh' | Did you mean hash?
+data: {splits: {fractions: [1, 0, 0]}}
+    config-required | data.splits.type | hash, per_class, temporal
+data: {splits: {type: per_class, trian: 3}}
+    config-unknown-key | data.splits.trian=3 | Did you mean train?
+data: {splits: {type: hash, fractions: [0.8, 0.1, 0.2]}}
+    split-fractions | data.splits.fractions= | 1.1
+data: {splits: {type: hash, fractions: [0, 0.5, 0.5]}}
+    split-no-training
+data: {splits: {type: temporal, timestamps: [1, 2], per: anchor}}
+    split-per-anchor
+data: {splits: {type: temporal, per: anchor}}
+    split-per-anchor | data.splits.per
+data: {splits: {type: hash, fractions: [0.5, 0.5]}}
+    config-length | 3
+data: {splits: {type: hash, fractions: [0.4, 0.2, 0.2, 0.2]}}
+    config-length | 3 | 4
+data: {splits: {type: hash, fractions: [1.1, 0, 0]}}
+    config-range | fractions.0=1.1 | at most 1
+data: {splits: {type: temporal, quantiles: [0.1, 0.2], timestamps: [1, 2]}}
+    split-bounds-source
+data: {splits: {type: temporal, quantiles: [0.9, 0.8]}}
+    split-bounds-order | data.splits.quantiles=[0.9, 0.8]
+data: {splits: {type: temporal, timestamps: [2024-02-01, 2024-01-01]}}
+    split-bounds-order
+data: {splits: {type: temporal, timestamps: [2024-02-01, 5]}}
+    split-bounds-kinds
+data: {splits: {type: temporal, timestamps: [soon, 2024-01-01]}}
+    split-timestamp | timestamps.0='soon'
+sampling: {fanouts: [5, 0]}
+    sampling-fanout | fanouts.1=0
+sampling: {fanouts: []}
+    config-length | sampling.fanouts=[] | 1
+sampling: {fanouts: 5}
+    config-type | sampling.fanouts=5 | a list
+sampling: {fanouts: {follows: [5]}}
+    graph-edge-type-name | sampling.fanouts.follows=
+sampling: {fanouts: {a__b__c: [0, -2]}}
+    sampling-fanout | fanouts | -2
+sampling: {fanouts: {a__b__c: [5], c__b__a: [5, 5]}}
+    sampling-hops | 1, 2
+sampling: {weight: w, temporal: {strategy: last}}
+    sampling-last-draws-nothing | sampling.weight='w'
+sampling: {replace: true, temporal: {strategy: last}}
+    sampling-last-draws-nothing | sampling.replace=True
+sampling: {ppr: {}, direction: out}
+    sampling-ppr-direction | sampling.direction='out'
+sampling: {ppr: {}, temporal: {}}
+    sampling-ppr-temporal | sampling.temporal={}
+{sampling: {ppr: {}}, data: {uri: parts, mode: partitioned}}
+    partition-ppr | sampling.ppr={}
+sampling: {replace: true, type: labor}
+    sampling-labor-replace | sampling.replace=True
+sampling: {type: labor, temporal: {strategy: last}}
+    sampling-last-draws-nothing | sampling.type='labor'
+sampling: {type: labor, args: {x: 1}}
+    sampling-arguments-alone | sampling.args=
+{sampling: {type: labor, fanouts: [5, 5]}, model: {args: {num_layers: 3}}}
+    model-layers-hops | model.args.num_layers=3
+sampling: {weight: w, type: my.Sampler}
+    sampling-own-sampler | sampling.weight='w'
+sampling: {temporal: {}, type: my.Sampler}
+    sampling-own-sampler | sampling.temporal={}
+sampling: {disjoint: true, type: my.Sampler}
+    sampling-own-sampler | sampling.disjoint=True
+sampling: {weight: w, type: full}
+    sampling-full-draws-nothing | sampling.weight='w'
+sampling: {replace: true, type: full}
+    sampling-full-draws-nothing | sampling.replace=True
+sampling: {temporal: {}, type: full}
+    sampling-full-draws-nothing | sampling.temporal={}
+sampling: {disjoint: true, type: full}
+    sampling-full-draws-nothing | sampling.disjoint=True
+sampling: {type: full, args: {x: 1}}
+    sampling-arguments-alone | sampling.args=
+{sampling: {type: full}, training: {global_batch_size: 64}}
+    sampling-full-batches | training.global_batch_size=64
+{sampling: {type: full}, training: {accumulate_grad_batches: 2}}
+    sampling-full-batches | training.accumulate_grad_batches=2
+{sampling: {type: full}, training: {num_val_batches: 2}}
+    sampling-full-batches | training.num_val_batches=2 | each split is one batch
+{sampling: {type: full}, training: {num_test_batches: 3}}
+    sampling-full-batches | training.num_test_batches=3
+sampling: {args: {x: 1}}
+    sampling-arguments-alone | sampling.args=
+loader: {eval_batch_size: 0}
+    config-range | eval_batch_size=0 | greater than 0
+loader: {train: {batch_size: 5}}
+    config-unknown-key | loader.train.batch_size=5
+model: {type: GCN, args: {num_layers: 3}}
+    model-layers-hops | model.args.num_layers=3 | 2 | 15, 10
+early_stopping: {monitor: test/loss}
+    monitor-test-split | monitor='test/loss' | loss
+early_stopping: {monitor: loss}
+    monitor-name | loss
+early_stopping: {monitor: val/}
+    monitor-name
+checkpoint: {monitor: test/auroc, mode: max}
+    monitor-test-split | checkpoint.monitor='test/auroc' | auroc
+early_stopping: {monitor: val/accuracy}
+    monitor-mode | early_stopping.mode | val/accuracy
+early_stopping: {mode: up}
+    config-choice | early_stopping.mode='up' | min, max
+early_stopping: {patience: 0}
+    config-range | patience=0 | greater than 0
+checkpoint: {monitor: val/accuracy}
+    monitor-mode | checkpoint.mode | val/accuracy
+checkpoint: {mode: max}
+    monitor-mode-alone | checkpoint.mode='max'
+checkpoint: {resume: allways}
+    resume-word | auto
+{lr_scheduler: ReduceLROnPlateau, early_stopping: null}
+    scheduler-monitor-missing | lr_scheduler.monitor
+{metrics: [auroc], lr_scheduler: ReduceLROnPlateau, early_stopping: {monitor: val/auroc, mode: max}}
+    scheduler-mode | lr_scheduler.args.mode | val/auroc | more | max
+lr_scheduler: {type: ReduceLROnPlateau, frequency: 2}
+    scheduler-frequency | lr_scheduler.frequency=2
+lr_scheduler: {type: StepLR, args: {step_size: 1}, monitor: val/loss}
+    scheduler-monitor-unread | lr_scheduler.monitor='val/loss' | StepLR
+run: {name: a/b}
+    run-name | run.name='a/b'
+model: GNC
+    component-unknown | model
+metrics: [acuracy]
+    component-unknown | metrics.0 | Did you mean accuracy?
+losses: [{type: crossentropy}]
+    component-unknown | Did you mean cross_entropy?
+losses: [{type: mse, weight: -1}]
+    config-range | losses.0.weight=-1 | at least 0
+optimizer: Adm
+    component-unknown | Did you mean Adam?
+loggers: [tensorbord]
+    component-unknown | Did you mean tensorboard?
+model: {type: GCN, args: {in_channels: 5}}
+    component-argument-set | model.args.in_channels=5
+optimizer: {type: SGD, args: {params: []}}
+    component-argument-set | optimizer.args.params=
+lr_scheduler: {type: StepLR, args: {optimizer: 1}}
+    component-argument-set | lr_scheduler.args.optimizer=1
+data: {type: Planetoid}
+    component-unknown | data.type='Planetoid'
+model: my_pkg.Net
+    component-not-allowed | my_pkg.Net | torch | Add --allow-module my_pkg
+model: {type: GCN, args: {activation: {__type: os.system, command: ls}}}
+    component-not-allowed | model.args.activation.__type='os.system'
+model: {type: GCN, args: {a: [1, {b: {__type: os.x}}]}}
+    component-not-allowed | model.args.a.1.b.__type='os.x'
+model: {type: GCN, args: {a: {__type: 3}}}
+    component-path | __type=3
+model: {type: GCN, args: {a: {__value_type: eval, value: x}}}
+    component-value-type | a.__value_type='eval'
+model: {type: GCN, args: {a: {__value_type: int, value: x}}}
+    component-value | a.value='x' | int
+model: {type: GCN, args: {a: {__value_type: bool, value: maybe}}}
+    component-value | a.value='maybe' | bool
+model: {type: GCN, args: {a: {__value_type: 'null', value: 3}}}
+    component-value | a.value=3 | null
+model: {type: GCN, args: {a: {__value_type: int}}}
+    component-value-type
+callbacks: [{on_train_start: torch.hub.load}]
+    component-function | callbacks.0.on_train_start='torch.hub.load'
+callbacks: [{}]
+    config-length | callbacks.0={} | 1
+callbacks: [mine]
+    component-unknown | callbacks.0
+init_env: os.system
+    component-not-allowed | init_env='os.system'
+init_env: torch.seed
+    component-function | init_env=
+model: {type: GCN, arg: {}}
+    config-unknown-key | model.arg={} | Did you mean args?
+task: null
+    config-type | task=None | Set one of: edge_prediction, link_prediction | several_tasks
+metrics: [null]
+    config-type | metrics.0=None | accuracy | mrr
+metrics: accuracy
+    config-type | metrics='accuracy' | a list
+metrics: [{args: {}}]
+    config-required | metrics.0.type
+seed: 1
+seed: 2
+    document-key-twice | line 2 | seed=2
+seed: ${env:RAYGNN_NO_SUCH}
+    config-environment-missing | RAYGNN_NO_SUCH
+"""
+)
 
 
-@pytest.mark.parametrize("case", _CASES)
-def test_rule(case: str) -> None:
-    text, message = _CASES[case]
+@pytest.mark.parametrize(("text", "message"), _CASES)
+def test_rule(text: str, message: tuple[str, ...]) -> None:
     with raises(*message) as caught:
         load_config(text)
     assert len(caught.value.problems) == 1, caught.value.problems

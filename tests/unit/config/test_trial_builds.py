@@ -10,7 +10,7 @@ import pytest
 from raygnn.config import load_config
 from raygnn.config.registry import SLOTS
 from raygnn.errors import ConfigError
-from tests.errors import raises
+from tests.errors import error_cases, raises
 
 ROOT = Path(__file__).parents[3]
 CONFIGS = sorted(
@@ -79,107 +79,65 @@ def test_one_mistake_of_every_kind_is_one_answer() -> None:
 
 @pytest.mark.parametrize(
     ("text", "answer"),
-    [
-        (
-            "model: {type: GCN, args: {dropout: 7}}",
-            ("model-argument", "line 1", "dropout=7"),
-        ),
-        (
-            "data: {synthetic: {type: rmat, num_nodez: 3}}",
-            ("config-unknown-key", "line 1", "data.synthetic.num_nodez=3"),
-        ),
-        (
-            "model: {type: GAT, args: {hidden_channels: 9}}",
-            ("model-heads", "line 1", "model.args.hidden_channels=9", "8 or 16"),
-        ),
-        (
-            "losses: [{type: cross_entropy, args: {label_smoothing: x}}]",
-            ("loss-argument", "losses.0.args.label_smoothing='x'", "a number"),
-        ),
-        (
-            "{task: link_prediction, metrics: [{type: hits, args: {ks: 3}}]}",
-            ("metric-ks", "metrics.0.args.ks=3", "a list"),
-        ),
-        ("model: {type: Hetero, args: {hiden: 7}}", ("component-argument-unknown", "Hetero")),
-        ("model: {type: LightGCN, args: {hiden: 7}}", ("component-argument-unknown", "LightGCN")),
-        (
-            "model: {type: torch_geometric.nn.GIN, args: {a: 1}}",
-            ("component-argument-missing", "GIN"),
-        ),
-        ("optimizer: {type: SGD, args: {lr: -1}}", ("component-refuses-arguments", "SGD")),
-        (
-            "lr_scheduler: {type: OneCycleLR, args: {max_lr: 1}}",
-            ("component-refuses-arguments", "OneCycleLR"),
-        ),
-        (
-            "model: {type: LightGCN, args: {sparse_embeddings: true}}",
-            ("optimizer-dense", "optimizer=", "Adam", "sparse_embeddings", "RowWiseAdagrad"),
-        ),
-        (
-            "{model: {type: HGT, args: {sparse_embeddings: true}}, "
-            "optimizer: {type: SGD, args: {weight_decay: 0.1}}}",
-            ("optimizer-dense", "line 1", "SGD", "weight_decay"),
-        ),
-        ("metrics: [mrr]", ("metric-problem", "metrics.0.type='mrr'")),
-        ("{task: link_prediction, metrics: [accuracy]}", ("metric-problem", "accuracy")),
-        (
-            "{task: link_prediction, metrics: [{type: hits, args: {ks: [0]}}]}",
-            ("metric-ks", "line 1", "metrics.0.args.ks.0=0"),
-        ),
-        (
-            "{task: link_prediction, metrics: [{type: hits, args: {ks: []}}]}",
-            ("metric-ks", "line 1", "metrics.0.args.ks=[]"),
-        ),
-        (
-            "{task: link_prediction, sampling: {disjoint: true}}",
-            ("sampling-disjoint-links", "line 1", "sampling.disjoint=True"),
-        ),
-        (
-            "{task: link_prediction, sampling: {type: full}}",
-            ("sampling-links-sampler", "line 1", "sampling.type='full'"),
-        ),
-        ("task: {args: {feature: 3}}", ("config-type", "task.args.feature=3")),
-        (
-            "task: {type: link_prediction, args: {negatives: hard}}",
-            ("task-argument-choice", "negatives='hard'"),
-        ),
-        (
-            "task: {type: link_prediction, args: {decoder: {type: distmult, args: {a: 1}}}}",
-            ("component-argument-unknown", "task.args.decoder.args.a=1", "distmult"),
-        ),
-        (
-            "early_stopping: {monitor: val/acuracy, mode: max}",
-            (
-                "monitor-unknown",
-                "line 1",
-                "early_stopping.monitor='val/acuracy'",
-                "Did you mean val/accuracy",
-            ),
-        ),
-        (
-            "{task: link_prediction, checkpoint: {monitor: val/hits@11, mode: max}}",
-            ("monitor-unknown", "checkpoint.monitor='val/hits@11'"),
-        ),
-        (
-            "{metrics: [auroc], early_stopping: {monitor: val/accuracy, mode: max}}",
-            ("monitor-unknown", "val/loss, val/auroc"),
-        ),
-        (
-            "tune: {metric: val/acuracy, space: {seed: {choice: [1]}}}",
-            (
-                "monitor-unknown",
-                "line 1",
-                "tune.metric='val/acuracy'",
-                "Did you mean val/accuracy?",
-            ),
-        ),
-        (
-            "lr_scheduler: {type: ReduceLROnPlateau, monitor: val/lss}",
-            ("monitor-unknown", "lr_scheduler.monitor='val/lss'"),
-        ),
-    ],
+    error_cases(
+        """
+model: {type: GCN, args: {dropout: 7}}
+    model-argument | line 1 | dropout=7
+data: {synthetic: {type: rmat, num_nodez: 3}}
+    config-unknown-key | line 1 | data.synthetic.num_nodez=3
+model: {type: GAT, args: {hidden_channels: 9}}
+    model-heads | line 1 | model.args.hidden_channels=9 | 8 or 16
+losses: [{type: cross_entropy, args: {label_smoothing: x}}]
+    loss-argument | losses.0.args.label_smoothing='x' | a number
+{task: link_prediction, metrics: [{type: hits, args: {ks: 3}}]}
+    metric-ks | metrics.0.args.ks=3 | a list
+model: {type: Hetero, args: {hiden: 7}}
+    component-argument-unknown | Hetero
+model: {type: LightGCN, args: {hiden: 7}}
+    component-argument-unknown | LightGCN
+model: {type: torch_geometric.nn.GIN, args: {a: 1}}
+    component-argument-missing | GIN
+optimizer: {type: SGD, args: {lr: -1}}
+    component-refuses-arguments | SGD
+lr_scheduler: {type: OneCycleLR, args: {max_lr: 1}}
+    component-refuses-arguments | OneCycleLR
+model: {type: LightGCN, args: {sparse_embeddings: true}}
+    optimizer-dense | optimizer= | Adam | sparse_embeddings | RowWiseAdagrad
+{model: {type: HGT, args: {sparse_embeddings: true}}, optimizer: {type: SGD,
+args: {weight_decay: 0.1}}}
+    optimizer-dense | line 1 | SGD | weight_decay
+metrics: [mrr]
+    metric-problem | metrics.0.type='mrr'
+{task: link_prediction, metrics: [accuracy]}
+    metric-problem | accuracy
+{task: link_prediction, metrics: [{type: hits, args: {ks: [0]}}]}
+    metric-ks | line 1 | metrics.0.args.ks.0=0
+{task: link_prediction, metrics: [{type: hits, args: {ks: []}}]}
+    metric-ks | line 1 | metrics.0.args.ks=[]
+{task: link_prediction, sampling: {disjoint: true}}
+    sampling-disjoint-links | line 1 | sampling.disjoint=True
+{task: link_prediction, sampling: {type: full}}
+    sampling-links-sampler | line 1 | sampling.type='full'
+task: {args: {feature: 3}}
+    config-type | task.args.feature=3
+task: {type: link_prediction, args: {negatives: hard}}
+    task-argument-choice | negatives='hard'
+task: {type: link_prediction, args: {decoder: {type: distmult, args: {a: 1}}}}
+    component-argument-unknown | task.args.decoder.args.a=1 | distmult
+early_stopping: {monitor: val/acuracy, mode: max}
+    monitor-unknown | line 1 | early_stopping.monitor='val/acuracy' | Did you mean val/accuracy
+{task: link_prediction, checkpoint: {monitor: val/hits@11, mode: max}}
+    monitor-unknown | checkpoint.monitor='val/hits@11'
+{metrics: [auroc], early_stopping: {monitor: val/accuracy, mode: max}}
+    monitor-unknown | val/loss, val/auroc
+tune: {metric: val/acuracy, space: {seed: {choice: [1]}}}
+    monitor-unknown | line 1 | tune.metric='val/acuracy' | Did you mean val/accuracy?
+lr_scheduler: {type: ReduceLROnPlateau, monitor: val/lss}
+    monitor-unknown | lr_scheduler.monitor='val/lss'
+"""
+    ),
 )
-def test_a_config_that_is_right_in_all_else(text: str, answer: str) -> None:
+def test_a_config_that_is_right_in_all_else(text: str, answer: tuple[str, ...]) -> None:
     loaded = load_config(text)
     with raises(*answer):
         pickle.loads(pickle.dumps(loaded)).check_arguments()
