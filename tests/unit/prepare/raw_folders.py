@@ -47,7 +47,7 @@ class RawFolder(NamedTuple):
 
 
 def write_text(
-    path: Path, columns: dict[str, Sequence[Any]], separator: str = ",", encoding: str = "utf-8"
+    path: Path, separator: str = ",", encoding: str = "utf-8", **columns: Sequence[Any]
 ) -> None:
     """Writes a text table as other tools do; None is an empty field."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,28 +81,27 @@ def movies(folder: Path, rng: np.random.Generator) -> None:
     taste, genre = rng.integers(0, 4, 400), rng.integers(0, 4, 200)
     who, what = liked(rng, taste, genre, 6000)
     write_text(
-        folder / "users.csv",
-        {"id": range(1, 401), "age": rng.integers(18, 70, 400), "occupation": taste + 1},
+        folder / "users.csv", id=range(1, 401), age=rng.integers(18, 70, 400), occupation=taste + 1
     )
     kinds = np.array(["Action|Crime", "Drama", "Comedy|Romance", "Horror|Crime"])
     titles = names(rng, 200, "é")
     write_text(
         folder / "movies.csv",
-        {"id": range(1, 201), "title": titles, "genres": kinds[genre]},
         encoding="latin-1",
+        id=range(1, 201),
+        title=titles,
+        genres=kinds[genre],
     )
     movie_id = what + 1
     movie_id[:2] = 9999
     seconds = 1_640_995_200 + np.sort(rng.integers(0, 10**7, 6000))
     write_text(
         folder / "ratings.csv",
-        {
-            "id": range(1, 6001),
-            "user_id": who + 1,
-            "movie_id": movie_id,
-            "rating": rng.integers(1, 6, 6000),
-            "timestamp": seconds,
-        },
+        id=range(1, 6001),
+        user_id=who + 1,
+        movie_id=movie_id,
+        rating=rng.integers(1, 6, 6000),
+        timestamp=seconds,
     )
 
 
@@ -111,28 +110,26 @@ def racing(folder: Path, rng: np.random.Generator) -> None:
     circuits, teams, drivers, races = 12, 10, 60, 80
     write_text(
         folder / "circuits.csv",
-        {"circuitId": range(1, 13), "name": names(rng, 12), "alt": [r"\N", *range(11)]},
+        circuitId=range(1, 13),
+        name=names(rng, 12),
+        alt=[r"\N", *range(11)],
     )
-    write_text(folder / "constructors.csv", {"constructorId": range(1, 11), "name": names(rng, 10)})
+    write_text(folder / "constructors.csv", constructorId=range(1, 11), name=names(rng, 10))
     write_text(
         folder / "drivers.csv",
-        {
-            "driverId": range(1, 61),
-            "number": [r"\N" if i % 3 else i for i in range(60)],
-            "surname": [f"S{i}" for i in range(60)],
-            "dob": days(-rng.integers(7000, 15000, 60)),
-        },
+        driverId=range(1, 61),
+        number=[r"\N" if i % 3 else i for i in range(60)],
+        surname=[f"S{i}" for i in range(60)],
+        dob=days(-rng.integers(7000, 15000, 60)),
     )
     day = np.arange(races) * 14
     write_text(
         folder / "races.csv",
-        {
-            "raceId": range(1, 81),
-            "year": 2022 + day // 365,
-            "round": np.arange(races) % 20 + 1,
-            "circuitId": rng.integers(1, circuits + 1, races),
-            "date": days(day),
-        },
+        raceId=range(1, 81),
+        year=2022 + day // 365,
+        round=np.arange(races) % 20 + 1,
+        circuitId=rng.integers(1, circuits + 1, races),
+        date=days(day),
     )
     form = rng.normal(size=(drivers, 3))  # of a driver in each 400 days
     race = np.repeat(np.arange(races), 20)
@@ -142,31 +139,27 @@ def racing(folder: Path, rng: np.random.Generator) -> None:
     ids = {"raceId": race + 1, "driverId": driver + 1, "constructorId": team + 1}
     write_text(
         folder / "results.csv",
-        {
-            "resultId": range(1, len(race) + 1),
-            **ids,
-            "position": [r"\N" if p < 5 else int(p) for p in points],
-            "grid": rng.integers(1, 21, len(race)),
-            "laps": rng.integers(40, 60, len(race)),
-            "points": points,
-        },
+        resultId=range(1, len(race) + 1),
+        **ids,
+        position=[r"\N" if p < 5 else int(p) for p in points],
+        grid=rng.integers(1, 21, len(race)),
+        laps=rng.integers(40, 60, len(race)),
+        points=points,
     )
     write_text(
         folder / "driver_standings.csv",
-        {
-            "driverStandingsId": range(1, len(race) + 1),
-            "raceId": ids["raceId"],
-            "driverId": ids["driverId"],
-            "points": points,
-            "position": rng.integers(1, 21, len(race)),
-            "wins": rng.integers(0, 4, len(race)),
-            "date": days(day[race]),
-        },
+        driverStandingsId=range(1, len(race) + 1),
+        raceId=ids["raceId"],
+        driverId=ids["driverId"],
+        points=points,
+        position=rng.integers(1, 21, len(race)),
+        wins=rng.integers(0, 4, len(race)),
+        date=days(day[race]),
     )
     asked = rng.integers(200, 14 * races, 1200)
     who = rng.integers(0, drivers, 1200)
     label = (form[who, asked // 400] + rng.normal(size=1200) * 0.6 > 0).astype(int)
-    write_text(folder / "podium.csv", {"driverId": who + 1, "date": days(asked), "label": label})
+    write_text(folder / "podium.csv", driverId=who + 1, date=days(asked), label=label)
 
 
 def bank(folder: Path, rng: np.random.Generator) -> None:
@@ -177,41 +170,36 @@ def bank(folder: Path, rng: np.random.Generator) -> None:
     semicolons = {"separator": ";"}
     write_text(
         folder / "districts.csv",
-        {"district_id": range(1, 31), "inhabitants": rng.integers(10**4, 10**6, 30)},
         **semicolons,
+        district_id=range(1, 31),
+        inhabitants=rng.integers(10**4, 10**6, 30),
     )
     write_text(
         folder / "accounts.csv",
-        {
-            "account_id": ids,
-            "district_id": [None if i % 50 == 0 else f"{d}.0" for i, d in enumerate(district)],
-            "frequency": rng.choice(["monthly fee", "weekly fee", "per use"], 600),
-        },
         **semicolons,
+        account_id=ids,
+        district_id=[None if i % 50 == 0 else f"{d}.0" for i, d in enumerate(district)],
+        frequency=rng.choice(["monthly fee", "weekly fee", "per use"], 600),
     )
     row = rng.integers(0, 600, 5000)
     amount = np.exp(1 - risk[row] + 0.3 * rng.normal(size=5000)) * 100
     write_text(
         folder / "transactions.csv",
-        {
-            "trans_id": range(5000),
-            "account_id": ids[row],
-            "type": rng.choice(["credit", "withdrawal"], 5000),
-            "amount": [f"{a:.2f}".replace(".", ",") for a in amount],
-            "date": days(rng.integers(0, 300, 5000), "%d.%m.%Y"),
-        },
         **semicolons,
+        trans_id=range(5000),
+        account_id=ids[row],
+        type=rng.choice(["credit", "withdrawal"], 5000),
+        amount=[f"{a:.2f}".replace(".", ",") for a in amount],
+        date=days(rng.integers(0, 300, 5000), "%d.%m.%Y"),
     )
     write_text(
         folder / "loans.csv",
-        {
-            "loan_id": rng.choice(10**6, 600, replace=False),
-            "account_id": ids,
-            "duration": rng.choice([12, 24, 36, 48, 60], 600),
-            "status": np.where(risk > 0, "default", "paid"),
-            "date": days(rng.integers(300, 600, 600), "%d.%m.%Y"),
-        },
         **semicolons,
+        loan_id=rng.choice(10**6, 600, replace=False),
+        account_id=ids,
+        duration=rng.choice([12, 24, 36, 48, 60], 600),
+        status=np.where(risk > 0, "default", "paid"),
+        date=days(rng.integers(300, 600, 600), "%d.%m.%Y"),
     )
 
 
@@ -221,11 +209,13 @@ def shop(folder: Path, rng: np.random.Generator) -> None:
     customers = [f"{i:06d}" for i in range(1, 301)]
     country = np.array(["DE", "FR", "IT", "ES"])[taste]
     columns = {"customer_no": customers, "country": country, "orders": rng.integers(1, 40, 300)}
-    pq.write_table(pa.table({k: pa.array(list(v)) for k, v in columns.items()}),
-                   folder / "customers.parquet")  # fmt: skip
+    pq.write_table(
+        pa.table({k: pa.array(list(v)) for k, v in columns.items()}), folder / "customers.parquet"
+    )
     write_text(
         folder / "categories.csv",
-        {"category_id": range(1, 9), "name": [f"{WORDS[i]} goods" for i in range(8)]},
+        category_id=range(1, 9),
+        name=[f"{WORDS[i]} goods" for i in range(8)],
     )
     skus = np.array([f"SKU-{i * 7919 % 99991:05d}" for i in range(120)])
     twice = np.r_[np.arange(120), 5]
@@ -234,19 +224,17 @@ def shop(folder: Path, rng: np.random.Generator) -> None:
         "category": kind[twice] + 1 + 4 * (twice % 2),
         "price": np.round(rng.lognormal(size=121), 2),
     }
-    write_text(folder / "products.csv", products)
+    write_text(folder / "products.csv", **products)
     who, what = liked(rng, taste, kind, 4000)
     part = np.array_split(np.arange(4000), 2)
     stamps = days(np.sort(rng.integers(0, 700, 4000)))
     for i, rows in enumerate(part):
         write_text(
             folder / f"purchases-{i}.csv",
-            {
-                "customer": [int(customers[w]) for w in who[rows]],
-                "product_sku": skus[what[rows]],
-                "quantity": rng.integers(1, 6, len(rows)),
-                "bought_at": [stamps[row] for row in rows],
-            },
+            customer=[int(customers[w]) for w in who[rows]],
+            product_sku=skus[what[rows]],
+            quantity=rng.integers(1, 6, len(rows)),
+            bought_at=[stamps[row] for row in rows],
         )
 
 
@@ -254,47 +242,34 @@ def clinic(folder: Path, rng: np.random.Generator) -> None:
     """Text ids, words for gaps, days before months, and a yes that depends on the ward."""
     codes = ["CARD", "NEUR", "ORTH", "PEDI", "ONCO", "EMER"]
     dept = rng.integers(0, 6, 40)
-    write_text(
-        folder / "departments.csv",
-        {
-            "code": codes,
-            "beds": [20, 30, 25, 40, 10, 60],
-        },
-    )
+    write_text(folder / "departments.csv", code=codes, beds=[20, 30, 25, 40, 10, 60])
     write_text(
         folder / "doctors.csv",
-        {
-            "doctor_id": [f"D{i:03d}" for i in range(40)],
-            "dept": np.array(codes)[dept],
-            "doctor_name": names(rng, 40, "ü"),
-            "years": [None if i % 9 == 0 else i for i in range(40)],
-        },
         encoding="cp1252",
+        doctor_id=[f"D{i:03d}" for i in range(40)],
+        dept=np.array(codes)[dept],
+        doctor_name=names(rng, 40, "ü"),
+        years=[None if i % 9 == 0 else i for i in range(40)],
     )
     write_text(
         folder / "patients.csv",
-        {
-            "patient_id": [f"P{i:04d}" for i in range(500)],
-            "sex": rng.choice(["F", "M", "NA"], 500),
-            "weight": [None if i % 11 == 0 else "NA" if i % 7 == 0 else 50 + i % 60
-                       for i in range(500)],
-        },
-    )  # fmt: skip
+        patient_id=[f"P{i:04d}" for i in range(500)],
+        sex=rng.choice(["F", "M", "NA"], 500),
+        weight=[None if i % 11 == 0 else "NA" if i % 7 == 0 else 50 + i % 60 for i in range(500)],
+    )
     patient, doctor = rng.integers(0, 500, 2500), rng.integers(0, 40, 2500)
     chance = 1 / (1 + np.exp(-np.array([3, -3, 2, -2, 3, -3])[dept[doctor]]))
     start = np.sort(rng.integers(0, 900, 2500))
     write_text(
         folder / "visits.csv",
-        {
-            "visit_id": range(1, 2501),
-            "patient_id": [f"P{p:04d}" for p in patient],
-            "physician": [f"D{d:03d}" for d in doctor],
-            "visit_date": days(start, "%d/%m/%Y"),
-            "reason": rng.choice(["chest pain", "check up", "fall", "fever"], 2500),
-            "cost": np.round(rng.lognormal(5, 1, 2500), 2),
-            "duration": rng.integers(5, 90, 2500),
-            "readmitted": np.where(rng.random(2500) < chance, "yes", "no"),
-        },
+        visit_id=range(1, 2501),
+        patient_id=[f"P{p:04d}" for p in patient],
+        physician=[f"D{d:03d}" for d in doctor],
+        visit_date=days(start, "%d/%m/%Y"),
+        reason=rng.choice(["chest pain", "check up", "fall", "fever"], 2500),
+        cost=np.round(rng.lognormal(5, 1, 2500), 2),
+        duration=rng.integers(5, 90, 2500),
+        readmitted=np.where(rng.random(2500) < chance, "yes", "no"),
     )
 
 
@@ -303,130 +278,112 @@ def forum(folder: Path, rng: np.random.Generator) -> None:
     topics = [["engine", "wheel", "brake"], ["soil", "seed", "leaf"], ["bread", "yeast", "oven"]]
     write_text(
         folder / "Users.csv",
-        {"Id": range(1, 301), "Reputation": rng.integers(1, 999, 300), "UpVotes": range(300)},
+        Id=range(1, 301),
+        Reputation=rng.integers(1, 999, 300),
+        UpVotes=range(300),
     )
     topic = rng.integers(0, 3, 1500)
     topic[500:] = topic[(parents := rng.integers(0, 500, 1000))]
     bodies = [
         '"' + " ".join(rng.choice([*topics[t], *WORDS], 9)) + (',\nwell"' if i % 9 else '"')
         for i, t in enumerate(topic)
-    ]  # fmt: skip
+    ]
     write_text(
         folder / "Posts.csv",
-        {
-            "Id": range(1, 1501),
-            "ParentId": [None] * 500 + [f"{p + 1}.0" for p in parents],
-            "OwnerUserId": [None if i % 40 == 0 else f"{u}.0"
-                            for i, u in enumerate(rng.integers(1, 301, 1500))],
-            "Score": rng.integers(0, 30, 1500),
-            "Body": bodies,
-            "CreationDate": days(np.sort(rng.integers(0, 500, 1500))),
-            "label": np.array(["cars", "plants", "food"])[topic],
-        },
-    )  # fmt: skip
+        Id=range(1, 1501),
+        ParentId=[None] * 500 + [f"{p + 1}.0" for p in parents],
+        OwnerUserId=[
+            None if i % 40 == 0 else f"{u}.0" for i, u in enumerate(rng.integers(1, 301, 1500))
+        ],
+        Score=rng.integers(0, 30, 1500),
+        Body=bodies,
+        CreationDate=days(np.sort(rng.integers(0, 500, 1500))),
+        label=np.array(["cars", "plants", "food"])[topic],
+    )
     write_text(
         folder / "Votes.csv",
-        {
-            "Id": range(1, 3001),
-            "PostId": rng.integers(1, 1501, 3000),
-            "VoteTypeId": rng.integers(1, 6, 3000),
-            "CreationDate": days(rng.integers(0, 500, 3000)),
-        },
+        Id=range(1, 3001),
+        PostId=rng.integers(1, 1501, 3000),
+        VoteTypeId=rng.integers(1, 6, 3000),
+        CreationDate=days(rng.integers(0, 500, 3000)),
     )
 
 
 def school(folder: Path, rng: np.random.Generator) -> None:
     """A label of 1 to 5 with an order, short numbers, and tabs."""
     effort = rng.normal(size=300)
-    write_text(folder / "teachers.tsv",
-               {"teacher_id": range(1, 21), "years": rng.integers(1, 30, 20)}, "\t")  # fmt: skip
+    write_text(
+        folder / "teachers.tsv", "\t", teacher_id=range(1, 21), years=rng.integers(1, 30, 20)
+    )
     write_text(
         folder / "courses.tsv",
-        {
-            "course_id": range(1, 31),
-            "teacher_id": rng.integers(1, 21, 30),
-            "level": rng.integers(1, 6, 30),
-            "hours": rng.choice([2, 4, 6], 30),
-        },
         "\t",
+        course_id=range(1, 31),
+        teacher_id=rng.integers(1, 21, 30),
+        level=rng.integers(1, 6, 30),
+        hours=rng.choice([2, 4, 6], 30),
     )
     mean = effort - effort.mean()
     write_text(
         folder / "students.tsv",
-        {
-            "student_id": range(1, 301),
-            "home_room": rng.choice(["9a", "9b", "10a"], 300),
-            "label": np.clip(np.round(3 + 1.2 * mean), 1, 5).astype(int),
-        },
         "\t",
-    )  # fmt: skip
+        student_id=range(1, 301),
+        home_room=rng.choice(["9a", "9b", "10a"], 300),
+        label=np.clip(np.round(3 + 1.2 * mean), 1, 5).astype(int),
+    )
     student = np.repeat(np.arange(300), 6)
     write_text(
         folder / "enrolments.tsv",
-        {
-            "student_id": student + 1,
-            "course_id": np.concatenate([rng.permutation(30)[:6] + 1 for _ in range(300)]),
-            "points": np.round(50 + 12 * effort[student] + 4 * rng.normal(size=1800), 1),
-        },
         "\t",
+        student_id=student + 1,
+        course_id=np.concatenate([rng.permutation(30)[:6] + 1 for _ in range(300)]),
+        points=np.round(50 + 12 * effort[student] + 4 * rng.normal(size=1800), 1),
     )
 
 
 def airline(folder: Path, rng: np.random.Generator) -> None:
     """Two references to one table, codes, abbreviations, and a delay that comes with the plane."""
     codes = [a + b + c for a in "ABCD" for b in "XYZ" for c in "KLM"][:30]
-    write_text(folder / "airports.csv", {"iata": codes, "city": names(rng, 30)})
-    write_text(folder / "carriers.csv", {"code": ["AA", "BB", "CC", "DD"], "size": [3, 2, 1, 4]})
+    write_text(folder / "airports.csv", iata=codes, city=names(rng, 30))
+    write_text(folder / "carriers.csv", code=["AA", "BB", "CC", "DD"], size=[3, 2, 1, 4])
     built = rng.integers(1990, 2020, 60)
     tails = np.array([f"N{i * 37 % 997:03d}Q" for i in range(60)])
     write_text(
-        folder / "planes.csv",
-        {
-            "tailnum": tails,
-            "seats": rng.choice([90, 150, 180], 60),
-            "year": built,
-        },
+        folder / "planes.csv", tailnum=tails, seats=rng.choice([90, 150, 180], 60), year=built
     )
     plane = rng.integers(0, 60, 3000)
     late = built[plane] + 4 * rng.normal(size=3000) < 2005
     write_text(
         folder / "flights.csv",
-        {
-            "flight": rng.integers(1, 900, 3000),
-            "carrier": rng.choice(["AA", "BB", "CC", "DD"], 3000),
-            "origin": rng.choice(codes, 3000),
-            "dest": rng.choice(codes, 3000),
-            "tailnum": tails[plane],
-            "departure": days(np.sort(rng.integers(0, 365, 3000)), "%Y-%m-%d 08:00:00"),
-            "delayed": late.astype(int),
-        },
+        flight=rng.integers(1, 900, 3000),
+        carrier=rng.choice(["AA", "BB", "CC", "DD"], 3000),
+        origin=rng.choice(codes, 3000),
+        dest=rng.choice(codes, 3000),
+        tailnum=tails[plane],
+        departure=days(np.sort(rng.integers(0, 365, 3000)), "%Y-%m-%d 08:00:00"),
+        delayed=late.astype(int),
     )
 
 
 def hotel(folder: Path, rng: np.random.Generator) -> None:
     """A question in a table of its own, rooms by short numbers, a lookup of two rows."""
-    write_text(folder / "room_types.csv", {"type_id": [1, 2], "name": ["single", "double"]})
+    write_text(folder / "room_types.csv", type_id=[1, 2], name=["single", "double"])
     write_text(
         folder / "rooms.csv",
-        {
-            "room_no": range(101, 151),
-            "type_id": rng.integers(1, 3, 50),
-            "floor": np.arange(50) // 25 + 1,
-        },
+        room_no=range(101, 151),
+        type_id=rng.integers(1, 3, 50),
+        floor=np.arange(50) // 25 + 1,
     )
     write_text(
-        folder / "guests.csv",
-        {"guest_id": range(1, 251), "country": rng.choice(["DE", "US", "JP"], 250)},
+        folder / "guests.csv", guest_id=range(1, 251), country=rng.choice(["DE", "US", "JP"], 250)
     )
     who, arrival = rng.integers(0, 250, 4000), np.sort(rng.integers(0, 600, 4000))
     write_text(
         folder / "stays.csv",
-        {
-            "guest_id": who + 1,
-            "room_no": rng.integers(101, 151, 4000),
-            "arrival": days(arrival),
-            "nights": rng.integers(1, 9, 4000),
-        },
+        guest_id=who + 1,
+        room_no=rng.integers(101, 151, 4000),
+        arrival=days(arrival),
+        nights=rng.integers(1, 9, 4000),
     )
     asked, moment = rng.integers(0, 250, 2000), np.sort(rng.integers(100, 600, 2000))
     last = np.array(
@@ -443,7 +400,9 @@ def hotel(folder: Path, rng: np.random.Generator) -> None:
     }.items():
         write_text(
             folder / "returns" / f"{name}.csv",
-            {"guest_id": asked[rows] + 1, "date": days(moment[rows]), "label": label[rows] * 1},
+            guest_id=asked[rows] + 1,
+            date=days(moment[rows]),
+            label=label[rows] * 1,
         )
 
 
@@ -452,17 +411,16 @@ def follows(folder: Path, rng: np.random.Generator) -> None:
     group = rng.integers(0, 4, 400)
     write_text(
         folder / "people.csv",
-        {"person_id": range(1, 401), "city": np.array(["Rome", "Oslo", "Kyiv", "Lima"])[group],
-         "followers": rng.integers(0, 60, 400)},
-    )  # fmt: skip
+        person_id=range(1, 401),
+        city=np.array(["Rome", "Oslo", "Kyiv", "Lima"])[group],
+        followers=rng.integers(0, 60, 400),
+    )
     who, whom = liked(rng, group, group, 5000)
     write_text(
         folder / "follows.csv",
-        {
-            "follower": who + 1,
-            "followee": whom + 1,
-            "since": days(np.sort(rng.integers(0, 400, 5000))),
-        },
+        follower=who + 1,
+        followee=whom + 1,
+        since=days(np.sort(rng.integers(0, 400, 5000))),
     )
 
 
@@ -471,26 +429,23 @@ def library(folder: Path, rng: np.random.Generator) -> None:
     taste, kind = rng.integers(0, 4, 300), rng.integers(0, 4, 150)
     isbn = np.array([f"{i * 7907 % 9973:04d}" for i in range(1, 151)])
     columns = {"isbn": isbn, "genre": np.array(["crime", "poetry", "science", "travel"])[kind]}
-    pq.write_table(pa.table({k: pa.array(list(v)) for k, v in columns.items()}),
-                   folder / "books.parquet")  # fmt: skip
+    pq.write_table(
+        pa.table({k: pa.array(list(v)) for k, v in columns.items()}), folder / "books.parquet"
+    )
     write_text(
         folder / "members.csv",
-        {
-            "member": range(1001, 1301),
-            "interest": np.array(["law", "verse", "maths", "maps"])[taste],
-            "note": [None] * 300,
-        },
         encoding="utf-16",
+        member=range(1001, 1301),
+        interest=np.array(["law", "verse", "maths", "maps"])[taste],
+        note=[None] * 300,
     )
     who, what = liked(rng, taste, kind, 4000)
     write_text(
         folder / "loans.csv",
-        {
-            "loan_no": range(1, 4001),
-            "member": who + 1001,
-            "book_isbn": [int(i) for i in isbn[what]],
-            "lent_on": days(np.sort(rng.integers(0, 500, 4000)), "%Y/%m/%d"),
-        },
+        loan_no=range(1, 4001),
+        member=who + 1001,
+        book_isbn=[int(i) for i in isbn[what]],
+        lent_on=days(np.sort(rng.integers(0, 500, 4000)), "%Y/%m/%d"),
     )
 
 
@@ -498,33 +453,33 @@ def company(folder: Path, rng: np.random.Generator) -> None:
     """Managers with gaps, a label with a split, departments by name, sites by numbers."""
     write_text(
         folder / "departments.csv",
-        {"department": ["sales", "research", "legal", "it", "finance"], "budget": [9, 8, 3, 5, 4]},
+        department=["sales", "research", "legal", "it", "finance"],
+        budget=[9, 8, 3, 5, 4],
     )
-    write_text(folder / "projects.csv", {"project_key": [f"PRJ{i}" for i in range(40)],
-                                         "priority": rng.integers(1, 6, 40)})  # fmt: skip
+    write_text(
+        folder / "projects.csv",
+        project_key=[f"PRJ{i}" for i in range(40)],
+        priority=rng.integers(1, 6, 40),
+    )
     manager = np.r_[np.zeros(20, int), rng.integers(1, 21, 480)]
     overtime = rng.integers(0, 60, 500)
     leaves = (overtime[manager - 1] > 30) ^ (rng.random(500) < 0.1)
     write_text(
         folder / "employees.csv",
-        {
-            "employee_id": range(1, 501),
-            "manager_id": [m or "NULL" for m in manager],
-            "department": rng.choice(["sales", "research", "legal", "it", "finance"], 500),
-            "site": rng.integers(1, 5, 500),
-            "overtime": overtime,
-            "hired": days(rng.integers(-3000, 0, 500)),
-            "split": rng.choice(["train", "val", "test"], 500, p=[0.6, 0.15, 0.25]),
-            "left": np.array(["stays", "leaves"])[leaves * 1],
-        },
+        employee_id=range(1, 501),
+        manager_id=[m or "NULL" for m in manager],
+        department=rng.choice(["sales", "research", "legal", "it", "finance"], 500),
+        site=rng.integers(1, 5, 500),
+        overtime=overtime,
+        hired=days(rng.integers(-3000, 0, 500)),
+        split=rng.choice(["train", "val", "test"], 500, p=[0.6, 0.15, 0.25]),
+        left=np.array(["stays", "leaves"])[leaves * 1],
     )
     write_text(
         folder / "assignments.csv",
-        {
-            "employee_id": rng.integers(1, 501, 1200),
-            "project_key": [f"PRJ{i}" for i in rng.integers(0, 40, 1200)],
-            "hours": rng.integers(1, 40, 1200),
-        },
+        employee_id=rng.integers(1, 501, 1200),
+        project_key=[f"PRJ{i}" for i in rng.integers(0, 40, 1200)],
+        hours=rng.integers(1, 40, 1200),
     )
 
 

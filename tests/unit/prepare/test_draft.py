@@ -536,8 +536,8 @@ def test_events_take_their_times_from_what_they_refer_to(raw: tuple[Path, RawFol
 @pytest.mark.parametrize("encoding", [None, "cp1250"])
 def test_encodings_are_detected_said_and_overridden(tmp_path: Path, encoding: str | None) -> None:
     names = [f"\u0159 {i}" for i in range(9)]
-    write_text(tmp_path / "people.csv", {"id": range(9), "name": names}, encoding="cp1250")
-    write_text(tmp_path / "knows.csv", {"from": range(8), "to": range(1, 9)})
+    write_text(tmp_path / "people.csv", encoding="cp1250", id=range(9), name=names)
+    write_text(tmp_path / "knows.csv", **{"from": range(8), "to": range(1, 9)})
     found = draft(str(tmp_path), encoding=encoding)
     made = found.made["_drafted/people.parquet"].column("name").to_pylist()
     assert (made == names) == (encoding is not None)
