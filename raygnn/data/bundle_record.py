@@ -30,6 +30,8 @@ INDPTR = "indptr.npy"
 INDICES = "indices.npy"
 NODES = "nodes.npy"
 SPLIT = "split.npy"
+#: Column with the row of its table that each edge comes from; no column of a user has this name.
+ROW = "_row"
 
 
 def column_path(folder: Path, name: str, part: str = "") -> Path:
@@ -40,7 +42,7 @@ def column_path(folder: Path, name: str, part: str = "") -> Path:
 RECORD_NAME = "bundle.json"
 FORMAT = "raygnn/bundle"
 # Part of the fingerprint: bundles of another layout are never opened, only built anew beside.
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 
 def label_edge_folder(edge_type: EdgeType, sign: str) -> str:
@@ -96,7 +98,7 @@ class ColumnInfo:
     """
 
     name: str
-    role: Literal["feature", "label", "weight", "time", "split"]
+    role: Literal["feature", "label", "weight", "time", "split", "row"]
     dtype: str
     shape: tuple[int, ...]
     sparse: bool = False

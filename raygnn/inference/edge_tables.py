@@ -1,4 +1,4 @@
-"""Tables of edge predictions: the original ids of both ends, and predictions."""
+"""Tables of edge predictions: the table's row, the original ids of both ends, and predictions."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ class EdgeTables:
     Args:
         exact: samples all neighbors instead of the model's fanouts.
         model: encodes the ends of a batch of edges and predicts the edges.
-        edges: predicted edges, in the order of their positions.
+        edges: predicted edges, in the order of their positions. Reverse copies are left out.
         as_of: encoding time of all edges; None uses each edge's own.
         stores: existing stores of the graph.
         one_by_one: each edge is a batch, whose ends share a neighborhood.
     Attributes:
         alignment: tables begin at multiples of it.
+        num_rows: number of predicted edges, without reverse copies.
     """
 
     def __init__(
@@ -77,12 +78,14 @@ class EdgeTables:
         graph, features = stores or Stores.of(env, spec)
         self._what, self._task, self._model = what, task, model
         self._edges, self._device = edges, env.device
+        self._positions = edges.positions_of_rows()
+        self.num_rows = len(self._positions)
         self._loader = EdgeLoader(
             graph,
             features,
             EdgePlan(
                 edges=edges,
-                seeds=np.arange(edges.num_edges),
+                seeds=self._positions,
                 reverse_types=reverse_types(bundle),
                 inputs=spec.output.own_columns,
                 as_of=None if as_of is None else as_of.time,
@@ -97,8 +100,8 @@ class EdgeTables:
         self.alignment = options["batch_size"]
 
     def range(self, first: int, last: int) -> pa.Table:
-        """The edges of a range of positions that begins at a multiple of the alignment. Raises a
-        DataError for values that are not finite.
+        """The rows of a range that begins at a multiple of the alignment. Raises a DataError for
+        values that are not finite.
         """
 
         def predict(batch: EdgeBatch) -> Tensor:
@@ -107,14 +110,16 @@ class EdgeTables:
 
         (outputs,) = self._each(first, last, lambda batch: [predict(batch)])
         columns: Mapping[str, Any] = self._task.output_columns(self._what, outputs)
-        sources, targets = self._ids(np.arange(first, last))
+        positions, table_rows = self._positions[first:last], self._edges.table_rows
+        sources, targets = self._ids(positions)
         check_finite(outputs, sources, "edges")
+        rows = {} if table_rows is None else {"row": pa.array(table_rows[positions])}
+        ends = {"source_id": sources, "target_id": targets}
         made = {name: arrow_column(column) for name, column in columns.items()}
-        times = self._times(first, last)
-        return pa.table({"source_id": sources, "target_id": targets, **times, **made})
+        return pa.table({**rows, **ends, **self._times(positions), **made})
 
     def batches(self) -> Iterator[EdgeBatch]:
-        return self._batches(0, self._edges.num_edges)
+        return self._batches(0, self.num_rows)
 
     def end_rows(self, encoder: GraphEncoder) -> tuple[Tensor, Tensor]:
         """[num_edges, channels] of the sources and of the targets of all edges, on the CPU."""
@@ -124,7 +129,7 @@ class EdgeTables:
             encoded = encoder(batch)
             return [encoded[name][end] for name, end in zip(types, batch.end_index, strict=True)]
 
-        sources, targets = self._each(0, self._edges.num_edges, rows)
+        sources, targets = self._each(0, self.num_rows, rows)
         return sources, targets
 
     def close(self) -> None:
@@ -146,12 +151,12 @@ class EdgeTables:
         ]
         return [torch.cat(rows) for rows in zip(*parts, strict=True)]
 
-    def _times(self, first: int, last: int) -> dict[str, pa.Array]:
+    def _times(self, positions: np.ndarray) -> dict[str, pa.Array]:
         """`time` of edges of the graph that have times."""
         edges = self._edges
         if edges.indptr is None or edges.times is None:
             return {}
-        times = pa.array(np.asarray(edges.times[first:last]))
+        times = pa.array(edges.times[positions])
         link = LinkSplit(edges.edge_type, labels=not edges.by_target)
         unit = time_unit_of(self._task.env.bundle, link)
         return {"time": times if unit is None else times.cast(pa.timestamp(unit))}

@@ -450,7 +450,7 @@ class OpenGraph:
         else:
             edges = pairs_to_predict(spec, self.bundle, *self._pairs(pairs), self._times)
         with self._prepared(), self._edge_tables(what, edges) as tables:
-            ranges = cut(edges.num_edges, _ROWS_PER_PART, tables.alignment)
+            ranges = cut(tables.num_rows, _ROWS_PER_PART, tables.alignment)
             return Table(pa.concat_tables([tables.range(*part) for part in ranges]))
 
     def _encode_known_links(

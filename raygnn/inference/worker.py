@@ -157,16 +157,15 @@ def _write_edges(
     assert spec is not None
     edges = edges_to_predict(spec, env.bundle)
     name, how = edge_type_name(edges.edge_type), env.loaded.config.training.eval
+    as_of = None if request.times is None else request.times.of(name)
+    tables = EdgeTables(request.what, task, model, edges, as_of, exact=how == "exact")
     if context.rank == 0:
         when = "" if request.times is None else f", {request.times.describe([name])}"
         say(
-            f"predicting {edges.num_edges:,} {name}: {how}{when}, "
+            f"predicting {tables.num_rows:,} {name}: {how}{when}, "
             f"{count(context.world_size, 'worker')}, {context.device}"
         )
-    exact = how == "exact"
-    as_of = None if request.times is None else request.times.of(name)
-    tables = EdgeTables(request.what, task, model, edges, as_of, exact=exact)
-    ranges = cut(edges.num_edges, job.rows_per_file, tables.alignment)
+    ranges = cut(tables.num_rows, job.rows_per_file, tables.alignment)
     try:
         return _write_parts(job, {name: (ranges, tables.range)}, context)
     finally:

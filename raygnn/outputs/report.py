@@ -257,6 +257,8 @@ def _label_edges(bundle: Bundle) -> dict[str, Table]:
 def _columns(bundle: Bundle, type_: Any) -> str:
     texts = []
     for column in bundle.columns(type_).values():
+        if column.role == "row":
+            continue
         shape = f" [{', '.join(map(str, column.shape))}]" if column.shape else ""
         kind = f"{column.dtype}{shape}{', sparse' if column.sparse else ''}"
         classes = f", {column.num_classes} classes" if column.num_classes else ""

@@ -206,11 +206,12 @@ def test_classes_are_predicted_to_tables_by_the_ends_of_edges(tmp_path):
     options = ["--data.uri", str(graph), "--scaling.num_workers", "0", "--training.eval", "exact"]
     written = infer.predict(run, tmp_path / "out", options, rows_per_file=200)
     table = pq.read_table(written.table_uri(EDGE))
-    names = ["source_id", "target_id", "time", "prediction", "probability"]
+    names = ["row", "source_id", "target_id", "time", "prediction", "probability"]
     assert table.column_names == names
-    when = {(s, t): time for s, t, time in _columns(rated, "source", "target", "time")}
-    found = _columns(table, "source_id", "target_id", "time")
-    assert all(when[source, target] == time for source, target, time in found)
+    assert sorted(table["row"].to_pylist()) == list(range(rated.num_rows))
+    joined = rated.take(table["row"])
+    for name, of_table in (("source_id", "source"), ("target_id", "target"), ("time", "time")):
+        assert table[name].equals(joined[of_table])
     ends = zip(table["source_id"].to_pylist(), table["target_id"].to_pylist(), strict=True)
     assert set(ends) == given
     assert written.manifest["classes"] == list("12345")
@@ -302,7 +303,7 @@ def test_the_edges_own_columns_are_read(tmp_path):
         model.predict(str(graph), [(0, 1)])
 
 
-def test_both_directions_of_undirected_edges_are_examples(tmp_path):
+def test_undirected_edges_are_predicted_once_in_the_direction_of_their_row(tmp_path):
     graph = _parity(tmp_path, directed=False)
     config = _config(
         tmp_path,
@@ -314,5 +315,7 @@ def test_both_directions_of_undirected_edges_are_examples(tmp_path):
     )
     raygnn.train.fit(config)
     found = raygnn.load(tmp_path / "run").predict(str(graph))
-    ends = set(zip(found["source_id"].tolist(), found["target_id"].tolist(), strict=True))
-    assert ends == {(b, a) for a, b in ends}
+    rows = pq.read_table(str(graph / "edges" / "to")).take(pa.array(found["row"])).to_pydict()
+    assert sorted(found["row"]) == list(range(800))
+    assert found["source_id"].tolist() == rows["source"]
+    assert found["target_id"].tolist() == rows["target"]

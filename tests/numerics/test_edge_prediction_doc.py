@@ -36,5 +36,5 @@ def test_the_page_trains_and_predicts(tmp_path):
     run = tmp_path / "runs" / "ratings"
     written = infer.predict(run, tmp_path / "out", options)
     table = pq.read_table(written.table_uri("user__rates__film"))
-    assert table.column_names == ["source_id", "target_id", "time", "prediction"]
+    assert table.column_names == ["row", "source_id", "target_id", "time", "prediction"]
     assert 1 < min(table["prediction"].to_pylist()) < max(table["prediction"].to_pylist()) < 6

@@ -137,7 +137,7 @@ def _probe_width(table: ScannedTable, column: str, place: str) -> int:
     )
 
 
-Role = Literal["feature", "label", "weight", "time", "split"]
+Role = Literal["feature", "label", "weight", "time", "split", "row"]
 LabelKind = Literal["class", "class_name", "multilabel", "regression"]
 
 
@@ -146,7 +146,7 @@ class DensePlan:
     """A column with rows of one width.
 
     Attributes:
-        sources: table columns that are concatenated into a row.
+        sources: table columns that are concatenated into a row; none for row numbers.
         shape: shape of a row; () for a scalar.
         label: checks of a label; null for other roles.
         unit: unit of times that are dates; None for numbers.

@@ -88,10 +88,13 @@ class _PieceReader:
     def write_columns(self, start: int, columns: Mapping[str, pa.Array]) -> None:
         for plan in self._plan.columns:
             with self.findings.one_column():
-                values = self._values(plan, columns)
+                values = self._values(plan, start, columns)
             self._write(column_path(self._folder, plan.name), start, values)
 
-    def _values(self, plan: DensePlan, columns: Mapping[str, pa.Array]) -> np.ndarray:
+    def _values(self, plan: DensePlan, start: int, columns: Mapping[str, pa.Array]) -> np.ndarray:
+        if plan.role == "row":
+            first = self._piece.row_start - self._first_row + start
+            return np.arange(first, first + len(self.findings.bad))
         name = plan.sources[0].column
         if plan.role == "split":
             return split_rows(columns[name], name, self.findings)

@@ -15,7 +15,7 @@ import numpy as np
 
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import Rows, create_array, open_array
-from raygnn.data.bundle_record import INDICES, INDPTR, column_path
+from raygnn.data.bundle_record import INDICES, INDPTR, ROW, column_path
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.schedule import OnAnyNode, RowWriter, Schedule, Write
 from raygnn.data.ingest.table_plan import EdgePlan
@@ -241,6 +241,7 @@ def scatter_edges(task: ScatterTask) -> None:
     out = tuple(open_array(sort.work / name, "r+") for name in (SRC, DST))
     columns = [
         (
+            column.name,
             open_array(column_path(rows.folder, column.name), "r"),
             rows.classes.get(column.name),
             open_array(column_path(sort.work, column.name), "r+"),
@@ -260,11 +261,12 @@ def scatter_edges(task: ScatterTask) -> None:
             (position, reverse_position),
         )
         used, reversed_ = position >= 0, reverse_position >= 0
-        for values, classes, moved in columns:
+        for name, values, classes, moved in columns:
             chunk = values[block] if classes is None else classes[values[block]]
             moved[position[used]] = chunk if used.all() else chunk[used]
             if undirected:
-                moved[reverse_position[reversed_]] = chunk[reversed_]
+                copies = chunk[reversed_]
+                moved[reverse_position[reversed_]] = ~copies if name == ROW else copies
 
 
 @dataclass(frozen=True)

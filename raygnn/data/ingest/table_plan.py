@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from raygnn.data.bundle_record import label_edge_folder, training_table_folder
+from raygnn.data.bundle_record import ROW, label_edge_folder, training_table_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.id_map import IdKind, id_kind
 from raygnn.data.ingest.column_plan import (
@@ -23,6 +23,9 @@ from raygnn.data.ingest.column_plan import (
 )
 from raygnn.data.ingest.scan import ScannedTable, check_rows
 from raygnn.data.manifest import EdgeTable, LabelEdgeTable, NodeTable, TrainingTable
+
+# Predictions refer to the rows of the table, so edges that may be predicted have the row number.
+_ROW_NUMBER = DensePlan(ROW, "row", (), "int64", ())
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ def plan_edges(
         scanned.types,
         table.source,
         table.target,
-        (*columns, *_plan_roles(table, scanned)),
+        (*columns, *_plan_roles(table, scanned), *([_ROW_NUMBER] if table.labels else [])),
         undirected,
         reverse=reverse,
     )
@@ -191,7 +194,7 @@ def plan_label_edges(table: LabelEdgeTable, scanned: ScannedTable) -> EdgePlan:
         scanned.types,
         table.target,
         table.source,
-        tuple(_plan_roles(table, scanned)),
+        (*_plan_roles(table, scanned), _ROW_NUMBER),
         by_time=False,
     )
 
@@ -206,6 +209,7 @@ def plan_reverse(plan: EdgePlan) -> EdgePlan:
         folder=edge_folder(plan.reverse),
         source=plan.target,
         target=plan.source,
+        columns=tuple(column for column in plan.columns if column.role != "row"),
         reverse=plan.edge_type,
         is_swapped=True,
     )

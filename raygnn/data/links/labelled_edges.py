@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.bundle_record import ROW
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links.folder import labelled_positions, link_folder
-from raygnn.data.links.split import LinkSplit, label_table, message_table
+from raygnn.data.links.split import LinkSplit, find_label_edges, label_table, message_table
 from raygnn.data.splits import SPLIT_NAMES, Splits, is_wanted
 from raygnn.errors import DataError
 
@@ -25,6 +26,9 @@ class SeedEdges:
         others: [num_edges], dense ids of the other end.
         rows: int64 [num_edges], dense ids of the rows, if `indptr` is null.
         times: int64 or float64 [num_edges], or null.
+        table_rows: int64 [num_edges], row of the table that each edge comes from, counted from 0;
+            -1 - row for the reverse copy of an undirected edge. Null for message edges without
+            labels, and for pairs.
     """
 
     edge_type: EdgeType
@@ -33,14 +37,21 @@ class SeedEdges:
     by_target: bool = False
     rows: np.ndarray | None = None
     times: np.ndarray | None = None
+    table_rows: np.ndarray | None = None
 
     @classmethod
     def of_bundle(cls, bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> SeedEdges:
         """All edges of a type, or its positive label edges. Raises a DataError without any."""
         link = LinkSplit(edge_type, labels=label_edges)
         table = label_table(bundle, link) if label_edges else message_table(bundle, edge_type)
-        ranges = (table.indptr, table.indices)
-        return cls(edge_type, *ranges, by_target=not label_edges, times=table.time)
+        return cls(
+            edge_type,
+            table.indptr,
+            table.indices,
+            by_target=not label_edges,
+            times=table.time,
+            table_rows=_table_rows(bundle, edge_type, label_edges=label_edges),
+        )
 
     @classmethod
     def of_pairs(cls, edge_type: EdgeType, sources: np.ndarray, targets: np.ndarray) -> SeedEdges:
@@ -51,6 +62,12 @@ class SeedEdges:
     def num_edges(self) -> int:
         return len(self.others)
 
+    def positions_of_rows(self) -> np.ndarray:
+        """int64, positions of the edges without reverse copies."""
+        if self.table_rows is None:
+            return np.arange(self.num_edges)
+        return np.flatnonzero(self.table_rows >= 0)
+
     def ends(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """int64, dense ids of the sources and of the targets of some edges."""
         others = self.others[positions].astype(np.int64)
@@ -59,6 +76,15 @@ class SeedEdges:
         assert self.indptr is not None
         rows = np.searchsorted(self.indptr, positions, side="right") - 1
         return (others, rows) if self.by_target else (rows, others)
+
+
+def _table_rows(bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> np.ndarray | None:
+    if not label_edges:
+        has_rows = ROW in bundle.columns(edge_type)
+        return np.asarray(bundle.column(edge_type, ROW)) if has_rows else None
+    edges = find_label_edges(bundle, edge_type, "positive")
+    assert edges is not None
+    return bundle.label_column(edges, ROW) if ROW in edges.columns else None
 
 
 def split_labelled_edges(bundle: Bundle, link: LinkSplit) -> Splits:

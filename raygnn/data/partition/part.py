@@ -147,7 +147,7 @@ def _join_columns(columns: Sequence[ColumnInfo], sources: Sequence[Source], targ
 #: Edge types of which pairs are read, and the features that are read of each.
 Pairs = Mapping[EdgeType, Sequence[str]]
 
-_OF_PAIRS = ("time", "split", "label")  # roles of columns that come with pairs
+_OF_PAIRS = ("time", "split", "label", "row")  # roles of columns that come with pairs
 _OF_TABLES = ("nodes/", "edges/", "label_edges/")
 
 

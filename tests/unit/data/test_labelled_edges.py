@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from raygnn.config.data_section import HashSplit, TemporalSplit
@@ -14,6 +15,8 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.links.labelled_edges import SeedEdges, split_labelled_edges
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.split import LinkSplit
+from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.part import open_partitioned
 from raygnn.data.tables.columns import split_column
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from tests.errors import raises
@@ -96,6 +99,55 @@ def test_splits_and_messages_are_those_of_a_plain_search(tmp_path, form, rule):
             assert sorted(numbers) == sorted(number[kept])
 
 
+@pytest.mark.parametrize("form", ["two types", "directed", "undirected"])
+def test_edges_name_their_rows_in_the_files_and_copies_of_them_none(tmp_path, form):
+    bundle, edge_type = _bundle(tmp_path, form)
+    table = pq.read_table(tmp_path / "tables" / "edges" / "rates")
+    ids = [np.asarray(bundle.ids(name)) for name in edge_type[::2]]
+    edges = SeedEdges.of_bundle(bundle, edge_type, label_edges=False)
+    positions = edges.positions_of_rows()
+    rows = edges.table_rows[positions]
+    assert sorted(rows) == list(range(NUM_EDGES))
+    for of_edge, dense, name in zip(ids, edges.ends(positions), ("source", "target"), strict=True):
+        np.testing.assert_array_equal(of_edge[dense], np.asarray(table[name])[rows])
+    number = np.asarray(bundle.column(edge_type, "number")).reshape(-1)
+    np.testing.assert_array_equal(np.asarray(table["number"])[rows], number[positions])
+    copies = np.flatnonzero(edges.table_rows < 0)
+    assert (len(copies) > 0) == (form == "undirected")
+    np.testing.assert_array_equal(number[copies], -1 - edges.table_rows[copies])
+
+
+def test_row_numbers_count_all_files_and_dropped_rows(tmp_path):
+    """Parts joined again have the row numbers too."""
+    folder = tmp_path / "graph"
+    folder.mkdir()
+    (folder / "n.csv").write_text("id\n" + "".join(f"{i}\n" for i in range(6)))
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, 7, (40, 2))  # node 6 is unknown
+    for file, part in enumerate(np.split(ends, [11, 12, 30])):
+        lines = "".join(f"{s},{t},{s + t}\n" for s, t in part)
+        (folder / f"e{file}.csv").write_text("source,target,y\n" + lines)
+    (folder / "graph.yaml").write_text(
+        "format: raygnn/graph-v1\n"
+        "node_types: {n: {files: n.csv, id: id}}\n"
+        "edge_types: [{type: [n, to, n], files: 'e*.csv', source: source, target: target, "
+        "labels: {y: y}, directed: false}]\n"
+    )
+    options = IngestOptions(on_error="drop")
+    partition(str(folder), tmp_path / "parts", Partitioning(3, "hash"), options)
+    bundles = [
+        ingest(str(folder), options, str(tmp_path / "cache")),
+        open_partitioned(tmp_path / "parts", tmp_path / "joined"),
+    ]
+    for bundle in bundles:
+        edges = SeedEdges.of_bundle(bundle, ("n", "to", "n"), label_edges=False)
+        positions = edges.positions_of_rows()
+        rows = edges.table_rows[positions]
+        assert sorted(rows) == np.flatnonzero((ends < 6).all(axis=1)).tolist()
+        ids = np.asarray(bundle.ids("n"))
+        np.testing.assert_array_equal(ids[np.stack(edges.ends(positions), 1)], ends[rows])
+
+
 def test_ends_of_label_edges_and_pairs(tmp_path):
     users, films = np.array([4, 0, 4, 2]), np.array([1, 3, 0, 3])
     nodes = {name: node_rows(np.arange(5)) for name in ("user", "film")}
@@ -107,7 +159,7 @@ def test_ends_of_label_edges_and_pairs(tmp_path):
     sources, targets = edges.ends(np.arange(4))
     assert list(zip(sources, targets, strict=True)) == [(0, 3), (2, 3), (4, 0), (4, 1)]
     assert edges.times is not None
-    assert edges.times.tolist() == [1, 3, 2, 0]
+    assert edges.times.tolist() == edges.table_rows.tolist() == [1, 3, 2, 0]
     pairs = SeedEdges.of_pairs(edge_type, users, films)
     sources, targets = pairs.ends(np.array([2, 0]))
     assert (sources.tolist(), targets.tolist()) == ([4, 4], [0, 1])
