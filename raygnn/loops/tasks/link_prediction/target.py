@@ -238,11 +238,10 @@ class LinkTarget(TaskTarget):
         return np.asarray(edges.times[edges.indptr[:-1]])
 
     def ranks_by_default(self, bundle: Bundle) -> bool:
-        """Whether evaluation encodes all targets at all times of rows."""
-        num_targets = bundle.num_nodes(self.node_types[1])
+        """Whether evaluation encodes all targets at all times of a split's rows."""
         evaluated = [split for split in ("val", "test") if self.splits[split].num_links]
-        num_times = sum(len(np.unique(self.times(split))) for split in evaluated)
-        return num_times * num_targets <= _MOST_TIMES_TARGETS
+        num_times = max((len(np.unique(self.times(split))) for split in evaluated), default=0)
+        return num_times * bundle.num_nodes(self.node_types[1]) <= _MOST_RANKED
 
     def not_competing(self, bundle: Bundle, split: str) -> KnownLinks:
         """Known links that are not negatives or candidates in sampled batches.
@@ -380,10 +379,9 @@ class LinkTarget(TaskTarget):
             )
 
 
-#: Targets up to which a full ranking is the default, and anchors that have closed-form rows.
+#: Encoded targets up to which a full ranking is the default (links by time encode each target at
+#: each time of a split), and anchors that have closed-form rows.
 _MOST_RANKED, _MOST_ANCHORS = 50_000, 100_000
-#: Times of validation and test rows, multiplied by targets, up to which rows are ranked by default.
-_MOST_TIMES_TARGETS = 200_000
 
 
 def ranks_all_by_default(
