@@ -1,41 +1,52 @@
 #!/bin/bash
-# Tests, benchmarks and traces for a machine with a GPU, half an hour at the reference scale:
+# Tests, benchmarks and traces for a machine with a GPU, ten minutes at the reference scale:
 #
 #     bash benchmarks/on_gpu.sh            # or: bash benchmarks/on_gpu.sh smoke
 #
 # What each prints is in build/on_gpu, one file each; the last line names what failed. It needs no
-# internet and no Ray. To try the script without a GPU:
+# internet and no Ray. The comparison with PyG's loader needs pyg-lib (benchmarks/README.md). To
+# try the script without a GPU:
 #
 #     PYTHON="python -m tests.pretended_gpu.device" bash benchmarks/on_gpu.sh smoke
 scale=${1:-reference}
 python=${PYTHON:-python}
 out=build/on_gpu
 failed=""
-nodes=20000 steps=60
-[ "$scale" = smoke ] && nodes=500 steps=8
+processes=$(($(nproc) / 2))
+batch=1024 first=40 traced=20
+[ "$scale" = smoke ] && batch=64 first=4 traced=2
 mkdir -p $out
 
 run() {
     name=$1
     shift
     echo "== $name: $*"
+    began=$SECONDS
     "$@" >"$out/$name.txt" 2>&1 || failed="$failed $name"
-    tail -n 12 "$out/$name.txt"
+    tail -n 16 "$out/$name.txt"
+    echo "-- $((SECONDS - began)) s"
 }
 
 run card $python -c "import torch; print(torch.__version__, torch.cuda.get_device_name())"
-run tests $python -m pytest -n0 -m "gpu and not ray" tests/unit tests/numerics
-for threads in 1 12; do
+# By file: others import Ray.
+run tests $python -m pytest -n $processes -m gpu tests/unit/models/test_on_gpu.py \
+    tests/unit/sampling/test_loader.py tests/numerics/test_on_gpu.py
+for threads in 12 1; do
     run training-$threads $python benchmarks/training.py --scale "$scale" --device cuda \
-        --sampler-threads $threads --steps-only
+        --sampler-threads $threads --rounds 9
 done
-run encoders $python benchmarks/encoders.py --scale "$scale" --device cuda
+tables=$(ls -d build/benchmarks/tables/rmat-*-classes | tail -n 1)
 for model in GraphSAGE GAT HGT RGCN; do
-    data="{type: planted_partition, num_nodes: $nodes, num_classes: 10}"
-    run trace-$model $python -m raygnn.train examples/quickstart.yaml --data.synthetic "$data" \
-        --model.type $model --training.max_steps $steps --scaling.num_workers 0 \
-        --scaling.use_gpu true --run.storage_path $out/runs --run.name $model \
-        --profiler '{}'
+    run trace-$model $python -m raygnn.train examples/quickstart.yaml --data.synthetic null \
+        --data.uri "$tables" --data.cache_dir build/benchmarks/cache \
+        --sampling.fanouts '[15, 10, 5]' --loader.batch_size $batch \
+        --model "{type: $model, args: {hidden_channels: 256}}" \
+        --training.max_steps $((first + 2 * traced)) --training.num_val_batches 1 --training.num_test_batches 1 \
+        --scaling.num_workers 0 --scaling.use_gpu true --loggers '[]' \
+        --run.storage_path $out/runs --run.name $model --run.overwrite true \
+        --profiler "{wait: $first, warmup: 2, active: $traced}"
+    run busy-$model $python benchmarks/gpu_busy.py $out/runs/$model/logs/profiler/*.gz
 done
+run encoders $python benchmarks/encoders.py --scale "$scale" --device cuda --rounds 9
 echo "failed:${failed:- nothing}"
 [ -z "$failed" ]

@@ -17,6 +17,7 @@ import argparse
 import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -61,8 +62,8 @@ from raygnn.sampling import (
 from raygnn.sampling.stores import find_device_columns
 
 STEPS_A_ROUND = 4
-_ENGINE_STEPS = {"smoke": 10, "reference": 120}
-_PEER_STEPS = {"smoke": 10, "reference": 12}
+_ENGINE_STEPS = {"cpu": {"smoke": 40, "reference": 120}, "cuda": {"smoke": 40, "reference": 1000}}
+_PEER_STEPS = {"cpu": {"smoke": 10, "reference": 12}, "cuda": {"smoke": 10, "reference": 300}}
 _ENGINE_RUNS = {"smoke": 1, "reference": 2}
 
 
@@ -197,17 +198,30 @@ def pyg_model(scale: Scale) -> nn.Module:
 
 
 def engine_rate(
-    scale: Scale, tables: Path, work: Path, device: str, *, workers: int, threads: int
+    scale: Scale,
+    tables: Path,
+    work: Path,
+    device: str,
+    *,
+    workers: int,
+    threads: int,
+    sampler_threads: int | None = None,
+    device_features: bool | str = "auto",
 ) -> float:
-    """Seeds a second of `raygnn.train`, in processes that torchrun starts."""
+    """Seeds a second of `raygnn.train` in processes that torchrun starts, the log's median."""
     name = f"engine-{scale.name}-{workers}x{threads}"
+    loader = {} if sampler_threads is None else {"num_threads": sampler_threads}
     config = {
-        "data": {"uri": str(tables), "cache_dir": str(work / "cache")},
+        "data": {
+            "uri": str(tables),
+            "cache_dir": str(work / "cache"),
+            "device_features": device_features,
+        },
         "sampling": {"fanouts": list(scale.fanouts)},
-        "loader": {"batch_size": scale.batch_size},
+        "loader": {"batch_size": scale.batch_size, **loader},
         "model": {"type": "GraphSAGE", "args": {"hidden_channels": scale.hidden_channels}},
         "training": {
-            "max_steps": _ENGINE_STEPS[scale.name],
+            "max_steps": _ENGINE_STEPS[device][scale.name],
             "num_val_batches": 1,
             "num_test_batches": 1,
         },
@@ -222,16 +236,21 @@ def engine_rate(
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
     command = [sys.executable, *launcher, "-m", "raygnn.train", str(path)]
     _output(command, {"OMP_NUM_THREADS": str(threads)})
-    metrics = json.loads((work / "runs" / name / "metrics.json").read_text())
-    return float(metrics["perf/seeds_per_s"])
+    lines = (work / "runs" / name / "history.jsonl").read_text().splitlines()
+    rates = [json.loads(line).get("perf/seeds_per_s") for line in lines]
+    return statistics.median(rate for rate in rates if rate is not None)
 
 
 class PygPeer:
-    """PyG's `NeighborLoader` over pyg-lib, `GraphSAGE` and DDP on the same graph."""
+    """PyG's `NeighborLoader` over pyg-lib, `GraphSAGE` and DDP on the same graph.
 
-    def __init__(self, scale: Scale, bundle: Bundle, folder: Path) -> None:
-        self._folder = folder
-        self._scale = json.dumps({**vars(scale), "steps": _PEER_STEPS[scale.name]})
+    Args:
+        folder: for the arrays of the graph.
+    """
+
+    def __init__(self, scale: Scale, bundle: Bundle, folder: Path, device: str) -> None:
+        self._folder, self._device = folder, device
+        self._scale = json.dumps({**vars(scale), "steps": _PEER_STEPS[device][scale.name]})
         csc, declared = bundle.csc(EDGE), bundle.declared_split(NODE)
         assert declared is not None
         arrays = {
@@ -243,11 +262,32 @@ class PygPeer:
         for name, array in arrays.items():
             np.save(folder / f"{name}.npy", array)
 
-    def rate(self, how: Literal["trimmed", "whole"], *, workers: int, threads: int) -> float:
-        """Seeds a second of all workers."""
+    def rate(
+        self,
+        how: Literal["trimmed", "whole"],
+        *,
+        workers: int,
+        threads: int,
+        samplers: int = 1,
+        holds_features: bool = False,
+    ) -> float:
+        """Seeds a second of all workers.
+
+        Args:
+            samplers: processes that sample, for each worker.
+            holds_features: keep the features on the device, and gather there.
+        """
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
         script = str(Path(__file__).with_name("pyg_ddp_peer.py"))
-        command = [sys.executable, *launcher, script, str(self._folder), self._scale, how]
+        options = json.dumps(
+            {
+                "device": self._device,
+                "trim": how == "trimmed",
+                "samplers": samplers,
+                "holds_features": holds_features,
+            }
+        )
+        command = [sys.executable, *launcher, script, str(self._folder), self._scale, options]
         printed = _output(command, {"OMP_NUM_THREADS": str(threads)})
         return float(json.loads(printed.splitlines()[-1])["seeds_per_s"])
 
@@ -279,24 +319,51 @@ def step_rows(
     ]
 
 
-def engine_rows(
-    batch_size: int,
-    rates: tuple[float, float],
-    peer_rates: Mapping[str, tuple[float, float]],
-) -> list[Row]:
-    """The rows about the engine, from seeds a second of 1 x 2 and of 2 x 1 threads."""
+def cpu_rows(scale: Scale, engine: Callable[..., float], peer: PygPeer | None) -> list[Row]:
+    """Runs the engine and its peer with one worker of two threads, and with two of one."""
+    rates = _best_rates(engine, _ENGINE_RUNS[scale.name])
     single, double = rates
     against = "of 1 x 2 threads"
     rows = [
-        Row("engine, 1 worker x 2 threads", single, "seeds/s", note=_step_text(batch_size, single)),
+        Row(
+            "engine, 1 worker x 2 threads",
+            single,
+            "seeds/s",
+            note=_step_text(scale.batch_size, single),
+        ),
         Row("engine, 2 workers x 1 thread", double, "seeds/s", double / single, against, ">= 0.9"),
     ]
-    processes = ("1 process x 2 threads", "2 processes x 1 thread")
-    for peer, found in peer_rates.items():
-        for how, ours, theirs in zip(processes, rates, found, strict=True):
-            note = _step_text(batch_size, theirs)
-            name = f"PyG's NeighborLoader and DDP, {peer}, {how}"
+    ways: tuple[Literal["trimmed", "whole"], ...] = () if peer is None else ("trimmed", "whole")
+    for how in ways:
+        assert peer is not None
+        found = _best_rates(partial(peer.rate, how), 1)
+        for workers, ours, theirs in zip(
+            ("1 process x 2 threads", "2 processes x 1 thread"), rates, found, strict=True
+        ):
+            note = _step_text(scale.batch_size, theirs)
+            name = f"PyG's NeighborLoader and DDP, {how}, {workers}"
             rows.append(Row(name, theirs, "seeds/s", ours / theirs, "ours", note=note))
+    return rows
+
+
+def gpu_rows(
+    batch_size: int, engine: Callable[..., float], peer: PygPeer | None, samplers: int
+) -> list[Row]:
+    """Runs the engine and its peer on one GPU, with features on the device and on the host."""
+    rows = []
+    for holds in (True, False):
+        where = f"{samplers} samplers, features on the {'device' if holds else 'host'}"
+        ours = engine(workers=1, threads=2, sampler_threads=samplers, device_features=holds)
+        aim = ">= 300,000" if holds else ""
+        note = _step_text(batch_size, ours)
+        rows.append(Row(f"engine, {where}", ours, "seeds/s", aim=aim, note=note))
+        if peer is not None:
+            theirs = peer.rate(
+                "trimmed", workers=1, threads=2, samplers=samplers, holds_features=holds
+            )
+            note = _step_text(batch_size, theirs)
+            name = f"PyG's NeighborLoader, trimmed, {where}"
+            rows.append(Row(name, theirs, "seeds/s", ours / theirs, "ours", ">= 5", note))
     return rows
 
 
@@ -319,15 +386,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         seconds = interleaved(cases, scale.rounds, CLOCKS[options.clock])
     rows = step_rows(scale, medians(seconds), num_edges, options.threads)
     if not options.steps_only and scale.name in _ENGINE_RUNS:
-        run = partial(engine_rate, scale, graph.tables(work), work, options.device)
-        rates = _best_rates(run, _ENGINE_RUNS[scale.name])
-        peer_rates = {}
-        if WITH_PYG_LIB:
-            with tempfile.TemporaryDirectory(dir=work) as folder:
-                peer = PygPeer(scale, bundle, Path(folder))
-                for how in ("trimmed", "whole"):
-                    peer_rates[how] = _best_rates(partial(peer.rate, how), 1)
-        rows += engine_rows(scale.batch_size, rates, peer_rates)
+        engine = partial(engine_rate, scale, graph.tables(work), work, options.device)
+        with tempfile.TemporaryDirectory(dir=work) as folder:
+            peer = PygPeer(scale, bundle, Path(folder), options.device) if WITH_PYG_LIB else None
+            if options.device == "cuda":
+                rows += gpu_rows(scale.batch_size, engine, peer, options.sampler_threads or 12)
+            else:
+                rows += cpu_rows(scale, engine, peer)
     publish("training", options, rows, seconds=seconds)
 
 

@@ -22,6 +22,9 @@ settings.load_profile("raygnn")
 #: Folders whose files share what takes long to set up: a Ray, and trained models.
 _TOGETHER = ("tests/integration/", "tests/numerics/infer/")
 
+#: Files of many short runs, which share nothing.
+_APART = ("tests/numerics/test_on_gpu.py",)
+
 
 class _ByFile(LoadScopeScheduling):
     """Runs the tests of a file, or of a folder of `_TOGETHER`, in one process of xdist.
@@ -31,6 +34,8 @@ class _ByFile(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.split("::")[0]
+        if path in _APART:
+            return nodeid
         return next((folder for folder in _TOGETHER if path.startswith(folder)), path)
 
 
