@@ -23,8 +23,8 @@ _HEAD = """\
 # Config reference
 
 Every key of a config file with its type, default and meaning. `python -m docs.config_reference`
-writes this page from the schema. `python -m raygnn.train --print-schema` prints the schema as JSON
-Schema for editors, and `python -m raygnn.train CONFIG --print-config` a config with all of its
+writes this page from the schema. `raygnn train --print-schema` prints the schema as JSON
+Schema for editors, and `raygnn train CONFIG --print-config` a config with all of its
 defaults.
 
 An override on the command line names a key by its dotted path: `--loader.batch_size 512`,

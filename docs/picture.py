@@ -22,7 +22,7 @@ text { font: 13px system-ui, sans-serif; fill: #1f2937; text-anchor: middle }
 #: Left, top, width, title and note of each box. All boxes are 54 high.
 BOXES = {
     "tables": (0, 56, 136, "tables", "Parquet, CSV, bucket"),
-    "graph": (208, 56, 136, "graph store", "mapped once a node"),
+    "graph": (208, 56, 136, "graph store", "mapped by all workers"),
     "worker 0": (392, 0, 152, "worker 0", "sample, train, evaluate"),
     "worker 1": (392, 112, 152, "worker 1", "sample, train, evaluate"),
     "run": (592, 56, 144, "run", "model, report, metrics"),
@@ -31,7 +31,7 @@ BOXES = {
 HEIGHT = 54
 #: From, to, and a word on the way.
 ARROWS = [
-    ("tables", "graph", "Ray Data"),
+    ("tables", "graph", "ingest"),
     ("graph", "worker 0", ""),
     ("graph", "worker 1", ""),
     ("worker 0", "run", ""),

@@ -263,9 +263,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="raygnn doctor",
-        description="Checks Python, packages, cores, memory, GPU, cache and cluster, and says what "
-        "to set. Given a bundle, a partitioned graph, presampled neighborhoods or a model, reads "
-        "all of its files and compares them with their checksums.",
+        description="Checks Python, packages, cores, memory, GPU, cache and cluster, and prints "
+        "what to set.\nReads all files of a bundle, a partitioned graph, presampled neighborhoods "
+        "or a model,\nand compares them with their checksums.",
         epilog="examples:\n  raygnn doctor\n  raygnn doctor gs://bucket/runs /mnt/shared/runs\n"
         "  raygnn doctor ~/.cache/raygnn/bundles/*/ runs/shop",
         formatter_class=argparse.RawDescriptionHelpFormatter,

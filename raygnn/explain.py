@@ -18,7 +18,7 @@ from raygnn.console import say
 from raygnn.errors import ConfigError
 
 _USAGE = """\
-python -m raygnn.explain MODEL --graph URI --nodes IDS --out URI [options] [--section.key value ...]
+raygnn explain MODEL --graph URI --nodes IDS --out URI [options] [--section.key value ...]
 
 Explains predictions of nodes, or of pairs of nodes: writes the importance of edges, neighbors and
 columns as Parquet tables, and one picture. MODEL is the folder of a finished run or of an exported
@@ -83,13 +83,13 @@ def _listed(text: str, kind: str) -> list[int] | list[str]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = command_parser("python -m raygnn.explain", _USAGE, _EXAMPLES)
+    parser = command_parser("raygnn explain", _USAGE, _EXAMPLES)
     add = parser.add_argument_group("what to explain").add_argument
     add("--graph", metavar="URI", help="graph of the nodes, any fsspec URI")
     add("--nodes", metavar="IDS", help="ids separated by commas, or a table of ids")
-    add("--rows", metavar="FILE", help="rows (id, time) of a training table's model, as in infer")
-    add("--pairs", metavar="FILE", help="of a model of edges or links: a table of two ids a row")
-    add("--edge-type", metavar="TYPE", help="src__rel__dst, of a model of several relations")
+    add("--rows", metavar="FILE", help="for models of training tables: a table of rows (id, time)")
+    add("--pairs", metavar="FILE", help="for models of edges or links: a table of id pairs")
+    add("--edge-type", metavar="TYPE", help="src__rel__dst, if the model has several relations")
     add("--out", metavar="URI", help="folder to write, any fsspec URI")
     add("--overwrite", action="store_true", help="replace existing output")
     add = parser.add_argument_group("how").add_argument

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from raygnn.runtime.launch_inference import Asked
 
 _USAGE = """\
-python -m raygnn.infer MODEL --out URI [options] [--section.key value ...]
+raygnn infer MODEL --out URI [options] [--section.key value ...]
 
 Writes embeddings or predictions of every node or edge, or the top-k neighbors of some nodes, to
 Parquet under the original ids. MODEL is the folder of a finished run or of an exported model, --out
@@ -362,7 +362,7 @@ def _flag(name: str) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = command_parser("python -m raygnn.infer", _USAGE, _EXAMPLES)
+    parser = command_parser("raygnn infer", _USAGE, _EXAMPLES)
     add = parser.add_argument_group("what to write").add_argument
     add("--out", metavar="URI", help="folder to write, any fsspec URI")
     add("--task", metavar="NAME", help="task of a model with several tasks")

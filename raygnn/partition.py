@@ -15,8 +15,8 @@ from raygnn.data.partition.shuffle import Method
 
 _DESCRIPTION = """\
 Splits a graph into parts. A part contains its nodes and their incoming edges.
-Ray reads tables of 256 MB and more, on all nodes that see DIR. The same command resumes
-a partition that was interrupted. See docs/partitions.md.
+Ray reads tables of 256 MB and more, on all nodes that see DIR. After an interruption, the same
+command resumes. See docs/partitions.md.
 """
 
 
@@ -73,7 +73,7 @@ def _balance(counts: Sequence[int]) -> str:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m raygnn.partition",
+        prog="raygnn partition",
         description=_DESCRIPTION,
         epilog="example:\n  raygnn partition graph --parts 8 --out parts",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -82,15 +82,20 @@ def build_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("source", metavar="SOURCE", help="folder with graph.yaml, any fsspec URI")
     add("--parts", type=int, required=True, metavar="P", help="number of parts")
-    add("--out", required=True, metavar="DIR", help="folder or fsspec URI")
+    add("--out", required=True, metavar="DIR", help="folder to write, any fsspec URI")
     add(
         "--method",
         choices=get_args(Method),
         default="hash",
-        help="hash: by original id (default); range: consecutive rows of a node table; ldg: near "
-        "neighbors; metis: the fewest edges between parts (in memory, needs pymetis)",
+        help="hash: by original id (default); range: consecutive rows of a node table; ldg: the "
+        "part of most neighbors; metis: fewest edges between parts (in memory, needs pymetis)",
     )
-    add("--on-error", choices=["fail", "drop"], default="fail", help="on bad rows")
+    add(
+        "--on-error",
+        choices=["fail", "drop"],
+        default="fail",
+        help="drop: leave out bad rows",
+    )
     add("--undirected", action="store_true", help="like data.undirected")
     add(
         "--reverse-edges",

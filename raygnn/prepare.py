@@ -82,7 +82,7 @@ def _write_draft(args: argparse.Namespace) -> int:
     for note in draft.notes:
         print(f"  ? {note}")
     if draft.config is not None:
-        print(f"next: python -m raygnn.train {shlex.quote(redact(draft.config))}")
+        print(f"next: raygnn train {shlex.quote(redact(draft.config))}")
     if draft.num_references:
         return 0
     print("error: no column refers to a table. Name one with --ref.", file=sys.stderr)
@@ -97,7 +97,7 @@ def _write_relbench(args: argparse.Namespace) -> None:
     for line in lines:
         print(f"  {line}")
     if exists(config := join(args.out, CONFIG_NAME)):
-        print(f"next: python -m raygnn.train {shlex.quote(redact(config))}")
+        print(f"next: raygnn train {shlex.quote(redact(config))}")
 
 
 def _write_labels(args: argparse.Namespace) -> None:
@@ -122,7 +122,7 @@ def _write_labels(args: argparse.Namespace) -> None:
         print(f"  {line}")
     for line in labels.warnings:
         print(f"warning: {line}", file=sys.stderr)
-    print(f"next: python -m raygnn.train {shlex.quote(redact(labels.config))}")
+    print(f"next: raygnn train {shlex.quote(redact(labels.config))}")
 
 
 def _label_query(args: argparse.Namespace) -> LabelQuery:
@@ -271,12 +271,12 @@ def _next_command(out_uri: str, tables: GraphTables) -> str:
     declared += [edge.split for edge in (*tables.edges.values(), *tables.label_edges.values())]
     has_split = any(split is not None for split in declared)
     splits = "" if has_split else " --data.splits.type hash"
-    return f"python -m raygnn.train CONFIG.yaml --data.uri {shlex.quote(redact(out_uri))}{splits}"
+    return f"raygnn train CONFIG.yaml --data.uri {shlex.quote(redact(out_uri))}{splits}"
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m raygnn.prepare",
+        prog="raygnn prepare",
         description="Describes, converts or generates graph tables, and makes training tables.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -380,7 +380,7 @@ def _add_labels(commands: Any) -> None:
     add("--sql", metavar="FILE", help="DuckDB query over timestamps(timestamp) and the tables")
     add("--predict", metavar="QUESTION", help='such as "count(purchases) over 30d > 0"')
     add("--for", dest="node_type", metavar="TYPE", help="node type of the entities")
-    add("--to", dest="target_type", metavar="TYPE", help="with --sql: node type of a list of links")
+    add("--to", dest="target_type", metavar="TYPE", help="with --sql: node type of listed items")
     add("--every", required=True, metavar="D", help="interval between two times: 30d, 12h, 4w, 1mo")
     add("--window", metavar="D", help="length of the label window, {window} in SQL")
     add("--val", required=True, metavar="TIME", help="first time of the validation rows")
@@ -395,7 +395,7 @@ def _add_labels(commands: Any) -> None:
     add(
         "--on-error",
         choices=["fail", "drop"],
-        help="drop: leave out rows of entities that the graph lacks (default: as train.yaml)",
+        help="drop: leave out rows of unknown entities (default: as in train.yaml)",
     )
     add("--overwrite", action="store_true", help="replace labels of this name")
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from raygnn.sampling.presampled.record import SampleRecord
 
 _USAGE = """\
-python -m raygnn.presample CONFIG --out URI [--epochs N] [--section.key value ...]
+raygnn presample CONFIG --out URI [--epochs N] [--section.key value ...]
 
 Samples the neighborhoods of all training and evaluation batches of CONFIG, and writes them as
-Parquet files. A run reads them with data.mode: presampled and
-data.samples: URI. The same command resumes after an interruption. See docs/presampling.md.
+Parquet files. A run reads them with data.mode: presampled and data.samples: URI. After an
+interruption, the same command resumes. See docs/presampling.md.
 """
 _EXAMPLES = """
 raygnn presample train.yaml --out samples
@@ -87,7 +87,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = config_parser("python -m raygnn.presample", _USAGE, _EXAMPLES)
+    parser = config_parser("raygnn presample", _USAGE, _EXAMPLES)
     parser.add_argument("--out", metavar="URI", help="folder to fill, any fsspec URI")
     parser.add_argument(
         "--epochs",

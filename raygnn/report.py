@@ -9,13 +9,14 @@ from os import PathLike, fspath
 from raygnn.command_line import exit_process, exit_status_of
 from raygnn.console import say
 
+_DESCRIPTION = """\
+Compares runs on one self-contained page: test metrics with intervals, config keys that differ,
+curves and cost. For a sweep, also parallel coordinates and the importance of each key.
+"""
 _EXAMPLES = """\
 examples:
   raygnn report runs/sage runs/gat --out compared.html
   raygnn report runs/sweep
-
-Compares runs on one page that needs no network: test metrics with intervals, what the configs
-differ in, curves, cost. For a sweep, also parallel coordinates and the importance of each key.
 """
 
 
@@ -49,7 +50,8 @@ def _run(options: argparse.Namespace) -> None:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m raygnn.report",
+        prog="raygnn report",
+        description=_DESCRIPTION,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

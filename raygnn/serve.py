@@ -31,7 +31,7 @@ TOKEN_VARIABLE = "RAYGNN_SERVE_TOKEN"
 _MIN_TOKEN_LENGTH = 16
 
 _USAGE = """\
-python -m raygnn.serve MODEL --graph URI [options] [--section.key value ...]
+raygnn serve MODEL --graph URI [options] [--section.key value ...]
 
 Answers predictions, embeddings, scores of pairs and top-k neighbors over HTTP until it is stopped.
 MODEL is the folder of a finished run or of an exported model; it and the graph may be any fsspec
@@ -213,7 +213,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = command_parser("python -m raygnn.serve", _USAGE, _EXAMPLES)
+    parser = command_parser("raygnn serve", _USAGE, _EXAMPLES)
     add = parser.add_argument_group("the server").add_argument
     add("--graph", metavar="URI", help="graph to answer for, any fsspec URI")
     add("--host", default="127.0.0.1", help="default: 127.0.0.1; 0.0.0.0 serves other machines")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raygnn.runtime.result import RunResult
 
 _USAGE = """\
-python -m raygnn.train CONFIG [--section.key value ...]
+raygnn train CONFIG [--section.key value ...]
 
 Trains the model that CONFIG describes: a YAML file, local or at any fsspec URI. Options set keys of
 the config: --model.args.hidden_channels 64, --sampling.fanouts.0 5. --losses! deletes a key.
@@ -111,7 +111,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = config_parser("python -m raygnn.train", _USAGE, _EXAMPLES)
+    parser = config_parser("raygnn train", _USAGE, _EXAMPLES)
     parser.add_argument(
         "--dry-run",
         action="store_true",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ray.tune import ResultGrid
 
 _USAGE = """\
-python -m raygnn.tune CONFIG [--section.key value ...]
+raygnn tune CONFIG [--section.key value ...]
 
 Searches hyperparameters. CONFIG is a training config with a `tune` section, which lists what
 varies. Every trial is a separate run with its own workers. See docs/sweeps.md.
@@ -70,7 +70,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    return config_parser("python -m raygnn.tune", _USAGE, _EXAMPLES)
+    return config_parser("raygnn tune", _USAGE, _EXAMPLES)
 
 
 if __name__ == "__main__":

@@ -129,14 +129,14 @@ class TopKOptions(BaseModel):
         None, description="node type of the neighbors (default: the task's)"
     )
     filter_known: bool = Field(
-        False, description="leave out known links of the anchor, up to the moment that is encoded"
+        False, description="leave out targets that the anchor already links to at that time"
     )
     score: Score | None = Field(
         None,
         description=f"{' or '.join(SCORES)} (default: decoder with an edge type or edge labels)",
     )
     columns: tuple[str, ...] = Field(
-        (), description="columns of the neighbors' table that are given too, such as a title"
+        (), description="more columns of the neighbors' table to write, such as a title"
     )
 
     @classmethod

@@ -222,9 +222,17 @@ def planned_steps(limits: Training, steps_per_epoch: int) -> int | None:
 
 
 def headline(names: Iterable[str]) -> list[str]:
-    """One metric of each kind, such as of all `hits@k`: the one at 10, else the first."""
+    """One metric of each kind, such as of all `hits@k`: the one at 10, else the first.
+
+    If links are ranked among all targets, metrics over sampled candidates are left out.
+    """
+    names = list(names)
+    full = {name.partition("/full_")[0] for name in names if "/full_" in name}
     kinds: dict[str, str] = {}
     for name in names:
+        task, _, metric = name.rpartition("/")
+        if task in full and metric != "loss" and not metric.startswith("full_"):
+            continue
         kind, _, k = name.partition("@")
         if kind not in kinds or k == "10":
             kinds[kind] = name

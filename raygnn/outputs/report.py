@@ -27,7 +27,7 @@ from raygnn.outputs.html_page import (
     render,
     show,
 )
-from raygnn.outputs.progress import LogRows, show_global_batch
+from raygnn.outputs.progress import LogRows, headline, show_global_batch
 from raygnn.outputs.report_errors import SPLITS, Errors, Table, find_errors
 
 if TYPE_CHECKING:
@@ -130,11 +130,13 @@ def _tasks(saved: Mapping[str, Any]) -> str:
 
 
 def _tiles(engine: Engine, metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    names = [name for name in metrics if name.startswith("test/") and name != "test/loss"]
-    if parts := list(engine.task.parts):  # the first metric of each, after its loss
-        named = (f"test/{part}/" for part in parts)
-        names = [name for of in named for name in [n for n in names if n.startswith(of)][1:2]]
     tracker = engine.best.tracker
+    monitored = tracker.monitor.replace("val/", "test/", 1)
+    tested = [name for name in metrics if name.startswith("test/") and not name.endswith("/loss")]
+    names = sorted(headline(tested), key=lambda name: name != monitored)
+    if parts := list(engine.task.parts):  # the first metric of each
+        named = (f"test/{part}/" for part in parts)
+        names = [name for of in named for name in [n for n in names if n.startswith(of)][:1]]
     tiles = [
         (" ".join(filter(None, [name, interval(metrics, name)])), show(metrics[name]))
         for name in names[: max(3, len(parts))]
@@ -303,7 +305,7 @@ _TITLES = {
     "perf/memory_bytes": "Resident memory of rank 0 [bytes]",
     "perf/cuda_memory_bytes": "GPU memory of rank 0, at most [bytes]",
 }
-_ACRONYMS = {"auroc", "auc", "ap", "mrr", "ndcg", "mae", "nmae", "rmse"}
+_ACRONYMS = {"auroc", "auc", "ap", "map", "mrr", "ndcg", "mae", "nmae", "rmse"}
 _LAST = ("grad_norm", "lr")
 
 
@@ -367,6 +369,8 @@ def _group(name: str) -> str:
 def _title(group: str) -> str:
     if group in _ACRONYMS:
         return group.upper()
+    if group.startswith("full_"):
+        return f"{_title(group.removeprefix('full_'))} among all targets"
     return _TITLES.get(group, group[:1].upper() + group[1:].replace("_", " "))
 
 

@@ -141,7 +141,7 @@ def open_tables(
     """Opens the bundle of graph tables, building it first if needed; see `open_bundle`."""
     section = loaded.config.data
     options = replace(ingest_options(loaded), transforms=dict(transforms))
-    progress(f"graph {redact(uri)}")
+    progress(f"graph: {redact(uri)}")
     if not on_cluster:
         return ingest(uri, options, section.cache_dir, progress=progress)
     from raygnn.runtime.ingest import ingest_on_cluster

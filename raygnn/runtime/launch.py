@@ -59,7 +59,7 @@ def launch(loaded: LoadedConfig, *, data: Any = None, dry_run: bool = False) -> 
 def _launch(loaded: LoadedConfig, data: Any, tried: Training | None = None) -> Outcome:
     if loaded.config.tune is not None:
         raise ConfigError(
-            "tune is invalid: a sweep is not a single run. Run python -m raygnn.tune, or take the "
+            "tune is invalid: a sweep is not a single run. Run raygnn tune, or take the "
             "section out with --tune null.",
             id="sweep-as-run",
         )

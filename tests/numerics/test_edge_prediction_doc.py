@@ -29,7 +29,7 @@ def test_the_page_trains_and_predicts(tmp_path):
     assert metrics["test/r2"] > 0.12  # 0.35 after all epochs
     for name in ("mean", "biases", "lightgbm"):
         assert metrics["test/rmse"] < metrics[f"baseline/{name}/test/rmse"]
-    (command,) = re.findall(r"python -m raygnn\.infer (.*)", PAGE)
+    (command,) = re.findall(r"raygnn infer (.*)", PAGE)
     assert command.split()[1:3] == ["--data.synthetic.type", "ratings"]
     graph = ["--data.synthetic.num_ratings", "500", "--data.synthetic.num_users", "50"]
     options = [*command.split()[1:3], *graph, "--data.cache_dir", cache]

@@ -33,7 +33,7 @@ def test_the_page_trains_judges_and_writes(tmp_path, capsys):
     metrics = raygnn.train.fit(config).metrics
     assert metrics["test/accuracy"] > 0.75
     assert metrics["no_better_than_baseline"] == ""
-    probe, write = (c.split()[1:] for c in re.findall(r"python -m raygnn\.infer (.*)", PAGE))
+    probe, write = (c.split()[1:] for c in re.findall(r"raygnn infer (.*)", PAGE))
     run, options = str(tmp_path / "runs" / "embeddings"), ["--data.cache_dir", cache]
     capsys.readouterr()
     assert infer.main([run, *probe, *options]) == 0

@@ -31,7 +31,7 @@ def test_the_page_trains_and_predicts(tmp_path):
     assert metrics["test/watched/auc"] > 0.55
     assert metrics["test/rating/r2"] > 0.15  # 0.33 after all epochs
     graph = ["--data.synthetic.num_ratings", "500", "--data.synthetic.num_users", "50"]
-    commands = [line.split() for line in re.findall(r"python -m raygnn\.infer (.*)", PAGE)]
+    commands = [line.split() for line in re.findall(r"raygnn infer (.*)", PAGE)]
     for (_, _, task, key, value, _, _), table in zip(
         commands, ("user", "user__rates__film"), strict=True
     ):
@@ -45,7 +45,7 @@ def test_the_keys_of_a_task_are_keys_of_the_config():
     text = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     blocks = re.findall(r"(?:^    .*\n)+", text, re.MULTILINE)
     described, two_labels, self_supervised, stopping = (
-        yaml.safe_load(block) for block in blocks if not block.startswith("    python")
+        yaml.safe_load(block) for block in blocks if not block.startswith("    raygnn")
     )
     described["tasks"]["NAME"]["args"] = {"edge_type": "a__b__c"}
     load_config({**described, "sampling": {"fanouts": [3, 3]}})

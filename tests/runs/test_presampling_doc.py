@@ -22,7 +22,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
     config["data"]["synthetic"] |= {"num_users": 200, "num_items": 80, "num_purchases": 2_000}
     config["training"]["max_epochs"] = 3
     Path("train.yaml").write_text(yaml.safe_dump(config))
-    commands = re.findall(r"^    python -m raygnn\.((?:presample|train) .*)$", PAGE, re.MULTILINE)
+    commands = re.findall(r"^    raygnn ((?:presample|train) .*)$", PAGE, re.MULTILINE)
     assert [line.split()[0] for line in commands] == ["presample", "train"]
     for line in commands:
         assert command.main(shlex.split(line)) == 0

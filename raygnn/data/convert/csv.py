@@ -105,7 +105,7 @@ def csv_tables(
             notes.append(f"{file.where}: columns not written: {file.unread}")
     source, target = named[-2:]
     if directed:
-        notes.append("edges kept as they are: --directed was given")
+        notes.append("edges are not changed, because of --directed")
     else:
         source, target, note = _undirected(known, source, target)
         notes.append(note)

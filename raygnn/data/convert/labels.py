@@ -113,7 +113,7 @@ def write_labels(
     lines = []
     for split in SPLIT_NAMES:
         num_rows = sum(value == split for value in rows.column("split").to_pylist())
-        spans = by_split[split]
+        spans = [str(time).removesuffix(" 00:00:00") for time in by_split[split]]
         if num_rows == 0:
             raise DataError(
                 f"--name={name!r} is invalid: the query makes no row for {split}, asked at "

@@ -289,7 +289,7 @@ def _edges(
 ) -> _Edges:
     is_weighted = bool((weight != 1).any())
     if directed:
-        notes = ["edges kept as they are: --directed was given"]
+        notes = ["edges are not changed, because of --directed"]
     else:
         edges = undirected_edges(source, target, num_nodes)
         source, target, weight, notes = (

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from raygnn.console import count
 from raygnn.data.bundle_record import (
     ColumnInfo,
     EdgeRecord,
@@ -68,7 +69,7 @@ def build_edges(
     num_nodes = {name: record.num_nodes for name, record in nodes.items()}
     ids = {name: Endpoints(node_folder(bundle, name), record.ids) for name, record in nodes.items()}
     num_rows = [tables[plan.table].num_rows for plan in plans]
-    context.say(f"reading {sum(num_rows):,} edges of {len(plans)} type(s)")
+    context.say(f"reading {sum(num_rows):,} edges of {count(len(plans), 'type')}")
     empty = [plan.table for plan, count in zip(plans, num_rows, strict=True) if not count]
     if empty:
         context.say(f"no rows in {', '.join(empty)}")
@@ -151,9 +152,9 @@ def report_rows(
         merge(finding for found in results for result in found for finding in result.findings)
     )
     num_kept = []
-    for plan, count, found in zip(plans, num_rows, results, strict=True):
+    for plan, num_of_plan, found in zip(plans, num_rows, results, strict=True):
         num_dropped = sum(result.num_bad for result in found)
-        if num_dropped and num_dropped == count:
+        if num_dropped and num_dropped == num_of_plan:
             raise DataError(
                 f"{plan.table}: data.on_error=drop removed all of its {num_dropped:,} rows.",
                 id="edges-all-dropped"
@@ -162,7 +163,7 @@ def report_rows(
             )
         if num_dropped:
             context.say(f"dropped {num_dropped:,} {plan.what}")
-        num_kept.append(count - num_dropped)
+        num_kept.append(num_of_plan - num_dropped)
     return num_kept
 
 

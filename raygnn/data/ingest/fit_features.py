@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raygnn import console
 from raygnn.data.hashing import hash_ids, splitmix64_array
 from raygnn.data.id_map import integer_ids
 from raygnn.data.ingest.decode import split_rows
@@ -233,7 +234,7 @@ def _count_all(
     wanted = [i for i, column in enumerate(columns) if needs_counts(column.spec)]
     tasks = list(_tasks(columns, wanted))
     if tasks:
-        progress(f"ingest: fitting transforms of {len(wanted):,} column(s)")
+        progress(f"ingest: fitting transforms of {console.count(len(wanted), 'column')}")
     totals: dict[int, Counts] = {}
     start, size = 0, _FIRST_ROUND
     while start < len(tasks):

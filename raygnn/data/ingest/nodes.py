@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from raygnn.console import count
 from raygnn.data.arrays import Rows, Source, gather_ragged_rows, gather_rows, open_array
 from raygnn.data.bundle_record import SPLIT, NodeRecord, column_path
 from raygnn.data.id_map import IdIndex, build_index, gather_ids, read_ids
@@ -190,7 +191,7 @@ def build_nodes(
             for piece in cut_table(tables[name])
         ]
     num_rows = sum(table.num_rows for table in tables.values())
-    context.say(f"reading {num_rows:,} nodes of {len(plans)} type(s)")
+    context.say(f"reading {num_rows:,} nodes of {count(len(plans), 'type')}")
     done = context.run(OnAnyNode(convert_nodes), list(tasks.values()), "reading nodes")
     results = dict(zip(tasks, done, strict=True))
     indexes, repeated = {}, {}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from raygnn.console import count
 from raygnn.data.arrays import Source, gather_rows, open_array
 from raygnn.data.bundle_record import NODES, NodeRecord, TrainingTableRecord
 from raygnn.data.ingest.describe import describe_columns
@@ -55,7 +56,7 @@ def build_training_tables(
         pieces = cut_table(tables[plan.table])
         tasks.append([TrainingTask(p, plan, ids, dtype, folder, p.row_start) for p in pieces])
     num_rows = [tables[plan.table].num_rows for plan in plans]
-    context.say(f"reading {sum(num_rows):,} rows of {len(plans)} training table(s)")
+    context.say(f"reading {sum(num_rows):,} rows of {count(len(plans), 'training table')}")
     results = context.run(OnAnyNode(convert_training_rows), tasks, "reading training rows")
     num_kept = report_rows(plans, num_rows, results, context)
     records = []

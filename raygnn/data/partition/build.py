@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from raygnn.console import count
 from raygnn.data.bundle_record import BundleRecord, ColumnInfo, NodeRecord, TrainingTableRecord
 from raygnn.data.cache import cache_folder
 from raygnn.data.filesystem import exists, is_remote, join, locked, redact
@@ -228,7 +229,7 @@ class _Build:
     def _read_nodes(self) -> dict[str, _Read]:
         pieces = {name: cut_table(table) for name, table in self.plan.node_tables.items()}
         num_rows = sum(table.num_rows for table in self.plan.node_tables.values())
-        self.context.say(f"reading {num_rows:,} nodes of {len(pieces)} type(s)")
+        self.context.say(f"reading {num_rows:,} nodes of {count(len(pieces), 'type')}")
         read, findings = {}, []
         for name, plan in self.plan.nodes.items():
             fn = partial(shuffle.read_nodes, plan=plan, num_buckets=self.how.num_parts)

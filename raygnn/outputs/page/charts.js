@@ -24,8 +24,11 @@ function mark(chart) {
   return (plot) => {
     if (chart.marked_x === null) return;
     const { ctx, bbox } = plot, x = plot.valToPos(chart.marked_x, "x", true);
-    const ratio = devicePixelRatio, left = x > bbox.left + 0.8 * bbox.width;
+    const ratio = devicePixelRatio;
     ctx.save();
+    ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+    const end = x + 6 * ratio + ctx.measureText(chart.mark).width;
+    const left = end > bbox.left + bbox.width;
     ctx.strokeStyle = ctx.fillStyle = style("--text");
     ctx.globalAlpha = 0.6;
     ctx.setLineDash([4 * ratio, 4 * ratio]);
@@ -34,7 +37,6 @@ function mark(chart) {
     ctx.lineTo(x, bbox.top + bbox.height);
     ctx.stroke();
     ctx.globalAlpha = 1;
-    ctx.font = `${11 * ratio}px system-ui, sans-serif`;
     ctx.textAlign = left ? "right" : "left";
     ctx.fillText(chart.mark, x + (left ? -6 : 6) * ratio, bbox.top - 5 * ratio);
     ctx.restore();

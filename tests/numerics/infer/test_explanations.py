@@ -34,7 +34,9 @@ pytestmark = pytest.mark.slow
 
 NUM_NODES, NUM_IN, NUM_CAUSES = 600, 8, 2
 NODES = [f"n{i:03d}" for i in range(200, 220)]
-PAGE = (Path(__file__).parents[3] / "docs" / "explanations.md").read_text("utf-8")
+PAGE = (
+    (Path(__file__).parents[3] / "docs" / "explanations.md").read_text("utf-8").replace("\\\n", "")
+)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import raygnn.train
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "inference.md").read_text("utf-8")
-LINKS = (ROOT / "docs" / "link-prediction.md").read_text("utf-8")
+LINKS = (ROOT / "docs" / "link-prediction.md").read_text("utf-8").replace("\\\n", "")
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def write_arrivals(graph: str, folder: Path) -> None:
 
 def test_each_command_runs(folder):
     lines = PAGE.replace("\\\n", " ")
-    commands = re.findall(r"^ *python -m raygnn\.infer (\S.*)$", lines, re.MULTILINE)
+    commands = re.findall(r"^ *raygnn infer (\S.*)$", lines, re.MULTILINE)
     assert len(commands) >= 2
     for command in commands:
         arguments = shlex.split(command)
@@ -73,7 +73,7 @@ def test_the_first_settings_of_link_prediction_train_and_rank(folder):
     Path("links.yaml").write_text(config.replace("paper__cites__paper", "node__to__node"))
     for module in (raygnn.train, raygnn.infer):
         name = module.__name__.rpartition(".")[2]
-        (command,) = re.findall(rf"^ +python -m raygnn\.{name} (\S.*)$", LINKS, re.MULTILINE)
+        (command,) = re.findall(rf"^ +raygnn {name} (\S.*)$", LINKS, re.MULTILINE)
         small = ["--scaling.num_workers", "0"]
         small += ["--training.max_epochs", "1"] if name == "train" else []
         assert module.main([*shlex.split(command), *small]) == 0, command

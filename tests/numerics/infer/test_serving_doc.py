@@ -31,12 +31,14 @@ def test_each_command_starts_a_server(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(raygnn.serve, "start", start)
-    commands = re.findall(r"^python -m raygnn\.serve (\S.*)$", PAGE, re.MULTILINE)
-    assert [raygnn.serve.main(shlex.split(command)) for command in commands] == [130, 130]
-    (first, _), (second, options) = started
+    monkeypatch.setenv("RAYGNN_SERVE_TOKEN", "0" * 64)
+    commands = re.findall(r"^raygnn serve (\S.*)$", PAGE, re.MULTILINE)
+    assert [raygnn.serve.main(shlex.split(command)) for command in commands] == [130, 130, 130]
+    (first, _), (second, options), (_, open_to_all) = started
     assert first == ("runs/papers", "graph", [])
     assert second == ("runs/shop", "shop", [])
     assert options["precomputed"]
+    assert open_to_all["host"] == "0.0.0.0"
     assert (options["num_replicas"], options["port"]) == (2, 8080)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from raygnn.config.training_section import Training
 from raygnn.console import Pace, compact, say, show, show_duration, show_left, show_performance
-from raygnn.outputs.progress import planned_steps, sparkline
+from raygnn.outputs.progress import headline, planned_steps, sparkline
 
 
 def test_a_curve_spans_the_bars():
@@ -124,3 +124,8 @@ def test_an_output_that_is_gone_or_full_ends_no_run(monkeypatch):
             show("what was asked for, and cannot be given")
         monkeypatch.setattr(sys, "stdout", None)
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+
+
+def test_a_line_has_one_metric_of_each_kind_and_full_ranks_of_a_task_alone():
+    names = ["val/a/loss", "val/a/mrr", "val/a/full_mrr", "val/b/hits@1", "val/b/hits@10"]
+    assert headline(names) == ["val/a/loss", "val/a/full_mrr", "val/b/hits@10"]

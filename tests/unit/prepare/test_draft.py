@@ -306,6 +306,13 @@ def test_what_is_left_out_is_said(tmp_path: Path, expected: str) -> None:
     assert [note for note in _insurance(tmp_path) if expected in note]
 
 
+def test_amounts_of_a_small_table_are_numbers(tmp_path: Path) -> None:
+    write(tmp_path, "coaches.csv", coach_id=["a", "b", "c"], fee=["€23,50", "€18,50", "€31,00"])
+    write(tmp_path, "lessons.csv", lesson_id=range(100), coach_id=some(["a", "b", "c"], 100))
+    text = draft(str(tmp_path)).text
+    assert "{column: fee, transform: auto, format: decimal_comma}" in text
+
+
 def test_numbers_that_are_ids_with_zeros_elsewhere_are_said(tmp_path: Path) -> None:
     ids = [f"{i:08d}" for i in range(10_000, 40_000, 10)]
     write(tmp_path, "clients.parquet", client_no=ids, age=some([20, 30, 40], 3000))

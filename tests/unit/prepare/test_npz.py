@@ -77,7 +77,7 @@ def test_edges_are_made_undirected_by_default(tmp_path: Path) -> None:
 def test_directed_keeps_the_entries(tmp_path: Path) -> None:
     tables = npz_tables(save(tmp_path, PLAIN), directed=True)
     assert pairs(tables) == [(0, 1), (1, 2), (2, 1), (2, 2), (3, 0)]
-    assert "edges kept as they are: --directed was given" in tables.notes
+    assert "edges are not changed, because of --directed" in tables.notes
 
 
 def test_weights_that_say_something_are_kept(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_npz_prints_what_it_wrote(folder: Path, capsys: pytest.CaptureFixture[st
         "  edge type node__to__node: 240 directed edges",
         "  note: made undirected: 120 entries became 240 directed edges (0 self-loops and 0 "
         "repeated entries dropped, 120 missing reverse directions added)",
-        "next: python -m raygnn.train CONFIG.yaml --data.uri build/g",
+        "next: raygnn train CONFIG.yaml --data.uri build/g",
     ]
     assert printed.err.splitlines() == ["wrote nodes/node: 120 rows", "wrote edges/to: 240 rows"]
     assert len(list((folder / "build/g/nodes/node").iterdir())) == 2
@@ -240,12 +240,12 @@ def test_generators_go_by_the_names_of_configs_too(folder: Path) -> None:
 def documented_commands() -> list[str]:
     text = DOCS.read_text().replace("\\\n", " ")
     lines = [line.strip() for line in text.splitlines()]
-    return [line for line in lines if line.startswith("python -m raygnn.prepare ")]
+    return [line for line in lines if line.startswith("raygnn prepare ")]
 
 
 @pytest.mark.parametrize("command", documented_commands())
 def test_documented_commands_run(folder: Path, command: str) -> None:
-    arguments = shlex.split(command)[3:]
+    arguments = shlex.split(command)[2:]
     if arguments[0] == "labels":
         pytest.importorskip("duckdb")
         assert run("synthetic shop --out build/shop") == 0
@@ -255,7 +255,7 @@ def test_documented_commands_run(folder: Path, command: str) -> None:
 
 
 def test_every_command_is_documented() -> None:
-    found = {tuple(shlex.split(command)[3:5]) for command in documented_commands()}
+    found = {tuple(shlex.split(command)[2:4]) for command in documented_commands()}
     assert {first for first, _ in found} == {
         "draft",
         "npz",

@@ -130,7 +130,7 @@ class Column:
             return ()
         if self.all_match(_OPEN_DATE):
             return tuple(form for form in DATE_FORMATS if looks_like_times(texts, form))
-        if len(texts) <= FEW_CLASSES or self.all_match(r"^\d+$"):
+        if (len(texts) <= FEW_CLASSES and not self.is_free_text) or self.all_match(r"^\d+$"):
             return ()
         read = {form: written_numbers(texts, form) for form in NUMBER_FORMATS}
         fit = [form for form, (_, unreadable) in read.items() if not unreadable.any()]
