@@ -31,7 +31,7 @@ An argument without a default must be set, unless raygnn derives it: `out_channe
 classification, and `num_layers`, which is the number of `sampling.fanouts`.
 [Models](models.md#models-of-your-own) describes the arguments of your own modules.
 
-This page is written by `python -m docs.arguments`.
+`python -m docs.arguments` writes this page.
 """
 
 _TITLES = {

@@ -20,12 +20,12 @@ PAGE = Path(__file__).with_suffix(".md")
 _HEAD = """\
 # Errors
 
-The message of an error ends with a stable id in brackets, as in `... [edges-dangling]`. Ids stay
-when messages are reworded, so that scripts, alerts and searches can rely on them; `error.id` and
-`error.ids` have them in Python. The status is what a command line exits with: 2 where a user's
-config, data or folder is wrong, 1 where a run failed. Braces stand for what a message fills in.
+Each error message ends with an id in brackets, as in `... [edges-dangling]`. Ids do not change when
+messages are reworded, so scripts, alerts and searches can rely on them. In Python, `error.id` and
+`error.ids` contain them. The status is the exit status of a command: 2 for an invalid config, table
+or folder, 1 for a failed run. Names in braces stand for values.
 
-This page is written by `python -m docs.errors` from the code that raises.
+`python -m docs.errors` writes this page from the code that raises the errors.
 """
 
 #: Where rule and remedy stand among the arguments of what is no exception with one message.

@@ -154,18 +154,18 @@ def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = Fals
 
     Ingest fits transforms on the training rows of a node split column. Those of a rule or of a
     training table are only known with a bundle: then transforms are fitted again, and the tables
-    ingested with them. Lines of both ingests are printed once, and each column as it was last
-    fitted.
+    ingested with them. Lines of both ingests are printed once; bundle and columns are those of the
+    last.
 
     Raises:
         ConfigError, DataError: tables, task or splits are invalid.
     """
     printed: set[str] = set()
-    columns: list[str] = []
+    outcome: list[str] = []
 
     def progress(line: str) -> None:
-        if ".features." in line:
-            columns.append(line)
+        if ".features." in line or line.startswith(("ingest: wrote", "ingest: reusing")):
+            outcome.append(line)
         elif line not in printed:
             say(line)
             printed.add(line)
@@ -180,11 +180,11 @@ def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = Fals
         rows = found.fit_rows(bundle, config)
         if rows.are_all:
             return bundle
-        columns.clear()
+        outcome.clear()
         transforms = fit_transforms(uri, ingest_options(loaded), bundle, rows, progress)
         return open_tables(loaded, uri, on_cluster, transforms, progress)
     finally:
-        for line in columns:
+        for line in outcome:
             say(line)
 
 
