@@ -92,8 +92,7 @@ def test_tutorial_database(run):
         assert metrics["test/auroc"] > metrics[f"baseline/{guess}/test/auroc"] + 0.02
     answers = pd.read_csv("answers.csv")
     assert len(answers) == len(pd.read_csv("store/customers.csv"))
-    will_order = answers["prediction"] == 1
-    order = answers["probability"].where(will_order, 1 - answers["probability"])
+    order = answers["probability_1"]
     orders = pd.read_csv("store/orders.csv", parse_dates=["ordered"])
     is_recent = orders["ordered"] > pd.Timestamp("2023-12-06")
     num_recent = orders[is_recent].groupby("customer_id").size().reindex(answers["id"]).fillna(0)
