@@ -263,7 +263,7 @@ def _scheduler(value: Any) -> Any:
 
 
 class Tune(Section):
-    """A sweep over this config: `python -m raygnn.tune CONFIG`."""
+    """A sweep over this config: `raygnn tune CONFIG`."""
 
     space: Annotated[dict[str, Parameter], Field(min_length=1)] = Field(
         description="Keys that vary: dotted paths of the config, and how to draw their values."
