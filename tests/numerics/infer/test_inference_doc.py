@@ -58,7 +58,8 @@ def write_arrivals(graph: str, folder: Path) -> None:
 
 def test_each_command_runs(folder):
     lines = PAGE.replace("\\\n", " ")
-    commands = re.findall(r"^ *raygnn infer (\S.*)$", lines, re.MULTILINE)
+    # `test_training_rows.py` infers with models of training tables, as runs/churn.
+    commands = re.findall(r"^ *raygnn infer (?!runs/churn)(\S.*)$", lines, re.MULTILINE)
     assert len(commands) >= 2
     for command in commands:
         arguments = shlex.split(command)
