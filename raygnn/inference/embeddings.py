@@ -164,12 +164,17 @@ def with_factors(
     basis: Callable[[float], LinkBasis],
     nodes: Mapping[str, np.ndarray] | None = None,
 ) -> Embeddings:
-    """The embeddings, joined with closed-form rows where the model weighs these."""
+    """The embeddings, joined with closed-form rows where the model weighs these.
+
+    Closed-form rows of (anchor, time) are joined by `rank_targets`.
+    """
     factors = getattr(model, "factors", None)
-    if not isinstance(factors, LinkFactors) or not factors.is_used:
+    if not isinstance(factors, LinkFactors) or not factors.is_used or factors.by_time:
         return embeddings
     anchor, target = spec.output.ends
-    return JoinedEmbeddings(embeddings, factors, basis(factors.power), (anchor, target), nodes)
+    return JoinedEmbeddings(
+        embeddings, factors, basis(factors.settings.power), (anchor, target), nodes
+    )
 
 
 def find_basis(env: TaskEnvironment, spec: ModelSpec, power: float) -> LinkBasis:

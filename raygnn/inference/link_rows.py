@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from raygnn.config import Config
 from raygnn.data.bundle import Bundle, SeedRows
+from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.links.split import time_unit_of
 from raygnn.data.manifest import LabelEdgeTable
 from raygnn.data.splits import SPLIT_NAMES
@@ -22,7 +23,8 @@ from raygnn.inference.neighbor_search import build_decoder
 from raygnn.inference.row_tables import ID, TIME, RowRequest, read_seed_rows, with_times
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, LinkTarget, LinkTargetArguments
-from raygnn.models.decoders import Scores, top_k
+from raygnn.models.decoders import top_k
+from raygnn.models.link_factors import LinkFactors
 
 _ANCHORS_AT_A_TIME = 1024
 
@@ -76,10 +78,12 @@ def rank_targets(
     spec: ModelSpec,
     model: nn.Module,
     encode: Callable[[SeedRows], Tensor],
+    links: DatedLinks | None,
 ) -> pa.Table:
     """The k best-scored targets of each row, among all targets as of its time.
 
     Args:
+        links: those that closed-form rows of the model read.
         encode: embeds rows, [num_rows, channels].
     Returns:
         `id`, `time`, and lists `neighbor_id` and `score`, best first.
@@ -99,10 +103,30 @@ def rank_targets(
         at = SeedRows("rows", target_type, len(every), every, times, None, None, {})
         targets = encode(at)
         places = np.flatnonzero(moments == moment)
+        at_moment, known = anchors[torch.from_numpy(places)], None
+        if links is not None:
+            factors = model.factors
+            assert isinstance(factors, LinkFactors)
+            of_anchors, of_targets, known = factors.as_of(moment, nodes[places], links)
+            at_moment = factors.join(at_moment, of_anchors)
+            targets = factors.join(targets, of_targets)
         for first in range(0, len(places), _ANCHORS_AT_A_TIME):
-            chosen = places[first : first + _ANCHORS_AT_A_TIME]
-            own = nodes[chosen] if is_one_type else None
-            best = _best(anchors[torch.from_numpy(chosen)], targets, k, scores, own)
+            part = slice(first, first + _ANCHORS_AT_A_TIME)
+            chosen = places[part]
+            left_out = np.zeros((len(chosen), len(every)), bool)
+            if is_one_type:
+                left_out[np.arange(len(chosen)), nodes[chosen]] = True
+            if known is not None:
+                left_out |= known[part].toarray() > 0
+            mask = torch.from_numpy(left_out).to(targets.device)
+            best = top_k(
+                at_moment[part],
+                lambda i, j, targets=targets: targets[i:j],
+                len(targets),
+                k,
+                scores,
+                lambda i, j, mask=mask: mask[:, i:j],
+            )
             values[chosen], neighbors[chosen] = (part.cpu().numpy() for part in best)
     ids = as_plain_texts(bundle.ids(target_type).take(pa.array(neighbors.ravel())))
     ends = pa.array(np.arange(0, neighbors.size + 1, k, dtype=np.int32))
@@ -114,17 +138,6 @@ def rank_targets(
         }
     )
     return with_times(table, rows, np.arange(len(nodes)))
-
-
-def _best(
-    anchors: Tensor, targets: Tensor, k: int, scores: Scores, own: np.ndarray | None
-) -> tuple[Tensor, Tensor]:
-    def is_itself(first: int, last: int) -> Tensor:
-        itself = torch.from_numpy(own).to(targets.device)
-        return itself.unsqueeze(1) == torch.arange(first, last, device=targets.device)
-
-    left_out = None if own is None else is_itself
-    return top_k(anchors, lambda i, j: targets[i:j], len(targets), k, scores, left_out)
 
 
 def relbench_links(ranked: pa.Table, declared: LabelEdgeTable) -> pa.Table:

@@ -63,9 +63,10 @@ from raygnn.loops.process import process_prepared
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise, link_basis
+from raygnn.loops.tasks.link_prediction.target import find_dated_links
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.models.link_factors import LinkBasis
+from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.loader import RowPlan
@@ -271,7 +272,10 @@ class OpenGraph:
                 return embeddings.all_rows(rows.node_type).to(env.device)
 
         with self._prepared():
-            asked = (found, relation, k, self.bundle, spec, self._model, encode)
+            factors, links = getattr(self._model, "factors", None), None
+            if isinstance(factors, LinkFactors) and factors.is_used:
+                links = find_dated_links(self.bundle, config, spec.output.ends)
+            asked = (found, relation, k, self.bundle, spec, self._model, encode, links)
             return Table(rank_targets(*asked))
 
     def explain(

@@ -10,9 +10,13 @@ import torch
 from scipy import linalg, sparse
 from torch import Tensor, nn
 
+from raygnn.data.links.dated_links import DatedLinks
+
 MAX_RANK = 1024
 #: Directions beyond `MAX_RANK`, and products with the matrix: a few make the others accurate.
 _MORE_DIRECTIONS, _NUM_PRODUCTS = 32, 6
+#: Least divisor, of links that are so old that they hardly count.
+_LEAST_LINKS = 1e-6
 #: Power of an anchor's number of links that its links are divided by.
 _ANCHOR_POWER = 0.5
 #: Links that each anchor has besides its own, spread over the targets by their popularity. They
@@ -29,8 +33,8 @@ class LinkBasis:
         power: of a target's number of links, that its links are divided by.
         values: float64 [rank], descending, divided by the largest.
         directions: float32 [num_targets, rank], D^-1 V: an anchor's row is the sum over its links.
-        num_links: float64 [num_targets].
-        anchors: float32 [num_anchors, rank], with
+        num_links: float64 [num_targets], sum of their weights.
+        anchors: float32 [num_anchors, rank], of all anchors or of some, with
         prior: float32 [rank], the row of an anchor without links.
     """
 
@@ -42,36 +46,44 @@ class LinkBasis:
     prior: np.ndarray
 
     @classmethod
-    def of(cls, links: sparse.csr_matrix, power: float) -> LinkBasis:
-        """Decomposes a matrix of links, [num_anchors, num_targets]. Repeated links count once.
+    def of(
+        cls, links: sparse.csr_matrix, power: float, rows: np.ndarray | None = None
+    ) -> LinkBasis:
+        """Decomposes a matrix of weights of links, [num_anchors, num_targets].
 
-        Needs memory for three times `MAX_RANK` float64 numbers per node.
+        Nodes without links change no bit of the others' rows. Needs memory for three times
+        `MAX_RANK` float64 numbers per node.
 
+        Args:
+            rows: anchors whose rows are computed. Default: all.
         Source: Halko, Martinsson and Tropp, Finding Structure with Randomness, arXiv:0909.4061,
             algorithm 4.4.
         """
-        links = sparse.csr_matrix(links, dtype=np.float64, copy=True)
-        links.sum_duplicates()
-        links.data[:] = 1
+        links = sparse.csr_matrix(links, dtype=np.float64)
         of_anchors, of_targets = (np.asarray(links.sum(axis)).ravel() for axis in (1, 0))
-        scale = sparse.diags(np.maximum(of_targets, 1) ** -power)
-        scaled = sparse.diags(np.maximum(of_anchors, 1) ** -_ANCHOR_POWER) @ links @ scale
+        linked = np.flatnonzero(of_targets)
+        used = links[of_anchors > 0][:, linked]
+        scale = sparse.diags(np.maximum(of_targets[linked], _LEAST_LINKS) ** -power)
+        divisors = np.maximum(of_anchors[of_anchors > 0], _LEAST_LINKS)
+        scaled = sparse.diags(divisors**-_ANCHOR_POWER) @ used @ scale
         transposed = scaled.T.tocsr()
-        num_columns = min(MAX_RANK + _MORE_DIRECTIONS, *links.shape)
-        rows = np.random.default_rng(0).standard_normal((links.shape[1], num_columns))
-        for _ in range(_NUM_PRODUCTS):
-            rows = _orthonormal(transposed @ (scaled @ rows))
-        products = scaled @ rows
+        num_columns = min(MAX_RANK + _MORE_DIRECTIONS, *used.shape)
+        columns = np.random.default_rng(0).standard_normal((len(linked), num_columns))
+        for _ in range(_NUM_PRODUCTS if num_columns else 0):
+            columns = _orthonormal(transposed @ (scaled @ columns))
+        products = scaled @ columns
         values, mix = linalg.eigh(products.T @ products)
         values, mix = values[::-1][:MAX_RANK], mix[:, ::-1][:, :MAX_RANK]
-        directions = scale @ (rows @ mix)
-        prior = _PRIOR * (of_targets / max(of_targets.sum(), 1)) @ directions
+        directions = np.zeros((len(of_targets), len(values)))
+        directions[linked] = scale @ (columns @ mix)
+        prior = _PRIOR * (of_targets / max(of_targets.sum(), _LEAST_LINKS)) @ directions
+        anchors = links if rows is None else links[rows]
         return cls(
             power,
             np.maximum(values, 0) / max(values.max(initial=0), 1e-12),
             directions.astype(np.float32),
             of_targets,
-            (links @ directions + prior).astype(np.float32),
+            (anchors @ directions + prior).astype(np.float32),
             prior.astype(np.float32),
         )
 
@@ -113,12 +125,16 @@ class SpectralFilter(NamedTuple):
         rank: directions that are read.
         penalty: of the regression, as a share of the largest value.
         is_rescaled: scores are multiplied by what links of the target were divided by.
+        half_life: age at which links of rows with times count half; 0 if their age does not matter.
+        hides_known: targets of earlier links of a row with a time rank last.
     """
 
     power: float = 0.25
     rank: float = 128
     penalty: float = 0.3
     is_rescaled: float = False
+    half_life: float = 0.0
+    hides_known: float = False
 
 
 class LinkFactors(nn.Module):
@@ -130,9 +146,10 @@ class LinkFactors(nn.Module):
 
     Args:
         is_ignored: the rows are not used, whatever their weight.
+        by_time: anchors are rows of (anchor, time), with a basis of the links known at each time.
     Attributes:
         weights: of the encoder's scores, at most 1, and of the closed-form scores.
-        filter: float32 [4], a `SpectralFilter`.
+        filter: float32 [6], a `SpectralFilter`.
     Source: Steck, Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019, without its
         constraint, since known links are not ranked; normalized as in Shen et al., How Powerful is
         Graph Convolution for Recommendation?, arXiv:2108.07567.
@@ -141,9 +158,9 @@ class LinkFactors(nn.Module):
     weights: Tensor
     filter: Tensor
 
-    def __init__(self, *, is_ignored: bool = False) -> None:
+    def __init__(self, *, is_ignored: bool = False, by_time: bool = False) -> None:
         super().__init__()
-        self._is_ignored = is_ignored
+        self._is_ignored, self.by_time = is_ignored, by_time
         self.register_buffer("weights", torch.tensor([1.0, 0.0]))
         self.register_buffer("filter", torch.tensor(SpectralFilter(), dtype=torch.float32))
 
@@ -153,16 +170,17 @@ class LinkFactors(nn.Module):
         return not self._is_ignored and float(self.weights[1]) > 0
 
     @property
-    def power(self) -> float:
-        """The power of the basis that `rows` needs."""
-        return float(self.filter[0])
+    def settings(self) -> SpectralFilter:
+        return SpectralFilter(*self.filter.tolist())
 
     def rows(self, basis: LinkBasis) -> tuple[Tensor, Tensor]:
         """float32 [num_anchors, rank] and [num_targets, rank], whose products are the scores."""
-        _, rank, penalty, is_rescaled = self.filter.tolist()
+        _, rank, penalty, is_rescaled, *_ = self.settings
         used, root = slice(int(rank)), float(self.weights[1]) ** 0.5
         gain = root * basis.values[used] / (basis.values[used] + penalty)
-        scale = root * np.maximum(basis.num_links, 1) ** ((1 + is_rescaled) * basis.power)
+        scale = root * np.maximum(basis.num_links, _LEAST_LINKS) ** (
+            (1 + is_rescaled) * basis.power
+        )
         anchors = basis.anchors[:, used] * gain.astype(np.float32)
         targets = basis.directions[:, used] * scale.astype(np.float32)[:, None]
         has_links = basis.num_links > 0
@@ -175,7 +193,19 @@ class LinkFactors(nn.Module):
         own = self.weights[0].sqrt().to(encoded) * encoded
         return torch.cat([own, rows.to(encoded)], dim=1)
 
+    def as_of(
+        self, time: Any, anchors: np.ndarray, links: DatedLinks
+    ) -> tuple[Tensor, Tensor, sparse.csr_matrix | None]:
+        """Rows of some anchors and of all targets from the links known at a time, and, if these
+        rank last, the links of the anchors: [num_anchors, num_targets].
+        """
+        known = links.as_of(time, self.settings.half_life)
+        basis = LinkBasis.of(known, self.settings.power, anchors)
+        return *self.rows(basis), known[anchors] if self.settings.hides_known else None
+
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
         if state.pop(f"{prefix}l2", None) is not None:  # of EASE, in another unit
             state[f"{prefix}filter"] = self.filter
+        if (older := state.get(f"{prefix}filter")) is not None:  # without settings of times
+            state[f"{prefix}filter"] = torch.cat([older, self.filter[len(older) :].to(older)])
         super()._load_from_state_dict(state, prefix, *args)

@@ -137,7 +137,10 @@ def link_basis(graph: GraphStore, edge_type: EdgeType, power: float) -> LinkBasi
     neighbor, node = ends(edge_type, graph.direction)
     shape = graph.num_nodes(node), graph.num_nodes(neighbor)
     ones = np.ones(int(edges.indptr[-1]))
-    by_node = sparse.csr_matrix((ones, np.asarray(edges.indices[:]), edges.indptr), shape)
+    links = ones, np.asarray(edges.indices[:]), edges.indptr
+    by_node = sparse.csr_matrix(links, shape, copy=True)
+    by_node.sum_duplicates()
+    by_node.data[:] = 1  # a pair counts once
     return LinkBasis.of(by_node if node == edge_type[0] else by_node.T, power)
 
 

@@ -36,7 +36,7 @@ def test_scores_are_those_of_a_ridge_regression_of_normalized_links(
     num_anchors: int, num_targets: int, power: float, is_rescaled: bool
 ) -> None:
     links = _links(num_anchors, num_targets)
-    x = (links.toarray() > 0).astype(float)
+    x = links.toarray()
     of_anchors, of_targets = (np.maximum(x.sum(axis), 1) for axis in (1, 0))
     normalized = x / of_anchors[:, None] ** 0.5 / of_targets**power
     gram = normalized.T @ normalized
@@ -63,6 +63,19 @@ def test_an_anchor_without_links_is_recommended_what_is_popular() -> None:
     score = _scores(LinkBasis.of(links, 0.25))[-1]
     assert np.corrcoef(score, counts)[0, 1] > 0.95
     assert counts[score.argmax()] > np.quantile(counts, 0.9)
+
+
+def test_nodes_without_links_change_no_bit_of_the_others() -> None:
+    """Nodes that come later have no links as of an earlier time."""
+    links = _links(80, 50)
+    more = sparse.block_diag([links, sparse.csr_matrix((5, 9))]).tocsr()
+    alone, among = LinkBasis.of(links, 0.25), LinkBasis.of(more, 0.25)
+    np.testing.assert_array_equal(among.values, alone.values)
+    np.testing.assert_array_equal(among.directions[:50], alone.directions)
+    np.testing.assert_array_equal(among.anchors[:80], alone.anchors)
+    np.testing.assert_array_equal(
+        LinkBasis.of(more, 0.25, np.array([3, 7])).anchors, alone.anchors[[3, 7]]
+    )
 
 
 def test_added_anchors_are_scored_by_their_links_as_if_they_had_been_there() -> None:
@@ -94,7 +107,9 @@ def test_the_weight_is_a_factor_of_scores_and_either_part_may_be_left_out() -> N
     assert not joined[:, :3].any()
 
 
-def test_a_state_with_the_penalty_of_ease_loads() -> None:
+def test_older_states_load() -> None:
     factors = LinkFactors()
     factors.load_state_dict({"weights": torch.tensor([0.0, 2.0]), "l2": torch.tensor(100.0)})
     assert factors.is_used
+    factors.load_state_dict({"weights": factors.weights, "filter": torch.tensor([0.5, 9, 1, 0])})
+    assert factors.settings == SpectralFilter(0.5, 9, 1)

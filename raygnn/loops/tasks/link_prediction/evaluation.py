@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import product, starmap
+from itertools import groupby, product
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
+from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
 from raygnn.loops.baselines import Baselines, own_metrics
 from raygnn.loops.evaluation import evaluate
@@ -19,6 +21,7 @@ from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
 from raygnn.loops.tasks.link_prediction.target import LinkTarget
 from raygnn.metrics import FullRanking, Links, SumMetric
 from raygnn.metrics.diagnostics import Diagnostic, sums_by_bin
+from raygnn.metrics.full_ranking import ScoreAll
 from raygnn.metrics.sampled_ranking import exact_means, exact_state, sampled_ranks
 from raygnn.models.decoders import Decoder, InnerProduct
 from raygnn.models.linear_recommenders import ease, ials
@@ -26,18 +29,20 @@ from raygnn.models.link_factors import MAX_RANK, LinkBasis, LinkFactors, Spectra
 from raygnn.sampling.link_loader import LinkLoader
 
 
-class RowsByTime(NamedTuple):
-    """Embeddings of rows of (anchor, time, targets), as of their times.
+class RowsAtTime(NamedTuple):
+    """Embeddings of the rows of (anchor, time, targets) of one time.
 
     Attributes:
+        index: int64 [num_rows], ascending positions among the rows of the split.
         anchors: [num_rows, channels].
-        targets: [num_times, num_targets, channels], of all targets at each distinct time.
-        time_index: int64 [num_rows], position of each row's time among the distinct times.
+        targets: [num_targets, channels], of all targets.
+        known: links that rank last, [num_rows, num_targets], if any do.
     """
 
+    index: np.ndarray
     anchors: Tensor
     targets: Tensor
-    time_index: np.ndarray
+    known: sparse.csr_matrix | None = None
 
 
 class FullRankingEvaluation(SumMetric):
@@ -58,14 +63,14 @@ class FullRankingEvaluation(SumMetric):
         target: LinkTarget,
         decoder: Decoder,
         split: str,
-        rows: Mapping[str, Tensor] | RowsByTime,
+        rows: Mapping[str, Tensor] | Sequence[RowsAtTime],
     ) -> None:
         """Prepares an evaluation with embeddings on the device, of all nodes or as of times."""
-        self._times: np.ndarray | None = None
-        if isinstance(rows, RowsByTime):
-            self._anchors, self._candidates, self._times = rows
-        else:
+        self._at_times: Sequence[RowsAtTime] = ()
+        if isinstance(rows, Mapping):
             self._anchors, self._candidates = (rows[name] for name in target.node_types)
+        else:
+            self._at_times = rows
         self._decoder = decoder
         self._positives = target.splits[split]
         self._known = target.known
@@ -76,14 +81,22 @@ class FullRankingEvaluation(SumMetric):
         links = target.cpu().numpy()
         rows = self._positives.row_of(links)
         rows = rows[self._positives.indptr[rows] == links]
-        if self._times is None:
-            return self._rank(rows, self._candidates)
-        times = self._times[rows]
-        at_times = enumerate(self._candidates)
-        states = [self._rank(rows[times == time], candidates) for time, candidates in at_times]
+        if not self._at_times:
+            anchors = torch.from_numpy(self._positives.anchors[rows]).to(self._anchors.device)
+            return self._rank(rows, self._anchors[anchors], self._candidates)
+        states = []
+        for index, anchors, targets, known in self._at_times:
+            chosen = rows[np.isin(rows, index)]
+            places = np.searchsorted(index, chosen)
+            queries = anchors[torch.from_numpy(places).to(anchors.device)]
+            last = None if known is None else torch.from_numpy(known[places].toarray() > 0)
+            states.append(self._rank(chosen, queries, targets, last))
         return torch.stack(states).sum(0)  # exact: see `FullRanking`
 
-    def _rank(self, rows: np.ndarray, all_candidates: Tensor) -> Tensor:
+    def _rank(
+        self, rows: np.ndarray, queries: Tensor, candidates: Tensor, last: Tensor | None = None
+    ) -> Tensor:
+        """Ranks the links of rows; `last` marks targets that rank last, [num_rows, num_targets]."""
         anchors = self._positives.anchors[rows]
         positives = _rows_of(self._positives.indptr, self._positives.targets, rows)
         relations = self._positives.relations
@@ -94,17 +107,33 @@ class FullRankingEvaluation(SumMetric):
             known = _with_themselves(known, anchors)
         score_all = self._decoder.score_all
         if relations is not None:
-            relation = torch.from_numpy(relations).to(all_candidates.device)
+            relation = torch.from_numpy(relations).to(candidates.device)
             score_all = partial(score_all, relation=relation)
-        which = anchors if self._times is None else rows
-        queries = self._anchors[torch.from_numpy(which).to(self._anchors.device)]
+        if last is not None:
+            score_all = partial(_with_last, queries, candidates, last.to(queries.device), score_all)
+            queries, candidates = (
+                torch.arange(len(each), device=each.device) for each in (queries, candidates)
+            )
         # Scores in half precision would be tied where their order is what is measured.
         with torch.autocast(queries.device.type, enabled=False):
-            state = self._ranking.update(queries, all_candidates, positives, known, score_all)
+            state = self._ranking.update(queries, candidates, positives, known, score_all)
         return state.cpu()
 
     def compute(self, state: Tensor) -> dict[str, float]:
         return self._ranking.compute(state)
+
+
+def _with_last(
+    queries: Tensor,
+    candidates: Tensor,
+    last: Tensor,
+    score_all: ScoreAll,
+    query: Tensor,
+    candidate: Tensor,
+) -> Tensor:
+    """Scores by position of queries and candidates; -inf for those that rank last."""
+    scores = score_all(queries[query], candidates[candidate])
+    return scores.masked_fill(last[query.unsqueeze(1), candidate], -torch.inf)
 
 
 def _with_themselves(known: Links, anchors: np.ndarray) -> Links:
@@ -293,6 +322,8 @@ class _GuessTask:
 #: See `SpectralFilter`.
 POWERS, _RANKS, _ARE_RESCALED = (0.25, 0.5), (128, MAX_RANK), (False, True)
 _PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+#: Parts of the time of known links that are half-lives.
+_HALF_LIVES = (4, 12, 36)
 #: Weights of closed-form scores relative to those of the encoder, in standard deviations.
 _RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 #: Weight of an encoder that does not improve the ranking: it orders targets without links.
@@ -301,53 +332,116 @@ _JUDGED_SCORES = 50_000_000
 _K = 20
 
 
-class JudgedAnchors:
-    """NDCG@20 of validation links among all targets without other known links, of some anchors.
+class JudgedRows:
+    """NDCG@20 of validation links among all targets, of some anchors, or of rows of one time.
 
     All ranks compute the same.
+
+    Args:
+        rows: int64 [num_judged], positions in the rows of anchors that are judged.
+        positives: links of each judged row.
+        known: other links of each; they are no candidates.
+        earlier: of a row with a time, links known then, [num_judged, num_targets].
     """
 
-    def __init__(self, target: LinkTarget, num_targets: int) -> None:
-        links, self._num_targets = target.splits["val"], num_targets
-        num = min(links.num_anchors, max(_JUDGED_SCORES // num_targets, 1))
-        rows = np.linspace(0, links.num_anchors - 1, num).astype(np.int64)
-        self._anchors = torch.from_numpy(links.anchors[rows])
-        self._positives = _rows_of(links.indptr, links.targets, rows).keys(num_targets)
-        known = Links(*(torch.from_numpy(part) for part in target.known.rows(links.anchors[rows])))
+    def __init__(
+        self,
+        rows: np.ndarray,
+        positives: Links,
+        known: Links,
+        num_targets: int,
+        earlier: sparse.csr_matrix | None = None,
+    ) -> None:
+        self._rows, self._num_targets = torch.from_numpy(rows), num_targets
+        self._positives = positives.keys(num_targets)
         masked = known.keys(num_targets)
-        self._masked = masked[~torch.isin(masked, self._positives, assume_unique=True)]
+        masked = masked[~torch.isin(masked, self._positives, assume_unique=True)]
+        self._masked, self._masked_if_hidden = masked, masked
+        if earlier is not None:
+            indptr, targets = earlier.indptr.astype(np.int64), earlier.indices.astype(np.int64)
+            links = Links(torch.from_numpy(indptr), torch.from_numpy(targets))
+            self._masked_if_hidden = torch.cat([masked, links.keys(num_targets)])
 
-    def ndcg(self, anchors: Tensor, targets: Tensor) -> Tensor:
-        """float64 [num_judged], from rows of all anchors and of all targets on the CPU."""
+    @classmethod
+    def of_anchors(cls, target: LinkTarget, num_targets: int) -> JudgedRows:
+        links = target.splits["val"]
+        rows = _some(links.num_anchors, num_targets)
+        anchors = links.anchors[rows]
+        known = Links(*(torch.from_numpy(part) for part in target.known.rows(anchors)))
+        return cls(anchors, _rows_of(links.indptr, links.targets, rows), known, num_targets)
+
+    @classmethod
+    def at_times(
+        cls, target: LinkTarget, num_targets: int, dated: DatedLinks, indices: Sequence[np.ndarray]
+    ) -> list[JudgedRows]:
+        """Of the validation rows of each time; see `RowsAtTime.index`."""
+        links, times, judged = target.splits["val"], target.times("val"), []
+        of_rows = KnownLinks.of_rows(links)
+        for index in indices:
+            rows = _some(len(index), num_targets * len(indices))
+            chosen = index[rows]
+            known = Links(*(torch.from_numpy(part) for part in of_rows.rows(chosen)))
+            positives = _rows_of(links.indptr, links.targets, chosen)
+            earlier = dated.as_of(times[index[0]])[links.anchors[chosen]]
+            judged.append(cls(rows, positives, known, num_targets, earlier))
+        return judged
+
+    def ndcg(self, anchors: Tensor, targets: Tensor, *, hides_known: bool = False) -> Tensor:
+        """float64 [num_judged], from rows of anchors and of all targets on the CPU."""
         k = min(_K, self._num_targets)
-        scores = anchors[self._anchors] @ targets.T
-        scores.view(-1)[self._masked] = -torch.inf
+        scores = anchors[self._rows] @ targets.T
+        scores.view(-1)[self._masked_if_hidden if hides_known else self._masked] = -torch.inf
         first = torch.arange(len(scores)).unsqueeze(1) * self._num_targets
-        is_hit = torch.isin(scores.topk(k).indices + first, self._positives)
+        best = scores.topk(k)
+        is_hit = torch.isin(best.indices + first, self._positives) & ~best.values.isneginf()
         gains = 1 / torch.arange(2, k + 2, dtype=torch.float64).log2()
         num_positives = torch.bincount(self._positives // self._num_targets, minlength=len(scores))
         return (is_hit * gains).sum(dim=1) / gains.cumsum(0)[num_positives.clamp(max=k) - 1]
 
 
-def choose_filter(judged: JudgedAnchors, bases: Mapping[float, LinkBasis]) -> SpectralFilter:
+def _some(num_rows: int, num_targets: int) -> np.ndarray:
+    num = min(num_rows, max(_JUDGED_SCORES // num_targets, 1))
+    return np.linspace(0, num_rows - 1, num).astype(np.int64)
+
+
+def choose_filter(
+    judged: Sequence[JudgedRows],
+    bases: Callable[[float, float], Sequence[LinkBasis]],
+    span: float = 0.0,
+) -> SpectralFilter:
     """The filter with the best ranking of validation links by closed-form rows alone.
 
     Args:
-        bases: by power.
+        bases: of each of `judged`, by power and half-life.
+        span: time of the known links, of rows with times. Half-life and hidden links are chosen
+            first.
     """
     factors = LinkFactors()
     factors.weights.copy_(torch.tensor([0.0, 1.0]))
 
-    def judge(choice: SpectralFilter) -> float:
-        factors.filter.copy_(torch.tensor(choice))
-        return float(judged.ndcg(*factors.rows(bases[choice.power])).mean())
+    def best(choices: Iterable[SpectralFilter]) -> SpectralFilter:
+        scores = {}
+        for (power, half_life), group in groupby(choices, lambda c: (c.power, c.half_life)):
+            of_judged = bases(power, half_life)
+            for choice in group:
+                factors.filter.copy_(torch.tensor(choice))
+                scores[choice] = float(_ndcg(judged, map(factors.rows, of_judged), choice).mean())
+        return max(scores, key=lambda choice: scores[choice])
 
-    choices = product(bases, _RANKS, _PENALTIES, _ARE_RESCALED)
-    return max(starmap(SpectralFilter, choices), key=judge)
+    settings = SpectralFilter()
+    if span:
+        half_lives = [0.0, *(float(np.float32(span / part)) for part in _HALF_LIVES)]
+        pairs = product(half_lives, (False, True))
+        settings = best(settings._replace(half_life=h, hides_known=hides) for h, hides in pairs)
+    choices = product(POWERS, _RANKS, _PENALTIES, _ARE_RESCALED)
+    return best(SpectralFilter(*choice, *settings[4:]) for choice in choices)
 
 
 def choose_weights(
-    factors: LinkFactors, judged: JudgedAnchors, encoded: tuple[Tensor, Tensor], basis: LinkBasis
+    factors: LinkFactors,
+    judged: Sequence[JudgedRows],
+    encoded: Sequence[tuple[Tensor, Tensor]],
+    bases: Sequence[LinkBasis],
 ) -> None:
     """Sets the weights by the ranking of validation links.
 
@@ -355,15 +449,20 @@ def choose_weights(
     error, it gets only so much that it orders targets without links, whose other rows are zero.
 
     Args:
-        encoded: the encoder's rows of all anchors and of all targets.
+        encoded: for each of `judged`, the encoder's rows of anchors and of all targets.
     """
     factors.weights.copy_(torch.tensor([1.0, 1.0]))
-    scale = _spread(*encoded) / max(_spread(*factors.rows(basis)), 1e-12)
+    closed_form = [factors.rows(basis) for basis in bases]
+    scale = _spread(*encoded[0]) / max(_spread(*closed_form[0]), 1e-12)
 
     def judge(weights: tuple[float, float]) -> Tensor:
         factors.weights.copy_(torch.tensor(weights))
-        rows = zip(encoded, factors.rows(basis), strict=True)
-        return judged.ndcg(*(factors.join(*each) for each in rows))
+        parts = zip(encoded, bases, strict=True)
+        rows = (
+            tuple(factors.join(*each) for each in zip(of_encoder, factors.rows(basis), strict=True))
+            for of_encoder, basis in parts
+        )
+        return _ndcg(judged, rows, factors.settings)
 
     choices = [(_LEAST, scale), *((1.0, ratio * scale) for ratio in (0.0, *_RATIOS))]
     ndcg = [judge(weights) for weights in choices]
@@ -371,6 +470,14 @@ def choose_weights(
     gain = ndcg[best] - ndcg[0]
     is_better = float(gain.mean()) > float(gain.std()) / len(gain) ** 0.5
     factors.weights.copy_(torch.tensor(choices[best if is_better else 0]))
+
+
+def _ndcg(
+    judged: Sequence[JudgedRows], rows: Iterable[tuple[Tensor, Tensor]], settings: SpectralFilter
+) -> Tensor:
+    hides = bool(settings.hides_known)
+    parts = zip(judged, rows, strict=True)
+    return torch.cat([part.ndcg(*of_part, hides_known=hides) for part, of_part in parts])
 
 
 def _spread(anchors: Tensor, targets: Tensor) -> float:

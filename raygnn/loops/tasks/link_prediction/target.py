@@ -16,11 +16,12 @@ from raygnn.config.section import Component, Rule
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.fit_rows import FitRows
+from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.links.split import LinkSplit, find_label_edges, time_unit_of
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_positives
 from raygnn.data.links.supervision import make_supervision as split_links
 from raygnn.data.partition.part import Pairs
-from raygnn.data.time_units import check_time_units
+from raygnn.data.time_units import check_time_units, time_unit, window_as_time
 from raygnn.errors import ConfigError, DataError, Problem, RuleError
 from raygnn.loops.model_spec import Output
 from raygnn.loops.tasks.link_rules import (
@@ -44,6 +45,7 @@ class LinkOutput(Output):
         edge_types: learned relations in the decoder's order, all between the same node types.
         labels: links are label edges instead of message edges.
         factors: closed-form rows of the links stand beside those of the encoder.
+        by_time: links are rows of (anchor, time, targets).
     """
 
     key = "links"
@@ -51,6 +53,7 @@ class LinkOutput(Output):
     edge_types: tuple[EdgeType, ...]
     labels: bool = False
     factors: bool = False
+    by_time: bool = False
 
     @property
     def ends(self) -> tuple[str, str]:
@@ -70,7 +73,8 @@ class LinkOutput(Output):
 
     def to_content(self) -> Mapping[str, Any]:
         names = [edge_type_name(t) for t in self.edge_types]
-        return {"edge_types": names, "labels": self.labels, "factors": self.factors}
+        flags = {name: getattr(self, name) for name in ("labels", "factors", "by_time")}
+        return {"edge_types": names, **flags}
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> Self:
@@ -272,8 +276,10 @@ class LinkTarget(TaskTarget):
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: LinkTargetArguments) -> LinkTarget:
         edge_types = _find_edge_types(bundle, arguments)
-        factors = _has_factors(bundle, config, arguments, edge_types)
-        return cls.of(bundle, config, arguments, LinkOutput(edge_types, arguments.labels, factors))
+        by_time = _are_by_time(bundle, config, arguments, edge_types)
+        factors = _has_factors(bundle, config, arguments, edge_types, by_time=by_time)
+        output = LinkOutput(edge_types, arguments.labels, factors, by_time)
+        return cls.of(bundle, config, arguments, output)
 
     @classmethod
     def of(
@@ -403,6 +409,8 @@ def _has_factors(
     config: Config,
     arguments: LinkTargetArguments,
     edge_types: tuple[EdgeType, ...],
+    *,
+    by_time: bool,
 ) -> bool:
     """Whether a model of raygnn's own has closed-form rows of the links; see `LinkFactors`."""
     (anchor, _, target), model = edge_types[0], config.model
@@ -411,12 +419,16 @@ def _has_factors(
         model.type in SLOTS["model"].names
         and {loss.type for loss in config.losses} <= _SCORE_LOSSES
         and len(edge_types) == 1
-        and edge_types[0] in bundle.edge_types
         and arguments.decoder == _INNER_PRODUCT
         and arguments.full_ranking is not False
         and bundle.num_nodes(anchor) <= _MOST_ANCHORS
-        and ranks_all_by_default(config, (anchor, target), num_targets, is_encoder=True)
     )
+    if by_time:
+        fits &= num_targets <= _MOST_RANKED and config.data.mode == "in_memory"
+        fits = fits and find_dated_links(bundle, config, (anchor, target)) is not None
+    else:
+        fits &= edge_types[0] in bundle.edge_types
+        fits &= ranks_all_by_default(config, (anchor, target), num_targets, is_encoder=True)
     configured = model.args.get("node_embeddings", "auto")
     if not fits and (configured is True or model.type == "EASE"):
         key, value = ("type", "EASE") if model.type == "EASE" else ("args.node_embeddings", True)
@@ -430,6 +442,15 @@ def _has_factors(
             id="model-link-rows",
         )
     return fits and configured is not False
+
+
+def find_dated_links(bundle: Bundle, config: Config, ends: tuple[str, str]) -> DatedLinks | None:
+    """Links that rows of (anchor, time) know, with the column and window of temporal sampling."""
+    temporal = config.sampling.temporal
+    assert temporal is not None
+    column = temporal.column
+    window = window_as_time(temporal.window, time_unit(bundle, column))
+    return DatedLinks.of(bundle, ends, column, window)
 
 
 def _has_own_messages(config: Config) -> bool:

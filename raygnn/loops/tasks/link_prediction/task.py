@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, build, resolve
+from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks
 from raygnn.errors import ConfigError
@@ -20,10 +21,9 @@ from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.exact_encoding import check_exact, link_basis
 from raygnn.loops.tasks.link_prediction.evaluation import (
-    POWERS,
     FullRankingEvaluation,
-    JudgedAnchors,
-    RowsByTime,
+    JudgedRows,
+    RowsAtTime,
     choose_filter,
     choose_weights,
     link_baselines,
@@ -34,6 +34,7 @@ from raygnn.loops.tasks.link_prediction.target import (
     LinkOutput,
     LinkTarget,
     LinkTargetArguments,
+    find_dated_links,
     most_candidates,
     ranks_all_by_default,
 )
@@ -172,6 +173,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
         self._basis_of: tuple[str, LinkBasis] | None = None
+        self._filter: SpectralFilter | None = None
         self._mined: Tensor | None = None  # int32 [num_anchors, k], see `mine`
 
     def setup(self, env: TaskEnvironment) -> None:
@@ -241,8 +243,10 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             **relations,
         )
         factors = None
-        if self.output.factors:  # they would read links of all times
-            factors = LinkFactors(is_ignored=config.sampling.temporal is not None)
+        if self.output.factors:
+            by_time = self.output.by_time  # otherwise they would read links of all times
+            is_ignored = by_time is not (config.sampling.temporal is not None)
+            factors = LinkFactors(is_ignored=is_ignored, by_time=by_time)
         return LinkPredictor(encoder, decoder, factors)
 
     def links(self) -> Sequence[LinkSplit]:
@@ -358,16 +362,26 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         by_time = self.target.by_time and self._ranking is not None
         if self._evaluates_by_layers or (self._ranking is not None and not by_time):
             self._every = self._encode_graph(split)
-        if (factors := self.predictor().factors) and self._evaluates_by_layers:
-            if split == "val" and "train" in self._loaders:  # not of a trained model
-                self._weigh(factors)
+        factors = self.predictor().factors
+        is_weighed = split == "val" and "train" in self._loaders  # not of a trained model
+        if factors is not None and self._evaluates_by_layers:
+            if is_weighed:
+                ends = self._every[self.node_types[0]].cpu(), self._every[self.node_types[1]].cpu()
+                self._weigh(factors, [ends], lambda power, _: [self._basis("val", power)])
             if factors.is_used:
-                rows = zip(
-                    self.node_types, factors.rows(self._basis(split, factors.power)), strict=True
-                )
+                basis = self._basis(split, factors.settings.power)
+                rows = zip(self.node_types, factors.rows(basis), strict=True)
                 self._every = {name: factors.join(self._every[name], own) for name, own in rows}
         if self._ranking is not None:
-            embedded = self._encode_rows(split) if by_time else self._every
+            embedded: Any = self._every
+            if by_time:
+                embedded = self._encode_rows(split)
+                if factors is not None:
+                    if is_weighed:
+                        ends = [(rows.anchors.cpu(), rows.targets.cpu()) for rows in embedded]
+                        self._weigh(factors, ends, partial(self._bases_at, embedded))
+                    if factors.is_used:
+                        embedded = [self._join_at(factors, split, rows) for rows in embedded]
             self._ranking.prepare(self.target, self.predictor().decoder, split, embedded)
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
@@ -435,27 +449,73 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         has_factors = self.output.factors and config.sampling.temporal is None
         return config.evaluates_by_layers or has_factors
 
-    def _weigh(self, factors: LinkFactors) -> None:
-        """Sets the filter, which does not depend on the encoder, and the weights. Collective."""
+    def _weigh(
+        self,
+        factors: LinkFactors,
+        encoded: Sequence[tuple[Tensor, Tensor]],
+        bases: Callable[[float, float], Sequence[LinkBasis]],
+    ) -> None:
+        """Sets the filter, which does not depend on the encoder, and the weights. Collective.
+
+        Args:
+            encoded: rows of the encoder for each of the judged rows.
+            bases: see `choose_filter`.
+        """
+        if self._filter is None:
+            self._filter = choose_filter(self._judged, bases, self._span)
         factors.filter.copy_(torch.tensor(self._filter))
         if isinstance(self.predictor().encoder.module, EASE):
             factors.weights.copy_(torch.tensor([0.0, 1.0]))
         else:
-            encoded = self._every[self.node_types[0]].cpu(), self._every[self.node_types[1]].cpu()
-            choose_weights(factors, self._judged, encoded, self._basis("val", factors.power))
+            settings = factors.settings
+            used = bases(settings.power, settings.half_life)
+            choose_weights(factors, self._judged, encoded, used)
         for chosen in (factors.filter, factors.weights):  # sums may differ in the last bit by node
             chosen.copy_(broadcast(chosen))
 
     @cached_property
-    def _judged(self) -> JudgedAnchors:
-        return JudgedAnchors(self.target, self.env.bundle.num_nodes(self.node_types[1]))
+    def _dated(self) -> DatedLinks:
+        links = find_dated_links(self.env.bundle, self.env.loaded.config, self.node_types)
+        assert links is not None
+        return links
 
     @cached_property
-    def _filter(self) -> SpectralFilter:
-        bases = {power: self._basis("val", power) for power in POWERS}
-        chosen = choose_filter(self._judged, bases)
-        self._basis_of = "val", bases[chosen.power]
-        return chosen
+    def _span(self) -> float:
+        """Time of the links known at the first validation row."""
+        if not self.target.by_time:
+            return 0.0
+        return self._dated.span(self.target.times("val").min())
+
+    @cached_property
+    def _judged(self) -> Sequence[JudgedRows]:
+        num_targets = self.env.bundle.num_nodes(self.node_types[1])
+        if not self.target.by_time:
+            return [JudgedRows.of_anchors(self.target, num_targets)]
+        _, index = self._times("val")
+        return JudgedRows.at_times(self.target, num_targets, self._dated, index)
+
+    def _bases_at(
+        self, rows: Sequence[RowsAtTime], power: float, half_life: float
+    ) -> Sequence[LinkBasis]:
+        """The decomposed links known at each time of validation rows."""
+        anchors, times = self.target.splits["val"].anchors, self.target.times("val")
+        known = (self._dated.as_of(times[at.index[0]], half_life) for at in rows)
+        return [
+            LinkBasis.of(links, power, anchors[at.index])
+            for links, at in zip(known, rows, strict=True)
+        ]
+
+    def _join_at(self, factors: LinkFactors, split: str, rows: RowsAtTime) -> RowsAtTime:
+        time = self.target.times(split)[rows.index[0]]
+        anchors = self.target.splits[split].anchors[rows.index]
+        of_anchors, of_targets, known = factors.as_of(time, anchors, self._dated)
+        joined = factors.join(rows.anchors, of_anchors), factors.join(rows.targets, of_targets)
+        return RowsAtTime(rows.index, *joined, known)
+
+    def _times(self, split: str) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Distinct times of rows, and the positions of the rows of each."""
+        distinct, time_index = np.unique(self.target.times(split), return_inverse=True)
+        return distinct, [np.flatnonzero(time_index == i) for i in range(len(distinct))]
 
     def _basis(self, split: str, power: float) -> LinkBasis:
         if self._basis_of is not None:
@@ -471,16 +531,20 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         rows = self.encode_exactly(encoder, graph, self.node_types)
         return {name: rows[name].to(self.env.device) for name in self.node_types}
 
-    def _encode_rows(self, split: str) -> RowsByTime:
+    def _encode_rows(self, split: str) -> list[RowsAtTime]:
         """The anchor of each row, and all targets at each time of rows, as of these times."""
         (anchor_type, target_type), links = self.node_types, self.target.splits[split]
-        times = self.target.times(split)
-        distinct, index = np.unique(times, return_inverse=True)
+        distinct, index = self._times(split)
         every = np.arange(self.env.bundle.num_nodes(target_type))
+        times = self.target.times(split)
         anchors = self.encode_as_of(split, anchor_type, links.anchors, times)
         at_times = np.tile(every, len(distinct)), np.repeat(distinct, len(every))
         targets = self.encode_as_of(split, target_type, *at_times)
-        return RowsByTime(anchors, targets.view(len(distinct), len(every), -1), index)
+        targets = targets.view(len(distinct), len(every), -1)
+        return [
+            RowsAtTime(rows, anchors[torch.from_numpy(rows).to(anchors.device)], of_targets)
+            for rows, of_targets in zip(index, targets, strict=True)
+        ]
 
     def build_loader(self, split: str) -> LinkLoader | None:
         supervision = self.target.splits[split]

@@ -1,0 +1,72 @@
+"""Links known as of a time, from edges and from rows that refer to both ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.links.dated_links import DatedLinks
+from raygnn.data.tables.graph_tables import (
+    EdgeRows,
+    GraphTables,
+    edge_rows,
+    node_rows,
+    write_tables,
+)
+
+NUM_USERS, NUM_ITEMS, NUM_ROWS = 7, 5, 60
+ENDS = ("user", "item")
+RNG = np.random.default_rng(0)
+USER, ITEM = RNG.integers(0, NUM_USERS, NUM_ROWS), RNG.integers(0, NUM_ITEMS, NUM_ROWS)
+TIME = RNG.permutation(NUM_ROWS)
+RELEASED = np.array([0, 10, 20, 30, 40])  # of items
+ROWS = np.arange(NUM_ROWS)
+KNOWN = np.maximum(TIME, RELEASED[ITEM])
+
+
+def _bundle(folder: Path, edges: dict[EdgeType, EdgeRows], released: np.ndarray | None) -> Bundle:
+    nodes = {
+        "user": node_rows(np.arange(NUM_USERS)),
+        "item": node_rows(np.arange(NUM_ITEMS), time=released),
+        "purchase": node_rows(ROWS, time=TIME),
+    }
+    uri = write_tables(GraphTables(nodes, edges), str(folder / "tables"))
+    return ingest(uri, IngestOptions(reverse_edges=True), str(folder / "cache"))
+
+
+EDGES = {
+    "edges": {("user", "buys", "item"): edge_rows(USER, ITEM, time=TIME)},
+    "reverse edges": {("item", "sold", "user"): edge_rows(ITEM, USER, time=TIME)},
+    "rows": {
+        ("purchase", "by", "user"): edge_rows(ROWS, USER),
+        ("purchase", "of", "item"): edge_rows(ROWS, ITEM),
+    },
+}
+
+
+@pytest.mark.parametrize("form", EDGES)
+def test_links_are_those_that_are_known_at_a_time(tmp_path: Path, form: str) -> None:
+    links = DatedLinks.of(_bundle(tmp_path, EDGES[form], RELEASED), ENDS, "time", window=25)
+    assert links is not None
+    for time in (0, 17, 59):
+        for half_life in (0.0, 8.0):
+            expected = np.zeros((NUM_USERS, NUM_ITEMS))
+            for user, item, known in zip(USER, ITEM, KNOWN, strict=True):
+                if time - 25 <= known <= time:
+                    expected[user, item] += 0.5 ** ((time - known) / half_life) if half_life else 1
+            found = links.as_of(time, half_life).toarray()
+            np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_links_without_times_and_nodes_with_several_anchors_are_left_out(tmp_path: Path) -> None:
+    edges = {
+        ("user", "likes", "item"): edge_rows(USER, ITEM),
+        ("purchase", "by", "user"): edge_rows(ROWS // 2, USER),  # shared by two users
+        ("purchase", "of", "item"): edge_rows(ROWS, ITEM),
+    }
+    assert DatedLinks.of(_bundle(tmp_path, edges, None), ENDS, "time") is None
