@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.extended_bundle import ExtendedBundle
+from raygnn.data.extended_bundle import AddedEdges, ExtendedBundle
 from raygnn.data.time_units import AsOf
 from raygnn.inference.seed_times import SeedTimes
 from raygnn.inference.set_up import loader_options
@@ -22,6 +22,7 @@ from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_encoder import feature_store, graph_store
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly, link_basis
+from raygnn.loops.tasks.link_prediction.target import find_dated_links
 from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
@@ -161,35 +162,41 @@ def with_factors(
     embeddings: Embeddings,
     model: nn.Module,
     spec: ModelSpec,
-    basis: Callable[[float], LinkBasis],
+    basis: Callable[[LinkFactors], LinkBasis],
     nodes: Mapping[str, np.ndarray] | None = None,
 ) -> Embeddings:
-    """The embeddings, joined with closed-form rows where the model weighs these.
-
-    Closed-form rows of (anchor, time) are joined by `rank_targets`.
-    """
+    """The embeddings, joined with closed-form rows where the model weighs these."""
     factors = getattr(model, "factors", None)
-    if not isinstance(factors, LinkFactors) or not factors.is_used or factors.by_time:
+    if not isinstance(factors, LinkFactors) or not factors.is_used:
         return embeddings
     anchor, target = spec.output.ends
-    return JoinedEmbeddings(
-        embeddings, factors, basis(factors.settings.power), (anchor, target), nodes
-    )
+    return JoinedEmbeddings(embeddings, factors, basis(factors), (anchor, target), nodes)
 
 
-def find_basis(env: TaskEnvironment, spec: ModelSpec, power: float) -> LinkBasis:
-    """The decomposed links of a graph, with added nodes and links if there are any."""
-    (edge_type,), bundle = spec.output.links, env.bundle
+def find_basis(
+    env: TaskEnvironment, spec: ModelSpec, times: SeedTimes | None, factors: LinkFactors
+) -> LinkBasis:
+    """The decomposed links of a graph, with added nodes and links if there are any.
+
+    Those of a model of rows with times are the links known at the moment of `times`.
+    """
+    (edge_type,), bundle, settings = spec.output.links, env.bundle, factors.settings
     if isinstance(bundle, ExtendedBundle):
-        known = find_basis(replace(env, bundle=bundle.graph), spec, power)
+        known = find_basis(replace(env, bundle=bundle.graph), spec, times, factors)
         return extended_basis(known, bundle, edge_type)
-    return link_basis(graph_store(env.loaded, bundle), edge_type, power)
+    if not factors.by_time:
+        return link_basis(graph_store(env.loaded, bundle), edge_type, settings.power)
+    links = find_dated_links(bundle, env.loaded.config, (edge_type[0], edge_type[2]))
+    assert links is not None
+    assert times is not None
+    return LinkBasis.of(links.as_of(times.moment.time, settings.half_life), settings.power)
 
 
 def extended_basis(basis: LinkBasis, bundle: ExtendedBundle, edge_type: EdgeType) -> LinkBasis:
     """With the nodes and links that were added to a graph."""
     anchor, _, target = edge_type
-    added = bundle.addition.edges[edge_type]
+    none = np.empty(0, np.int64)
+    added = bundle.addition.edges.get(edge_type, AddedEdges(none, none))
     num_nodes = bundle.num_nodes(anchor), bundle.num_nodes(target)
     return basis.extended(num_nodes, added.sources, added.targets)
 

@@ -21,7 +21,7 @@ from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.new_rows import check_takes_new
 from raygnn.inference.node_tables import Table
 from raygnn.inference.open_graph import OpenGraph
-from raygnn.models.link_factors import LinkBasis
+from raygnn.models.link_factors import LinkBasis, LinkFactors
 
 
 class ExtendedGraph(OpenGraph):
@@ -102,9 +102,9 @@ class ExtendedGraph(OpenGraph):
         check_no_new_nodes("rows")
         raise AssertionError
 
-    def _basis(self, power: float) -> LinkBasis:
+    def _basis(self, factors: LinkFactors) -> LinkBasis:
         (edge_type,) = self._spec.output.links
-        return extended_basis(self._graph._basis(power), self.bundle, edge_type)
+        return extended_basis(self._graph._basis(factors), self.bundle, edge_type)
 
     def _takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
         return True

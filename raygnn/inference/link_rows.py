@@ -23,7 +23,7 @@ from raygnn.inference.neighbor_search import build_decoder
 from raygnn.inference.row_tables import ID, TIME, RowRequest, read_seed_rows, with_times
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, LinkTarget, LinkTargetArguments
-from raygnn.models.decoders import top_k
+from raygnn.models.decoders import Scores, top_k
 from raygnn.models.link_factors import LinkFactors
 
 _ANCHORS_AT_A_TIME = 1024
@@ -118,15 +118,7 @@ def rank_targets(
                 left_out[np.arange(len(chosen)), nodes[chosen]] = True
             if known is not None:
                 left_out |= known[part].toarray() > 0
-            mask = torch.from_numpy(left_out).to(targets.device)
-            best = top_k(
-                at_moment[part],
-                lambda i, j, targets=targets: targets[i:j],
-                len(targets),
-                k,
-                scores,
-                lambda i, j, mask=mask: mask[:, i:j],
-            )
+            best = _best(at_moment[part], targets, k, scores, torch.from_numpy(left_out))
             values[chosen], neighbors[chosen] = (part.cpu().numpy() for part in best)
     ids = as_plain_texts(bundle.ids(target_type).take(pa.array(neighbors.ravel())))
     ends = pa.array(np.arange(0, neighbors.size + 1, k, dtype=np.int32))
@@ -138,6 +130,15 @@ def rank_targets(
         }
     )
     return with_times(table, rows, np.arange(len(nodes)))
+
+
+def _best(
+    anchors: Tensor, targets: Tensor, k: int, scores: Scores, left_out: Tensor
+) -> tuple[Tensor, Tensor]:
+    mask = left_out.to(targets.device)
+    return top_k(
+        anchors, lambda i, j: targets[i:j], len(targets), k, scores, lambda i, j: mask[:, i:j]
+    )
 
 
 def relbench_links(ranked: pa.Table, declared: LabelEdgeTable) -> pa.Table:

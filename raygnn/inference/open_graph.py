@@ -28,6 +28,7 @@ from raygnn.inference.embeddings import (
     KeptEmbeddings,
     SampledEmbeddings,
     Stores,
+    find_basis,
     with_factors,
 )
 from raygnn.inference.explanations import (
@@ -62,11 +63,11 @@ from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
-from raygnn.loops.tasks.exact_encoding import is_layerwise, link_basis
+from raygnn.loops.tasks.exact_encoding import is_layerwise
 from raygnn.loops.tasks.link_prediction.target import find_dated_links
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.models.link_factors import LinkBasis, LinkFactors
+from raygnn.models.link_factors import LinkBasis, LinkFactors, SpectralFilter
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.loader import RowPlan
@@ -112,7 +113,7 @@ class OpenGraph:
         self._is_exact = exact and (not is_table or evaluation == "exact")
         self._has_own_batches = own_batches
         self._kept: dict[str, Tensor] = {}
-        self._bases: dict[float, LinkBasis] = {}
+        self._bases: dict[SpectralFilter, LinkBasis] = {}
 
     @property
     def is_precomputed(self) -> bool:
@@ -272,9 +273,10 @@ class OpenGraph:
                 return embeddings.all_rows(rows.node_type).to(env.device)
 
         with self._prepared():
-            factors, links = getattr(self._model, "factors", None), None
-            if isinstance(factors, LinkFactors) and factors.is_used:
-                links = find_dated_links(self.bundle, config, spec.output.ends)
+            links = None
+            if self._used_factors:
+                anchor, target = spec.output.ends
+                links = find_dated_links(self.bundle, config, (anchor, target))
             asked = (found, relation, k, self.bundle, spec, self._model, encode, links)
             return Table(rank_targets(*asked))
 
@@ -460,9 +462,12 @@ class OpenGraph:
     def _encode_known_links(
         self, relation: int | None, pairs: Sequence[np.ndarray], rows: Sequence[Tensor]
     ) -> None:
-        """Replaces the rows of pairs that are links with times by those as of the link."""
-        links, times = self._spec.output.links, self._times
-        if times is None or not links or (relation is None and len(links) > 1):
+        """Replaces the rows of pairs that are links with times by those as of the link.
+
+        Closed-form rows of links with times are as of one moment.
+        """
+        links, times, factors = self._spec.output.links, self._times, self._used_factors
+        if times is None or not links or (relation is None and len(links) > 1) or factors:
             return
         edge_type = links[relation or 0]
         if times.of(edge_type_name(edge_type)) is not None:
@@ -564,10 +569,16 @@ class OpenGraph:
         )
         return with_factors(sampled, self._model, self._spec, self._basis, nodes)
 
-    def _basis(self, power: float) -> LinkBasis:
-        if power not in self._bases:
-            self._bases[power] = link_basis(self._stores.graph, self._spec.output.links[0], power)
-        return self._bases[power]
+    @property
+    def _used_factors(self) -> LinkFactors | None:
+        factors = getattr(self._model, "factors", None)
+        return factors if isinstance(factors, LinkFactors) and factors.is_used else None
+
+    def _basis(self, factors: LinkFactors) -> LinkBasis:
+        key = factors.settings
+        if key not in self._bases:
+            self._bases[key] = find_basis(self._env, self._spec, self._times, factors)
+        return self._bases[key]
 
     @cached_property
     def row_reader(self) -> RowReader:

@@ -85,7 +85,7 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
             env = replace(env, loaded=with_all_neighbors(loaded))
         nodes = chosen or {name: np.arange(bundle.num_nodes(name)) for name in node_types}
         embeddings = SampledEmbeddings(encoder, env, task.spec, nodes, shared, times)
-    basis = partial(find_basis, env, task.spec)
+    basis = partial(find_basis, env, task.spec, times)
     embeddings = with_factors(embeddings, model, task.spec, basis, chosen)
     try:
         tables = _write(job, task, model, embeddings, context)

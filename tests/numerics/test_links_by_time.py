@@ -61,10 +61,10 @@ class Shop:
     def of_books(cls, seed: int) -> Shop:
         """Nobody buys the same item twice."""
         rng = np.random.default_rng(seed)
-        is_liked = _is_liked(rng, num_items := 200)
+        is_liked = _is_liked(rng, num_items := 96)
         chance = rng.gamma(1, size=num_items) * np.where(is_liked, 1, 0.02)
         chance /= chance.sum(axis=1, keepdims=True)
-        item = np.stack([rng.choice(num_items, 16, replace=False, p=p) for p in chance])
+        item = np.stack([rng.choice(num_items, 10, replace=False, p=p) for p in chance])
         user = np.repeat(np.arange(NUM_USERS), item.shape[1])
         order = np.argsort(day := rng.integers(1, NUM_DAYS, len(user)))
         return cls(chance, user[order], item.ravel()[order], day[order])

@@ -33,13 +33,13 @@ class RowsAtTime(NamedTuple):
     """Embeddings of the rows of (anchor, time, targets) of one time.
 
     Attributes:
-        index: int64 [num_rows], ascending positions among the rows of the split.
+        positions: int64 [num_rows], ascending, among the rows of the split.
         anchors: [num_rows, channels].
         targets: [num_targets, channels], of all targets.
         known: links that rank last, [num_rows, num_targets], if any do.
     """
 
-    index: np.ndarray
+    positions: np.ndarray
     anchors: Tensor
     targets: Tensor
     known: sparse.csr_matrix | None = None
@@ -85,9 +85,9 @@ class FullRankingEvaluation(SumMetric):
             anchors = torch.from_numpy(self._positives.anchors[rows]).to(self._anchors.device)
             return self._rank(rows, self._anchors[anchors], self._candidates)
         states = []
-        for index, anchors, targets, known in self._at_times:
-            chosen = rows[np.isin(rows, index)]
-            places = np.searchsorted(index, chosen)
+        for positions, anchors, targets, known in self._at_times:
+            chosen = rows[np.isin(rows, positions)]
+            places = np.searchsorted(positions, chosen)
             queries = anchors[torch.from_numpy(places).to(anchors.device)]
             last = None if known is None else torch.from_numpy(known[places].toarray() > 0)
             states.append(self._rank(chosen, queries, targets, last))
@@ -372,17 +372,17 @@ class JudgedRows:
 
     @classmethod
     def at_times(
-        cls, target: LinkTarget, num_targets: int, dated: DatedLinks, indices: Sequence[np.ndarray]
+        cls, target: LinkTarget, num_targets: int, dated: DatedLinks, rows_of: Sequence[np.ndarray]
     ) -> list[JudgedRows]:
-        """Of the validation rows of each time; see `RowsAtTime.index`."""
+        """Of the validation rows of each time; see `RowsAtTime.positions`."""
         links, times, judged = target.splits["val"], target.times("val"), []
         of_rows = KnownLinks.of_rows(links)
-        for index in indices:
-            rows = _some(len(index), num_targets * len(indices))
-            chosen = index[rows]
+        for positions in rows_of:
+            rows = _some(len(positions), num_targets * len(rows_of))
+            chosen = positions[rows]
             known = Links(*(torch.from_numpy(part) for part in of_rows.rows(chosen)))
             positives = _rows_of(links.indptr, links.targets, chosen)
-            earlier = dated.as_of(times[index[0]])[links.anchors[chosen]]
+            earlier = dated.as_of(times[positions[0]])[links.anchors[chosen]]
             judged.append(cls(rows, positives, known, num_targets, earlier))
         return judged
 
@@ -452,15 +452,16 @@ def choose_weights(
         encoded: for each of `judged`, the encoder's rows of anchors and of all targets.
     """
     factors.weights.copy_(torch.tensor([1.0, 1.0]))
-    closed_form = [factors.rows(basis) for basis in bases]
-    scale = _spread(*encoded[0]) / max(_spread(*closed_form[0]), 1e-12)
+    scale = _spread(*encoded[0]) / max(_spread(*factors.rows(bases[0])), 1e-12)
 
     def judge(weights: tuple[float, float]) -> Tensor:
         factors.weights.copy_(torch.tensor(weights))
-        parts = zip(encoded, bases, strict=True)
+        closed_form = [factors.rows(basis) for basis in bases]
         rows = (
-            tuple(factors.join(*each) for each in zip(of_encoder, factors.rows(basis), strict=True))
-            for of_encoder, basis in parts
+            (factors.join(anchors, of_anchors), factors.join(targets, of_targets))
+            for (anchors, targets), (of_anchors, of_targets) in zip(
+                encoded, closed_form, strict=True
+            )
         )
         return _ndcg(judged, rows, factors.settings)
 

@@ -448,8 +448,9 @@ def find_dated_links(bundle: Bundle, config: Config, ends: tuple[str, str]) -> D
     """Links that rows of (anchor, time) know, with the column and window of temporal sampling."""
     temporal = config.sampling.temporal
     assert temporal is not None
-    column = temporal.column
-    window = window_as_time(temporal.window, time_unit(bundle, column))
+    column, window = temporal.column, None
+    if temporal.window is not None:
+        window = window_as_time(temporal.window, time_unit(bundle, column))
     return DatedLinks.of(bundle, ends, column, window)
 
 

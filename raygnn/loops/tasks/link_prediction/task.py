@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -358,14 +358,17 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return self._loss(batch, rows, scores)
 
     def prepare_evaluation(self, split: str) -> None:
-        """Embeds the whole graph if evaluation is exact or ranks all nodes."""
-        by_time = self.target.by_time and self._ranking is not None
-        if self._evaluates_by_layers or (self._ranking is not None and not by_time):
+        """Embeds the whole graph, or rows as of their times, if evaluation is exact or ranks all
+        nodes.
+        """
+        decoder, factors = self.predictor().decoder, self.predictor().factors
+        if self.target.by_time and self._ranking is not None:
+            self._ranking.prepare(self.target, decoder, split, self._rows_at_times(split))
+            return
+        if self._evaluates_by_layers or self._ranking is not None:
             self._every = self._encode_graph(split)
-        factors = self.predictor().factors
-        is_weighed = split == "val" and "train" in self._loaders  # not of a trained model
         if factors is not None and self._evaluates_by_layers:
-            if is_weighed:
+            if self._is_weighed(split):
                 ends = self._every[self.node_types[0]].cpu(), self._every[self.node_types[1]].cpu()
                 self._weigh(factors, [ends], lambda power, _: [self._basis("val", power)])
             if factors.is_used:
@@ -373,16 +376,34 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 rows = zip(self.node_types, factors.rows(basis), strict=True)
                 self._every = {name: factors.join(self._every[name], own) for name, own in rows}
         if self._ranking is not None:
-            embedded: Any = self._every
-            if by_time:
-                embedded = self._encode_rows(split)
-                if factors is not None:
-                    if is_weighed:
-                        ends = [(rows.anchors.cpu(), rows.targets.cpu()) for rows in embedded]
-                        self._weigh(factors, ends, partial(self._bases_at, embedded))
-                    if factors.is_used:
-                        embedded = [self._join_at(factors, split, rows) for rows in embedded]
-            self._ranking.prepare(self.target, self.predictor().decoder, split, embedded)
+            self._ranking.prepare(self.target, decoder, split, self._every)
+
+    def _rows_at_times(self, split: str) -> list[RowsAtTime]:
+        factors, at_times = self.predictor().factors, self._encode_rows(split)
+        if factors is None:
+            return at_times
+        anchors, times = self.target.splits[split].anchors, self.target.times(split)
+        if self._is_weighed(split):
+
+            def bases(power: float, half_life: float) -> list[LinkBasis]:
+                known = (self._dated.as_of(times[at.positions[0]], half_life) for at in at_times)
+                parts = zip(known, at_times, strict=True)
+                return [LinkBasis.of(links, power, anchors[at.positions]) for links, at in parts]
+
+            self._weigh(factors, [(at.anchors.cpu(), at.targets.cpu()) for at in at_times], bases)
+        if not factors.is_used:
+            return at_times
+        joined = []
+        for positions, of_rows, targets, _ in at_times:
+            time = times[positions[0]]
+            *rows, known = factors.as_of(time, anchors[positions], self._dated)
+            ends = factors.join(of_rows, rows[0]), factors.join(targets, rows[1])
+            joined.append(RowsAtTime(positions, *ends, known))
+        return joined
+
+    def _is_weighed(self, split: str) -> bool:
+        """Whether validation chooses filter and weights: not that of a trained model."""
+        return split == "val" and "train" in self._loaders
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         rows, self._every = self._every, {}
@@ -491,31 +512,14 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         num_targets = self.env.bundle.num_nodes(self.node_types[1])
         if not self.target.by_time:
             return [JudgedRows.of_anchors(self.target, num_targets)]
-        _, index = self._times("val")
-        return JudgedRows.at_times(self.target, num_targets, self._dated, index)
+        return JudgedRows.at_times(
+            self.target, num_targets, self._dated, self._rows_of_times("val")
+        )
 
-    def _bases_at(
-        self, rows: Sequence[RowsAtTime], power: float, half_life: float
-    ) -> Sequence[LinkBasis]:
-        """The decomposed links known at each time of validation rows."""
-        anchors, times = self.target.splits["val"].anchors, self.target.times("val")
-        known = (self._dated.as_of(times[at.index[0]], half_life) for at in rows)
-        return [
-            LinkBasis.of(links, power, anchors[at.index])
-            for links, at in zip(known, rows, strict=True)
-        ]
-
-    def _join_at(self, factors: LinkFactors, split: str, rows: RowsAtTime) -> RowsAtTime:
-        time = self.target.times(split)[rows.index[0]]
-        anchors = self.target.splits[split].anchors[rows.index]
-        of_anchors, of_targets, known = factors.as_of(time, anchors, self._dated)
-        joined = factors.join(rows.anchors, of_anchors), factors.join(rows.targets, of_targets)
-        return RowsAtTime(rows.index, *joined, known)
-
-    def _times(self, split: str) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Distinct times of rows, and the positions of the rows of each."""
+    def _rows_of_times(self, split: str) -> list[np.ndarray]:
+        """Positions of the rows of each distinct time, ascending."""
         distinct, time_index = np.unique(self.target.times(split), return_inverse=True)
-        return distinct, [np.flatnonzero(time_index == i) for i in range(len(distinct))]
+        return [np.flatnonzero(time_index == i) for i in range(len(distinct))]
 
     def _basis(self, split: str, power: float) -> LinkBasis:
         if self._basis_of is not None:
@@ -534,16 +538,16 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def _encode_rows(self, split: str) -> list[RowsAtTime]:
         """The anchor of each row, and all targets at each time of rows, as of these times."""
         (anchor_type, target_type), links = self.node_types, self.target.splits[split]
-        distinct, index = self._times(split)
+        rows_of = self._rows_of_times(split)
         every = np.arange(self.env.bundle.num_nodes(target_type))
         times = self.target.times(split)
+        distinct = np.array([times[positions[0]] for positions in rows_of])
         anchors = self.encode_as_of(split, anchor_type, links.anchors, times)
         at_times = np.tile(every, len(distinct)), np.repeat(distinct, len(every))
         targets = self.encode_as_of(split, target_type, *at_times)
-        targets = targets.view(len(distinct), len(every), -1)
         return [
             RowsAtTime(rows, anchors[torch.from_numpy(rows).to(anchors.device)], of_targets)
-            for rows, of_targets in zip(index, targets, strict=True)
+            for rows, of_targets in zip(rows_of, targets.split(len(every)), strict=True)
         ]
 
     def build_loader(self, split: str) -> LinkLoader | None:
