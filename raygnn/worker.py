@@ -95,7 +95,10 @@ def _run(job: TrainJob, context: WorkerContext, callbacks: Sequence[Callback]) -
         watching += [] if estimate is None else [estimate]
         engine = Engine(task, loaded, context, watching, saver, _initialization(loaded))
         try:
-            checkpointer.restore(engine, _resume(loaded))
+            resume = loaded.config.checkpoint.resume
+            checkpointer.restore(
+                engine, absolute(resume, loaded.folder) if "/" in resume else resume
+            )
             _record_start(job, context, engine.resumed_from, engine.position.step)
             engine.train()
             if job.tried is not None:
@@ -155,11 +158,6 @@ def _initialization(loaded: LoadedConfig) -> Callable[[nn.Module], object] | Non
     return (
         None if settings is None else partial(warm_start, settings=settings, folder=loaded.folder)
     )
-
-
-def _resume(loaded: LoadedConfig) -> str:
-    resume = loaded.config.checkpoint.resume
-    return absolute(resume, loaded.folder) if "/" in resume else resume
 
 
 def _record_start(

@@ -85,7 +85,8 @@ class EvaluationTable:
             results.update(metric.compute(state))
         if self._with_intervals:
             self.intervals = self._find_intervals(table, num_sums, widths)
-        results.update(self._reduce_compared())
+        columns = self._scores.columns(collectives.gather_rows, collectives.all_reduce_sum)
+        results.update(compare(self._compared, columns))
         results.update(self._reduce_gathered())
         return results
 
@@ -98,10 +99,6 @@ class EvaluationTable:
             if not isinstance(metric, Diagnostic):
                 intervals |= batch_intervals(of_metric, metric.compute)
         return intervals
-
-    def _reduce_compared(self) -> dict[str, float]:
-        columns = self._scores.columns(collectives.gather_rows, collectives.all_reduce_sum)
-        return compare(self._compared, columns)
 
     def _reduce_gathered(self) -> dict[str, float]:
         results: dict[str, float] = {}

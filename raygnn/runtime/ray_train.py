@@ -47,7 +47,8 @@ def train_on_ray(
     limit, num_preemptions = config.scaling.max_preemptions, 0
     with stop_requests() as requests:
         while True:
-            _forget_snapshot(folder)
+            # Ray would continue with the checkpoints that its snapshot names.
+            delete(join(folder.uri, "checkpoint_manager_snapshot.json"))
             try:
                 metrics: dict[str, Any] = run_on_workers(
                     Work(_train_worker, job, "Training", label, requests),
@@ -107,7 +108,3 @@ def check_folder_is_seen(folder: RunFolder, storage_path: str) -> None:
                 id="run-storage-not-shared",
             )
         time.sleep(0.5)
-
-
-def _forget_snapshot(folder: RunFolder) -> None:
-    delete(join(folder.uri, "checkpoint_manager_snapshot.json"))

@@ -124,7 +124,8 @@ def tables_from_pyg(
     for edge_type, store in edge_stores.items():
         where = "data" if isinstance(data, Data) else f"data[{edge_type!r}]"
         edges[edge_type] = _edge_rows(store, ids[edge_type[0]], ids[edge_type[2]], where)
-    if left := _unread(data):
+    known = _NODE_NAMES | _EDGE_NAMES
+    if left := sorted({name for store in data.stores for name in store} - known):
         notes.append(f"attributes not written: {', '.join(left)}")
     return GraphTables(nodes, edges, tuple(dict.fromkeys(notes)))
 
@@ -296,8 +297,3 @@ def _labels(y: np.ndarray) -> np.ndarray:
     if y.dtype == np.bool_ or (y.ndim == 2 and np.isin(y, (0, 1)).all()):
         return y.astype(np.uint8)
     return y
-
-
-def _unread(data: Any) -> list[str]:
-    known = _NODE_NAMES | _EDGE_NAMES
-    return sorted({name for store in data.stores for name in store} - known)

@@ -101,7 +101,8 @@ def partition(
     _check(partitioning)
     place = absolute_folder(out)
     source = GraphSource.open(manifest_uri, options)
-    name = _fingerprint(source.fingerprint(options), partitioning)
+    content = [source.fingerprint(options), partitioning.num_parts, partitioning.method]
+    name = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
     folder = cache_folder(None, "partitions") / name if is_remote(place) else Path(place)
     run = in_process if source.num_bytes < min_scheduled_bytes else schedule(folder)
     with locked(str(folder / ".lock"), progress):
@@ -135,11 +136,6 @@ def _check(partitioning: Partitioning) -> None:
         )
     if partitioning.method == "metis":
         check_metis()
-
-
-def _fingerprint(tables: str, partitioning: Partitioning) -> str:
-    text = json.dumps([tables, partitioning.num_parts, partitioning.method])
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _finished(place: str, name: str, progress: Callable[[str], None]) -> PartitionRecord:

@@ -104,7 +104,8 @@ class Checkpointer(Callback):
         """Writes a checkpoint and reports it. Collective: all ranks must call."""
         self._settle(engine)
         name, tracker = self._next_name(engine), engine.best.tracker
-        retention = self._retention(tracker.mode)
+        keep = self._settings.keep
+        retention = Retention(self._settings.policy, keep.last, keep.best, tracker.mode)
         if report:
             self._scores[name] = tracker.value_of(report)
         if improved and retention.keeps_best:
@@ -204,10 +205,6 @@ class Checkpointer(Callback):
             if engine.task.spec is not None:
                 parts[SPEC_FILE] = engine.task.spec.to_json().encode()
         return parts
-
-    def _retention(self, mode: str) -> Retention:
-        keep = self._settings.keep
-        return Retention(self._settings.policy, keep.last, keep.best, mode)
 
     def _settle(self, engine: Engine) -> None:
         """Waits for the checkpoint that is being uploaded. Collective: all ranks must call."""

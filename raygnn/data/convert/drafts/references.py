@@ -435,7 +435,8 @@ def spell_references(tables: Sequence[Table]) -> None:
                 how = f"the ids of {reference.table}"
             table.set_column(name, pa.chunked_array([values]) if isinstance(values, pa.Array)
                              else values)  # fmt: skip
-            table.repairs.append(f"{name}: written as {how} ({_example(column)})")
+            example = column.distinct[0].as_py() if len(column.distinct) else ""
+            table.repairs.append(f"{name}: written as {how} (such as {example!r} in the files)")
 
 
 def _is_read_as(column: Column, key: Column) -> bool:
@@ -447,11 +448,6 @@ def _is_read_as(column: Column, key: Column) -> bool:
     is_gap = pc.and_(pc.is_valid(texts), pc.is_null(column.ids))
     is_same = pc.sum(as_written).as_py() == pc.sum(in_one_spelling).as_py()
     return bool(is_same and not pc.any(is_gap).as_py())
-
-
-def _example(column: Column) -> str:
-    example = column.distinct[0].as_py() if len(column.distinct) else ""
-    return f"such as {example!r} in the files"
 
 
 def write_gapless_edges(tables: Sequence[Table]) -> dict[str, pa.Table]:

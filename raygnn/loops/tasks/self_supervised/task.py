@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raygnn.config import LoadedConfig, build
+from raygnn.config import build
 from raygnn.config.loader_section import with_fanouts
 from raygnn.console import say
 from raygnn.loops.baselines import Baselines
@@ -141,13 +141,14 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         config = self.env.loaded.config
         if config.sampling.is_full or not len(seeds):
             return self.neighbor_loader(split, seeds, node_type)
-        graph = self.message_store(split)
+        graph, num_more = self.message_store(split), self.method_hops
+        deeper = with_fanouts(config, lambda hops: [*hops[:1] * num_more, *hops])
         loader = NeighborLoader(
             graph,
             self.features,
             seeds,
             node_type,
-            sampler=build_sampler(_with_hops(self.env.loaded, self.method_hops), graph),
+            sampler=build_sampler(replace(self.env.loaded, config=deeper), graph),
             columns=self.spec.node_columns,
             **self.loader_options(split),
         )
@@ -295,11 +296,6 @@ def spread(embeddings: Tensor) -> Tensor:
         return embeddings.new_zeros(())
     rows = functional.normalize(in_full_precision(embeddings.detach()))
     return (rows.std(dim=0, correction=0).mean() * rows.shape[1] ** 0.5).double()
-
-
-def _with_hops(loaded: LoadedConfig, number: int) -> LoadedConfig:
-    config = with_fanouts(loaded.config, lambda hops: [*hops[:1] * number, *hops])
-    return replace(loaded, config=config)
 
 
 def _progress(engine: Engine) -> float:

@@ -128,10 +128,11 @@ class GraphMAE(_Reconstruction):
         inputs = {name: self.to_decoder(rows) for name, rows in encoded.items()}
         hidden = is_masked[: len(embeddings)].unsqueeze(1)
         inputs[self.node_type] = inputs[self.node_type].masked_fill(hidden, 0)
+        decoded = self.decoder(inputs, hetero_blocks_of(view)[-1:])[self.node_type]
         chosen = batch.drawn["masked seeds"]
         return {
             "embeddings": embeddings[chosen].detach(),
-            "found": self._decode(view, inputs)[chosen],
+            "found": decoded[chosen],
             "features": self.features(encoder, batch)[chosen],
         }
 
@@ -162,10 +163,6 @@ class GraphMAE(_Reconstruction):
         changed = {**batch.nodes}
         changed[self.node_type] = replace(nodes, columns={**nodes.columns, "x": shown})
         return replace(batch, nodes=changed)
-
-    def _decode(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Tensor:
-        out: Tensor = self.decoder(rows, hetero_blocks_of(batch)[-1:])[self.node_type]
-        return out
 
 
 class FeatureReconstruction(_Reconstruction):
