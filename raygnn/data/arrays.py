@@ -35,6 +35,15 @@ _SYNC_THREADS = 8
 _HEADERS = threading.Lock()
 
 
+#: Ids and positions below it are int32.
+MAX_INT32 = np.iinfo(np.int32).max
+
+
+def index_dtype(*limits: int) -> np.dtype:
+    """The narrower type of ids or positions: int32, or int64 if a limit needs it."""
+    return np.dtype(np.int32 if max(limits) <= MAX_INT32 else np.int64)
+
+
 def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
     """Creates a zero-filled `.npy` file with all its disk space reserved.
 

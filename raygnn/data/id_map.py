@@ -21,6 +21,7 @@ from raygnn.data.arrays import (
     create_array,
     gather_ragged_rows,
     gather_rows,
+    index_dtype,
     open_array,
 )
 from raygnn.data.hashing import fnv1a, splitmix64, string_buffers
@@ -352,8 +353,7 @@ def _num_hash_slots(num_ids: int) -> int:
 
 
 def _create_slots(folder: Path, num_slots: int, num_ids: int) -> np.ndarray:
-    dtype = np.int32 if num_ids <= np.iinfo(np.int32).max else np.int64
-    create_array(folder / SLOTS, (num_slots,), dtype)
+    create_array(folder / SLOTS, (num_slots,), index_dtype(num_ids))
     slots = open_array(folder / SLOTS, "r+")
     slots.fill(-1)
     return slots

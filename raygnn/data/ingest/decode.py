@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raygnn.data.arrays import index_dtype
 from raygnn.data.ingest.column_plan import DensePlan, SourceColumn, SparsePlan
 from raygnn.data.ingest.findings import FindingCollector
 from raygnn.data.splits import SPLIT_CODES
@@ -322,11 +323,7 @@ def sparse_rows(
         indices = indices[keep]
         values = None if values is None else values[keep]
         lengths = np.where(bad, 0, lengths)
-    return lengths, indices.astype(sparse_index_dtype(plan.dim), copy=False), values
-
-
-def sparse_index_dtype(dim: int) -> np.dtype:
-    return np.dtype(np.int32 if dim <= np.iinfo(np.int32).max else np.int64)
+    return lengths, indices.astype(index_dtype(plan.dim), copy=False), values
 
 
 def _rows_with(element_mask: np.ndarray, row_of: np.ndarray, num_rows: int) -> np.ndarray:

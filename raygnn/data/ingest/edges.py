@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raygnn.console import count
+from raygnn.data.arrays import index_dtype
 from raygnn.data.bundle_record import (
     ColumnInfo,
     EdgeRecord,
@@ -31,7 +32,6 @@ from raygnn.data.ingest.schedule import BuildContext, OnAnyNode
 from raygnn.data.ingest.sort_edges import (
     EdgeRows,
     EdgeSort,
-    index_dtype,
     move_to_buckets,
     order_buckets,
 )

@@ -14,14 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from raygnn.data import edge_kernels
-from raygnn.data.arrays import Rows, create_array, open_array
+from raygnn.data.arrays import Rows, create_array, index_dtype, open_array
 from raygnn.data.bundle_record import INDICES, INDPTR, ROW, column_path
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.schedule import OnAnyNode, RowWriter, Schedule, Write
 from raygnn.data.ingest.table_plan import EdgePlan
 
-# Dense ids are int32 up to here; the complement of the last one marks dropped rows.
-MAX_INT32_NODES = np.iinfo(np.int32).max
 # Edges of a bucket are ordered in memory, with their columns.
 BUCKET_EDGES = 1 << 21
 BUCKET_BYTES = 256 << 20
@@ -31,10 +29,6 @@ _BLOCK_ROWS = 1 << 18
 
 # In a folder of edges: rows, and the order in buckets of them.
 SRC, DST, ORDER = "src.npy", "dst.npy", "order.npy"
-
-
-def index_dtype(*num_nodes: int) -> np.dtype:
-    return np.dtype(np.int32 if max(num_nodes) <= MAX_INT32_NODES else np.int64)
 
 
 @dataclass(frozen=True)
@@ -186,7 +180,7 @@ def _create_buckets(sort: EdgeSort, piece_counts: Sequence[np.ndarray]) -> Bucke
         create_array(sort.work / name, (num_edges,), dtype)
     if sort.plan.columns:
         largest = int(np.diff(plan.edge_starts).max())
-        create_array(sort.work / ORDER, (num_edges,), _order_dtype(largest))
+        create_array(sort.work / ORDER, (num_edges,), index_dtype(largest))
     create_columns(sort.plan.columns, sort.work, num_edges)
     create_array(sort.folder / INDPTR, (sort.num_dst + 1,), np.int64)
     return plan
@@ -321,10 +315,6 @@ def _create_result(sort: EdgeSort, num_edges: int) -> None:
     create_columns(sort.plan.columns, sort.folder, num_edges)
 
 
-def _order_dtype(num_edges: int) -> type[np.integer]:
-    return np.int32 if num_edges <= np.iinfo(np.int32).max else np.int64
-
-
 def order_edges(task: BucketTask, arrays: Sequence[np.ndarray], write: Write) -> int:
     """Orders a bucket, and writes its sources and the degrees of its destinations.
 
@@ -334,7 +324,7 @@ def order_edges(task: BucketTask, arrays: Sequence[np.ndarray], write: Write) ->
     src, dst, *times = arrays
     src = np.array(src)
     degrees = np.zeros(task.node_stop - task.node_start, np.int64)
-    order = np.empty(len(src), _order_dtype(len(src)))
+    order = np.empty(len(src), index_dtype(len(src)))
     num_kept = edge_kernels.order_bucket(
         (src, np.array(dst)),
         task.node_start,

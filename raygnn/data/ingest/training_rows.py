@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from raygnn.console import count
-from raygnn.data.arrays import Source, gather_rows, open_array
+from raygnn.data.arrays import Source, gather_rows, index_dtype, open_array
 from raygnn.data.bundle_record import NODES, NodeRecord, TrainingTableRecord
 from raygnn.data.ingest.describe import describe_columns
 from raygnn.data.ingest.edges import report_rows
@@ -24,7 +24,6 @@ from raygnn.data.ingest.read_rows import (
 )
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import BuildContext, OnAnyNode
-from raygnn.data.ingest.sort_edges import index_dtype
 from raygnn.data.ingest.table_plan import TrainingPlan
 
 

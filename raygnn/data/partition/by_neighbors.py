@@ -19,7 +19,13 @@ from numba import njit
 from scipy import sparse
 
 from raygnn.data import edge_kernels
-from raygnn.data.arrays import create_array, memory_bytes, open_array, outgrows_memory
+from raygnn.data.arrays import (
+    create_array,
+    index_dtype,
+    memory_bytes,
+    open_array,
+    outgrows_memory,
+)
 from raygnn.data.ingest.sort_edges import DST, SRC
 from raygnn.errors import ConfigError, ResourceError
 
@@ -114,9 +120,8 @@ def assign_parts(
     for piece in pieces:
         _count(*piece, edge_kernels.DROPPED, indptr)
     np.cumsum(indptr, out=indptr)
-    dtype = np.int32 if total <= np.iinfo(np.int32).max else np.int64
     path = folder / "neighbors.npy"
-    create_array(path, (int(indptr[-1]),), dtype)
+    create_array(path, (int(indptr[-1]),), index_dtype(total))
     neighbors, filled = open_array(path, "r+"), indptr[:-1].copy()
     for piece in pieces:
         _scatter(*piece, edge_kernels.DROPPED, filled, neighbors)

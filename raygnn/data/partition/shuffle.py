@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.arrays import Rows, Source, gather_rows, open_array
+from raygnn.data.arrays import Rows, Source, gather_rows, index_dtype, open_array
 from raygnn.data.bundle_record import INDICES, NODES
 from raygnn.data.edge_kernels import DROPPED
 from raygnn.data.hashing import hash_ids
@@ -41,7 +41,6 @@ from raygnn.data.ingest.sort_edges import (
     SRC,
     EdgeRows,
     EdgeSort,
-    index_dtype,
     move_to_buckets,
     order_buckets,
 )

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raygnn.data import arrays
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest import pieces, sort_edges
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
@@ -136,7 +137,7 @@ def test_ingest_equals_the_reference(
 
 def test_high_degrees_and_int64_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Rows of hundreds of edges leave the insertion sort; a low limit takes the int64 path.
-    monkeypatch.setattr(sort_edges, "MAX_INT32_NODES", 2)
+    monkeypatch.setattr(arrays, "MAX_INT32", 2)
     rng = np.random.default_rng(0)
     edges = list(zip(rng.integers(0, 5, 2000), rng.integers(0, 3, 2000), strict=True))
     pairs = [(int(s), int(t)) for s, t in edges]
