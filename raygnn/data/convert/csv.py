@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 
 from raygnn.config.documents import parse_json
 from raygnn.data.convert.clean_up import normalize_rows, split_nodes, undirected_edges
 from raygnn.data.filesystem import naming_missing, redact
 from raygnn.data.tables.columns import Features, SparseRows
-from raygnn.data.tables.csv_tables import NULL_MARK, QUOTED, open_csv
-from raygnn.data.tables.files import is_parquet, open_parquet, open_stream
+from raygnn.data.tables.csv_tables import QUOTED, read_batches, read_header
+from raygnn.data.tables.files import CsvFormat, is_parquet, open_parquet, open_stream
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError, RuleError
@@ -371,31 +370,21 @@ def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int]:
     if not files.has_header:
         while num_skipped < len(lines) and lines[num_skipped][:1] in ("#", "%"):
             num_skipped += 1
-    read = pacsv.ReadOptions(autogenerate_column_names=not files.has_header, skip_rows=num_skipped)
     sample = lines[num_skipped : num_skipped + 2]
-    parse = pacsv.ParseOptions(delimiter=files.separator or _find_separator(sample, where))
-    try:
-        with open_csv(uri, read, parse) as reader:
-            names = reader.schema.names
-        if repeated := [name for name, count in Counter(names).items() if count > 1]:
-            raise DataError(
-                f"{where}: its header has {', '.join(map(repr, repeated))} more than once. Give "
-                "each column a name of its own.",
-                id="prepare-header-repeated",
-            )
-        convert = pacsv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.large_string()),
-            null_values=[NULL_MARK],
-            strings_can_be_null=True,
-        )
-        with open_csv(uri, read, parse, convert) as reader:
-            return reader.read_all(), num_skipped + files.has_header + 1
-    except pa.ArrowInvalid as error:
+    separator = files.separator or _find_separator(sample, where)
+    form = CsvFormat(separator=separator, header=files.has_header, skip_lines=num_skipped)
+    names = read_header(uri, where, form)
+    if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(
-            f"{where} cannot be read as separated columns: {error}. Repair the file, or give the "
-            "right --separator.",
-            id="prepare-csv-unreadable",
-        ) from error
+            f"{where}: its header has {', '.join(map(repr, repeated))} more than once. Give "
+            "each column a name of its own.",
+            id="prepare-header-repeated",
+        )
+    types = dict.fromkeys(names, pa.string())
+    table = pa.Table.from_batches(read_batches(uri, where, types, form), pa.schema(types))
+    # A column may have more than the 2 GiB of `string`.
+    table = table.cast(pa.schema(dict.fromkeys(names, pa.large_string())))
+    return table, num_skipped + files.has_header + 1
 
 
 def _find_separator(sample: Sequence[str], where: str) -> str:

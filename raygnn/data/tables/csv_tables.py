@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -166,23 +166,20 @@ def _with_gaps(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @contextmanager
-def open_csv(
-    uri: str,
-    read: pa.csv.ReadOptions,
-    parse: pa.csv.ParseOptions | None,
-    convert: pa.csv.ConvertOptions | None = None,
+def _open_table(
+    uri: str, form: CsvFormat, convert: pa.csv.ConvertOptions | None = None
 ) -> Iterator[pa.csv.CSVStreamingReader]:
-    """Opens a text file of separated columns, to read it block by block.
-
-    `parse`: None detects the separator in the first unskipped line.
-    """
-    read.block_size = _BLOCK_BYTES
+    read = pa.csv.ReadOptions(
+        skip_rows=form.skip_lines,
+        autogenerate_column_names=not form.header,
+        block_size=_BLOCK_BYTES,
+    )
+    parse = pa.csv.ParseOptions(delimiter=form.separator or ",")
     with ExitStack() as stack:
         try:
             stream = stack.enter_context(open_stream(uri))
-            if parse is None:
-                start = stream.read(_HEADER_BYTES)
-                parse = pa.csv.ParseOptions(delimiter=separator_of(uri, start, read.skip_rows))
+            if form.separator is None:
+                parse.delimiter = separator_of(uri, stream.read(_HEADER_BYTES), form.skip_lines)
                 # A compressed stream goes forward only.
                 if stream.seekable():
                     stream.seek(0)
@@ -193,19 +190,11 @@ def open_csv(
             # Arrow sees a header only where a line ends: one that is all of a file may lack that.
             with open_stream(uri) as again:
                 header = again.read(_BLOCK_BYTES)
-            is_one_line = header.count(b"\n") == read.skip_rows and len(header) < _BLOCK_BYTES
+            is_one_line = header.count(b"\n") == form.skip_lines and len(header) < _BLOCK_BYTES
             if not header.strip() or not is_one_line:
                 raise
             reader = pa.csv.open_csv(pa.BufferReader(header + b"\n"), read, parse, convert)
         yield stack.enter_context(reader)
-
-
-def _open_table(
-    uri: str, form: CsvFormat, convert: pa.csv.ConvertOptions | None = None
-) -> AbstractContextManager[pa.csv.CSVStreamingReader]:
-    read = pa.csv.ReadOptions(skip_rows=form.skip_lines, autogenerate_column_names=not form.header)
-    parse = None if form.separator is None else pa.csv.ParseOptions(delimiter=form.separator)
-    return open_csv(uri, read, parse, convert)
 
 
 def _positions(schema: pa.Schema) -> list[str]:

@@ -230,14 +230,14 @@ def test_directed_edges_come_back_as_they_are(
             "e.csv",
             "a,b\n1,2,3\n",
             {"separator": ","},
-            ("prepare-csv-unreadable", "e.csv"),
+            ("table-csv-unreadable", "e.csv"),
         ),
         ("e.csv", "a,b,a\n1,2,3\n", {}, ("prepare-header-repeated", "e.csv", "a")),
         ("e.csv", "a,b,a,b\n1,2,3,4\n", {"source": "a"}, ("prepare-header-repeated", "a", "b")),
         ("e.csv", "a\n1\n", {}, ("prepare-separator", "a")),
         ("e.csv", "", {}, ("prepare-separator",)),
         ("e.csv", "a,b\n1,2\n", {"separator": ",,"}, ("prepare-separator", "--separator=',,'")),
-        ("e.csv", "", {"separator": ","}, ("prepare-csv-unreadable", "e.csv")),
+        ("e.csv", "", {"separator": ","}, ("table-csv-unreadable", "e.csv")),
     ],
 )
 def test_malformed_edges_are_refused(
