@@ -145,15 +145,12 @@ def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.nda
 
 
 def _read(file: TableFile, column: str | None, kind: IdKind, option: str) -> pa.Array:
+    name = _column(_names(file), column, file.name, option)
     if file.format == "csv":
-        header = csv_tables.sniff(csv_tables.CsvSniff(file.uri, file.name, ())).header
-        name = _column(header, column, file.name, option)
         value = pa.int64() if kind == "int" else pa.string()
-        batches = csv_tables.read_batches(file.uri, file.name, {name: value})
+        batches = csv_tables.read_batches(file.uri, file.name, {name: value}, file.csv)
         return pa.chunked_array([b.column(name) for b in batches], value).combine_chunks()
-    with open_parquet(file.uri) as parquet:
-        name = _column(parquet.schema_arrow.names, column, file.name, option)
-        read = parquet.read(columns=[name]).column(name).combine_chunks()
+    read = read_parquet(file.uri, [name]).column(name).combine_chunks()
     return pc.cast(read, read.type.value_type) if pa.types.is_dictionary(read.type) else read
 
 
