@@ -47,7 +47,7 @@ def train_on_ray(
     limit, num_preemptions = config.scaling.max_preemptions, 0
     with stop_requests() as requests:
         while True:
-            # Ray would continue with the checkpoints that its snapshot names.
+            # Ray fails if a checkpoint that its snapshot names is gone.
             delete(join(folder.uri, "checkpoint_manager_snapshot.json"))
             try:
                 metrics: dict[str, Any] = run_on_workers(
