@@ -328,7 +328,7 @@ _HALF_LIVES = (4, 12, 36)
 _RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 #: Weight of an encoder that does not improve the ranking: it orders targets without links.
 _LEAST = 1 / 1024
-_JUDGED_SCORES = 50_000_000
+_JUDGED_SCORES = 25_000_000  # three of them are in memory at a time: 300 MB
 _K = 20
 
 
@@ -386,10 +386,13 @@ class JudgedRows:
             judged.append(cls(rows, positives, known, num_targets, earlier))
         return judged
 
-    def ndcg(self, anchors: Tensor, targets: Tensor, *, hides_known: bool = False) -> Tensor:
-        """float64 [num_judged], from rows of anchors and of all targets on the CPU."""
+    def scores(self, anchors: Tensor, targets: Tensor) -> Tensor:
+        """[num_judged, num_targets], from rows of anchors and of all targets on the CPU."""
+        return anchors[self._rows] @ targets.T
+
+    def ndcg(self, scores: Tensor, *, hides_known: bool = False) -> Tensor:
+        """float64 [num_judged]. Overwrites `scores`."""
         k = min(_K, self._num_targets)
-        scores = anchors[self._rows] @ targets.T
         scores.view(-1)[self._masked_if_hidden if hides_known else self._masked] = -torch.inf
         first = torch.arange(len(scores)).unsqueeze(1) * self._num_targets
         best = scores.topk(k)
@@ -425,7 +428,8 @@ def choose_filter(
             of_judged = bases(power, half_life)
             for choice in group:
                 factors.filter.copy_(torch.tensor(choice))
-                scores[choice] = float(_ndcg(judged, map(factors.rows, of_judged), choice).mean())
+                of_links = _scores(judged, map(factors.rows, of_judged))
+                scores[choice] = float(_ndcg(judged, of_links, choice).mean())
         return max(scores, key=lambda choice: scores[choice])
 
     settings = SpectralFilter()
@@ -452,18 +456,16 @@ def choose_weights(
         encoded: for each of `judged`, the encoder's rows of anchors and of all targets.
     """
     factors.weights.copy_(torch.tensor([1.0, 1.0]))
-    scale = _spread(*encoded[0]) / max(_spread(*factors.rows(bases[0])), 1e-12)
+    of_encoder = list(_scores(judged, encoded))
+    of_links = list(_scores(judged, map(factors.rows, bases)))
+    scale = _spread(of_encoder[0]) / max(_spread(of_links[0]), 1e-12)
 
     def judge(weights: tuple[float, float]) -> Tensor:
-        factors.weights.copy_(torch.tensor(weights))
-        closed_form = [factors.rows(basis) for basis in bases]
-        rows = (
-            (factors.join(anchors, of_anchors), factors.join(targets, of_targets))
-            for (anchors, targets), (of_anchors, of_targets) in zip(
-                encoded, closed_form, strict=True
-            )
+        pairs = zip(of_encoder, of_links, strict=True)
+        sums = (
+            (weights[1] * closed_form).add_(own, alpha=weights[0]) for own, closed_form in pairs
         )
-        return _ndcg(judged, rows, factors.settings)
+        return _ndcg(judged, sums, factors.settings)
 
     choices = [(_LEAST, scale), *((1.0, ratio * scale) for ratio in (0.0, *_RATIOS))]
     ndcg = [judge(weights) for weights in choices]
@@ -473,18 +475,24 @@ def choose_weights(
     factors.weights.copy_(torch.tensor(choices[best if is_better else 0]))
 
 
+def _scores(
+    judged: Sequence[JudgedRows], rows: Iterable[tuple[Tensor, Tensor]]
+) -> Iterator[Tensor]:
+    return (part.scores(*of_part) for part, of_part in zip(judged, rows, strict=True))
+
+
 def _ndcg(
-    judged: Sequence[JudgedRows], rows: Iterable[tuple[Tensor, Tensor]], settings: SpectralFilter
+    judged: Sequence[JudgedRows], scores: Iterable[Tensor], settings: SpectralFilter
 ) -> Tensor:
+    """float64 [num_judged]. Overwrites `scores`."""
     hides = bool(settings.hides_known)
-    parts = zip(judged, rows, strict=True)
-    return torch.cat([part.ndcg(*of_part, hides_known=hides) for part, of_part in parts])
+    parts = zip(judged, scores, strict=True)
+    return torch.cat([part.ndcg(of_part, hides_known=hides) for part, of_part in parts])
 
 
-def _spread(anchors: Tensor, targets: Tensor) -> float:
-    """Standard deviation of the scores of an anchor, on average over some."""
-    some = anchors[:: -(-len(anchors) // 256)]
-    return float((some @ targets.T).std(dim=1).mean())
+def _spread(scores: Tensor) -> float:
+    """Standard deviation of the scores of an anchor, on average."""
+    return float(scores.std(dim=1).mean())
 
 
 #: Training links of a target at which the next group begins.
