@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from raygnn.config import LoadedConfig, build, load_config
@@ -125,10 +123,8 @@ class Parted:
         cls, folder: Path, tables: GraphTables, num_parts: int, options: IngestOptions
     ) -> Parted:
         uri = write_tables(tables, str(folder / "tables"), num_shards=2)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "fsync", lambda descriptor: None)
-            partition(uri, folder / "parts", Partitioning(num_parts), options)
-            return cls(folder / "parts", open_partitioned(folder / "parts", folder / "cache"))
+        partition(uri, folder / "parts", Partitioning(num_parts), options)
+        return cls(folder / "parts", open_partitioned(folder / "parts", folder / "cache"))
 
     def assert_same_batches(self, settings: Mapping[str, Any]) -> None:
         """Batches of train, val and test of a task are the same over the parts as in memory.

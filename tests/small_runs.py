@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
@@ -19,7 +21,9 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.job import TrainJob
+from raygnn.loops.callbacks import Callback
 from raygnn.loops.context import ProcessContext
+from raygnn.loops.engine import Engine
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.outputs.run_start import open_run_folder
@@ -80,30 +84,104 @@ def evaluated_link_task(config: dict[str, Any]) -> LinkPrediction:
     return task
 
 
-def check_resumed_bits(
-    ranks: RankPool, config: Callable[..., dict[str, Any]], folder: Path, bundle_path: str
+class KillAt(Callback):
+    """Raises after a step on every rank, while the file `kill` is in the folder of the runs."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_train_step_start(self, engine: Engine) -> None:
+        marker = Path(engine.config.run.storage_path) / "kill"
+        if marker.exists() and engine.position.step == self._step:
+            raise RuntimeError(f"killed after step {self._step}")
+
+
+def kill_at(step: int) -> list[dict[str, Any]]:
+    """The callbacks of a run that `run_killed` ends after a step."""
+    return [{"type": "tests.small_runs.KillAt", "args": {"step": step}}]
+
+
+def run_killed(
+    ranks: RankPool, config: dict[str, Any], bundle_path: str, world_size: int, run: Any = None
 ) -> None:
-    """Checks that 2 ranks killed after step 4 resume to the weights of a straight run.
+    """Runs a config with the callbacks of `kill_at` until all ranks have raised."""
+    marker = Path(config["run"]["storage_path"]) / "kill"
+    marker.parent.mkdir(exist_ok=True)
+    marker.touch()
+    with pytest.raises(RuntimeError, match="killed after step"):
+        ranks.run(run or run_rank, world_size, config, bundle_path)
+    marker.unlink()
+
+
+def check_resumed_bits(
+    ranks: RankPool,
+    config: Callable[..., dict[str, Any]],
+    folder: Path,
+    bundle_path: str,
+    world_size: int = 2,
+    step: int = 4,
+    every: Mapping[str, int] | None = MappingProxyType({"steps": 3}),
+    **changes: Any,
+) -> None:
+    """Checks that a run killed after a step resumes to the weights and history of a straight run.
 
     Args:
         config: gives the config of a run in a folder, with changes as of `small_config`.
+        every: `checkpoint.every` of the killed run.
     """
-    straight = config(folder / "straight", training__max_epochs=3)
-    ranks.run(run_rank, 2, straight, bundle_path)
-    marker = folder / "kill"
-    args = {"step": 4, "marker": str(marker)}
-    killed = config(
-        folder / "killed",
-        training__max_epochs=3,
-        callbacks=[{"type": "tests.numerics.test_resume.KillAt", "args": args}],
-        checkpoint__every={"steps": 3},
-    )
-    marker.touch()
-    with pytest.raises(RuntimeError, match="killed after step 4"):
-        ranks.run(run_rank, 2, killed, bundle_path)
-    marker.unlink()
-    ranks.run(run_rank, 2, killed, bundle_path)
+    changes = {"training__max_epochs": 3, **changes}
+    straight = config(folder / "straight", **changes)
+    changes |= {"callbacks": kill_at(step), "checkpoint__every": every and dict(every)}
+    killed = config(folder / "killed", **changes)
+    ranks.run(run_rank, world_size, straight, bundle_path)
+    run_killed(ranks, killed, bundle_path, world_size)
+    ranks.run(run_rank, world_size, killed, bundle_path)
     assert_same_weights(killed, straight)
+    assert read_history(folder / "killed") == read_history(folder / "straight")
+
+
+def check_workers_agree(
+    ranks: RankPool,
+    config: Callable[[Path, int], dict[str, Any]],
+    folder: Path,
+    bundle_path: str,
+    *names: str,
+    sizes: Sequence[int] = (1, 2, 3),
+    run: Any = None,
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
+    ignored: re.Pattern[str] | None = None,
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Checks that any number of ranks trains the same weights, up to rounding.
+
+    All ranks of a run must return the same metrics.
+
+    Args:
+        config: gives the config of a run in a folder on a number of ranks.
+        names: columns of the history, or final metrics, that agree too.
+        ignored: names of weights that may differ.
+    Returns:
+        The metrics and the weights of the run on the first number of ranks.
+    """
+    found = []
+    for size in sizes:
+        settings = config(folder / str(size), size)
+        every = ranks.run(run or run_rank, size, settings, bundle_path)
+        for metrics in every:
+            assert {**metrics, "training_time_s": 0} == {**every[0], "training_time_s": 0}
+        found.append((every[0], trained_weights(settings), read_history(folder / str(size))))
+    metrics, weights, history = found[0]
+    assert history
+    for others, other_weights, rows in found[1:]:
+        for name, tensor in weights.items():
+            if ignored is None or not ignored.fullmatch(name):
+                other = other_weights[name]
+                torch.testing.assert_close(other, tensor, rtol=rtol, atol=atol, msg=name)
+        for row, other in zip([*history, metrics], [*rows, others], strict=True):
+            expected = {name: row[name] for name in names if name in row}
+            assert {name: other[name] for name in expected} == pytest.approx(expected, rel=rtol)
+    assert {*names} <= {*metrics, *history[0]}
+    return metrics, weights
 
 
 def small_bundle(folder: Path, **arguments: Any) -> Bundle:

@@ -19,7 +19,7 @@ from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.losses import Candidates
 from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import LocalTotals
-from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.small_runs import check_workers_agree, run_rank, small_bundle, small_config
 from tests.tiers import slow
 
 NUM_NODES = 150
@@ -85,19 +85,15 @@ def _losses(folder: Path) -> list[float]:
 def test_losses_and_weights_do_not_depend_on_the_workers(
     ranks, bundle, tmp_path, decoder, norm, gradients
 ):
-    found = {}
-    for size in (1, 2, 3):
-        config = _config(tmp_path / str(size), size, scaling__gradients=gradients)
+    def config(folder: Path, size: int) -> dict:
+        config = _config(folder, size, scaling__gradients=gradients)
         config["model"]["args"]["norm"] = norm
         config["optimizer"]["args"]["lr"] = 0.5 if norm is None else 0.05
         config["task"]["args"].update(decoder={"type": decoder}, logq_correction=True)
         config["training"]["validate_every"] = {"steps": 1}
-        ranks.run(run_rank, size, config, str(bundle.path))
-        found[size] = trained_weights(config), _losses(tmp_path / str(size))
-    for size in (2, 3):
-        assert found[size][1] == pytest.approx(found[1][1], rel=1e-5)
-        for name, tensor in found[1][0].items():
-            torch.testing.assert_close(found[size][0][name], tensor, rtol=1e-4, atol=1e-5)
+        return config
+
+    check_workers_agree(ranks, config, tmp_path, str(bundle.path), "train/loss")
 
 
 def test_candidates_of_the_rank_alone_give_another_loss(ranks, bundle, tmp_path):

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 import yaml
 
 import raygnn.train
@@ -18,7 +17,13 @@ from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArgu
 from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
-from tests.small_runs import link_task, run_rank_in_small_buckets, small_config, trained_weights
+from tests.small_runs import (
+    check_workers_agree,
+    link_task,
+    run_rank_in_small_buckets,
+    small_config,
+    trained_weights,
+)
 from tests.tiers import slow
 
 LIKES = ("user", "likes", "item")
@@ -101,19 +106,15 @@ MODELS = {
 @pytest.mark.parametrize("gradients", ["flat", *slow("ddp")])
 @pytest.mark.parametrize("name", ["hgt", *slow(*(name for name in MODELS if name != "hgt"))])
 def test_ranks_whose_batches_lack_types_agree_with_one(ranks, graph, tmp_path, name, gradients):
-    found = {}
-    for size in (1, 3):
-        changes = {"model": MODELS[name], "scaling__gradients": gradients}
-        config = _config(tmp_path / str(size), graph, size, **changes)
+    def config(folder: Path, size: int) -> dict:
         # Not one that divides by the gradient: of parameters that do not matter it is noise.
-        config["optimizer"] = {"type": "SGD", "args": {"lr": 0.05}}
-        bundle = open_bundle(load_config(config), None)
-        metrics = ranks.run(run_rank_in_small_buckets, size, config, str(bundle.path))[0]
-        found[size] = metrics, trained_weights(config)
-    for key in ("val/mrr", "test/full_mrr", "val/loss"):
-        assert found[3][0][key] == pytest.approx(found[1][0][key], rel=1e-2)
-    for key, tensor in found[1][1].items():
-        torch.testing.assert_close(found[3][1][key], tensor, rtol=1e-3, atol=1e-4)
+        optimizer = {"type": "SGD", "args": {"lr": 0.05}}
+        changes = {"model": MODELS[name], "scaling__gradients": gradients, "optimizer": optimizer}
+        return _config(folder, graph, size, **changes)
+
+    bundle = str(open_bundle(load_config(config(tmp_path, 0)), None).path)
+    how = {"sizes": (1, 3), "run": run_rank_in_small_buckets, "rtol": 1e-3, "atol": 1e-4}
+    check_workers_agree(ranks, config, tmp_path, bundle, "val/loss", **how)
 
 
 def test_batches_do_lack_types(graph, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,9 +14,9 @@ import torch
 
 import raygnn.train
 from raygnn.outputs.html_page import show
-from tests.numerics.test_resume import _config as killed_config
+from tests.numerics.test_resume import _config as resumable_config
 from tests.small_runs import (
-    assert_same_weights,
+    check_resumed_bits,
     run_rank,
     small_bundle,
     small_config,
@@ -72,17 +73,8 @@ def test_steps_are_the_same_however_they_are_cut(ranks, bundle_path, tmp_path, c
 @pytest.mark.parametrize("world_size", [2, *slow(1)])
 def test_balanced_seeds_resume_with_the_same_bits(ranks, bundle_path, tmp_path, world_size):
     changes = {"loader__train": {"balanced_seeds": True}}
-    straight = killed_config(tmp_path / "straight", world_size, 7, **changes)
-    ranks.run(run_rank, world_size, straight, bundle_path)
-    folder = tmp_path / "killed"
-    folder.mkdir()
-    (folder / "kill").touch()
-    killed = killed_config(folder, world_size, 7, **changes)
-    with pytest.raises(RuntimeError, match="killed after step 7"):
-        ranks.run(run_rank, world_size, killed, bundle_path)
-    (folder / "kill").unlink()
-    ranks.run(run_rank, world_size, killed, bundle_path)
-    assert_same_weights(killed, straight)
+    config = partial(resumable_config, world_size=world_size)
+    check_resumed_bits(ranks, config, tmp_path, bundle_path, world_size, 7, every=None, **changes)
 
 
 def _fraud(folder: Path, loader: dict[str, Any], **changes: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.models import LightGCN
 from raygnn.runtime.data_source import open_bundle
-from tests.small_runs import evaluated_link_task, run_rank, small_config, trained_weights
+from tests.small_runs import check_workers_agree, evaluated_link_task, small_config
 from tests.tiers import slow
 
 NUM_USERS, NUM_ITEMS, CHANNELS = 70, 40, 8
@@ -121,15 +121,11 @@ def test_a_training_step_propagates_over_all_training_links(
 
 @pytest.mark.parametrize("fanouts", [[4, 3, 2], *slow([-1, -1, -1])])
 def test_it_learns_and_any_number_of_ranks_gives_the_same(ranks, graph, tmp_path, fanouts):
-    found = {}
-    for size in (1, 2, 3):
-        config = _config(tmp_path / str(size), graph, fanouts, size)
-        bundle = open_bundle(load_config(config), None)
-        metrics = ranks.run(run_rank, size, config, str(bundle.path))[0]
-        found[size] = metrics, trained_weights(config)
-    assert found[1][0]["test/full_recall@5"] > 0.25  # at random 5 of 40
-    for size in (2, 3):
-        for key in ("val/loss", "test/auc", "test/full_recall@5", "test/full_ndcg@5"):
-            assert found[size][0][key] == pytest.approx(found[1][0][key], rel=1e-3)
-        for key, tensor in found[1][1].items():
-            torch.testing.assert_close(found[size][1][key], tensor, rtol=1e-3, atol=1e-4)
+    def config(folder: Path, size: int) -> dict:
+        return _config(folder, graph, fanouts, size)
+
+    bundle = str(open_bundle(load_config(config(tmp_path, 0)), None).path)
+    names = ("val/loss", "test/auc", "test/full_recall@5", "test/full_ndcg@5")
+    close = {"rtol": 1e-3, "atol": 1e-4}
+    metrics, _ = check_workers_agree(ranks, config, tmp_path, bundle, *names, **close)
+    assert metrics["test/full_recall@5"] > 0.25  # at random 5 of 40

@@ -8,16 +8,17 @@ import pytest
 import torch
 
 import raygnn.train
+from raygnn.config.documents import parse_yaml
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from tests.errors import raises
+from tests.errors import error_cases, raises
 from tests.small_runs import (
     check_resumed_bits,
+    check_workers_agree,
     evaluated_link_task,
     run_rank,
     small_bundle,
     small_config,
-    trained_weights,
 )
 
 #: `make test` has other tests of training and inference; these are of one feature each.
@@ -55,14 +56,10 @@ def _config(folder: Path, graph: Path, world_size: int, args: dict | None = None
 
 
 def test_weights_do_not_depend_on_the_workers(ranks, graph, bundle_path, tmp_path):
-    found = {}
-    for size in (1, 2, 3):
-        config = _config(tmp_path / str(size), graph, size)
-        ranks.run(run_rank, size, config, bundle_path)
-        found[size] = trained_weights(config)
-    for size in (2, 3):
-        for name, tensor in found[1].items():
-            torch.testing.assert_close(found[size][name], tensor, rtol=1e-4, atol=1e-5)
+    def config(folder: Path, size: int) -> dict:
+        return _config(folder, graph, size)
+
+    check_workers_agree(ranks, config, tmp_path, bundle_path)
 
 
 def test_a_run_resumes_within_an_epoch_that_has_mined(ranks, graph, bundle_path, tmp_path):
@@ -127,26 +124,21 @@ def test_mined_negatives_change_the_epochs_after_the_first(ranks, graph, bundle_
 
 
 @pytest.mark.parametrize(
-    ("args", "changes", "expected"),
-    [
-        ({"mined_negatives": -1}, {}, ("task-argument-range", "mined_negatives=-1")),
-        ({"mine_every_epochs": 0}, {}, ("task-argument-range", "mine_every_epochs=0")),
-        ({"num_random_negatives": "all"}, {}, ("task-mined-all", "mined_negatives=3")),
-        ({}, {"data__mode": "partitioned"}, ("task-mined-mode", "data.mode='partitioned'")),
-        (
-            {},
-            {"data__mode": "presampled", "data__samples": "samples"},
-            ("task-mined-mode", "data.mode='presampled'"),
-        ),
-        ({}, {"sampling__temporal": {"column": "time"}}, ("task-mined-temporal",)),
-        (
-            {},
-            {"model": {"type": "tests.user_code.PlainPyG", "args": {"out_channels": 8}}},
-            ("model-not-layerwise", "task.args.mined_negatives=3"),
-        ),
-    ],
+    ("text", "expected"),
+    error_cases(
+        """
+data__mode: partitioned
+    task-mined-mode | data.mode='partitioned'
+{data__mode: presampled, data__samples: samples}
+    task-mined-mode | data.mode='presampled'
+sampling__temporal: {column: time}
+    task-mined-temporal
+model: {type: tests.user_code.PlainPyG, args: {out_channels: 8}}
+    model-not-layerwise | task.args.mined_negatives=3
+"""
+    ),
 )
-def test_what_cannot_be_mined_is_refused(tmp_path, graph, args, changes, expected):
-    config = _config(tmp_path, graph, 0, args, **changes)
+def test_what_cannot_be_mined_is_refused(tmp_path, graph, text, expected):
+    config = _config(tmp_path, graph, 0, **parse_yaml(text).value)
     with raises(*expected):
         raygnn.train.fit(config, allow_modules=["tests"])

@@ -22,7 +22,7 @@ from raygnn.parallel.all_reduce import UnreadTotals
 from raygnn.sampling.prefetch import DeviceCopies
 from tests.pretended_gpu.cases import CASES, Case, write_graphs
 from tests.pretended_gpu.run_cases import check_close, run
-from tests.small_runs import assert_same_weights, small_bundle, small_config
+from tests.small_runs import assert_same_weights, kill_at, small_bundle, small_config
 
 pytestmark = [
     pytest.mark.gpu,
@@ -134,15 +134,12 @@ def test_late_copies_of_eight_threads_change_no_bit(train, device_features: bool
 
 
 def test_a_resumed_run_has_the_bits_of_a_straight_one(train, tmp_path: Path):
-    marker = tmp_path / "kill"
-    callback = {
-        "type": "tests.numerics.test_resume.KillAt",
-        "args": {"step": 7, "marker": str(marker)},
-    }
-    changes = {"checkpoint__every": {"steps": 3}, "callbacks": [callback]}
+    changes = {"checkpoint__every": {"steps": 3}, "callbacks": kill_at(7)}
     straight = train("straight", **changes)
+    marker = tmp_path / "killed" / "kill"
+    marker.parent.mkdir()
     marker.touch()
-    with pytest.raises(TrainingError, match="KilledError"):
+    with pytest.raises(TrainingError, match="killed after step 7"):
         train("killed", **changes)
     marker.unlink()
     assert_same_weights(train("killed", **changes), straight)

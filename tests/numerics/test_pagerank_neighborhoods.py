@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import raygnn.train
 from raygnn.data.synthetic.generators import synthetic_tables
@@ -16,9 +14,8 @@ from raygnn.data.tables.graph_tables import write_tables
 from tests.errors import raises
 from tests.small_runs import (
     check_resumed_bits,
-    run_rank,
+    check_workers_agree,
     small_config,
-    trained_weights,
 )
 from tests.tiers import slow
 
@@ -71,17 +68,11 @@ def test_models_are_saved_and_infer_over_the_same_neighborhoods(tmp_path, tables
 
 
 def test_workers_agree(ranks, small_bundle_path, tmp_path):
-    runs = []
-    for size in (1, 2, 3):
+    def config(folder: Path, size: int) -> dict[str, Any]:
         changes = {"scaling__num_workers": size, "training__max_epochs": 2}
-        config = _config(tmp_path / str(size), training__global_batch_size=96, **changes)
-        ranks.run(run_rank, size, config, small_bundle_path)
-        history = (tmp_path / str(size) / "run" / "history.jsonl").read_text().splitlines()
-        runs.append((trained_weights(config), [json.loads(row)["train/loss"] for row in history]))
-    for weights, losses in runs[1:]:
-        for name, tensor in runs[0][0].items():
-            torch.testing.assert_close(weights[name], tensor, rtol=1e-4, atol=1e-5)
-        assert losses == pytest.approx(runs[0][1], rel=1e-4)
+        return _config(folder, training__global_batch_size=96, **changes)
+
+    check_workers_agree(ranks, config, tmp_path, small_bundle_path, "train/loss")
 
 
 def test_resumed_runs_end_with_the_same_bits(ranks, small_bundle_path, tmp_path):

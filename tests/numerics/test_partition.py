@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -75,8 +74,6 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several pieces and buckets of few rows."""
     monkeypatch.setattr(pieces, "PIECE_BYTES", 400)
     monkeypatch.setattr(sort_edges, "BUCKET_EDGES", 7)
-    # Hundreds of small tasks would wait for the disk.
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])

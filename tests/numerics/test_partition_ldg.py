@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -20,11 +19,6 @@ from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, w
 from tests.errors import raises
 
 NUM_USERS, NUM_ITEMS, NUM_GROUPS = 2000, 800, 40
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def _communities() -> GraphTables:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,11 +51,9 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Both]:
         folder = tmp_path_factory.mktemp("graph")
         tables = write_social(folder / "tables", social_tables(NUM_USERS, NUM_ITEMS, seed))
         options = IngestOptions(reverse_edges=reverse_edges, feature_dtype=feature_dtype)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "fsync", lambda descriptor: None)
-            record = partition(tables, folder / "parts", Partitioning(num_parts), options)
-            outline = Outline.build(folder / "parts", folder / "cache")
-            whole = open_partitioned(folder / "parts", folder / "cache")
+        record = partition(tables, folder / "parts", Partitioning(num_parts), options)
+        outline = Outline.build(folder / "parts", folder / "cache")
+        whole = open_partitioned(folder / "parts", folder / "cache")
         services = tuple(
             MappedPart(folder / "parts", number, outline.path) for number in range(num_parts)
         )

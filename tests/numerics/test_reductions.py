@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from raygnn.config import load_config
 from raygnn.loops.gradients import GradReduction
 from raygnn.loops.task import StepOutput
 from tests.errors import raises
-from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.small_runs import check_workers_agree, small_bundle, small_config
 from tests.tiers import slow
 
 SUMS, WEIGHTS = (6.0, 8.0, 1.0), (3.0, 2.0, 1.0)
@@ -57,17 +59,10 @@ def test_a_weight_must_be_one():
 @pytest.mark.parametrize("grad", ["sum", *slow("batch_mean", f"{__name__}.double_weight")])
 def test_workers_agree_on_each(ranks, tmp_path, grad):
     bundle = str(small_bundle(tmp_path).path)
-    weights = {}
-    for size in (1, 3):
-        config = small_config(
-            tmp_path / f"{grad}-{size}",
-            scaling__num_workers=size,
-            training__global_batch_size=48,
-            training__grad_reduction=grad,
-            training__ema_decay=0.9,
-            optimizer={"type": "SGD", "args": {"lr": 0.05}},
-        )
-        ranks.run(run_rank, size, config, bundle)
-        weights[size] = trained_weights(config)
-    for name, tensor in weights[1].items():
-        torch.testing.assert_close(weights[3][name], tensor, rtol=1e-4, atol=1e-5)
+
+    def config(folder: Path, size: int) -> dict:
+        changes = {"training__grad_reduction": grad, "training__ema_decay": 0.9}
+        changes |= {"training__global_batch_size": 48, "scaling__num_workers": size}
+        return small_config(folder, optimizer={"type": "SGD", "args": {"lr": 0.05}}, **changes)
+
+    check_workers_agree(ranks, config, tmp_path, bundle, sizes=(1, 3))

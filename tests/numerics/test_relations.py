@@ -13,7 +13,7 @@ from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
-from tests.small_runs import evaluated_link_task, run_rank, small_config, trained_weights
+from tests.small_runs import check_workers_agree, evaluated_link_task, small_config
 from tests.tiers import slow
 
 NUM_NODES, NUM_RELATIONS = 60, 3
@@ -109,18 +109,16 @@ def test_no_batch_passes_messages_along_its_own_links(tmp_path, graph):
 
 
 def test_each_relation_is_learnt_and_workers_agree(ranks, graph, tmp_path):
-    found = {}
-    for size in (1, 3):
-        config = _config(tmp_path / str(size), graph, size)
-        config["training"].update(max_epochs=6)
-        bundle = open_bundle(load_config(config), None)
-        metrics = ranks.run(run_rank, size, config, str(bundle.path))[0]
-        found[size] = metrics, trained_weights(config)
-    assert found[1][0]["test/full_mrr"] > 0.1  # at random 0.08
-    assert found[3][0]["test/full_mrr"] == pytest.approx(found[1][0]["test/full_mrr"], rel=2e-2)
-    for name, tensor in found[1][1].items():
-        torch.testing.assert_close(found[3][1][name], tensor, rtol=1e-3, atol=1e-4)
-    relations = found[1][1]["decoder.relation"]
+    def config(folder: Path, size: int) -> dict:
+        config = _config(folder, graph, size)
+        config["training"]["max_epochs"] = 6
+        return config
+
+    bundle = str(open_bundle(load_config(config(tmp_path, 0)), None).path)
+    close = {"rtol": 1e-3, "atol": 1e-4}
+    metrics, weights = check_workers_agree(ranks, config, tmp_path, bundle, sizes=(1, 3), **close)
+    assert metrics["test/full_mrr"] > 0.1  # at random 0.08
+    relations = weights["decoder.relation"]
     assert relations.shape[0] == 2 * NUM_RELATIONS
     assert not torch.allclose(relations[0], relations[2])
 

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raygnn.loops.callbacks import Callback
-from raygnn.loops.engine import Engine
 from tests.small_runs import (
     assert_same_weights,
+    check_resumed_bits,
+    kill_at,
     read_history,
+    run_killed,
     run_rank,
     small_config,
 )
 from tests.tiers import slow
 
 
-class KilledError(RuntimeError):
-    """Stands for the death of the process."""
-
-
-class KillAt(Callback):
-    """Dies after a step, on every rank, while a file says so."""
-
-    def __init__(self, step: int, marker: str) -> None:
-        self._step, self._marker = step, Path(marker)
-
-    def on_train_step_start(self, engine: Engine) -> None:
-        if self._marker.exists() and engine.position.step == self._step:
-            raise KilledError(f"killed after step {self._step}")
-
-
-def _config(folder: Path, world_size: int, kill_at: int, **changes: Any) -> dict:
-    killer = {
-        "type": "tests.numerics.test_resume.KillAt",
-        "args": {"step": kill_at, "marker": str(folder / "kill")},
-    }
+def _config(folder: Path, world_size: int, step: int = 0, **changes: Any) -> dict:
     settings: dict[str, Any] = {
         "scaling__num_workers": world_size,
         "training__max_epochs": 4,
@@ -46,7 +29,7 @@ def _config(folder: Path, world_size: int, kill_at: int, **changes: Any) -> dict
         "optimizer": {"type": "Adam", "args": {"lr": 0.01}},
         "lr_scheduler": {"type": "StepLR", "args": {"step_size": 3}, "interval": "step"},
         "early_stopping": {"monitor": "val/loss", "patience": 20},
-        "callbacks": [killer],
+        "callbacks": kill_at(step),
         "model": {
             "type": "GraphSAGE",
             "args": {"hidden_channels": 8, "dropout": 0.3, "norm": "batch"},
@@ -60,7 +43,7 @@ LABOR = {"sampling": {"type": "labor", "fanouts": [3, 2]}}
 
 
 @pytest.mark.parametrize(
-    ("world_size", "kill_at", "changes"),
+    ("world_size", "step", "changes"),
     [
         (2, 7, {}),
         (1, 7, FULL),
@@ -68,22 +51,13 @@ LABOR = {"sampling": {"type": "labor", "fanouts": [3, 2]}}
     ],
 )
 def test_resumed_and_straight_end_with_the_same_bits(
-    ranks, small_bundle_path, tmp_path, world_size, kill_at, changes
+    ranks, small_bundle_path, tmp_path, world_size, step, changes
 ):
-    straight = _config(tmp_path / "straight", world_size, kill_at, **changes)
-    ranks.run(run_rank, world_size, straight, small_bundle_path)
-
-    folder = tmp_path / "killed"
-    killed = _config(folder, world_size, kill_at, **changes)
-    folder.mkdir()
-    (folder / "kill").touch()
-    with pytest.raises(RuntimeError, match=f"killed after step {kill_at}"):
-        ranks.run(run_rank, world_size, killed, small_bundle_path)
-    (folder / "kill").unlink()
-    ranks.run(run_rank, world_size, killed, small_bundle_path)
-
-    assert_same_weights(killed, straight)
-    assert read_history(folder) == read_history(tmp_path / "straight")
+    config = partial(_config, world_size=world_size)
+    changes = {"training__max_epochs": 4, **changes}
+    check_resumed_bits(
+        ranks, config, tmp_path, small_bundle_path, world_size, step, every=None, **changes
+    )
 
 
 @pytest.mark.slow
@@ -93,11 +67,7 @@ def test_another_world_size_goes_on_with_the_same_bits_on_the_whole_graph(
     straight = _config(tmp_path / "straight", 1, 7, **FULL)
     ranks.run(run_rank, 1, straight, small_bundle_path)
     folder = tmp_path / "killed"
-    folder.mkdir()
-    (folder / "kill").touch()
-    with pytest.raises(RuntimeError, match="killed after step 7"):
-        ranks.run(run_rank, 3, _config(folder, 3, 7, **FULL), small_bundle_path)
-    (folder / "kill").unlink()
+    run_killed(ranks, _config(folder, 3, 7, **FULL), small_bundle_path, 3)
     resumed = _config(folder, 2, 7, **FULL)
     ranks.run(run_rank, 2, resumed, small_bundle_path)
 
@@ -108,29 +78,13 @@ def test_another_world_size_goes_on_with_the_same_bits_on_the_whole_graph(
 @pytest.mark.slow
 def test_running_statistics_go_on_from_between_validations(ranks, small_bundle_path, tmp_path):
     """They move at each step, and a checkpoint that is not one of a validation holds them too."""
-    every = {"training__validate_every": {"steps": 3}, "checkpoint__every": {"steps": 1}}
-    straight = _config(tmp_path / "straight", 2, 4, **every)
-    ranks.run(run_rank, 2, straight, small_bundle_path)
-    folder = tmp_path / "killed"
-    folder.mkdir()
-    (folder / "kill").touch()
-    killed = _config(folder, 2, 4, **every)
-    with pytest.raises(RuntimeError, match="killed after step 4"):
-        ranks.run(run_rank, 2, killed, small_bundle_path)
-    (folder / "kill").unlink()
-    ranks.run(run_rank, 2, killed, small_bundle_path)
-
-    assert_same_weights(killed, straight)
-    assert read_history(folder) == read_history(tmp_path / "straight")
+    config = partial(_config, world_size=2, training__validate_every={"steps": 3})
+    check_resumed_bits(ranks, config, tmp_path, small_bundle_path, every={"steps": 1})
 
 
 def test_another_world_size_goes_on_with_the_same_samples(ranks, small_bundle_path, tmp_path):
-    tmp_path.joinpath("kill").touch()
-    killed = _config(tmp_path, 2, kill_at=3)
-    with pytest.raises(RuntimeError, match="killed"):
-        ranks.run(run_rank, 2, killed, small_bundle_path)
-    tmp_path.joinpath("kill").unlink()
-    wider = _config(tmp_path, 1, kill_at=3)
+    run_killed(ranks, _config(tmp_path, 2, 3), small_bundle_path, 2)
+    wider = _config(tmp_path, 1, 3)
     wider["training"]["accumulate_grad_batches"] = 2
     (metrics,) = ranks.run(run_rank, 1, wider, small_bundle_path)
     assert metrics["epoch"] == 4
@@ -161,13 +115,13 @@ def test_a_checkpoint_or_a_run_by_uri_goes_on_under_another_name(
 @pytest.mark.parametrize("world_size", [2, *slow(1)])
 def test_a_finished_run_trains_on_to_a_larger_limit(ranks, small_bundle_path, tmp_path, world_size):
     by_epoch = {"training__validate_every": {"epochs": 1}}
-    straight = _config(tmp_path / "straight", world_size, 0, **by_epoch)
+    straight = _config(tmp_path / "straight", world_size, **by_epoch)
     ranks.run(run_rank, world_size, straight, small_bundle_path)
-    short = _config(tmp_path, world_size, 0, **by_epoch, training__max_epochs=2)
+    short = _config(tmp_path, world_size, **by_epoch, training__max_epochs=2)
     assert ranks.run(run_rank, world_size, short, small_bundle_path)[0]["epoch"] == 2
     with pytest.raises(RuntimeError, match=r"training\.max_epochs .*\[run-finished\]"):
         ranks.run(run_rank, world_size, short, small_bundle_path)
-    longer = _config(tmp_path, world_size, 0, **by_epoch)
+    longer = _config(tmp_path, world_size, **by_epoch)
     metrics = ranks.run(run_rank, world_size, longer, small_bundle_path)[0]
     assert (metrics["epoch"], metrics["stop_reason"]) == (4, "training.max_epochs=4")
     assert_same_weights(longer, straight)
@@ -180,7 +134,7 @@ def test_more_patience_trains_on(ranks, small_bundle_path, tmp_path):
     limits = {"training__validate_every": {"epochs": 1}, "training__max_epochs": 20}
     for patience, epochs in ((2, 3), (4, 5)):
         stopping["patience"] = patience
-        config = _config(tmp_path, 1, 0, **limits, early_stopping=dict(stopping))
+        config = _config(tmp_path, 1, **limits, early_stopping=dict(stopping))
         (metrics,) = ranks.run(run_rank, 1, config, small_bundle_path)
         assert metrics["epoch"] == epochs
         assert metrics["stop_reason"].endswith(f"for {patience} validations")
@@ -189,13 +143,8 @@ def test_more_patience_trains_on(ranks, small_bundle_path, tmp_path):
 @pytest.mark.parametrize("damage", ["damage state", "damage all", *slow("remove manifest")])
 def test_a_damaged_checkpoint_is_passed_over(ranks, small_bundle_path, tmp_path, damage):
     folder = tmp_path / "killed"
-    folder.mkdir()
-    (folder / "kill").touch()
-    killed = _config(folder, 1, kill_at=5)
-    killed["checkpoint"] = {"policy": "all"}
-    with pytest.raises(RuntimeError, match="killed after step 5"):
-        ranks.run(run_rank, 1, killed, small_bundle_path)
-    (folder / "kill").unlink()
+    killed = _config(folder, 1, 5, checkpoint={"policy": "all"})
+    run_killed(ranks, killed, small_bundle_path, 1)
     checkpoints = sorted(p for p in (folder / "run" / "checkpoints").iterdir() if p.is_dir())
     assert len(checkpoints) == 2
     for checkpoint in checkpoints if damage == "damage all" else checkpoints[-1:]:
@@ -208,19 +157,16 @@ def test_a_damaged_checkpoint_is_passed_over(ranks, small_bundle_path, tmp_path,
             ranks.run(run_rank, 1, killed, small_bundle_path)
         return
     ranks.run(run_rank, 1, killed, small_bundle_path)
-    straight = _config(tmp_path / "straight", 1, kill_at=5)
+    straight = _config(tmp_path / "straight", 1)
     ranks.run(run_rank, 1, straight, small_bundle_path)
     assert_same_weights(killed, straight)
 
 
 def test_best_goes_on_from_the_best(ranks, small_bundle_path, tmp_path):
-    config = _config(tmp_path, 1, kill_at=7)
-    (tmp_path / "kill").touch()
-    with pytest.raises(RuntimeError, match="killed after step 7"):
-        ranks.run(run_rank, 1, config, small_bundle_path)
-    (tmp_path / "kill").unlink()
+    config = _config(tmp_path, 1, 7)
+    run_killed(ranks, config, small_bundle_path, 1)
     config["checkpoint"] = {"resume": "best"}
     ranks.run(run_rank, 1, config, small_bundle_path)
-    straight = _config(tmp_path / "straight", 1, kill_at=7)
+    straight = _config(tmp_path / "straight", 1)
     ranks.run(run_rank, 1, straight, small_bundle_path)
     assert_same_weights(config, straight)

@@ -25,6 +25,7 @@ from raygnn.loops.engine import Engine
 from tests.errors import raises
 from tests.small_runs import (
     check_resumed_bits,
+    check_workers_agree,
     read_history,
     run_rank,
     small_config,
@@ -63,21 +64,12 @@ def _config(folder: Path, method: Any = "bgrl", world_size: int = 0, **changes: 
     ],
 )
 def test_workers_agree(ranks, small_bundle_path, tmp_path, method, sizes):
-    found = {}
-    for size in sizes:
-        folder = tmp_path / str(size)
-        config = _config(folder, method, size)
-        metrics = ranks.run(run_rank, size, config, small_bundle_path)
-        assert all(other["test/accuracy"] == metrics[0]["test/accuracy"] for other in metrics)
-        found[size] = (trained_weights(config), read_history(folder))
-    weights, history = found[1]
-    for size in sizes[1:]:
-        for name, tensor in weights.items():
-            torch.testing.assert_close(found[size][0][name], tensor, rtol=1e-3, atol=1e-4)
-        for row, other in zip(history, found[size][1], strict=True):
-            for name in ("train/loss", "val/loss", "train/embedding_std", "val/embedding_std"):
-                assert other[name] == pytest.approx(row[name], rel=1e-3)
-            assert other["val/accuracy"] == pytest.approx(row["val/accuracy"], abs=0.04)
+    def config(folder: Path, size: int) -> dict:
+        return _config(folder, method, size)
+
+    names = ("train/loss", "val/loss", "train/embedding_std", "val/embedding_std")
+    close = {"rtol": 1e-3, "atol": 1e-4}
+    check_workers_agree(ranks, config, tmp_path, small_bundle_path, *names, sizes=sizes, **close)
 
 
 @pytest.mark.parametrize(
@@ -96,13 +88,12 @@ def test_sharded_weights_and_overlapped_sums_train_the_same(
     ranks, small_bundle_path, tmp_path, method, how
 ):
     """Also the copy of BGRL, whose weights are sharded as the encoder's are."""
-    found = []
-    for size, changes in ((1, {}), (2, how)):
-        config = _config(tmp_path / str(size), method, size, **changes)
-        ranks.run(run_rank, size, config, small_bundle_path)
-        found.append(trained_weights(config))
-    for name, tensor in found[0].items():
-        torch.testing.assert_close(found[1][name], tensor, rtol=1e-3, atol=1e-4)
+
+    def config(folder: Path, size: int) -> dict:
+        return _config(folder, method, size, **(how if size > 1 else {}))
+
+    close = {"rtol": 1e-3, "atol": 1e-4}
+    check_workers_agree(ranks, config, tmp_path, small_bundle_path, sizes=(1, 2), **close)
 
 
 @pytest.mark.parametrize("method", ["cca_ssg", *slow("bgrl", "graphmae")])

@@ -17,16 +17,18 @@ import raygnn
 import raygnn.train
 from raygnn import infer
 from raygnn.config import build, load_config
+from raygnn.config.documents import parse_yaml
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import parse_edge_type
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
-from tests.errors import raises
+from tests.errors import error_cases, raises
 from tests.several_tasks import social_films, without_held_out
 from tests.small_runs import (
     check_resumed_bits,
+    check_workers_agree,
     read_history,
     run_rank,
     run_rank_in_small_buckets,
@@ -87,21 +89,13 @@ _WITH_SELF_SUPERVISED = {
     ids=["each by itself", "candidates of all micro-batches", "with a self-supervised loss"],
 )
 def test_workers_agree(ranks, graph, bundle_path, tmp_path, tasks):
-    found = {}
-    for size in (1, 2):
-        folder = tmp_path / str(size)
+    def config(folder: Path, size: int) -> dict[str, Any]:
         changes = {"training__global_batch_size": 96, "training__max_epochs": 1, "tasks": tasks}
-        config = _config(folder, graph, size, **changes)
-        metrics = ranks.run(run_rank, size, config, bundle_path)
-        assert all(other["test/follows/mrr"] == metrics[0]["test/follows/mrr"] for other in metrics)
-        found[size] = (trained_weights(config), read_history(folder))
-    weights, history = found[1]
+        return _config(folder, graph, size, **changes)
+
     logged = [f"{split}/{name}/loss" for split in ("train", "val") for name in TASKS]
-    for name, tensor in weights.items():
-        torch.testing.assert_close(found[2][0][name], tensor, rtol=1e-4, atol=1e-5)
-    for row, other in zip(history, found[2][1], strict=True):
-        for name in ("train/loss", "val/loss", "val/rating/mae", *logged):
-            assert other[name] == pytest.approx(row[name], rel=1e-4), name
+    names = ("train/loss", "val/loss", "val/rating/mae", *logged)
+    check_workers_agree(ranks, config, tmp_path, bundle_path, *names, sizes=(1, 2))
 
 
 def test_metrics_of_one_model_are_equal_bits_for_any_number_of_workers(
@@ -332,38 +326,25 @@ def test_two_losses_of_all_micro_batches_are_refused(tmp_path, graph):
 
 
 @pytest.mark.parametrize(
-    ("id", "changes", "values"),
-    [
-        (
-            "graph-node-type-unknown",
-            {"tasks": {"genre": {"type": "node_classification", "args": {"target": "book"}}}},
-            ("tasks.genre.args.target='book'",),
-        ),
-        (
-            "labels-unknown",
-            {"tasks": {"genre": {"type": "node_classification", "args": {"label": "taste"}}}},
-            ("tasks.genre.args.label='taste'",),
-        ),
-        (
-            "loader-balanced-classes",
-            {"tasks": {"rating": {"type": "edge_prediction", "loader": {"balanced_seeds": True}}}},
-            ("tasks.rating.loader.balanced_seeds=True",),
-        ),
-        (
-            "loader-balanced-classes",
-            {"tasks": {"rating": "edge_prediction"}, "loader__train": {"balanced_seeds": True}},
-            ("tasks.rating: loader.train.balanced_seeds=True",),
-        ),
-        (
-            "task-feature-unknown",
-            {"tasks": {"genre": "node_classification"}, "task": {"args": {"feature": "words"}}},
-            ("tasks.genre: task.args.feature='words'",),
-        ),
-    ],
+    ("text", "message"),
+    error_cases(
+        """
+tasks: {genre: {type: node_classification, args: {target: book}}}
+    graph-node-type-unknown | tasks.genre.args.target='book'
+tasks: {genre: {type: node_classification, args: {label: taste}}}
+    labels-unknown | tasks.genre.args.label='taste'
+tasks: {rating: {type: edge_prediction, loader: {balanced_seeds: true}}}
+    loader-balanced-classes | tasks.rating.loader.balanced_seeds=True
+{tasks: {rating: edge_prediction}, loader__train: {balanced_seeds: true}}
+    loader-balanced-classes | tasks.rating: loader.train.balanced_seeds=True
+{tasks: {genre: node_classification}, task: {args: {feature: words}}}
+    task-feature-unknown | tasks.genre: task.args.feature='words'
+"""
+    ),
 )
-def test_errors_name_the_keys_that_the_user_sets(tmp_path, graph, id, changes, values):
-    with raises(id, *values):
-        raygnn.train.fit(_config(tmp_path, graph, **changes))
+def test_errors_name_the_keys_that_the_user_sets(tmp_path, graph, text, message):
+    with raises(*message):
+        raygnn.train.fit(_config(tmp_path, graph, **parse_yaml(text).value))
 
 
 def test_a_trained_task_has_training_seeds(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from functools import cache
 from pathlib import Path
@@ -27,7 +26,15 @@ from raygnn.parallel import collectives
 from raygnn.parallel.sharded_tables import ShardedTables
 from raygnn.runtime.data_source import open_bundle
 from tests.rank_pool import RankPool
-from tests.small_runs import run_rank, small_bundle, small_config, trained_weights
+from tests.small_runs import (
+    kill_at,
+    read_history,
+    run_killed,
+    run_rank,
+    small_bundle,
+    small_config,
+    trained_weights,
+)
 from tests.tiers import slow
 
 LIKES = ("user", "likes", "item")
@@ -108,10 +115,6 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def _config(folder: Path, uri: str, world_size: int, shard: str = "none", **changes) -> dict:
     """Everything on that has state; the last step of an epoch leaves ranks without a batch."""
-    killer = {
-        "type": "tests.numerics.test_resume.KillAt",
-        "args": {"step": 8, "marker": str(folder / "kill")},
-    }
     settings = {
         "task": {"type": "link_prediction", "args": {"edge_type": "user__likes__item"}},
         "data": {"uri": uri, "splits": {"type": "hash", "fractions": [0.7, 0.15, 0.15]}},
@@ -126,7 +129,7 @@ def _config(folder: Path, uri: str, world_size: int, shard: str = "none", **chan
         "training__ema_decay": 0.8,
         "training__validate_every": {"steps": 4},
         "training__max_epochs": 3,
-        "callbacks": [killer],
+        "callbacks": kill_at(8),
     }
     return small_config(folder, **{**settings, **changes})
 
@@ -140,11 +143,7 @@ def run_rank_in_small_blocks(config: dict[str, Any], bundle_path: str) -> dict[s
 def _train(ranks: Any, bundle_path: str, config: dict[str, Any]):
     size = config["scaling"]["num_workers"]
     ranks.run(run_rank_in_small_blocks, size, config, bundle_path)
-    folder = Path(config["run"]["storage_path"]) / "run"
-    rows = [json.loads(row) for row in (folder / "history.jsonl").read_text().splitlines()]
-    return trained_weights(config), [
-        {name: v for name, v in row.items() if name != "time_s"} for row in rows
-    ]
+    return trained_weights(config), read_history(Path(config["run"]["storage_path"]))
 
 
 def _assert_close(one: tuple, other: tuple) -> None:
@@ -199,12 +198,8 @@ def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, 
 
 
 def _kill(ranks: Any, bundle_path: str, config: dict[str, Any]) -> None:
-    folder = Path(config["run"]["storage_path"])
-    folder.mkdir(exist_ok=True)
-    (folder / "kill").touch()
-    with pytest.raises(RuntimeError, match="killed after step 8"):
-        _train(ranks, bundle_path, config)
-    (folder / "kill").unlink()
+    size = config["scaling"]["num_workers"]
+    run_killed(ranks, config, bundle_path, size, run_rank_in_small_blocks)
 
 
 @pytest.mark.parametrize(

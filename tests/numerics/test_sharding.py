@@ -22,7 +22,15 @@ from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
 from raygnn.parallel.sharding import own_part
 from raygnn.sampling import Batch
 from tests.batches import batch_of
-from tests.small_runs import read_history, run_rank, small_config, trained_weights
+from tests.small_runs import (
+    change,
+    kill_at,
+    read_history,
+    run_killed,
+    run_rank,
+    small_config,
+    trained_weights,
+)
 from tests.tiers import slow
 
 GLOBAL_BATCH = 180
@@ -39,10 +47,6 @@ class FailsToSave(Callback):
 
 def _config(folder: Path, world_size: int, shard: str, **changes: Any) -> dict[str, Any]:
     """Everything on that has state; the last step of an epoch leaves ranks without a batch."""
-    killer = {
-        "type": "tests.numerics.test_resume.KillAt",
-        "args": {"step": 5, "marker": str(folder / "kill")},
-    }
     settings: dict[str, Any] = {
         "scaling": {"num_workers": world_size, "shard": shard},
         "loader": {"batch_size": 30, "eval_batch_size": 64},
@@ -56,9 +60,11 @@ def _config(folder: Path, world_size: int, shard: str, **changes: Any) -> dict[s
         "optimizer": {"type": "Adam", "args": {"lr": 0.01}},
         "lr_scheduler": {"type": "StepLR", "args": {"step_size": 3}},
         "early_stopping": {"monitor": "val/loss", "patience": 20},
-        "callbacks": [killer],
+        "callbacks": kill_at(5),
     }
-    return small_config(folder, **{**settings, **changes})
+    config = small_config(folder, **settings)
+    change(config, **changes)
+    return config
 
 
 def _train(
@@ -109,25 +115,11 @@ def test_results_are_those_of_whole_state(ranks, small_bundle_path, tmp_path, wo
 )  # fmt: skip
 def test_it_fits_the_rest_of_the_engine(ranks, small_bundle_path, tmp_path, changes):
     plain, optimizer, full = (
-        _train_with(ranks, small_bundle_path, tmp_path / shard, shard, changes)
+        _train(ranks, small_bundle_path, tmp_path / shard, 3, shard, **changes)
         for shard in ("none", "optimizer", "full")
     )
     _assert_equal(optimizer, plain)
     _assert_close(full, plain)
-
-
-def _train_with(
-    ranks: Any, small_bundle_path: str, folder: Path, shard: str, changes: dict[str, Any]
-):
-    config = _config(folder, 3, shard)
-    for path, value in changes.items():
-        section, _, leaf = path.partition("__")
-        if leaf:
-            config[section][leaf] = value
-        else:
-            config[section] = value
-    ranks.run(run_rank, 3, config, small_bundle_path)
-    return trained_weights(config), read_history(folder)
 
 
 @pytest.mark.parametrize(
@@ -144,11 +136,7 @@ def test_resumed_and_straight_end_with_the_same_bits(
 
 
 def _kill(ranks: Any, small_bundle_path: str, folder: Path, world_size: int, shard: str) -> None:
-    folder.mkdir()
-    (folder / "kill").touch()
-    with pytest.raises(RuntimeError, match="killed after step 5"):
-        _train(ranks, small_bundle_path, folder, world_size, shard)
-    (folder / "kill").unlink()
+    run_killed(ranks, _config(folder, world_size, shard), small_bundle_path, world_size)
 
 
 @pytest.mark.parametrize(

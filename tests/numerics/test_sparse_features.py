@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,14 @@ from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.columns import sparse_rows
 from raygnn.data.tables.graph_tables import node_rows, write_tables
 from raygnn.models import GraphSAGE
-from tests.small_runs import run_rank, small_config, trained_weights
+from tests.small_runs import (
+    check_resumed_bits,
+    check_workers_agree,
+    read_history,
+    run_rank,
+    small_config,
+    trained_weights,
+)
 from tests.tiers import slow
 
 WIDTH = 64
@@ -72,27 +79,26 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return made
 
 
-def _run(
-    ranks: Any, bundle: Bundle, folder: Path, world_size: int = 1, **changes: Any
-) -> tuple[dict[str, Any], dict[str, Tensor], list[dict[str, Any]]]:
+def _config(folder: Path, world_size: int = 1, **changes: Any) -> dict[str, Any]:
     settings = {
         "scaling__num_workers": world_size,
         "training__global_batch_size": 96,
         "training__max_epochs": 6,
         "optimizer": {"type": "Adam", "args": {"lr": 0.05}},
     }
-    config = small_config(folder, **{**settings, **changes})
-    metrics = ranks.run(run_rank, world_size, config, str(bundle.path))
-    history = (folder / "run" / "history.jsonl").read_text().splitlines()
-    return metrics[0], trained_weights(config), [json.loads(row) for row in history]
+    return small_config(folder, **{**settings, **changes})
+
+
+def _run(bundle: Bundle, folder: Path, **changes: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config = _config(folder, **changes)
+    return run_rank(config, str(bundle.path)), trained_weights(config)
 
 
 @pytest.mark.parametrize("eval_mode", ["exact", *slow("sampled")])
-def test_a_run_is_that_of_dense_rows(ranks, bundle, tmp_path, eval_mode):
+def test_a_run_is_that_of_dense_rows(bundle, tmp_path, eval_mode):
     args = {"hidden_channels": 8, "norm": "batch", "residual": True}
     runs = [
         _run(
-            ranks,
             bundle,
             tmp_path / name,
             training__eval=eval_mode,
@@ -101,11 +107,14 @@ def test_a_run_is_that_of_dense_rows(ranks, bundle, tmp_path, eval_mode):
         )
         for name in ("GraphSAGE", f"{__name__}.DenseSAGE")
     ]
-    (metrics, weights, history), (of_dense, dense_weights, dense_history) = runs
+    (metrics, weights), (of_dense, dense_weights) = runs
     for name, weight in weights.items():
         torch.testing.assert_close(weight, dense_weights[name], rtol=1e-4, atol=1e-5)
-    for row, other in zip(history, dense_history, strict=True):
-        assert row["train/loss"] == pytest.approx(other["train/loss"], rel=1e-4)
+    losses, dense_losses = (
+        [row["train/loss"] for row in read_history(tmp_path / name)]
+        for name in ("GraphSAGE", f"{__name__}.DenseSAGE")
+    )
+    assert losses == pytest.approx(dense_losses, rel=1e-4)
     assert metrics["test/accuracy"] == pytest.approx(of_dense["test/accuracy"], abs=0.02)
     assert metrics["test/accuracy"] > 0.6
 
@@ -116,28 +125,19 @@ def test_any_number_of_workers_trains_the_same(ranks, bundle, tmp_path, model):
         "model__type": model,
         "model__args": {"hidden_channels": 8, "dropout": 0.3, "input_dropout": 0.3},
     }
-    runs = [_run(ranks, bundle, tmp_path / str(size), size, **changes) for size in (1, 2, 3)]
-    for _, weights, _ in runs[1:]:
-        for name, weight in runs[0][1].items():
-            torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-5)
+    config = partial(_config, **changes)
+    check_workers_agree(ranks, config, tmp_path, str(bundle.path))
 
 
 def test_resumed_and_straight_end_with_the_same_bits(ranks, bundle, tmp_path):
     args = {"hidden_channels": 8, "dropout": 0.3, "input_dropout": 0.3, "norm": "batch"}
-    changes = {"model__args": args, "training__validate_every": {"steps": 1}}
-    _, straight, history = _run(ranks, bundle, tmp_path / "straight", 2, **changes)
-    _run(ranks, bundle, tmp_path / "stopped", 2, training__max_steps=5, **changes)
-    _, resumed, resumed_history = _run(ranks, bundle, tmp_path / "stopped", 2, **changes)
-    for name, weight in straight.items():
-        assert torch.equal(resumed[name], weight), name
-    losses, resumed_losses = ([row["val/loss"] for row in h] for h in (history, resumed_history))
-    assert len(losses) == len(resumed_losses) > 6
-    assert losses == resumed_losses
+    config = partial(_config, world_size=2, model__args=args)
+    check_resumed_bits(ranks, config, tmp_path, str(bundle.path))
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", *slow("bf16-true")])
-def test_mixed_precision_trains(ranks, bundle, tmp_path, precision):
-    metrics, _, _ = _run(ranks, bundle, tmp_path, training__precision=precision)
+def test_mixed_precision_trains(bundle, tmp_path, precision):
+    metrics, _ = _run(bundle, tmp_path, training__precision=precision)
     assert metrics["test/accuracy"] > 0.6
 
 

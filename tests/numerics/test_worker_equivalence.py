@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,29 +19,19 @@ from raygnn.loops.task import EvalOutput
 from raygnn.metrics import as_metric
 from raygnn.models.encoder import Encoder
 from raygnn.parallel import collectives
-from tests.small_runs import run_rank, small_config, trained_weights
+from tests.small_runs import check_workers_agree, run_rank, small_config, trained_weights
 from tests.tiers import slow
 
-GLOBAL_BATCH, BATCH = 96, 16
+GLOBAL_BATCH = 96
+COUNTS = ("step", "samples")
 
 
-def _run(ranks, small_bundle_path: str, folder: Path, world_size: int, **changes):
+def _config(folder: Path, world_size: int, **changes: Any) -> dict[str, Any]:
     settings = {
         "scaling__num_workers": world_size,
         "training__global_batch_size": GLOBAL_BATCH,
     }
-    config = small_config(folder, **{**settings, **changes})
-    metrics = ranks.run(run_rank, world_size, config, small_bundle_path)
-    assert all(
-        rank_metrics == metrics[0] or _nearly(rank_metrics, metrics[0]) for rank_metrics in metrics
-    )
-    history = (folder / "run" / "history.jsonl").read_text().splitlines()
-    return metrics[0], trained_weights(config), [json.loads(row) for row in history]
-
-
-def _nearly(one: dict, other: dict) -> bool:
-    """Equal but for the clock."""
-    return all(one[name] == other[name] for name in one if name != "training_time_s")
+    return small_config(folder, **{**settings, **changes})
 
 
 @pytest.mark.parametrize(
@@ -51,52 +42,26 @@ def _nearly(one: dict, other: dict) -> bool:
     ],
 )
 def test_losses_and_weights_are_equal(ranks, small_bundle_path, tmp_path, model, eval_mode, sizes):
-    changes = {"model__type": model, "training__eval": eval_mode}
-    runs = [_run(ranks, small_bundle_path, tmp_path / str(size), size, **changes) for size in sizes]
-    metrics, weights, history = runs[0]
-    assert len(history) == 2
-    for other_metrics, other_weights, other_history in runs[1:]:
-        for name, tensor in weights.items():
-            torch.testing.assert_close(other_weights[name], tensor, rtol=1e-4, atol=1e-5)
-        for row, other_row in zip(history, other_history, strict=True):
-            for name in ("train/loss", "val/loss", "val/accuracy", "val/auroc"):
-                assert other_row[name] == pytest.approx(row[name], rel=1e-4)
-            assert other_row["step"] == row["step"]
-            assert other_row["samples"] == row["samples"]
-        assert other_metrics["test/accuracy"] == pytest.approx(metrics["test/accuracy"], abs=0.02)
+    config = partial(_config, model__type=model, training__eval=eval_mode)
+    names = (*("train/loss", "val/loss", "val/accuracy", "val/auroc"), *COUNTS)
+    check_workers_agree(ranks, config, tmp_path, small_bundle_path, *names, sizes=sizes)
 
 
 @pytest.mark.slow
 def test_draws_that_nodes_share_are_those_of_any_worker(ranks, small_bundle_path, tmp_path):
-    labor = {"sampling": {"type": "labor", "fanouts": [3, 2]}}
-    runs = [
-        _run(ranks, small_bundle_path, tmp_path / str(size), size, **labor) for size in (1, 2, 3)
-    ]
-    _, weights, history = runs[0]
-    _, uniform, _ = _run(
-        ranks, small_bundle_path, tmp_path / "uniform", 1, sampling={"fanouts": [3, 2]}
-    )
-    assert any(not torch.equal(uniform[name], tensor) for name, tensor in weights.items())
-    for _, other_weights, other_history in runs[1:]:
-        for name, tensor in weights.items():
-            torch.testing.assert_close(other_weights[name], tensor, rtol=1e-4, atol=1e-5)
-        for row, other_row in zip(history, other_history, strict=True):
-            assert other_row["train/loss"] == pytest.approx(row["train/loss"], rel=1e-4)
+    labor = partial(_config, sampling={"type": "labor", "fanouts": [3, 2]})
+    _, weights = check_workers_agree(ranks, labor, tmp_path, small_bundle_path, "train/loss")
+    uniform = _config(tmp_path / "uniform", 1, sampling={"fanouts": [3, 2]})
+    ranks.run(run_rank, 1, uniform, small_bundle_path)
+    others = trained_weights(uniform)
+    assert any(not torch.equal(others[name], tensor) for name, tensor in weights.items())
 
 
 def test_workers_that_come_and_go_train_the_same(ranks, small_bundle_path, tmp_path):
     # Three micro-batches a step, also where two workers share them.
     elastic = {"training__global_batch_size": 48, "scaling__num_workers": [1, 3]}
-    runs = [
-        _run(ranks, small_bundle_path, tmp_path / str(size), size, **elastic) for size in (1, 2, 3)
-    ]
-    _, weights, history = runs[0]
-    for _, other_weights, other_history in runs[1:]:
-        for name, tensor in weights.items():
-            torch.testing.assert_close(other_weights[name], tensor, rtol=1e-4, atol=1e-5)
-        for row, other_row in zip(history, other_history, strict=True):
-            assert other_row["train/loss"] == pytest.approx(row["train/loss"], rel=1e-4)
-            assert (other_row["step"], other_row["samples"]) == (row["step"], row["samples"])
+    config = partial(_config, **elastic)
+    check_workers_agree(ranks, config, tmp_path, small_bundle_path, "train/loss", *COUNTS)
 
 
 def _with_norm(model: str, **args: Any) -> dict[str, Any]:
@@ -150,34 +115,29 @@ _WITH_STATISTICS: dict[str, dict[str, Any]] = {
 def test_running_statistics_are_equal(ranks, small_bundle_path, tmp_path, case):
     """With dropout, accumulation, and Adam, which blows up a gradient that is rounding alone."""
     settings = {"training__max_epochs": 6, "optimizer": {"args": {"lr": 0.01}}}
-    settings |= _WITH_STATISTICS[case]
-    runs = [
-        _run(ranks, small_bundle_path, tmp_path / str(size), size, **settings) for size in (1, 3)
-    ]
-    rough = settings.get("training__precision") == "bf16-mixed"
-    _, weights, history = runs[0]
-    assert history[-1]["step"] >= 10
+    config = partial(_config, **(settings | _WITH_STATISTICS[case]))
+    rough = config.keywords.get("training__precision") == "bf16-mixed"
+    close = {"rtol": 2e-2, "atol": 1e-2} if rough else {}
+    metrics, weights = check_workers_agree(
+        *(ranks, config, tmp_path, small_bundle_path, "train/loss", "val/loss"),
+        **{"sizes": (1, 3), "ignored": _WITHOUT_EFFECT, **close},
+    )
+    assert metrics["step"] >= 10
     assert any(name.endswith("running_var") for name in weights)
-    for _, other_weights, other_history in runs[1:]:
-        for row, other_row in zip(history, other_history, strict=True):
-            for name in ("train/loss", "val/loss"):
-                assert other_row[name] == pytest.approx(row[name], rel=1e-2 if rough else 1e-5)
-        for name, tensor in weights.items():
-            if _WITHOUT_EFFECT.fullmatch(name):
-                continue
-            if name.endswith("num_batches_tracked"):
-                assert torch.equal(other_weights[name], tensor)
-            tolerance = {"rtol": 2e-2, "atol": 1e-2} if rough else {"rtol": 1e-4, "atol": 1e-5}
-            torch.testing.assert_close(other_weights[name], tensor, msg=name, **tolerance)
 
 
 def test_a_summed_loss_is_the_mean_times_the_seeds(ranks, small_bundle_path, tmp_path):
     optimizer = {"type": "SGD", "args": {"lr": 0.1}}
-    one_step = {"training__max_steps": 1, "optimizer": optimizer}
-    _, mean, _ = _run(ranks, small_bundle_path, tmp_path / "mean", 2, **one_step)
     scaled = {"type": "SGD", "args": {"lr": 0.1 / GLOBAL_BATCH}}
-    one_step = {"training__max_steps": 1, "optimizer": scaled, "training__loss_reduction": "sum"}
-    _, total, _ = _run(ranks, small_bundle_path, tmp_path / "sum", 2, **one_step)
+    weights = []
+    for name, changes in (
+        ("mean", {"optimizer": optimizer}),
+        ("sum", {"optimizer": scaled, "training__loss_reduction": "sum"}),
+    ):
+        config = _config(tmp_path / name, 2, training__max_steps=1, **changes)
+        ranks.run(run_rank, 2, config, small_bundle_path)
+        weights.append(trained_weights(config))
+    mean, total = weights
     for name, tensor in mean.items():
         torch.testing.assert_close(total[name], tensor)
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 import pytest
 
 from docs.errors import ERRORS, PAGE, page, sites
+from raygnn.data.ingest.decode import GAPS, REPAIR, without_table_remedies
 from raygnn.errors import (
     ConfigError,
     DataError,
@@ -112,3 +113,13 @@ def test_a_failure_of_one_rank_has_the_id_of_its_cause_on_all_ranks():
         raise noted
     with raises("run-rank-failed", "Rank 0", "ZeroDivisionError"), agreement("reading"):
         raise ZeroDivisionError("division by zero")
+
+
+def test_no_remedy_for_rows_of_a_request_is_to_drop_them() -> None:
+    remedies = {site.remedy for site in sites() if "data.on_error=drop" in site.remedy}
+    texts = {text for remedy in remedies for text in remedy.split(" / ")}
+    assert {REPAIR, GAPS} < texts
+    assert [text for text in texts if "on_error" in without_table_remedies(text)] == []
+    assert without_table_remedies(f"x. {REPAIR} [id-a]\ny. {GAPS} [id-b]") == (
+        "x. Repair the rows. [id-a]\ny. Give these rows values. [id-b]"
+    )

@@ -10,9 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from docs.errors import sites
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.ingest.decode import GAPS, REPAIR, without_table_remedies
 from raygnn.errors import DataError
 from tests.errors import raises
 from tests.graph_writer import cut, write_graph
@@ -34,181 +32,90 @@ def _nodes(**columns: Any) -> pa.Table:
 _INF = float("inf")
 
 
+def _indices(values: Any, expected: tuple[object, ...], **more: Any) -> tuple[Any, ...]:
+    spec = {"indices": "i", "dim": 5} | ({"values": "v"} if more else {})
+    return {"i": values, **more}, {"features": {"x": spec}}, expected
+
+
+_IDS = [
+    (
+        [1, 2, 1, 1],
+        ("nodes-id-repeated", "node_types.n", "part-1.parquet", "column 'id'", 2, "0, 1", "1, 1"),
+    ),
+    (["a", "b", "c", "b"], ("nodes-id-repeated", "b")),
+    (pa.array([1, None, 2, 3]), ("nodes-null-ids", "part-0", "id", 1)),
+    (pa.array([1, 2, 3, 2**63], pa.uint64()), ("nodes-id-range", "part-1", 2, 63, 1, 2**63)),
+    ([0.5, 1, 2, 3], ("nodes-id-type", "node_types.n.id='id'", "double")),
+]
+_FEATURES = [
+    ([1.0, np.nan, _INF, 1], ("table-not-finite", "part-0.parquet", "column 'x'", 1)),
+    ([1.0, 1e300, 1, 1], ("table-not-finite", 1)),
+    ([[1.0, 2], [1, np.nan], [1, 2], [1, 2]], ("table-not-finite", 1, "[1.0, nan]")),
+    ([1.0, None, 1, 1], ("table-null-values", "column 'x'", 1)),
+    ([[1.0, 2], [1.0], [1, 2, 3], [1, 2]], ("table-width", 1, 2, "[1.0]")),
+    ([[1.0, None], [1.0, 2], None, [1, 2]], ("table-null-values", 1, 0)),
+    (
+        pa.array([[1, 2], None, [1, 2], [2, 3]], pa.list_(pa.int64(), 2)),
+        ("table-null-values", 1),
+    ),
+    (["a", "b", "c", "d"], ("table-column-type", "x", "string")),
+    (pa.nulls(4), ("table-column-null", "x")),
+    ([[], [], [], []], ("table-column-null", "x")),
+    (pa.array([b"abc"] * 4, pa.binary(3)), ("table-binary-width", 3, "float32")),
+]
+_LABELS = [
+    ([0, 1, 2, 54321], {}, ("labels-class-gaps", "y", "54,321", 4)),
+    ([0, -2, 1, 1], {}, ("labels-out-of-range", 0, 1)),
+    ([0, 3, 1, 1], {"num_classes": 3}, ("labels-out-of-range", 0, 2)),
+    ([0, 0.5, 1, 1], {"kind": "class"}, ("labels-not-whole", 1)),
+    ([[0, 1], [0, 2], [1, 1], [1, 1]], {}, ("labels-not-binary", 0, 1)),
+    ([[0, 1], [0, -1], [1, 1], [1, 1]], {}, ("labels-partly-missing",)),
+    ([0.5, _INF, 1, 1], {}, ("labels-not-finite",)),
+    ([[0, 1], [0], [1, 1], [1, 1]], {}, ("table-width", 2)),
+    (["a", "b", "c", "d"], {"num_classes": 3}, ("labels-num-classes", 3, 4)),
+    (["a", "b", "c", "d"], {"kind": "regression"}, ("labels-kind-strings", "regression", "y")),
+    ([[0, 1]] * 4, {"kind": "class"}, ("labels-kind-columns",)),
+]
+_SPLITS = [
+    (["train", "dev", "x", None], ("split-values-unknown", 1, "dev")),
+    ([1, 4, 2, 3], ("split-values-unknown", 4)),
+    ([True] * 4, ("table-split-type", "p", "bool")),
+]
+_TIMES = [
+    (["2024-05-21", "a", "2024-13-01", None], ("table-time-text", "column 't'", 1)),
+    ([[1]] * 4, ("table-time-type", "t", "list")),
+    ([1, None, 2, 3], ("table-null-values", "column 't'", 1)),
+]
+_FLOAT16 = {"features": {"x": {"columns": "x", "dtype": "float16"}}}
+_MISSING = ("table-column-missing", "nodes/part-0.parquet", "xs", "Did you mean 'x'?")
+
+
 @pytest.mark.parametrize(
     ("columns", "spec", "match"),
     [
-        (
-            {"id": [1, 2, 1, 1]},
-            {},
-            (
-                "nodes-id-repeated",
-                "node_types.n",
-                "nodes/part-1.parquet",
-                "column 'id'",
-                2,
-                "0, 1",
-                "1, 1",
-            ),
+        *(({"id": values}, {}, expected) for values, expected in _IDS),
+        *(({"x": values}, {"features": {"x": "x"}}, expected) for values, expected in _FEATURES),
+        *(
+            ({"y": values}, {"labels": {"y": {"columns": "y", **options}}}, expected)
+            for values, options, expected in _LABELS
         ),
-        ({"id": ["a", "b", "c", "b"]}, {}, ("nodes-id-repeated", "b")),
-        (
-            {"id": pa.array([1, None, 2, 3])},
-            {},
-            ("nodes-null-ids", "part-0", "id", 1),
-        ),
-        (
-            {"id": pa.array([1, 2, 3, 2**63], pa.uint64())},
-            {},
-            ("nodes-id-range", "part-1", 2, 63, 1, 9223372036854775808),
-        ),
-        ({"id": [0.5, 1, 2, 3]}, {}, ("nodes-id-type", "node_types.n.id='id'", "double")),
-        (
-            {"x": [1.0, np.nan, _INF, 1]},
-            {"features": {"x": "x"}},
-            ("table-not-finite", "part-0.parquet", "column 'x'", 1),
-        ),
-        (
-            {"x": [1.0, 1e300, 1, 1]},
-            {"features": {"x": "x"}},
-            ("table-not-finite", 1),
-        ),
-        (
-            {"x": [[1.0, 2], [1, np.nan], [1, 2], [1, 2]]},
-            {"features": {"x": "x"}},
-            ("table-not-finite", 1, "[1.0, nan]"),
-        ),
-        (
-            {"y": [0, 1, 2, 54321]},
-            {"labels": {"y": "y"}},
-            ("labels-class-gaps", "y", "54,321", 4),
-        ),
-        (
-            {"x": [1.0, None, 1, 1]},
-            {"features": {"x": "x"}},
-            ("table-null-values", "column 'x'", 1),
-        ),
-        (
-            {"x": [[1.0, 2], [1.0], [1, 2, 3], [1, 2]]},
-            {"features": {"x": "x"}},
-            ("table-width", 1, 2, "[1.0]"),
-        ),
-        (
-            {"x": [[1.0, None], [1.0, 2], None, [1, 2]]},
-            {"features": {"x": "x"}},
-            ("table-null-values", 1, 0),
-        ),
-        (
-            {"x": pa.array([[1, 2], None, [1, 2], [2, 3]], pa.list_(pa.int64(), 2))},
-            {"features": {"x": "x"}},
-            ("table-null-values", 1),
-        ),
-        (
-            {"x": ["a", "b", "c", "d"]},
-            {"features": {"x": "x"}},
-            ("table-column-type", "x", "string"),
-        ),
-        ({"x": pa.nulls(4)}, {"features": {"x": "x"}}, ("table-column-null", "x")),
-        ({"x": [[], [], [], []]}, {"features": {"x": "x"}}, ("table-column-null", "x")),
-        (
-            {"x": pa.array([b"abc"] * 4, pa.binary(3))},
-            {"features": {"x": "x"}},
-            ("table-binary-width", 3, "float32"),
-        ),
-        (
-            {"x": [1.0] * 4},
-            {"features": {"x": {"columns": "x", "dtype": "float16"}}},
-            ("table-dtype", "features.x", "float16"),
-        ),
-        (
-            {"i": [[0], [5], [-1], []]},
-            {"features": {"x": {"indices": "i", "dim": 5}}},
-            ("table-sparse-index", 1, 0, 4, 5, "[5]"),
-        ),
-        (
-            {"i": [[0], [1], [1], []], "v": [[1.0], [1.0, 2.0], [None], []]},
-            {"features": {"x": {"indices": "i", "values": "v", "dim": 5}}},
+        *(({"p": values}, {"split": "p"}, expected) for values, expected in _SPLITS),
+        *(({"t": values}, {"time": "t"}, expected) for values, expected in _TIMES),
+        ({"x": [1.0] * 4}, _FLOAT16, ("table-dtype", "features.x", "float16")),
+        ({"x": [1.0] * 4}, {"features": {"x": "xs"}}, _MISSING),
+        _indices([[0], [5], [-1], []], ("table-sparse-index", 1, 0, 4, 5, "[5]")),
+        _indices(
+            [[0], [1], [1], []],
             ("table-sparse-width", "i", 1),
+            v=[[1.0], [1.0, 2.0], [None], []],
         ),
-        (
-            {"i": [[0], None, [1], []]},
-            {"features": {"x": {"indices": "i", "dim": 5}}},
-            ("table-null-values", "column 'i'", 1),
-        ),
-        (
-            {"i": [1, 2, 3, 4]},
-            {"features": {"x": {"indices": "i", "dim": 5}}},
-            ("table-sparse-type", "x", "i", "int64"),
-        ),
-        (
-            {"i": [[1]] * 4, "v": [["a"]] * 4},
-            {"features": {"x": {"indices": "i", "values": "v", "dim": 5}}},
-            ("table-sparse-type", "x", "v", "list<item: string>"),
-        ),
-        (
-            {"y": [0, -2, 1, 1]},
-            {"labels": {"y": "y"}},
-            ("labels-out-of-range", 0, 1),
-        ),
-        (
-            {"y": [0, 3, 1, 1]},
-            {"labels": {"y": {"columns": "y", "num_classes": 3}}},
-            ("labels-out-of-range", 0, 2),
-        ),
-        (
-            {"y": [0, 0.5, 1, 1]},
-            {"labels": {"y": {"columns": "y", "kind": "class"}}},
-            ("labels-not-whole", 1),
-        ),
-        (
-            {"y": [[0, 1], [0, 2], [1, 1], [1, 1]]},
-            {"labels": {"y": "y"}},
-            ("labels-not-binary", 0, 1),
-        ),
-        (
-            {"y": [[0, 1], [0, -1], [1, 1], [1, 1]]},
-            {"labels": {"y": "y"}},
-            ("labels-partly-missing",),
-        ),
-        ({"y": [0.5, _INF, 1, 1]}, {"labels": {"y": "y"}}, ("labels-not-finite",)),
-        ({"y": [[0, 1], [0], [1, 1], [1, 1]]}, {"labels": {"y": "y"}}, ("table-width", 2)),
-        (
-            {"y": ["a", "b", "c", "d"]},
-            {"labels": {"y": {"columns": "y", "num_classes": 3}}},
-            ("labels-num-classes", 3, 4),
-        ),
-        (
-            {"y": ["a", "b", "c", "d"]},
-            {"labels": {"y": {"columns": "y", "kind": "regression"}}},
-            ("labels-kind-strings", "regression", "y"),
-        ),
-        (
-            {"y": [[0, 1]] * 4},
-            {"labels": {"y": {"columns": "y", "kind": "class"}}},
-            ("labels-kind-columns",),
-        ),
-        (
-            {"p": ["train", "dev", "x", None]},
-            {"split": "p"},
-            ("split-values-unknown", 1, "dev"),
-        ),
-        ({"p": [1, 4, 2, 3]}, {"split": "p"}, ("split-values-unknown", 4)),
-        ({"p": [True] * 4}, {"split": "p"}, ("table-split-type", "p", "bool")),
-        (
-            {"t": ["2024-05-21", "a", "2024-13-01", None]},
-            {"time": "t"},
-            ("table-time-text", "column 't'", 1),
-        ),
-        ({"t": [[1]] * 4}, {"time": "t"}, ("table-time-type", "t", "list")),
-        ({"t": [1, None, 2, 3]}, {"time": "t"}, ("table-null-values", "column 't'", 1)),
-        (
-            {"x": [1.0] * 4},
-            {"features": {"x": "xs"}},
-            ("table-column-missing", "nodes/part-0.parquet", "xs", "Did you mean 'x'?"),
-        ),
+        _indices([[0], None, [1], []], ("table-null-values", "column 'i'", 1)),
+        _indices([1, 2, 3, 4], ("table-sparse-type", "x", "i", "int64")),
+        _indices([[1]] * 4, ("table-sparse-type", "x", "v", "list<item: string>"), v=[["a"]] * 4),
     ],
 )
 def test_node_tables(
-    columns: dict[str, Any], spec: dict[str, Any], match: str, tmp_path: Path
+    columns: dict[str, Any], spec: dict[str, Any], match: tuple[object, ...], tmp_path: Path
 ) -> None:
     path = write_graph(tmp_path / "graph", cut(_nodes(**columns), 2), node_spec=spec)
     _fails(tmp_path, match, path)
@@ -621,13 +528,3 @@ def test_parquet_and_csv_shards_of_one_table(tmp_path: Path) -> None:
     (path / "nodes" / "b.csv").write_text("id\n20\n")
     bundle = ingest(path, cache_dir=tmp_path / "cache")
     assert bundle.ids("n").to_pylist() == [10, 11, 20, 0, 1, 2, 3]
-
-
-def test_no_remedy_for_rows_of_a_request_is_to_drop_them() -> None:
-    remedies = {site.remedy for site in sites() if "data.on_error=drop" in site.remedy}
-    given = {text for remedy in remedies for text in remedy.split(" / ")}
-    assert {REPAIR, GAPS} < given
-    assert [text for text in given if "on_error" in without_table_remedies(text)] == []
-    assert without_table_remedies(f"x. {REPAIR} [id-a]\ny. {GAPS} [id-b]") == (
-        "x. Repair the rows. [id-a]\ny. Give these rows values. [id-b]"
-    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.data import arrays
@@ -117,6 +117,7 @@ def _check(bundle: Bundle, graph: _Graph, directed: bool) -> None:
     assert csr.e_id.tolist() == [edge[4] for edge in by_source]
 
 
+@settings(max_examples=50)
 @given(
     _graphs(),
     st.booleans(),

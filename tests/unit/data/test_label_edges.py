@@ -74,8 +74,6 @@ def _columns(rows: list[tuple[int, int, int, int]]) -> dict[str, Any]:
 def _few_per_bucket(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sort_edges, "BUCKET_EDGES", 3)
     patch.setattr(pieces, "PIECE_BYTES", 1)
-    # Waiting for the disk is most of the time of these graphs.
-    patch.setattr("os.fsync", lambda descriptor: None)
 
 
 @settings(max_examples=15)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,13 +146,6 @@ def _with_reverses(pairs: set[tuple[int, int]], both_ways: bool) -> set[tuple[in
 def _known(known: KnownPositives) -> set[tuple[int, int]]:
     nodes = np.arange(6)
     return {(int(s), int(t)) for s, t in np.argwhere(known.mask(nodes, nodes))}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_fsync() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)
-        yield
 
 
 _node = st.integers(0, 5)

@@ -75,7 +75,7 @@ def test_rows_are_read_before_they_are_needed(tmp_path):
     np.save(path, np.zeros((1000, 4096), np.uint8))
     rows = open_array(path)
     file = os.open(path, os.O_RDONLY)
-    os.fsync(file)
+    os.fdatasync(file)  # tests replace `os.fsync`
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(file)
     wanted, other = 400, 800

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import load_config
+from raygnn.config.documents import parse_yaml
 from raygnn.loops.tasks.objective import Objective
 from raygnn.losses import Loss
-from tests.errors import raises
+from tests.errors import error_cases, raises
 
 PROVIDED = ("prediction", "outputs", "target", "embeddings", "model", "batch")
 
@@ -169,41 +170,31 @@ def test_a_function_may_give_a_sum_and_its_weight():
 
 
 @pytest.mark.parametrize(
-    ("losses", "message"),
-    [
-        ([{"type": "retrieval"}], ("loss-inputs-missing", "retrieval", "scores")),
-        ([_own("spread", on="main")], ("loss-on-unused", "main")),
-        (
-            [{"type": "torch.nn.CosineEmbeddingLoss"}],
-            ("loss-inputs-missing", "input1, input2", "losses.inputs"),
-        ),
-        (
-            [{"type": "torch.nn.L1Loss", "inputs": {"given": "prediction"}}],
-            ("loss-input-unknown", "given='prediction'", "input, target"),
-        ),
-        (
-            [{"type": "torch.nn.L1Loss", "args": {"reduction": "sum"}}],
-            ("loss-reduction", "sum"),
-        ),
-        (
-            [
-                {
-                    "type": "torch.nn.BCEWithLogitsLoss",
-                    "args": {"weight": {"__type": "tests.unit.loops.test_objective.ones"}},
-                }
-            ],
-            ("loss-reduction",),
-        ),
-        (
-            [{"type": "torch.nn.NLLLoss", "args": {"ignore_index": 1}}],
-            ("loss-reduction", 1),
-        ),
-        ([{"type": "mse", "inputs": {"x": ""}}], ("config-type", "losses.0.inputs.x=''")),
-    ],
+    ("text", "message"),
+    error_cases(
+        """
+{type: retrieval}
+    loss-inputs-missing | retrieval | scores
+{type: tests.unit.loops.test_objective.spread, on: main}
+    loss-on-unused | main
+{type: torch.nn.CosineEmbeddingLoss}
+    loss-inputs-missing | input1, input2 | losses.inputs
+{type: torch.nn.L1Loss, inputs: {given: prediction}}
+    loss-input-unknown | given='prediction' | input, target
+{type: torch.nn.L1Loss, args: {reduction: sum}}
+    loss-reduction | sum
+{type: torch.nn.BCEWithLogitsLoss, args: {weight: {__type: tests.unit.loops.test_objective.ones}}}
+    loss-reduction
+{type: torch.nn.NLLLoss, args: {ignore_index: 1}}
+    loss-reduction | 1
+{type: mse, inputs: {x: ''}}
+    config-type | losses.0.inputs.x=''
+"""
+    ),
 )
-def test_what_cannot_be_called_is_refused_at_set_up(losses, message):
+def test_what_cannot_be_called_is_refused_at_set_up(text, message):
     with raises(*message):
-        _objective(*losses)
+        _objective(parse_yaml(text).value)
 
 
 def ones() -> Tensor:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
+from raygnn.config.documents import parse_yaml
 from raygnn.data.synthetic.draws import (
     draw_bits,
     draw_integers,
@@ -18,7 +19,7 @@ from raygnn.data.synthetic.draws import (
 )
 from raygnn.data.synthetic.generators import GENERATORS, synthetic_problems, synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables
-from tests.errors import raises
+from tests.errors import error_cases, raises
 from tests.generated import SMALL
 
 EDGE = ("node", "to", "node")
@@ -308,47 +309,38 @@ def test_split_seed_moves_the_split_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "message"),
-    [
-        (
-            "planted-partition",
-            {},
-            (
-                "synthetic-generator-unknown",
-                "data.synthetic.type=",
-                "Did you mean planted_partition",
-            ),
-        ),
-        (
-            "zzz",
-            {},
-            ("synthetic-generator-unknown", "planted_partition, rmat"),
-        ),
-        (
-            "rmat",
-            {"num_node": 3},
-            ("config-unknown-key", "data.synthetic.num_node=3", "Did you mean num_nodes?"),
-        ),
-        (
-            "rmat",
-            {"num_nodes": 1},
-            ("config-range", "num_nodes=1", "at least 2"),
-        ),
-        ("rmat", {"num_nodes": "9"}, ("config-type", "num_nodes='9'", "a whole number")),
-        ("rmat", {"num_nodes": True}, ("config-type", "num_nodes=True", "a whole number")),
-        ("rmat", {"seed": None}, ("config-type", "seed=None", "a whole number")),
-        ("rmat", {"noise": float("nan")}, ("config-range", "noise=nan", "finite")),
-        ("rmat", {"a": 0.5, "b": 0.3, "c": 0.2}, ("synthetic-rmat-shares", "0.01")),
-        (
-            "planted_partition",
-            {"homophily": 1.5},
-            ("config-range", "homophily=1.5", "at most 1"),
-        ),
-        ("bipartite", {"timestamps": 1}, ("config-type", "timestamps=1", "true or false")),
-        ("bipartite", {"split": "half"}, ("split-option", "half")),
-    ],
+    ("text", "message"),
+    error_cases(
+        """
+planted-partition: {}
+    synthetic-generator-unknown | data.synthetic.type= | Did you mean planted_partition
+zzz: {}
+    synthetic-generator-unknown | planted_partition, rmat
+rmat: {num_node: 3}
+    config-unknown-key | data.synthetic.num_node=3 | Did you mean num_nodes?
+rmat: {num_nodes: 1}
+    config-range | num_nodes=1 | at least 2
+rmat: {num_nodes: "9"}
+    config-type | num_nodes='9' | a whole number
+rmat: {num_nodes: true}
+    config-type | num_nodes=True | a whole number
+rmat: {seed: null}
+    config-type | seed=None | a whole number
+rmat: {noise: .nan}
+    config-range | noise=nan | finite
+rmat: {a: 0.5, b: 0.3, c: 0.2}
+    synthetic-rmat-shares | 0.01
+planted_partition: {homophily: 1.5}
+    config-range | homophily=1.5 | at most 1
+bipartite: {timestamps: 1}
+    config-type | timestamps=1 | true or false
+bipartite: {split: half}
+    split-option | half
+"""
+    ),
 )
-def test_wrong_arguments_are_named(name: str, args: dict[str, object], message: str) -> None:
+def test_wrong_arguments_are_named(text: str, message: tuple[str, ...]) -> None:
+    ((name, args),) = parse_yaml(text).value.items()
     with raises(*message):
         synthetic_tables(name, **args)
 
