@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from raygnn.config import load_config
+from raygnn.config.documents import parse_yaml
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops.callbacks import Callback
@@ -67,50 +68,35 @@ def bundle_path(graph: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(open_bundle(load_config(config, allow_modules=["tests"]), None).path)
 
 
-MODELS: dict[str, dict[str, Any]] = {
-    "dense": {"model": {"type": "Hetero", "args": {"hidden_channels": 8}}},
-    "sparse": {
-        "model": {"type": "Hetero", "args": {"hidden_channels": 8, "sparse_embeddings": True}},
-        "optimizer": {"type": "SGD", "args": {"lr": 0.5}},
-    },
-    "rows only": {
-        "model": {"type": "LightGCN", "args": {"out_channels": 8, "sparse_embeddings": True}},
-        "optimizer": {"type": "SparseAdam", "args": {"lr": 0.05}},
-        "training__ema_decay": None,
-    },
-    "adam": {
-        "model": {"type": "LightGCN", "args": {"out_channels": 8}},
-        "optimizer": {"type": "Adam", "args": {"lr": 0.05}},
-    },
-    "adagrad": {
-        "model": {"type": "LightGCN", "args": {"out_channels": 8, "sparse_embeddings": True}},
-        "optimizer": {"type": "Adagrad", "args": {"lr": 0.05}},
-    },
-    "row-wise adagrad": {
-        "model": {"type": "LightGCN", "args": {"out_channels": 8, "sparse_embeddings": True}},
-        "optimizer": {"type": "RowWiseAdagrad", "args": {"lr": 0.05}},
-    },
-    "exact evaluation": {
-        "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
-        "training__eval": "exact",
-    },
-    "in buckets": {
-        "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
-        "scaling__gradients": "ddp",
-    },
-    "bfloat16": {
-        "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
-        "training__precision": "bf16-mixed",
-    },
-    "one against all": {
-        "model": {"type": "Embedding", "args": {"out_channels": 8}},
-        "task__args": {"edge_type": "user__likes__item", "num_random_negatives": "all"},
-    },
-    "mined negatives": {
-        "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
-        "task__args": {"edge_type": "user__likes__item", "mined_negatives": 2},
-    },
-}
+MODELS: dict[str, dict[str, Any]] = parse_yaml(
+    """
+dense: {model: {type: Hetero, args: {hidden_channels: 8}}}
+sparse:
+  model: {type: Hetero, args: {hidden_channels: 8, sparse_embeddings: true}}
+  optimizer: {type: SGD, args: {lr: 0.5}}
+rows only:
+  model: {type: LightGCN, args: {out_channels: 8, sparse_embeddings: true}}
+  optimizer: {type: SparseAdam, args: {lr: 0.05}}
+  training__ema_decay: null
+adam:
+  model: {type: LightGCN, args: {out_channels: 8}}
+  optimizer: {type: Adam, args: {lr: 0.05}}
+adagrad:
+  model: {type: LightGCN, args: {out_channels: 8, sparse_embeddings: true}}
+  optimizer: {type: Adagrad, args: {lr: 0.05}}
+row-wise adagrad:
+  model: {type: LightGCN, args: {out_channels: 8, sparse_embeddings: true}}
+  optimizer: {type: RowWiseAdagrad, args: {lr: 0.05}}
+exact evaluation: {training__eval: exact}
+in buckets: {scaling__gradients: ddp}
+bfloat16: {training__precision: bf16-mixed}
+one against all:
+  model: {type: Embedding, args: {out_channels: 8}}
+  task__args: {edge_type: user__likes__item, num_random_negatives: all}
+mined negatives:
+  task__args: {edge_type: user__likes__item, mined_negatives: 2}
+"""
+).value
 
 
 def _config(folder: Path, uri: str, world_size: int, shard: str = "none", **changes) -> dict:

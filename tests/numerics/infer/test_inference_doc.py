@@ -56,6 +56,7 @@ def write_arrivals(graph: str, folder: Path) -> None:
             pq.write_table(rows, table / "rows.parquet")
 
 
+@pytest.mark.slow
 def test_each_command_runs(folder):
     lines = PAGE.replace("\\\n", " ")
     # `test_training_rows.py` infers with models of training tables, as runs/churn.
@@ -69,6 +70,7 @@ def test_each_command_runs(folder):
             assert (out / "_manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_the_first_settings_of_link_prediction_train_and_rank(folder):
     config, *_ = re.findall(r"```yaml\n(.*?)```", LINKS, re.DOTALL)
     Path("links.yaml").write_text(config.replace("paper__cites__paper", "node__to__node"))

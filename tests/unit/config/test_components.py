@@ -15,11 +15,12 @@ from torch import nn
 
 from raygnn.config import Component, ConfigError, build, resolve
 from raygnn.config.components import broken_component_rules
+from raygnn.config.documents import parse_yaml
 from raygnn.config.imports import import_dotted
 from raygnn.config.registry import HOOKS, SLOTS
 from raygnn.errors import RuleError, dotted
 from raygnn.loops import callbacks
-from tests.errors import raises
+from tests.errors import error_cases, raises
 
 USER_CODE = """
 import os
@@ -184,34 +185,36 @@ def test_a_signature_that_is_code_does_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slot", "path", "message"),
-    [
-        ("optimizer", "torch.nn.Linear", ("component-kind", "Linear", "torch.optim.Optimizer")),
-        ("model", "torch.optim.SGD", ("component-kind", "SGD", "torch.nn.Module")),
-        (
-            "lr_scheduler",
-            "torch.optim.SGD",
-            ("component-kind", "torch.optim.lr_scheduler.LRScheduler"),
-        ),
-        (
-            "metric",
-            "torch.nn.Linear",
-            ("component-kind", "raygnn.metrics.Metric or torchmetrics.Metric"),
-        ),
-        ("loss", "torch.optim.SGD", ("component-kind", "SGD", "torch.nn.Module")),
-        ("sampler", "torch.nn.Linear", ("component-kind", "torch_geometric.sampler.BaseSampler")),
-        ("dataset", "torch.nn.Linear", ("component-kind", "torch_geometric.data.Dataset or")),
-        (
-            "callback",
-            "raygnn.loops.task.Task",
-            ("component-kind", "raygnn.loops.callbacks.Callback"),
-        ),
-        ("init_env", "torch.seed", ("component-kind", "init_env='torch.seed'", "a function")),
-        ("hook", "torch.nn.Linear", ("component-kind",)),
-        ("model", "GNC", ("component-unknown", "model.type='GNC'", "Did you mean")),
-    ],
+    ("text", "message"),
+    error_cases(
+        """
+optimizer torch.nn.Linear
+    component-kind | Linear | torch.optim.Optimizer
+model torch.optim.SGD
+    component-kind | SGD | torch.nn.Module
+lr_scheduler torch.optim.SGD
+    component-kind | torch.optim.lr_scheduler.LRScheduler
+metric torch.nn.Linear
+    component-kind | raygnn.metrics.Metric or torchmetrics.Metric
+loss torch.optim.SGD
+    component-kind | SGD | torch.nn.Module
+sampler torch.nn.Linear
+    component-kind | torch_geometric.sampler.BaseSampler
+dataset torch.nn.Linear
+    component-kind | torch_geometric.data.Dataset or
+callback raygnn.loops.task.Task
+    component-kind | raygnn.loops.callbacks.Callback
+init_env torch.seed
+    component-kind | init_env='torch.seed' | a function
+hook torch.nn.Linear
+    component-kind
+model GNC
+    component-unknown | model.type='GNC' | Did you mean
+"""
+    ),
 )
-def test_the_slot_says_what_fits(slot: str, path: str, message: str) -> None:
+def test_the_slot_says_what_fits(text: str, message: tuple[str, ...]) -> None:
+    slot, path = text.split()
     with raises(*message):
         resolve(path, slot)
 
@@ -392,57 +395,39 @@ def test_nested_types_and_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("component", "slot", "injected", "message"),
-    [
-        (
-            Component(type="Adam", args={"lrr": 0.1}),
-            "optimizer",
-            {"params": 1},
-            (
-                "component-argument-unknown",
-                "optimizer.args.lrr=0.1",
-                "Adam",
-                "Did you mean lr? Adam takes",
-                "lr, betas",
-            ),
-        ),
-        (
-            Component(type="SGD", args={"params": []}),
-            "optimizer",
-            {"params": 1},
-            ("component-argument-set", "optimizer.args.params=[]"),
-        ),
-        (
-            Component(type="GCN", args={"out_channels": 3}),
-            "model",
-            {"in_channels": 2, "out_channels": 3},
-            ("component-argument-set", "model.args.out_channels=3"),
-        ),
-        (
-            Component(type="StepLR"),
-            "lr_scheduler",
-            {"optimizer": 1},
-            ("component-argument-missing", "lr_scheduler.args.step_size", "StepLR"),
-        ),
-        (
-            Component(type="torch.nn.ReLU", args={"x": {"__type": "torch.nn.ELU", "a": 1}}),
-            "model",
-            {},
-            ("component-argument-unknown", "model.args.x.a=1", "torch.nn.ELU", "takes", "alpha"),
-        ),
-        (
-            Component(type="torch.nn.ReLU", args={"api_key": "hunter2"}),
-            "model",
-            {},
-            ("component-argument-unknown", "model.args.api_key='***'"),
-        ),
-    ],
+    ("text", "message"),
+    error_cases(
+        """
+optimizer: {type: Adam, args: {lrr: 0.1}}
+    component-argument-unknown | optimizer.args.lrr=0.1 | Did you mean lr? Adam takes | lr, betas
+optimizer: {type: SGD, args: {params: []}}
+    component-argument-set | optimizer.args.params=[]
+model: {type: GCN, args: {out_channels: 3}}
+    component-argument-set | model.args.out_channels=3
+lr_scheduler: {type: StepLR}
+    component-argument-missing | lr_scheduler.args.step_size | StepLR
+model: {type: torch.nn.ReLU, args: {x: {__type: torch.nn.ELU, a: 1}}}
+    component-argument-unknown | model.args.x.a=1 | torch.nn.ELU | takes | alpha
+model: {type: torch.nn.ReLU, args: {api_key: hunter2}}
+    component-argument-unknown | model.args.api_key='***'
+model: {type: GraphSAGE, args: {agr: max}}
+    component-argument-unknown | model.args.agr='max' | Did you mean aggr
+model: {type: GAT, args: {num_head: 2}}
+    component-argument-unknown | model.args.num_head=2 | Did you mean num_heads
+model: {type: GINE}
+    component-argument-missing | model.args.edge_dim | GINE
+"""
+    ),
 )
-def test_arguments_that_do_not_fit(
-    component: Component, slot: str, injected: dict[str, Any], message: str
-) -> None:
+def test_arguments_that_do_not_fit(text: str, message: tuple[str, ...]) -> None:
+    ((slot, component),) = parse_yaml(text).value.items()
+    set_by_raygnn = {
+        "optimizer": {"params": 1},
+        "lr_scheduler": {"optimizer": 1},
+        "model": {"in_channels": 2, "out_channels": 3},
+    }
     with raises(*message):
-        build(component, slot, **injected)
+        build(Component(**component), slot, **set_by_raygnn[slot])
 
 
 def test_all_wrong_arguments_are_told() -> None:
@@ -478,25 +463,3 @@ def test_no_module_of_the_libraries_hides_a_loader_behind_a_base_class() -> None
                 path = f"torch.nn.modules.{info.name}.{name}"
                 with pytest.raises(ConfigError):
                     resolve(path, "model")
-
-
-@pytest.mark.parametrize(
-    ("model", "args", "message"),
-    [
-        (
-            "GraphSAGE",
-            {"agr": "max"},
-            ("component-argument-unknown", "model.args.agr='max'", "Did you mean aggr"),
-        ),
-        (
-            "GAT",
-            {"num_head": 2},
-            ("component-argument-unknown", "model.args.num_head=2", "Did you mean num_heads"),
-        ),
-        ("GINE", {}, ("component-argument-missing", "model.args.edge_dim", "GINE")),
-    ],
-)
-def test_arguments_of_models_are_those_of_their_options(model, args, message):
-    given = {"in_channels": 4, "out_channels": 2}
-    with raises(*message):
-        build(Component(type=model, args=args), "model", **given)

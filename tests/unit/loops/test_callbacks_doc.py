@@ -17,47 +17,25 @@ HOOK_SECTION, NNSCALER, DETERMINED = (
     for title in ("Hooks", "Coming from nnScaler", "Coming from Determined")
 )
 
-_NNSCALER_HOOKS = [
-    "after_setup",
-    "on_train_start",
-    "on_train_end",
-    "on_val_start",
-    "on_val_end",
-    "on_epoch_start",
-    "on_epoch_end",
-    "on_train_step_start",
-    "on_train_step_end",
-    "on_val_step_start",
-    "on_val_step_end",
-    "after_aggregate_train_step_outputs",
-    "after_aggregate_val_step_outputs",
-    "before_zero_grad",
-    "after_zero_grad",
-    "before_sync_grad",
-    "after_sync_grad",
-    "before_gnorm_clip",
-    "after_gnorm_clip",
-    "before_optimizer_step",
-    "after_optimizer_step",
-    "on_load_checkpoint",
-    "on_save_checkpoint",
-]
-_DETERMINED_HOOKS = [
-    "on_trial_startup",
-    "on_trial_shutdown",
-    "on_training_start",
-    "on_training_epoch_start",
-    "on_training_epoch_end",
-    "on_training_workload_end",
-    "on_validation_start",
-    "on_validation_end",
-    "on_checkpoint_load_start",
-    "on_checkpoint_save_start",
-    "on_checkpoint_write_end",
-    "on_checkpoint_upload_end",
-    "state_dict",
-    "load_state_dict",
-]
+_NNSCALER_HOOKS = re.findall(
+    r"\w+",
+    """
+    after_setup on_train_start on_train_end on_val_start on_val_end on_epoch_start on_epoch_end
+    on_train_step_start on_train_step_end on_val_step_start on_val_step_end
+    after_aggregate_train_step_outputs after_aggregate_val_step_outputs before_zero_grad
+    after_zero_grad before_sync_grad after_sync_grad before_gnorm_clip after_gnorm_clip
+    before_optimizer_step after_optimizer_step on_load_checkpoint on_save_checkpoint
+    """,
+)
+_DETERMINED_HOOKS = re.findall(
+    r"\w+",
+    """
+    on_trial_startup on_trial_shutdown on_training_start on_training_epoch_start
+    on_training_epoch_end on_training_workload_end on_validation_start on_validation_end
+    on_checkpoint_load_start on_checkpoint_save_start on_checkpoint_write_end
+    on_checkpoint_upload_end state_dict load_state_dict
+    """,
+)
 
 
 def _rows(section: str) -> list[tuple[str, str]]:

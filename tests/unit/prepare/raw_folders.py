@@ -5,6 +5,7 @@ In each folder the question has an answer that the graph knows and the row itsel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,22 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 Array = np.ndarray
-WORDS = [
-    "amber",
-    "birch",
-    "cedar",
-    "delta",
-    "ember",
-    "flint",
-    "grove",
-    "haven",
-    "inlet",
-    "jetty",
-    "knoll",
-    "lunar",
-    "mango",
-    "north",
-]
+WORDS = re.findall(
+    r"\w+",
+    """
+    amber birch cedar delta ember flint grove haven inlet jetty knoll lunar mango north
+    """,
+)
 
 
 class RawFolder(NamedTuple):
