@@ -426,22 +426,6 @@ def test_fit_takes_a_module_or_its_class(tmp_path):
         raygnn.train.fit(config, data=data, model="net.Net")
 
 
-def test_no_split_says_what_to_set(tmp_path):
-    tables = synthetic_tables(
-        "planted_partition", num_nodes=60, num_classes=2, num_features=4, split="none"
-    )
-    uri = write_tables(tables, str(tmp_path / "graph"))
-    config = small_config(tmp_path / "runs", scaling__num_workers=0, data__uri=uri)
-    with raises("split-missing", "data.splits=None"):
-        raygnn.train.fit(config)
-
-
-def test_fit_refuses_a_finished_run(config):
-    raygnn.train.fit(config)
-    with raises("run-finished"):
-        raygnn.train.fit(config)
-
-
 def test_a_store_that_fails_is_told_in_a_line(capsys, config, monkeypatch):
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError("bucket 'mine' refuses gs://user:secret@mine")

@@ -14,9 +14,7 @@ import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
-from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.data_source import open_bundle
-from tests.errors import raises
 from tests.small_runs import (
     check_workers_agree,
     link_task,
@@ -201,10 +199,6 @@ def test_more_negatives_than_nodes_and_it_says_so(graph, tmp_path, capfd):
             "it is for graphs of one node type and one edge type, and this one has 3 and 4. Set",
         ),
         (
-            {"metrics": [{"type": "hits", "args": {"ks": [50]}}]},
-            "50 is larger than the number of candidates, 11",
-        ),
-        (
             {"task__args__full_ranking": [41]},
             "41 is larger than the number of candidates, 40",
         ),
@@ -215,28 +209,6 @@ def test_wrong_input_is_told_before_training(graph, tmp_path, capfd, changes, me
     assert status == 2
     assert message in wrong
     assert not (tmp_path / "run" / "history.jsonl").exists()
-
-
-def test_fanouts_are_checked_before_a_worker_starts(graph, tmp_path):
-    loaded = load_config(_config(tmp_path, graph, sampling__fanouts={"user__buys__item": [3, 2]}))
-    with raises("sampling-fanouts-unknown"):
-        find_spec(loaded, open_bundle(loaded, None))
-
-
-def test_missing_features_of_a_graph_of_one_type(tmp_path, capfd):
-    rng = np.random.default_rng(0)
-    tables = GraphTables(
-        {"node": node_rows(np.arange(30))},
-        {("node", "to", "node"): edge_rows(*rng.integers(0, 30, (2, 200)))},
-    )
-    model = {"type": "GraphSAGE", "args": {"hidden_channels": 8}}
-    config = _config(tmp_path, write_tables(tables, str(tmp_path / "tables")), model=model)
-    config["task"]["args"].update(edge_type=None, labels=False)
-    config["data"].pop("reverse_edges")
-    status, _, wrong = _train(capfd, config, tmp_path)
-    assert status == 2
-    assert "node type 'node' has no features" in wrong
-    assert "[task-no-features]" in wrong
 
 
 def test_a_target_type_without_nodes(tmp_path, capfd):

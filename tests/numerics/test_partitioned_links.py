@@ -127,6 +127,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             model__type="RGCN",
         ),
     ),
+    "relations in time, weighted": (
+        "shop",
+        _links(
+            TEMPORAL,
+            args={"edge_type": "user__*__item"},
+            sampling={"fanouts": [4, 3], "temporal": {}, "weight": "weight"},
+            model__type="RGCN",
+        ),
+    ),
     "rows, last neighbors": ("asked shop", _rows(temporal={"strategy": "last"})),
     "rows, LABOR": ("asked shop", _rows(temporal={}, type="labor")),
     "rows, a window": ("asked shop", _rows(temporal={"strategy": "last", "window": 12})),

@@ -23,7 +23,7 @@ from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.presampled.stored_samples import StoredSamples
 from tests.errors import raises
-from tests.partitioned_graphs import assert_same, friends, shop
+from tests.partitioned_graphs import asked_shop, assert_same, friends, shop
 from tests.partitioned_runs import LINKS
 from tests.rank_pool import RankPool
 from tests.small_runs import check_resumed_bits, small_config
@@ -41,7 +41,12 @@ _SHOP: dict[str, Any] = {
     "metrics": [{"type": "mrr"}],
     "loader": {"batch_size": 64},
 }
-_USUAL = ("planted pagerank", "social disjoint", "shop in time")
+_ROWS = {
+    "task": {"type": "node_classification", "args": {"label": "y"}},
+    "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
+    "metrics": [],
+}
+_USUAL = ("planted pagerank", "social disjoint", "shop in time", "asked labor")
 _CASES: dict[str, dict[str, Any]] = {
     "planted": {},
     "planted labor": {"sampling": {"fanouts": [4, 3], "type": "labor"}},
@@ -54,6 +59,11 @@ _CASES: dict[str, dict[str, Any]] = {
         **_NODES,
         "data__reverse_edges": False,
         "sampling": {"fanouts": {"user__buys__item": [0, 2], "user__knows__user": [3, 2]}},
+    },
+    "asked labor": {**_ROWS, "sampling": {"fanouts": [4, 3], "type": "labor"}},
+    "asked in time": {
+        **_ROWS,
+        "sampling": {"fanouts": [4, 3], "temporal": {"strategy": "last", "window": 30}},
     },
     "friends links": {**LINKS, "data__splits": {"type": "hash", "fractions": [0.7, 0.15, 0.15]}},
     "shop in time": {
@@ -89,6 +99,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "planted": synthetic_tables("planted_partition", **planted),
         "friends": friends(),
         "shop": shop(),
+        "asked": asked_shop(),
         "ratings": synthetic_tables("ratings", **ratings),
     }
     found = {name: write_tables(each, str(folder / name)) for name, each in made.items()}

@@ -37,9 +37,9 @@ def _assert_equals_in_memory(folder: Path, parts: Path, **changes: Any) -> None:
     assert_equal_outcomes(folder / "parted" / "run", folder / "whole" / "run")
 
 
-@pytest.mark.parametrize("num_parts", [1, 4])
-def test_a_run_has_the_bits_of_one_in_memory(tmp_path: Path, num_parts: int) -> None:
-    _assert_equals_in_memory(tmp_path, planted_parts(tmp_path / "graph", num_parts))
+def test_a_run_has_the_bits_of_one_in_memory(tmp_path: Path) -> None:
+    """Batches of other tasks and samplers: see tests/numerics/test_partitioned_links.py."""
+    _assert_equals_in_memory(tmp_path, planted_parts(tmp_path / "graph", 4))
 
 
 def test_a_run_of_links_has_the_bits_of_one_in_memory(tmp_path: Path) -> None:
@@ -102,20 +102,6 @@ def test_a_run_on_parts_says_how_to_use_it(
     monkeypatch.chdir(tmp_path)
     eval(line.partition("use it")[2].strip(), {"raygnn": raygnn})
     assert len(pq.read_table(tmp_path / "out" / "node")) == 300
-
-
-def test_links_with_times_on_a_graph_of_several_types(tmp_path: Path) -> None:
-    uri = write_tables(shop(), str(tmp_path / "tables"))
-    partition(uri, tmp_path / "parts", Partitioning(2), IngestOptions(reverse_edges=True))
-    _assert_equals_in_memory(
-        tmp_path,
-        tmp_path / "parts",
-        task={"type": "link_prediction", "args": {"edge_type": "user__*__item"}},
-        data__splits={"type": "temporal", "quantiles": [0.7, 0.85]},
-        sampling={"fanouts": [4, 3], "temporal": {}, "weight": "weight"},
-        model={"type": "RGCN", "args": {"hidden_channels": 8}},
-        metrics=[{"type": "mrr"}],
-    )
 
 
 @pytest.mark.parametrize("model", ["GraphSAGE", "GCN"])
