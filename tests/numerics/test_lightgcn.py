@@ -1,4 +1,4 @@
-"""LightGCN through the engine: the paper's propagation, whole or sampled, on 1, 2 and 3 ranks."""
+"""LightGCN through the engine: the paper's propagation, whole or sampled, on 1 and 2 ranks."""
 
 from __future__ import annotations
 

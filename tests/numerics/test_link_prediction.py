@@ -1,4 +1,4 @@
-"""Link prediction learns, resumes, and is the same for 1, 2 and 3 workers."""
+"""Link prediction learns, resumes, and is the same for 1 and 2 workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs with mined negatives: the same on 1, 2 and 3 workers, and resumed within an epoch."""
+"""Runs with mined negatives: the same on 1 and 2 workers, and resumed within an epoch."""
 
 from __future__ import annotations
 

@@ -68,8 +68,6 @@ named outputs:
   model: {type: tests.user_code.TwoHeads}
   losses: [{type: cross_entropy, on: main}, {type: cross_entropy, on: extra, weight: 0.1}]
 a plain PyG model: {model: {type: tests.user_code.PlainPyG, args: {width: 4}}}
-a torchmetrics metric:
-  metrics: [{type: torchmetrics.classification.MulticlassCohenKappa, args: {num_classes: 3}}]
 several batches in flight: {loader__num_threads: 3, loader__prefetch_batches: 6}
 limits: {training__max_epochs: null, training__max_samples: 100, training__num_val_batches: 1,
   training__num_test_batches: 1, training__validate_at_start: true}
@@ -82,7 +80,8 @@ int8 features: {data__feature_dtype: int8}
 
 
 def test_a_metric_of_torchmetrics_is_reported(tmp_path, graph):
-    result = _fit(tmp_path, graph, **VARIANTS["a torchmetrics metric"])
+    kappa = "torchmetrics.classification.MulticlassCohenKappa"
+    result = _fit(tmp_path, graph, metrics=[{"type": kappa, "args": {"num_classes": 3}}])
     assert -1 <= result.metrics["test/multiclass_cohen_kappa"] <= 1
 
 
@@ -97,16 +96,9 @@ def test_variant(tmp_path, graph, name):
     assert saved["run"]["name"] == "run"
 
 
-def test_policies_decide_what_stays(tmp_path, graph):
-    kept = {}
-    for policy in ("all", "best", "last", "none"):
-        _fit(tmp_path / policy, graph, checkpoint__policy=policy, training__max_epochs=4)
-        folder = tmp_path / policy / "run" / "checkpoints"
-        kept[policy] = len([p for p in folder.iterdir() if p.is_dir()]) if folder.exists() else 0
-    assert kept["all"] == 4
-    assert 1 <= kept["best"] <= 2
-    assert kept["last"] == 1
-    assert kept["none"] == 0
+def test_without_checkpoints_none_is_written(tmp_path, graph):
+    _fit(tmp_path, graph, checkpoint__policy="none")
+    assert not list(tmp_path.glob("run/checkpoints/*/"))
 
 
 def test_user_code_takes_part(tmp_path, graph):

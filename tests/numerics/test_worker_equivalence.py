@@ -61,7 +61,8 @@ def test_workers_that_come_and_go_train_the_same(ranks, small_bundle_path, tmp_p
     # Three micro-batches a step, also where two workers share them.
     elastic = {"training__global_batch_size": 48, "scaling__num_workers": [1, 3]}
     config = partial(_config, **elastic)
-    check_workers_agree(ranks, config, tmp_path, small_bundle_path, "train/loss", *COUNTS)
+    sizes = {"sizes": (1, 2, 3)}
+    check_workers_agree(ranks, config, tmp_path, small_bundle_path, "train/loss", *COUNTS, **sizes)
 
 
 def _with_norm(model: str, **args: Any) -> dict[str, Any]:
