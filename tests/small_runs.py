@@ -151,6 +151,7 @@ def check_workers_agree(
     rtol: float = 1e-4,
     atol: float = 1e-5,
     ignored: re.Pattern[str] | None = None,
+    in_bits: bool = False,
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Checks that any number of ranks trains the same weights, up to rounding.
 
@@ -160,6 +161,7 @@ def check_workers_agree(
         config: gives the config of a run in a folder on a number of ranks.
         names: columns of the history, or final metrics, that agree too.
         ignored: names of weights that may differ.
+        in_bits: weights and histories must be equal bit for bit.
     Returns:
         The metrics and the weights of the run on the first number of ranks.
     """
@@ -172,6 +174,9 @@ def check_workers_agree(
         found.append((every[0], trained_weights(settings), read_history(folder / str(size))))
     metrics, weights, history = found[0]
     assert history
+    if in_bits:
+        assert all(rows == history for _, _, rows in found)
+        rtol = atol = 0.0
     for others, other_weights, rows in found[1:]:
         for name, tensor in weights.items():
             if ignored is None or not ignored.fullmatch(name):

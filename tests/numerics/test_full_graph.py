@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,13 @@ from raygnn.data.splits import make_splits
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
-from tests.small_runs import read_history, run_rank, small_config, trained_weights
+from tests.small_runs import (
+    check_workers_agree,
+    read_history,
+    run_rank,
+    small_config,
+    trained_weights,
+)
 from tests.tiers import slow
 
 EPOCHS = 4
@@ -130,19 +137,9 @@ MODELS: dict[str, dict[str, Any]] = {
 def test_results_are_the_same_bits_for_any_number_of_workers(
     ranks, small_bundle_path, tmp_path, name
 ):
-    found = {}
-    for size in (1, 2, 3):
-        folder = tmp_path / str(size)
-        config = _config(folder, size, model=MODELS[name])
-        every = ranks.run(run_rank, size, config, small_bundle_path)
-        assert len({(m["test/loss"], m["test/accuracy"]) for m in every}) == 1
-        found[size] = trained_weights(config), read_history(folder)
-    weights, history = found[1]
-    assert len(history) == EPOCHS
-    for other, other_history in (found[2], found[3]):
-        assert other_history == history
-        for key, tensor in weights.items():
-            assert torch.equal(other[key], tensor), key
+    config = partial(_config, model=MODELS[name])
+    sizes = {"sizes": (1, 2, 3)}
+    check_workers_agree(ranks, config, tmp_path, small_bundle_path, in_bits=True, **sizes)
 
 
 @pytest.fixture(scope="module")

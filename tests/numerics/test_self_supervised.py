@@ -93,14 +93,11 @@ def test_sharded_weights_and_overlapped_sums_train_the_same(
 def test_any_number_of_workers_gives_the_same_bits_on_the_whole_graph(
     ranks, small_bundle_path, tmp_path, method
 ):
-    found = []
-    for size in (1, 3):
-        config = _config(tmp_path / str(size), method, size, training__max_epochs=4, **FULL)
-        metrics = ranks.run(run_rank, size, config, small_bundle_path)
-        found.append((trained_weights(config), metrics[0]["test/accuracy"]))
-    assert found[0][1] == found[1][1]
-    for name, tensor in found[0][0].items():
-        assert torch.equal(tensor, found[1][0][name]), name
+    def config(folder: Path, size: int) -> dict:
+        return _config(folder, method, size, training__max_epochs=4, **FULL)
+
+    how = {"sizes": (1, 3), "in_bits": True}
+    check_workers_agree(ranks, config, tmp_path, small_bundle_path, "test/accuracy", **how)
 
 
 @pytest.mark.parametrize("method", ALL_METHODS)
