@@ -138,8 +138,10 @@ def test_results_are_the_same_bits_for_any_number_of_workers(
     ranks, small_bundle_path, tmp_path, name
 ):
     config = partial(_config, model=MODELS[name])
-    sizes = {"sizes": (1, 2, 3)}
-    check_workers_agree(ranks, config, tmp_path, small_bundle_path, in_bits=True, **sizes)
+    sizes = (1, 2, 3)
+    check_workers_agree(ranks, config, tmp_path, small_bundle_path, sizes=sizes, in_bits=True)
+    first, *others = (read_history(tmp_path / str(size)) for size in sizes)
+    assert all(history == first for history in others)
 
 
 @pytest.fixture(scope="module")
