@@ -110,7 +110,9 @@ def _machine() -> Iterator[Finding]:
     yield Finding("warn" if little else "ok", f"{free / _GB:.1f} GB of memory are free", remedy)
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        yield Finding("ok", f"{len(names)} GPU(s): {', '.join(names)}, CUDA {torch.version.cuda}")
+        yield Finding(
+            "ok", f"{count(len(names), 'GPU')}: {', '.join(names)}, CUDA {torch.version.cuda}"
+        )
     elif any(Path("/dev").glob("nvidia[0-9]*")):
         build = torch.version.cuda or "the CPU"
         yield Finding(

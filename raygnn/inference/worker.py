@@ -99,11 +99,12 @@ def _show_request(job: InferenceJob, bundle: Bundle) -> str:
     if isinstance(request, TopKRequest):
         num_targets = bundle.num_nodes(request.target_type)
         return (
-            f"ranking {num_targets:,} {request.target_type} for "
-            f"{len(request.anchors):,} {request.anchor_type}"
+            f"ranking {count(num_targets, 'node')} of type {request.target_type} for "
+            f"{len(request.anchors):,} of type {request.anchor_type}"
         )
-    nodes = ", ".join(f"{_num_nodes(job, bundle, t):,} {t}" for t in request.node_types)
-    return f"encoding {nodes}"
+    numbers = {name: _num_nodes(job, bundle, name) for name in request.node_types}
+    nodes = (f"{count(number, 'node')} of type {name}" for name, number in numbers.items())
+    return f"encoding {', '.join(nodes)}"
 
 
 def _num_nodes(job: InferenceJob, bundle: Bundle, node_type: str) -> int:

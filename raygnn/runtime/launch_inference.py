@@ -7,7 +7,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from raygnn.console import say
+from raygnn.console import count, say
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.filesystem import join, redact
@@ -168,5 +168,5 @@ def _tell(options: OutputOptions, manifest: dict[str, Any]) -> None:
         num_bytes = sum(file["num_bytes"] for file in table["files"])
         say(
             f"wrote {redact(join(options.uri, name))}: {table['num_rows']:,} rows, "
-            f"{len(table['files'])} file(s), {num_bytes:,} bytes"
+            f"{count(len(table['files']), 'file')}, {num_bytes:,} bytes"
         )
