@@ -32,7 +32,7 @@ def show(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.4f}" if 1e-3 <= abs(value) < 1e3 or value == 0 else label(value)
+        return f"{value:.4f}" if 1e-3 <= abs(value) < 10 or value == 0 else label(value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
