@@ -57,7 +57,7 @@ def page() -> str:
 
 
 def _components(components: Sequence[Described]) -> Iterator[str]:
-    yield from ("| type | what it is |", "|---|---|")
+    yield from ("| type | description |", "|---|---|")
     yield from (f"| `{each.name}` | {_cell(each.summary)} |" for each in components)
     of: dict[tuple[str, str, str, str], list[str]] = {}
     for each in components:
