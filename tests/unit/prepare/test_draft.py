@@ -313,6 +313,14 @@ def test_amounts_of_a_small_table_are_numbers(tmp_path: Path) -> None:
     assert "{column: fee, transform: auto, format: decimal_comma}" in text
 
 
+def test_ids_that_lose_their_zeros_are_named(tmp_path: Path) -> None:
+    write(tmp_path, "members.csv", member=[f"{i:05d}" for i in range(300)])
+    write(tmp_path, "visits.csv", visit=range(900), member=some(range(300), 900))
+    notes = draft(str(tmp_path)).notes
+    expected = "members: member: the id 00000 is read as the number 0, also in predictions"
+    assert [note for note in notes if "is read as the number" in note] == [expected]
+
+
 def test_numbers_that_are_ids_with_zeros_elsewhere_are_said(tmp_path: Path) -> None:
     ids = [f"{i:08d}" for i in range(10_000, 40_000, 10)]
     write(tmp_path, "clients.parquet", client_no=ids, age=some([20, 30, 40], 3000))

@@ -23,6 +23,7 @@ from raygnn.data.tables.csv_tables import (
     CsvSniff,
     arrow_type,
     kind_of_values,
+    read_batches,
     read_header,
     read_together,
     separator_of,
@@ -172,7 +173,21 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
         splits = pa.array(np.repeat(stems, [part.num_rows for part in parts]))
         columns["split"] = Column("split", pa.chunked_array([splits]))
         repairs.append("split is the name of the file")
-    return Table(name, pattern, columns, repairs)
+    unsure = [] if is_parquet(pattern) or not is_typed else list(_padded_ids(uris[0], columns))
+    return Table(name, pattern, columns, repairs, unsure=unsure)
+
+
+def _padded_ids(uri: str, columns: dict[str, Column]) -> Iterator[str]:
+    """Remarks on ids that lose leading zeros, judged by the first rows of a file."""
+    names = [name for name, column in columns.items() if column.kind == "int" and column.is_unique]
+    if not names:
+        return
+    rows = next(read_batches(uri, uri, dict.fromkeys(names, pa.string())))
+    for name in names:
+        padded = rows.column(name).filter(pc.match_substring_regex(rows.column(name), r"^0\d"))
+        if len(padded):
+            text = padded[0].as_py()
+            yield f"{name}: the id {text} is read as the number {int(text)}, also in predictions"
 
 
 def _read_leniently(
