@@ -22,6 +22,7 @@ from raygnn.models.convolutions import BlockGINConv, BlockGINEConv, BlockSAGECon
 from raygnn.models.encoder import Rows
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
 from raygnn.models.segment import segment_mean
+from raygnn.models.sparse_input import ProjectedRows, formed
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block, HeteroBlock
@@ -119,6 +120,9 @@ class HeteroLayer(nn.Module):
     edge type, so node types without incoming edge types also have rows. Convolutions connect two
     node types and have no self-loops.
 
+    If x_j = U z_j is still a projection of narrower features z_j, GraphSAGE multiplies the mean of
+    z_j by W_r U, and all such terms of a node type are one product.
+
     Args:
         edge_dims: number of edge features by edge type, for convolutions that read them.
     """
@@ -133,6 +137,7 @@ class HeteroLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.edge_types = [] if options.conv == "MLP" else list(edge_types)
+        self.composes = options.conv in ("GraphSAGE", "MLP")
         self.num_into = {
             name: sum(target == name for *_, target in edge_types) if options.aggr == "mean" else 1
             for name in node_types
@@ -145,16 +150,41 @@ class HeteroLayer(nn.Module):
             }
         )
 
-    def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> Rows:
-        x_dst = {name: x[: block.num_dst.get(name, 0)] for name, x in x_src.items()}
-        out = {name: self.lin_self[name](x) for name, x in x_dst.items()}
-        for edge_type in self.edge_types:
-            source, _, target = edge_type
-            if not len(x_dst[target]):
+    def forward(self, x_src: Mapping[str, Tensor | ProjectedRows], block: HeteroBlock) -> Rows:
+        x = x_src if self.composes else {name: formed(rows) for name, rows in x_src.items()}
+        return {
+            name: self._rows_of(name, rows[: block.num_dst.get(name, 0)], x, block)
+            for name, rows in x.items()
+        }
+
+    def _rows_of(
+        self,
+        target: str,
+        x_dst: Tensor | ProjectedRows,
+        x_src: Mapping[str, Tensor | ProjectedRows],
+        block: HeteroBlock,
+    ) -> Tensor:
+        lin, num_into = self.lin_self[target], self.num_into[target]
+        rows, weights, messages = [], [], []
+        if isinstance(x_dst, ProjectedRows):
+            rows, weights = [x_dst.with_ones], [lin.weight @ x_dst.weight]
+        else:
+            rows, weights = [x_dst], [lin.weight]
+        for edge_type in self.edge_types if len(x_dst) else ():
+            if edge_type[2] != target:
                 continue
-            of_type = block_of(block, edge_type, x_dst[target])
-            messages = self.convs[edge_type](x_src[source], of_type, x_dst[target])
-            out[target] = out[target] + messages / self.num_into[target]
+            conv, x = self.convs[edge_type], x_src[edge_type[0]]
+            of_type = block_of(block, edge_type, lin.weight)
+            if isinstance(x, ProjectedRows):
+                rows.append(segment_mean(x.with_ones, Adjacency.of(of_type)))
+                weights.append(conv.lin_l.weight @ x.weight / num_into)
+            else:
+                messages.append(conv(x, of_type, x_dst))
+        if len(rows) > 1:
+            rows, weights = [torch.cat(rows, dim=1)], [torch.cat(weights, dim=1)]
+        out: Tensor = functional.linear(rows[0], weights[0], lin.bias)
+        for each in messages:
+            out = out.add(each, alpha=1 / num_into)
         return out
 
 
@@ -167,6 +197,7 @@ class Hetero(HeteroEncoder):
     Options = PerTypeOptions
     options: PerTypeOptions
     reads_edge_features = True
+    composes_inputs = True
     row_biases = r"lin_self\..*\.bias|convs\..*\.nn\.2\.bias"  # the second: of GIN and GINE
 
     @classmethod

@@ -7,6 +7,7 @@ and its gradient use `bag_sum`, in an order that does not depend on the number o
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -95,6 +96,16 @@ class ProjectedRows:
 
     def __getitem__(self, rows: slice) -> ProjectedRows:
         return ProjectedRows(self.features[rows], self.lin)
+
+    @cached_property
+    def with_ones(self) -> Tensor:
+        """[num_rows, in_channels + 1], features and a column of ones, which stands for b."""
+        return functional.pad(self.features, (0, 1), value=1.0)
+
+    @cached_property
+    def weight(self) -> Tensor:
+        """[channels, in_channels + 1]; the rows are `linear(with_ones, weight)`."""
+        return torch.cat([self.lin.weight, self.lin.bias.unsqueeze(1)], dim=1)
 
 
 def formed(rows: Tensor | ProjectedRows) -> Tensor:

@@ -261,6 +261,15 @@ def test_hgt_composes_its_inputs_with_its_first_layer(
     torch.testing.assert_close(outputs_and_grads(encoder, x), outputs_and_grads(formed_first, x))
 
 
+@pytest.mark.parametrize("name", ["GraphSAGE", "MLP", "GAT"])
+def test_hetero_composes_its_inputs_with_its_first_layer(name: str) -> None:
+    encoder = build(name, jump="cat", aggr="mean", norm="batch").double()
+    x = rows_for(encoder, every_node())
+    formed_first = build(name, jump="cat", aggr="mean", norm="batch").double()
+    formed_first.composes_inputs = False  # type: ignore[misc]
+    torch.testing.assert_close(outputs_and_grads(encoder, x), outputs_and_grads(formed_first, x))
+
+
 def test_layers_of_a_subclass_get_formed_rows() -> None:
     class OwnLayer(nn.Module):
         def forward(self, x_src: dict[str, Tensor], block: HeteroBlock) -> dict[str, Tensor]:
