@@ -73,3 +73,13 @@ not run
         ("code", "1 + 1"),
         ("markdown", "```console\nnot run\n```"),
     ]
+
+
+def test_sections_of_docstrings_are_found():
+    griffe = pytest.importorskip("griffe")  # of the extra docs
+    from docs.docstrings import Sections
+
+    extensions = griffe.load_extensions(Sections)
+    module = griffe.load("raygnn.train", search_paths=[ROOT], extensions=extensions)
+    kinds = [section.kind.value for section in module["fit"].docstring.parse("google")]
+    assert kinds == ["text", "parameters", "returns", "raises"]
