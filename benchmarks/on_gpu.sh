@@ -29,7 +29,7 @@ run() {
 
 run card $python -c "import torch; print(torch.__version__, torch.cuda.get_device_name())"
 # By file: others import Ray.
-run tests $python -m pytest -n $processes -m gpu tests/unit/models/test_on_gpu.py \
+run tests $python -m pytest -p no:benchmark -n $processes -m gpu tests/unit/models/test_on_gpu.py \
     tests/unit/sampling/test_loader.py tests/numerics/test_on_gpu.py
 for threads in 12 1; do
     run training-$threads $python benchmarks/training.py --scale "$scale" --device cuda \

@@ -17,7 +17,6 @@ import argparse
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -62,8 +61,9 @@ from raygnn.sampling import (
 from raygnn.sampling.stores import find_device_columns
 
 STEPS_A_ROUND = 4
-_ENGINE_STEPS = {"cpu": {"smoke": 40, "reference": 120}, "cuda": {"smoke": 40, "reference": 1000}}
-_PEER_STEPS = {"cpu": {"smoke": 10, "reference": 12}, "cuda": {"smoke": 10, "reference": 300}}
+_ENGINE_STEPS = {"smoke": 10, "reference": 120}
+_GPU_FACTOR = 25  # more steps, the first of which takes longest
+_PEER_STEPS = {"smoke": 10, "reference": 12}
 _ENGINE_RUNS = {"smoke": 1, "reference": 2}
 
 
@@ -208,8 +208,9 @@ def engine_rate(
     sampler_threads: int | None = None,
     device_features: bool | str = "auto",
 ) -> float:
-    """Seeds a second of `raygnn.train` in processes that torchrun starts, the log's median."""
+    """Seeds a second of `raygnn.train` in processes that torchrun starts."""
     name = f"engine-{scale.name}-{workers}x{threads}"
+    steps = _ENGINE_STEPS[scale.name] * (_GPU_FACTOR if device == "cuda" else 1)
     loader = {} if sampler_threads is None else {"num_threads": sampler_threads}
     config = {
         "data": {
@@ -221,7 +222,7 @@ def engine_rate(
         "loader": {"batch_size": scale.batch_size, **loader},
         "model": {"type": "GraphSAGE", "args": {"hidden_channels": scale.hidden_channels}},
         "training": {
-            "max_steps": _ENGINE_STEPS[device][scale.name],
+            "max_steps": steps,
             "num_val_batches": 1,
             "num_test_batches": 1,
         },
@@ -236,9 +237,8 @@ def engine_rate(
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
     command = [sys.executable, *launcher, "-m", "raygnn.train", str(path)]
     _output(command, {"OMP_NUM_THREADS": str(threads)})
-    lines = (work / "runs" / name / "history.jsonl").read_text().splitlines()
-    rates = [json.loads(line).get("perf/seeds_per_s") for line in lines]
-    return statistics.median(rate for rate in rates if rate is not None)
+    metrics = json.loads((work / "runs" / name / "metrics.json").read_text())
+    return float(metrics["perf/seeds_per_s"])
 
 
 class PygPeer:
@@ -250,7 +250,8 @@ class PygPeer:
 
     def __init__(self, scale: Scale, bundle: Bundle, folder: Path, device: str) -> None:
         self._folder, self._device = folder, device
-        self._scale = json.dumps({**vars(scale), "steps": _PEER_STEPS[device][scale.name]})
+        steps = _PEER_STEPS[scale.name] * (_GPU_FACTOR if device == "cuda" else 1)
+        self._scale = json.dumps({**vars(scale), "steps": steps})
         csc, declared = bundle.csc(EDGE), bundle.declared_split(NODE)
         assert declared is not None
         arrays = {

@@ -66,7 +66,7 @@ class Adjacency:
         return group_by_key(self.src, self.dst, self.num_src)
 
     def by_head(self, heads: int, *, own_rows: bool) -> HeadEdges:
-        """Edges by destination and head. `own_rows`: sources have a row per head."""
+        """Edges by destination and head, on a CPU. `own_rows`: sources have a row per head."""
         key = (heads, own_rows)
         if key not in self._by_head:
             self._by_head[key] = edges_by_head(self.src, self.ptr, heads, own_rows=own_rows)
@@ -192,14 +192,8 @@ def edges_by_head(index: Tensor, ptr: Tensor, heads: int, *, own_rows: bool) -> 
 
 def _order_and_place(ptr: Tensor, starts: Tensor, num_edges: int) -> tuple[Tensor, Tensor]:
     order, place = (ptr.new_empty(num_edges * starts.shape[1]) for _ in range(2))
-    if ptr.device.type == "cpu":
-        arrays = (tensor.contiguous().numpy() for tensor in (ptr, starts, order, place))
-        _write_order_and_place(*arrays)
-        return order, place
-    edge = torch.arange(num_edges, device=ptr.device)
-    segment = torch.repeat_interleave(ptr.diff(), output_size=num_edges)
-    place = (starts[segment] + (edge - ptr[segment]).unsqueeze(1)).flatten()
-    order[place] = torch.arange(len(place), device=ptr.device)
+    arrays = (tensor.contiguous().numpy() for tensor in (ptr, starts, order, place))
+    _write_order_and_place(*arrays)
     return order, place
 
 

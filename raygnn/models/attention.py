@@ -132,11 +132,12 @@ class _SegmentSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, adjacency: Adjacency) -> Tensor:
         largest = torch.segment_reduce(scores, "max", offsets=adjacency.ptr)
-        # A destination all of whose edges are taken out has no largest score; its weights are 0.
-        largest = largest.masked_fill(largest == -torch.inf, 0)
+        # A destination all of whose edges are taken out has -inf and 0 here; its weights are 0.
+        # Otherwise the total is at least 1, because the largest score adds exp(0).
+        largest.clamp_(min=torch.finfo(largest.dtype).min)
         out = (scores - largest.index_select(0, adjacency.dst)).exp_()
-        total = row_sum(out, adjacency.ptr)
-        out /= total.masked_fill(total == 0, 1).index_select(0, adjacency.dst)
+        total = row_sum(out, adjacency.ptr).clamp_(min=1)
+        out /= total.index_select(0, adjacency.dst)
         ctx.adjacency = adjacency
         ctx.save_for_backward(out)
         return out
@@ -232,6 +233,9 @@ class _AdditiveScores(torch.autograd.Function):
                 grad_weight += grad_summed.flatten(1).T @ edge_attr[edges]
             active = functional.leaky_relu(summed, negative_slope, inplace=True)
             grad_att += active.mul_(scale).sum(dim=0)
+        if grad.device.type != "cpu":  # one chunk, so all of them are at hand
+            grad_src = bag_sum(grad_summed.flatten(1), order, src_ptr).view_as(x_src)
+            return grad_src, grad_dst, grad_att, None, None, None, grad_weight
         grad, src = grad[order], adjacency.src[order]
         edge_attr = None if edge_attr is None else edge_attr[order]
         for segments, edges, ptr in segment_chunks(src_ptr, adjacency.num_edges):
@@ -298,6 +302,8 @@ def _hide_beta_warning() -> None:
 
 def _sum_in(x: Tensor, weight: Tensor, adjacency: Adjacency) -> Tensor:
     # [num_dst, heads, channels] of the sources' rows; `x` may have one head that all share.
+    if x.device.type != "cpu":
+        return _sum_messages(x, weight, adjacency.src, adjacency.ptr)
     edges = adjacency.by_head(weight.shape[1], own_rows=x.shape[1] > 1)
     return _sum_by_head(x, weight, edges)
 
@@ -308,11 +314,20 @@ def _sum_out(x: Tensor, weight: Tensor, adjacency: Adjacency, *, own_rows: bool)
     heads = weight.shape[1]
     order, dst, ptr = adjacency.by_source
     weight = weight.index_select(0, order)
+    if x.device.type != "cpu":
+        sums = _sum_messages(x, weight, dst, ptr)
+        return sums if own_rows else sums.sum(dim=1, keepdim=True)
     if own_rows:
         return _sum_by_head(x, weight, adjacency.by_source_and_head(heads))
-    at = dst.unsqueeze(1) * heads + torch.arange(heads, device=dst.device)
+    at = dst.unsqueeze(1) * heads + torch.arange(heads)
     sums = bag_sum(x.reshape(-1, x.shape[-1]), at.flatten(), ptr * heads, weight.flatten())
     return sums.unsqueeze(1)
+
+
+def _sum_messages(x: Tensor, weight: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
+    # On a GPU, forming all messages takes less time than launching the kernels that avoid it.
+    messages = x.index_select(0, index) * weight.unsqueeze(-1)
+    return _row_sum_heads(messages, ptr)
 
 
 def _sum_by_head(x: Tensor, weight: Tensor, edges: HeadEdges) -> Tensor:

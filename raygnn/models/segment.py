@@ -111,6 +111,9 @@ def bag_sum(rows: Tensor, index: Tensor, ptr: Tensor, weight: Tensor | None = No
 
 def row_sum(rows: Tensor, ptr: Tensor) -> Tensor:
     """Sums `rows[ptr[i]:ptr[i + 1]]` for each i. No gradient."""
+    if rows.device.type != "cpu" and rows.dtype in (torch.float32, torch.float64):
+        # One kernel. It adds narrower types in their own precision, which is too little.
+        return torch.segment_reduce(rows.detach(), "sum", offsets=ptr, unsafe=True)
     return bag_sum(rows, torch.arange(rows.shape[0], device=rows.device), ptr)
 
 

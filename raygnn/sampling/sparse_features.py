@@ -107,9 +107,12 @@ class Groups(NamedTuple):
 def group_by_key(keys: Tensor, values: Tensor, num_keys: int) -> Groups:
     """Orders entries by int64 keys in [0, num_keys)."""
     if keys.device.type != "cpu":
-        ascending, order = keys.sort(stable=True)
+        # Half the bits of a key, half the kernels of a radix sort.
+        dtype = torch.int16 if num_keys < 1 << 15 else torch.int32
+        ascending, order = keys.to(dtype).sort(stable=True)
         # Not by counts: bincount makes the host wait for the largest key.
-        ptr = torch.searchsorted(ascending, torch.arange(num_keys + 1, device=keys.device))
+        bounds = torch.arange(num_keys + 1, dtype=dtype, device=keys.device)
+        ptr = torch.searchsorted(ascending, bounds)
         return Groups(order, values.index_select(0, order), ptr)
     ptr = keys.new_zeros(num_keys + 1)
     order, grouped = torch.empty_like(keys), torch.empty_like(values)
