@@ -14,7 +14,8 @@ def ease(
 ) -> tuple[Tensor, Tensor]:
     """Regression of each target on all others, in closed form.
 
-    Needs memory for num_targets^2 and num_anchors * num_targets numbers, and time for one inverse.
+    Needs memory for num_targets^2 and num_anchors * num_targets numbers, and time for the inverse
+    of a matrix of the smaller side.
 
     Args:
         anchors, targets: int64 [num_links], dense ids.
@@ -27,12 +28,22 @@ def ease(
     """
     links = torch.zeros(num_nodes)
     links[torch.from_numpy(anchors), torch.from_numpy(targets)] = 1
-    gram = (links.T @ links).double()
-    gram.diagonal().add_(l2)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(gram))
+    if num_nodes[0] < num_nodes[1]:  # Woodbury's identity: l2 times the inverse of links^T links
+        sparse = links.double().to_sparse()
+        across = torch.sparse.mm(sparse.T, _inverse(links @ links.T, l2))
+        inverse = -torch.sparse.mm(sparse.T, across.T.contiguous())
+        inverse.diagonal().add_(1)
+    else:
+        inverse = _inverse(links.T @ links, l2)
     weights = -inverse / inverse.diagonal()
     weights.fill_diagonal_(0)
     return links, weights.T.float()
+
+
+def _inverse(gram: Tensor, l2: float) -> Tensor:
+    gram = gram.double()
+    gram.diagonal().add_(l2)
+    return torch.cholesky_inverse(torch.linalg.cholesky(gram))
 
 
 def ials(

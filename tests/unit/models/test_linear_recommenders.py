@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from raygnn.models.linear_recommenders import ease, ials
@@ -15,8 +16,12 @@ def _links() -> tuple[np.ndarray, np.ndarray]:
     return pairs // 12, pairs % 12
 
 
-def test_ease_has_no_gradient_but_on_the_diagonal() -> None:
-    links, weights = (rows.double() for rows in ease(*_links(), NUM_NODES, l2=3.0))
+@pytest.mark.parametrize("has_more_targets", [False, True])
+def test_ease_has_no_gradient_but_on_the_diagonal(*, has_more_targets: bool) -> None:
+    ends, num_nodes = (
+        (_links()[::-1], NUM_NODES[::-1]) if has_more_targets else (_links(), NUM_NODES)
+    )
+    links, weights = (rows.double() for rows in ease(*ends, num_nodes, l2=3.0))
     of_pairs = weights.T  # of the column's target on the row's
     gradient = links.T @ (links @ of_pairs - links) + 3.0 * of_pairs
     assert of_pairs.diagonal().abs().max() == 0
