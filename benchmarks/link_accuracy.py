@@ -5,8 +5,9 @@
 Each case trains `examples/...yaml` with `raygnn.train.fit`, once per seed, on a local Ray. The
 plain run (`plain_pyg_links.py`) is the same encoder on the whole graph in one process, on the same
 split, until validation has not improved for the same patience. Before that both sides try the same
-small grid with the first seed, and the point of the best validation is taken. DIR holds the graphs
-as published; benchmarks/README.md says where they come from.
+small grid with the first seed, and the point of the best validation is taken. Cases that recommend
+are also compared with popularity, iALS and EASE, from training and validation links. DIR holds the
+graphs as published; benchmarks/README.md says where they come from.
 
 Exit status: 0 if every case reaches its aims, else 1.
 """
@@ -32,6 +33,7 @@ from plain_pyg_links import (
     LinkGraph,
     auc_and_ap,
     link_metrics,
+    recommend_simply,
     train_links,
 )
 from real_graphs import EXAMPLES, make_tables, mean_and_spread, parser, start_ray
@@ -137,6 +139,23 @@ CASES = (
         chosen="softmax, trust, lr 0.02",
         plain=("--early_stopping.patience", "6"),  # 120 steps, as the example's
         plain_chosen="bpr, trust, lr 0.02",
+        aims={},
+    ),
+    Case(
+        name="citeulike",
+        dataset="CiteULike",
+        config="citeulike/hetero.yaml",
+        tables="citeulike",
+        prepare=(str(EXAMPLES / "citeulike/prepare.py"), "{data}/citeulike"),
+        metrics=("full_recall@20", "full_ndcg@20"),
+        grid=(),
+        chosen="",
+        plain=(
+            *("--model", "{type: LightGCN, args: {out_channels: 64}}"),
+            *("--sampling.fanouts", "[-1, -1, -1]", "--losses", "[{type: bpr}]"),
+            *("--optimizer.args.lr", "0.02", "--early_stopping.patience", "6"),
+        ),
+        plain_chosen="",
         aims={},
     ),
     Case(
@@ -247,7 +266,7 @@ class Bench:
         if self.args.num_workers:
             start_ray()
         overrides = [
-            *self._overrides(case, seed),
+            *self.overrides(case, seed),
             *("--scaling.num_workers", str(self.args.num_workers)),
             *("--run.storage_path", str(self.work / "runs"), "--run.name", f"{case.name}-{seed}"),
             *("--run.overwrite", "true", *case.points[point]),
@@ -262,7 +281,7 @@ class Bench:
         return validation, {name: test[name] for name in case.metrics}
 
     def _train_plainly(self, case: Case, point: str, seed: int) -> tuple[float, dict[str, float]]:
-        overrides = [*self._overrides(case, seed), *case.plain, *case.points[point]]
+        overrides = [*self.overrides(case, seed), *case.plain, *case.points[point]]
         loaded = load_config(EXAMPLES / case.config, overrides)
         config, bundle = loaded.config, open_bundle(loaded, None)
         graph = LinkGraph.of_bundle(bundle, config)
@@ -273,7 +292,7 @@ class Bench:
         found = link_metrics(graph, run.rows, "test", tuple(dict.fromkeys(ks)))
         return run.validation, {name: found[name] for name in case.metrics}
 
-    def _overrides(self, case: Case, seed: int) -> list[str]:
+    def overrides(self, case: Case, seed: int) -> list[str]:
         return ["--data.uri", str(self.work / case.tables), "--seed", str(seed)]
 
 
@@ -320,6 +339,19 @@ def table(bench: Bench, cases: Iterable[Case]) -> tuple[str, bool]:
     return markdown(lines), all_met
 
 
+def simple_table(bench: Bench, cases: Iterable[Case]) -> str:
+    """Simple recommenders as a Markdown table."""
+    lines = []
+    for case in cases:
+        loaded = load_config(EXAMPLES / case.config, bench.overrides(case, seed=0))
+        graph = LinkGraph.of_bundle(open_bundle(loaded, None), loaded.config)
+        for name, rows in recommend_simply(graph):
+            found = link_metrics(graph, rows, "test", (20,))
+            shown = (f"{found[metric]:.4f}" for metric in case.metrics)
+            lines.append((case.dataset, name, *shown))
+    return markdown([("data set", "model", "recall@20", "ndcg@20"), *lines]) if lines else ""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the benchmark; returns the exit status."""
     args = _parser().parse_args(argv)
@@ -331,6 +363,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         bench.measure(case)
     text, all_met = table(bench, cases)
     print(text)
+    recommending = [case for case in cases if "full_recall@20" in case.metrics]
+    print(simple_table(bench, recommending))
     return 0 if all_met else 1
 
 

@@ -7,7 +7,7 @@ and, of the metrics, `FullRanking`, which raygnn's tests hold to brute force and
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ from raygnn.data.links.message_graph import message_graph
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
 from raygnn.metrics import FullRanking, Links
+from raygnn.models.linear_recommenders import ease, ials
 
 # torch says of its CSR tensors, which PyG makes too, that they are in beta and go unchecked.
 warnings.filterwarnings("ignore", message="Sparse (invariant|CSR)")
@@ -174,6 +175,26 @@ def link_metrics(
             anchors[some], targets, _rows(positives, some), _rows(known_links, some), _scores
         )
     return ranking.compute(state)
+
+
+def recommend_simply(graph: LinkGraph) -> Iterator[tuple[str, Tensor]]:
+    """Rows of popularity, iALS and EASE, [num_nodes, channels], from training and validation links.
+
+    Their products are the scores. EASE needs memory for num_targets * num_nodes numbers.
+    """
+    starts = torch.tensor([[graph.anchors.start], [graph.targets.start]])
+    links = torch.cat([graph.links["train"], graph.links["val"]], dim=1) - starts
+    num_nodes = tuple(nodes.stop - nodes.start for nodes in (graph.anchors, graph.targets))
+    counts = torch.bincount(links[1], minlength=num_nodes[1]).float().unsqueeze(1)
+    yield "popularity", _joined(graph, torch.ones(num_nodes[0], 1), counts)
+    yield "iALS", _joined(graph, *ials(*links.numpy(), num_nodes))
+    yield "EASE", _joined(graph, *ease(*links.numpy(), num_nodes))
+
+
+def _joined(graph: LinkGraph, anchors: Tensor, targets: Tensor) -> Tensor:
+    rows = torch.zeros(graph.num_nodes, anchors.shape[1])
+    rows[graph.anchors], rows[graph.targets] = anchors, targets
+    return rows
 
 
 def auc_and_ap(graph: LinkGraph, rows: Tensor, split: str, seed: int) -> dict[str, float]:

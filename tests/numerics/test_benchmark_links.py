@@ -192,6 +192,17 @@ def test_plain_graph_of_two_types_goes_both_ways(plain: ModuleType, tmp_path: Pa
         )
         known = set(zip(*pairs.tolist(), strict=True))
         assert set(zip(anchor.tolist(), target.tolist(), strict=True)) < known
+        simple = dict(plain.recommend_simply(graph))
+        assert list(simple) == ["popularity", "iALS", "EASE"]
+        recommended = torch.cat([graph.links["train"], graph.links["val"]], dim=1)
+        counts = torch.bincount(recommended[1], minlength=80)[graph.targets].float()
+        scores = {n: rows[graph.anchors] @ rows[graph.targets].T for n, rows in simple.items()}
+        assert torch.equal(scores["popularity"], counts.expand(30, -1))
+        is_link = torch.zeros(80, 80, dtype=torch.bool)
+        is_link[tuple(recommended)] = True
+        is_link = is_link[graph.anchors, graph.targets]
+        assert scores["iALS"][is_link].mean() > scores["iALS"][~is_link].mean()
+        assert scores["EASE"].shape == (30, 50)
         among = torch.tensor([a for a, b in edges if graph.anchors.start <= b < graph.anchors.stop])
         is_user = (among >= graph.anchors.start) & (among < graph.anchors.stop)
         assert bool(is_user.any()) == has_friends
