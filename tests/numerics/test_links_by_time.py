@@ -195,6 +195,14 @@ def test_repeated_purchases_are_learned(trained: tuple[Any, str], shop: Shop) ->
     assert shop.judge(scores) == pytest.approx(found, abs=1e-6)
 
 
+def test_top_k_ranks_rows_of_now(trained: tuple[Any, str]) -> None:
+    graph = trained[0].model.open(trained[1])
+    users = np.arange(NUM_USERS)
+    rows = graph.top_k_of_rows(pd.DataFrame({"id": users})).to_pandas()
+    scores = graph.top_k(users).to_pandas().score.to_numpy().reshape(NUM_USERS, -1)
+    np.testing.assert_allclose(scores, np.stack(rows.score), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("day", [330, *slow(120, 200)])
 def test_nothing_later_than_a_row_changes_a_bit_of_its_list(
     trained: tuple[Any, str], shop: Shop, tmp_path: Path, day: int

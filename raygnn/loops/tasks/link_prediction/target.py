@@ -435,9 +435,10 @@ def _has_factors(
         raise ConfigError.invalid(
             f"model.{key}",
             value,
-            "closed-form rows need one relation between two node types that carries messages, an "
-            f"inner product, at most {_MOST_ANCHORS:,} anchors, and a full ranking of at most "
-            f"{_MOST_RANKED:,} targets, without sampling.temporal and in one part",
+            "closed-form rows need one relation between two node types that carries messages, or "
+            "label edges with times and sampling.temporal, an inner product, at most "
+            f"{_MOST_ANCHORS:,} anchors, and a full ranking of at most {_MOST_RANKED:,} targets, "
+            "in one part",
             "Set model: Hetero, or change the task",
             id="model-link-rows",
         )
