@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -173,6 +173,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
         self._basis_of: tuple[str, LinkBasis] | None = None
+        self._bases_of: tuple[tuple[str, float, float], list[LinkBasis]] | None = None
         self._filter: SpectralFilter | None = None
         self._mined: Tensor | None = None  # int32 [num_anchors, k], see `mine`
 
@@ -382,24 +383,37 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         factors, at_times = self.predictor().factors, self._encode_rows(split)
         if factors is None:
             return at_times
-        anchors, times = self.target.splits[split].anchors, self.target.times(split)
         if self._is_weighed(split):
-
-            def bases(power: float, half_life: float) -> list[LinkBasis]:
-                known = (self._dated.as_of(times[at.positions[0]], half_life) for at in at_times)
-                parts = zip(known, at_times, strict=True)
-                return [LinkBasis.of(links, power, anchors[at.positions]) for links, at in parts]
-
-            self._weigh(factors, [(at.anchors.cpu(), at.targets.cpu()) for at in at_times], bases)
+            encoded = [(at.anchors.cpu(), at.targets.cpu()) for at in at_times]
+            self._weigh(factors, encoded, partial(self._bases_at_times, split))
         if not factors.is_used:
             return at_times
+        (anchors, times), settings = self._anchors_and_times(split), factors.settings
+        bases = self._bases_at_times(split, settings.power, settings.half_life)
         joined = []
-        for positions, of_rows, targets, _ in at_times:
-            time = times[positions[0]]
-            *rows, known = factors.as_of(time, anchors[positions], self._dated)
-            ends = factors.join(of_rows, rows[0]), factors.join(targets, rows[1])
+        for (positions, of_rows, targets, known), basis in zip(at_times, bases, strict=True):
+            of_anchors, of_targets = factors.rows(basis)
+            if settings.hides_known:
+                known = self._dated.as_of(times[positions[0]])[anchors[positions]]
+            ends = factors.join(of_rows, of_anchors), factors.join(targets, of_targets)
             joined.append(RowsAtTime(positions, *ends, known))
         return joined
+
+    def _bases_at_times(self, split: str, power: float, half_life: float) -> list[LinkBasis]:
+        """The decomposed links known at each time of rows; the latest result is kept."""
+        key = split, power, half_life
+        if self._bases_of is None or self._bases_of[0] != key:
+            anchors, times = self._anchors_and_times(split)
+            self._bases_of = None  # frees memory
+            bases = [
+                LinkBasis.of(self._dated.as_of(times[at[0]], half_life), power, anchors[at])
+                for at in self._rows_of_times(split)
+            ]
+            self._bases_of = key, bases
+        return self._bases_of[1]
+
+    def _anchors_and_times(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        return self.target.splits[split].anchors, self.target.times(split)
 
     def _is_weighed(self, split: str) -> bool:
         """Whether validation chooses filter and weights: not that of a trained model."""
