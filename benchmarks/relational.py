@@ -11,6 +11,8 @@ LightGBM reads the entity's own columns, or also aggregates that a person would 
 table that refers to the entity, the number of rows up to the row's time, the mean and the last
 value of each number, and the age of the last row.
 
+If pyg-lib is installed, RelBench's GNN (`relbench_gnn.py`) trains on the same rows.
+
 `--scale 10000000` times a generated database of so many rows instead.
 """
 
@@ -31,7 +33,9 @@ import yaml
 from harness import markdown
 from real_graphs import mean_and_spread
 from relational_scale import measure
+from relbench_gnn import Rows, Settings, predict, read_graph, seconds, train_model
 from sklearn.metrics import mean_absolute_error, roc_auc_score
+from torch_geometric.typing import WITH_PYG_LIB
 
 import raygnn
 import raygnn.prepare
@@ -144,6 +148,39 @@ class Question:
             scores[what] = float(metric(y[part], model.predict(x[part])))
         return scores
 
+    def relbench_gnn(self, seed: int) -> dict[str, float]:
+        """Scores of RelBench's GNN, and minutes of its training."""
+        task, target = self.task, self.task["entity_table"]
+        _, metric, name = KINDS[task["task_type"]]
+        ids = pd.Index(self.table(target)[self.database["tables"][target]["pkey"]])
+        parts = {
+            split: Rows(
+                ids.get_indexer(rows[task["entity_col"]]),
+                seconds(rows[task["time_col"]]),
+                rows[task["target_col"]].to_numpy(float if name == "mae" else np.int64, copy=True),
+            )
+            for split, rows in self.rows.groupby("split")
+        }
+        bounds = np.percentile(parts["train"].labels, [2, 98]) if name == "mae" else (None, None)
+
+        def score(labels: np.ndarray, values: np.ndarray) -> float:
+            return float(metric(labels, values.clip(*bounds)))
+
+        def error(labels: np.ndarray, values: np.ndarray) -> float:
+            return score(labels, values) if name == "mae" else -score(labels, values)
+
+        start, settings = time.perf_counter(), Settings()
+        frozen = read_graph(self.folder, self.test_start)
+        model = train_model(frozen, target, parts["train"], parts["val"], error, settings, seed)
+        minutes = (time.perf_counter() - start) / 60
+        live = read_graph(self.folder, self.test_start, is_live=True)
+        read = ("val", "val", frozen), ("frozen", "test", frozen), ("live", "test", live)
+        scores = {
+            what: score(parts[split].labels, predict(model, data, parts[split], settings))
+            for what, split, data in read
+        }
+        return {**scores, "minutes": minutes}
+
     def trained(
         self, graph: Path, work: Path, seed: int, overrides: Sequence[str]
     ) -> dict[str, float]:
@@ -205,6 +242,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             "LightGBM, own columns": [question.boosted(question.own_columns())],
             "LightGBM, aggregates": [question.boosted(live, frozen)],
         }
+        if WITH_PYG_LIB:
+            found["RelBench's GNN"] = [question.relbench_gnn(seed) for seed in args.seeds]
         if not args.peers_only:
             found["raygnn, every default"] = [
                 question.trained(work / "graph", work, seed, overrides) for seed in args.seeds

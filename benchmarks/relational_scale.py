@@ -5,20 +5,45 @@ from __future__ import annotations
 import resource
 import shutil
 import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain, count, repeat
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import torch
 import yaml
 from harness import markdown
+from relbench_gnn import (
+    RelBenchGNN,
+    Rows,
+    Settings,
+    make_loader,
+    read_graph,
+    seconds,
+    train_step,
+)
+from torch_geometric.typing import WITH_PYG_LIB
 
 import raygnn.prepare
 import raygnn.train
+from raygnn.config import load_config
+from raygnn.config.loader_section import DEFAULT_FANOUTS
+from raygnn.loops.callbacks import Callback
+from raygnn.loops.engine import Engine
+from raygnn.parallel.all_reduce import StepTotals
+from raygnn.runtime.data_checks import find_spec, with_time_defaults
+from raygnn.runtime.launch import open_graph
+from raygnn.runtime.stored_samples import sampled_loaders
 
 START, DAYS = pd.Timestamp("2020-01-01"), 1_000
 VAL, TEST = START + pd.Timedelta("700D"), START + pd.Timedelta("850D")
 #: Shares of all rows, by table with times.
 EVENTS = {"orders": 0.4, "visits": 0.4, "reviews": 0.18}
+BATCH_SIZE = 1024
 TABLE_ROWS = 10  # rows of the database for each row of the training table
 
 
@@ -79,8 +104,22 @@ def _dump(folder: Path, content: dict[str, object]) -> None:
     (folder / "manifest.yaml").write_text(yaml.safe_dump(content))
 
 
+class StepClock(Callback):
+    """Processor seconds of all threads at the end of each training step."""
+
+    seconds: ClassVar[list[float]] = []
+
+    def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
+        """Notes the time."""
+        self.seconds.append(time.process_time())
+
+
 def measure(work: Path, num_rows: int, steps: int) -> str:
-    """Generates a database, trains some steps with defaults, and returns a table of figures."""
+    """Generates a database, trains some steps with defaults, and returns a table of figures.
+
+    Rates of batches and of training are rows per second of processor time, since PyG's loader
+    samples in turns with the steps, and raygnn's in a thread beside them.
+    """
     shutil.rmtree(work, ignore_errors=True)
     database, graph = work / "database", work / "graph"
     write_database(database, num_rows)
@@ -94,20 +133,71 @@ def measure(work: Path, num_rows: int, steps: int) -> str:
         "model": "Hetero",
         "metrics": ["auroc"],
         "training": settings,
+        "callbacks": [{"type": "relational_scale.StepClock"}],
         "scaling": {"num_workers": 0},
         "run": {"storage_path": str(work), "name": "run"},
     }
-    result = raygnn.train.fit(config)
+    StepClock.seconds.clear()
+    result = raygnn.train.fit(config, allow_modules=["relational_scale"])
     end = time.perf_counter()
-    seeds_per_s = result.metrics["perf/seeds_per_s"]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    loader = _loader(config)
+    batches = (loader.make(*divmod(i, loader.num_batches)) for i in count())
+    rates = {
+        "raygnn: batches": _rate(_clocked(partial(next, batches) for _ in range(steps))),
+        "raygnn: training": _rate(StepClock.seconds),
+        **(_pyg_rates(database, steps) if WITH_PYG_LIB else {}),
+    }
     shutil.rmtree(work)
     lines = [
         ("", f"{num_rows:,} rows, {num_rows // TABLE_ROWS:,} training rows"),
         ("read and write as a graph", f"{num_rows / (converted - start):,.0f} rows/s"),
         ("ingest, training and test", f"{end - converted:,.0f} s"),
-        ("training", f"{seeds_per_s:,.0f} rows/s over {steps} steps"),
         ("peak memory", f"{peak:.1f} GiB"),
         ("test AUROC", f"{result.metrics['test/auroc']:.3f}"),
+        ("training", f"{result.metrics['perf/seeds_per_s']:,.0f} rows/s over {steps} steps"),
+        *((f"{what}, processor time", f"{rate:,.0f} rows/s") for what, rate in rates.items()),
     ]
     return markdown(lines)
+
+
+def _loader(config: dict[str, Any]) -> Any:
+    loaded = with_time_defaults(load_config(config, allow_modules=["relational_scale"]), None)
+    bundle = open_graph(loaded, None, on_cluster=False)
+    return sampled_loaders(loaded, bundle, find_spec(loaded, bundle))["train"]
+
+
+def _pyg_rates(database: Path, steps: int) -> dict[str, float]:
+    """PyG's loader, and its layers of the same widths, hops and fanouts, on the latest neighbors.
+
+    Trimmed layers compute only rows that a later layer reads.
+    """
+    data, target = read_graph(database, TEST), "customers"
+    rows = pd.read_parquet(database / "tasks" / "orders-soon" / "train.parquet")
+    labels = rows["ordered"].to_numpy(copy=True)
+    train = Rows(rows["customer"].to_numpy(copy=True), seconds(rows["date"]), labels)
+    shape = Settings(256, DEFAULT_FANOUTS, num_blocks=0, aggr="mean", strategy="last")
+    settings = replace(shape, batch_size=BATCH_SIZE)
+    loader = make_loader(data, target, train, settings, shuffle=True)
+    batches = chain.from_iterable(repeat(loader))
+    rates = {"PyG: batches": _rate(_clocked(partial(next, batches) for _ in range(steps)))}
+    for trimmed in (True, False):
+        model = RelBenchGNN(data, target, replace(settings, trimmed=trimmed))
+        optimizer = torch.optim.Adam(model.parameters())
+        step = lambda: train_step(model, optimizer, next(batches), labels)  # noqa: B023, E731
+        name = f"PyG: training, {'trimmed' if trimmed else 'whole'}"
+        rates[name] = _rate(_clocked(step for _ in range(steps)))
+    return rates
+
+
+def _clocked(calls: Iterable[Callable[[], object]]) -> list[float]:
+    """Processor seconds before the first call and after each."""
+    marks = [time.process_time()]
+    for call in calls:
+        call()
+        marks.append(time.process_time())
+    return marks
+
+
+def _rate(marks: Sequence[float]) -> float:
+    return BATCH_SIZE / float(np.median(np.diff(marks)))
