@@ -1,6 +1,6 @@
 """RelBench's GNN with PyG's `NeighborLoader` over pyg-lib: the peer of `relational.py`.
 
-Written from the description in the paper (arXiv:2407.20060) and with its published settings: a
+Written from the description in the paper (arXiv:2407.20060) and with most published settings: a
 residual network for the columns of each table, sinusoids of the time from a row to the seed,
 GraphSAGE for each foreign key and its reverse, layer norms, and a linear head. Text columns with
 more than `_MOST_CATEGORIES` values are left out (RelBench embeds text with GloVe).
@@ -117,7 +117,8 @@ class Columns(nn.Module):
 class _Residual(nn.Module):
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
-        self.shortcut = nn.Linear(in_channels, channels)
+        has_width = in_channels == channels
+        self.shortcut = nn.Identity() if has_width else nn.Linear(in_channels, channels)
         self.layers = nn.Sequential(
             *(nn.Linear(in_channels, channels), nn.LayerNorm(channels), nn.ReLU(), nn.Dropout(0.2)),
             *(nn.Linear(channels, channels), nn.LayerNorm(channels), nn.ReLU(), nn.Dropout(0.2)),
@@ -129,21 +130,24 @@ class _Residual(nn.Module):
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the model and its training; the defaults are RelBench's.
+    """Settings of the model and its training.
+
+    The defaults are RelBench's, apart from two that it takes a GPU for: it samples 128 and 64
+    neighbors, 8 times as many nodes, and computes all of a batch in each layer.
 
     Attributes:
-        trimmed: layers compute only rows that a later layer reads.
+        trimmed: layers compute only rows that a later layer reads, with the same predictions.
     """
 
     channels: int = 128
-    fanouts: Sequence[int] = (128, 64)
+    fanouts: Sequence[int] = (15, 10)
     num_blocks: int = 4
     aggr: str = "sum"
     strategy: str = "uniform"
     batch_size: int = 512
     lr: float = 0.005
     num_epochs: int = 10
-    trimmed: bool = False
+    trimmed: bool = True
 
 
 class RelBenchGNN(nn.Module):
