@@ -275,6 +275,7 @@ def test_an_unfinished_run_of_another_config_is_refused(capsys, config, tmp_path
         ),
         (["--scaling.use_gpu", "true"], "scaling.use_gpu=True is invalid"),
         (["--model.args.num_layers", "3"], "num_layers"),
+        (["--early_stopping", "{monitor: val/hits, mode: max}"], "monitor='val/hits'"),
     ],
 )
 def test_wrong_input_is_told_before_anything_is_written(
