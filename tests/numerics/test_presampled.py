@@ -19,11 +19,12 @@ from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.task import TaskEnvironment
 from raygnn.presample import presample
+from raygnn.runtime.data_checks import with_time_defaults
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.presampled.stored_samples import StoredSamples
 from tests.errors import raises
-from tests.partitioned_graphs import assert_same, friends, shop
+from tests.partitioned_graphs import asked_shop, assert_same, friends, shop
 from tests.partitioned_runs import LINKS
 from tests.rank_pool import RankPool
 from tests.small_runs import check_resumed_bits, small_config
@@ -41,7 +42,12 @@ _SHOP: dict[str, Any] = {
     "metrics": [{"type": "mrr"}],
     "loader": {"batch_size": 64},
 }
-_USUAL = ("planted pagerank", "social disjoint", "shop in time")
+_ROWS = {
+    "task": {"type": "node_classification", "args": {"label": "y"}},
+    "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
+    "metrics": [],
+}
+_USUAL = ("planted pagerank", "social disjoint", "shop in time", "asked labor")
 _CASES: dict[str, dict[str, Any]] = {
     "planted": {},
     "planted labor": {"sampling": {"fanouts": [4, 3], "type": "labor"}},
@@ -54,6 +60,11 @@ _CASES: dict[str, dict[str, Any]] = {
         **_NODES,
         "data__reverse_edges": False,
         "sampling": {"fanouts": {"user__buys__item": [0, 2], "user__knows__user": [3, 2]}},
+    },
+    "asked labor": {**_ROWS, "sampling": {"fanouts": [4, 3], "type": "labor"}},
+    "asked in time": {
+        **_ROWS,
+        "sampling": {"fanouts": [4, 3], "temporal": {"strategy": "last", "window": 30}},
     },
     "friends links": {**LINKS, "data__splits": {"type": "hash", "fractions": [0.7, 0.15, 0.15]}},
     "shop in time": {
@@ -89,6 +100,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "planted": synthetic_tables("planted_partition", **planted),
         "friends": friends(),
         "shop": shop(),
+        "asked": asked_shop(),
         "ratings": synthetic_tables("ratings", **ratings),
     }
     found = {name: write_tables(each, str(folder / name)) for name, each in made.items()}
@@ -102,7 +114,7 @@ def _config(folder: Path, uri: str, **changes: Any) -> dict[str, Any]:
 
 def _loaders(config: dict[str, Any], samples: str | None = None, **share: int) -> dict[str, Any]:
     """The loaders of a run by split, on stored neighborhoods where a set is given."""
-    loaded = load_config(config)
+    loaded = with_time_defaults(load_config(config))
     bundle = neighborhood_graph(loaded.config, open_bundle(loaded, None))
     task: Any = build(loaded.config.task, "task", ())
     stored = None if samples is None else StoredSamples.open(samples)

@@ -200,7 +200,7 @@ def test_nothing_later_than_a_row_changes_a_bit_of_its_prediction(
     busy: tuple[Any, str], shop: Shop, tmp_path: Path, draws: str, mode: str, day: int
 ) -> None:
     """Rows of every table are changed, added and removed. Presampled batches are those of memory:
-    see tests/runs/test_presampled.py.
+    see tests/numerics/test_presampled.py.
     """
     result, graph = busy
     rng = np.random.default_rng(day)

@@ -22,7 +22,6 @@ from raygnn.sampling.presampled.record import RECORD_NAME
 from raygnn.sampling.presampled.stored_samples import write_file
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
-from tests.partitioned_graphs import asked_shop
 from tests.partitioned_runs import LINKS, planted_parts
 from tests.small_runs import small_config
 
@@ -39,40 +38,19 @@ def _config(folder: Path, uri: str, **changes: Any) -> dict[str, Any]:
     return small_config(folder, **{"data": {"uri": uri}, "scaling__num_workers": 0, **changes})
 
 
-def _assert_equals_live(
-    folder: Path, uri: str, monkeypatch: pytest.MonkeyPatch, **changes: Any
-) -> None:
-    live = _config(folder / "live", uri, **changes)
-    raygnn.train.fit(live)
-    presample(live, folder / "samples")
-    stored = _config(folder / "stored", uri, **changes)
-    with monkeypatch.context() as patch:
-        patch.delattr(NeighborSampler, "sample")  # nothing is sampled in training
-        overrides = ["--data.mode", "presampled", "--data.samples", str(folder / "samples")]
-        raygnn.train.fit(stored, overrides)
-    assert_equal_outcomes(folder / "stored" / "run", folder / "live" / "run")
-
-
 def test_a_run_has_the_bits_of_a_live_one(
     tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _assert_equals_live(tmp_path, planted, monkeypatch)
-
-
-@pytest.mark.parametrize(
-    "draws", [{"temporal": {"strategy": "last", "window": 30}}, {"type": "labor"}]
-)
-def test_rows_of_a_training_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draws: dict[str, Any]
-) -> None:
-    uri = write_tables(asked_shop(), str(tmp_path / "tables"))
-    changes: dict[str, Any] = {
-        "task": {"type": "node_classification", "args": {"label": "y"}},
-        "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
-        "sampling": {"fanouts": [4, 3], **draws},
-        "metrics": [],
-    }
-    _assert_equals_live(tmp_path, uri, monkeypatch, **changes)
+    """Batches of other tasks and samplers: see tests/numerics/test_presampled.py."""
+    live = _config(tmp_path / "live", planted)
+    raygnn.train.fit(live)
+    presample(live, tmp_path / "samples")
+    stored = _config(tmp_path / "stored", planted)
+    with monkeypatch.context() as patch:
+        patch.delattr(NeighborSampler, "sample")  # nothing is sampled in training
+        overrides = ["--data.mode", "presampled", "--data.samples", str(tmp_path / "samples")]
+        raygnn.train.fit(stored, overrides)
+    assert_equal_outcomes(tmp_path / "stored" / "run", tmp_path / "live" / "run")
 
 
 def _train(folder: Path, uri: str, samples: Path, **changes: Any) -> None:
