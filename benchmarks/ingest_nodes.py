@@ -31,11 +31,11 @@ from ray.cluster_utils import Cluster
 from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.ingest.schedule import Schedule
-from raygnn.runtime.ingest import by_all_nodes, ray_data_schedule
+from raygnn.runtime.ingest import by_all_nodes, on_this_node
 
 # By what a row is called: the number of nodes, and how they work.
 _CASES: dict[str, tuple[int, Schedule]] = {
-    "one node, by Ray Data": (1, ray_data_schedule),
+    "one node": (1, on_this_node),
     "one node, as several work": (1, by_all_nodes),
     "two nodes": (2, by_all_nodes),
 }

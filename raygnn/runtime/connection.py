@@ -58,7 +58,6 @@ def connect(meanwhile: Callable[[], None] = lambda: None) -> None:
         checked = thread.submit(meanwhile)
         dashboard = _start(choice.address)
     checked.result()
-    logging.getLogger("ray.data").setLevel(logging.WARNING)  # its plans bury the ingest's lines
     show_worker_lines()
     nodes = len(ray.nodes())
     cpus = ray.cluster_resources().get("CPU", 0)

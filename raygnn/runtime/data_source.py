@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from raygnn.data.tables.graph_tables import GraphTables
 
 
-# One process converts this much in less time than Ray Data needs to start.
+# One process converts this much in less time than Ray's workers need to start.
 MIN_SCHEDULED_BYTES = 256 << 20
 
 

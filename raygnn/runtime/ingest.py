@@ -1,9 +1,7 @@
-"""Ingest on a cluster: Ray Data runs the tasks, on the node with the cache folder."""
+"""Ingest on a cluster: Ray tasks on the node with the cache folder, or on all nodes."""
 
 from __future__ import annotations
 
-import logging
-import pickle
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +45,7 @@ def ingest_on_cluster(
         RunError: the node that ingests fails.
     """
     here, cpus = lent_cpus()
-    schedule = _for_many_nodes(uri) or ray_data_schedule
+    schedule = _for_many_nodes(uri) or on_this_node
     elsewhere: Callable[[], Callable[[Path], None]] | None = None
     if cpus.get(here, 0) < 1:
         schedule = in_process
@@ -121,10 +119,8 @@ def _for_many_nodes(uri: str) -> Schedule | None:
     return by_all_nodes if is_remote(uri) and len(lending) > 1 else None
 
 
-def ray_data_schedule(
-    fn: Callable[[Item], Result], items: Sequence[Item], label: str
-) -> list[Result]:
-    """Runs a plain function over items through Ray Data, one task per item, in order.
+def on_this_node(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
+    """Runs a plain function over items, a Ray task for each, and returns the results in order.
 
     The tasks write to memory-mapped files, so they run on the caller's node, which has the cache
     folder.
@@ -133,33 +129,12 @@ def ray_data_schedule(
         RaygnnError: raised by the function for the first failed item.
         RunError: the function failed otherwise; the message has the cause and its traceback.
     """
-    import ray
-    import ray.data  # slow to import, and not needed for small tables
-
-    if not items:
-        return []
-    rows = [
-        {"position": position, "item": pickle.dumps(item)} for position, item in enumerate(items)
-    ]
-    node_id = ray.get_runtime_context().get_node_id()
-    with quiet_ray_data():
-        done = (
-            ray.data.from_items(rows, override_num_blocks=len(rows))
-            .map(
-                _run_item,
-                fn_kwargs={"fn": fn},
-                num_cpus=1,
-                # Ray Data drops NodeAffinitySchedulingStrategy in 2.64.
-                label_selector={"ray.io/node-id": node_id},
-            )
-            .take_all()
-        )
-    done.sort(key=lambda row: row["position"])
-    return _results([pickle.loads(row["outcome"]) for row in done], label)
+    here, _ = lent_cpus()
+    return _run_all({"num_cpus": 1, "label_selector": {"ray.io/node-id": here}}, fn, items, label)
 
 
 def by_all_nodes(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
-    """Like `ray_data_schedule`, but any node reads tables, looks up ids and sorts.
+    """Like `on_this_node`, but any node reads tables, looks up ids and sorts.
 
     `OnAnyNode` tasks get their inputs from the object store and return rows there for this process
     to write. Tasks that write nothing (`reads_only`) run on any node too.
@@ -174,9 +149,7 @@ def by_all_nodes(fn: Callable[[Item], Result], items: Sequence[Item], label: str
             f"ingest: {label} on this node alone: tasks need {needed / 1e9:,.1f} GB, and some node "
             f"has an object store of {store / 1e9:,.1f} GB (ray start --object-store-memory)"
         )
-    here, _ = lent_cpus()
-    # Ray Data would start more processes, beside those of the other tasks.
-    return _run_all({"num_cpus": 1, "label_selector": {"ray.io/node-id": here}}, fn, items, label)
+    return on_this_node(fn, items, label)
 
 
 # Share of a node's object store for the tasks' inputs. The rest is for their outputs.
@@ -235,7 +208,7 @@ def _compute(fn: OnAnyNode[Any, Any], item: Any, *arrays: np.ndarray) -> tuple[_
 
 
 def run_anywhere(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
-    """Like `ray_data_schedule`, on all nodes, which must see what it reads and writes."""
+    """Like `on_this_node`, on all nodes, which must see what it reads and writes."""
     return _run_all(_ANYWHERE, fn, items, label)
 
 
@@ -307,17 +280,6 @@ def _run(fn: Callable[[Any], Any], item: Any) -> _Outcome:
         return _Outcome(error=f"{last}\n{traceback.format_exc()}")
 
 
-def _run_item(row: dict[str, Any], fn: Callable[[Any], Any]) -> dict[str, Any]:
-    """Runs one item and returns its error as data.
-
-    Ray Data wraps exceptions, loses their cause, and logs two screens about them.
-    """
-    return {
-        "position": row["position"],
-        "outcome": pickle.dumps(_run(fn, pickle.loads(row["item"]))),
-    }
-
-
 def _results(outcomes: Sequence[_Outcome], label: str) -> list[Any]:
     for outcome in outcomes:
         if isinstance(outcome.error, RaygnnError):
@@ -325,22 +287,3 @@ def _results(outcomes: Sequence[_Outcome], label: str) -> list[Any]:
         if outcome.error is not None:
             raise RunError(f"ingest failed while {label}: {outcome.error}", id="data-ingest-failed")
     return [outcome.result for outcome in outcomes]
-
-
-@contextmanager
-def quiet_ray_data() -> Iterator[None]:
-    """Keeps Ray Data's bars and plans out of the log, because raygnn reports progress itself."""
-    import ray.data
-
-    context, log = ray.data.DataContext.get_current(), logging.getLogger("ray.data")
-    settings = ("enable_progress_bars", "print_on_execution_start")
-    before, level = {name: getattr(context, name) for name in settings}, log.level
-    for name in settings:
-        setattr(context, name, False)
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        for name, value in before.items():
-            setattr(context, name, value)

@@ -14,7 +14,7 @@ from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_source import MIN_SCHEDULED_BYTES
-from raygnn.runtime.ingest import lent_cpus, ray_data_schedule, run_anywhere
+from raygnn.runtime.ingest import lent_cpus, on_this_node, run_anywhere
 
 _PROBE_S = 60.0  # time for a node to check a folder; the first task starts a process
 
@@ -54,7 +54,7 @@ def _schedule(folders: Sequence[str]) -> Schedule:
             f"partition: on this node, as {len(blind)} of {len(lending)} nodes do not see "
             f"{' or '.join(folders)}. To compute on all, use a file system that all share"
         )
-    return ray_data_schedule if here in lending else in_process
+    return on_this_node if here in lending else in_process
 
 
 def _blind_nodes(nodes: Sequence[str], folders: Sequence[str]) -> list[str]:

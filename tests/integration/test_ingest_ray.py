@@ -1,4 +1,4 @@
-"""The ingest through Ray Data: the same bytes and the same errors as in this process."""
+"""The ingest in tasks of Ray: the same bytes and the same errors as in this process."""
 
 from __future__ import annotations
 
@@ -18,19 +18,15 @@ from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.errors import DataError
-from raygnn.runtime.ingest import _build_on, by_all_nodes, ray_data_schedule
+from raygnn.runtime.ingest import _build_on, by_all_nodes, on_this_node
 from tests.errors import raises
 from tests.graph_writer import cut, write_graph
 from tests.tiers import slow
 
-# Ray 2.60 warns of its own use of a deprecated option when ray.data makes its context.
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.data\.context"),
-]
+pytestmark = pytest.mark.ray
 
 
-SCHEDULES = pytest.mark.parametrize("schedule", [ray_data_schedule, *slow(by_all_nodes)])
+SCHEDULES = pytest.mark.parametrize("schedule", [on_this_node, *slow(by_all_nodes)])
 
 
 def _graph(folder: Path, num_nodes: int = 200, num_edges: int = 3000) -> Path:
@@ -194,5 +190,5 @@ def _raise(item: int) -> int:
 @pytest.mark.slow
 def test_other_failures_name_their_cause(ray_session: None) -> None:
     with raises("data-ingest-failed", "dividing", "ZeroDivisionError: item 1"):
-        ray_data_schedule(_raise, [1], "dividing")
-    assert ray_data_schedule(_raise, [], "dividing") == []
+        on_this_node(_raise, [1], "dividing")
+    assert on_this_node(_raise, [], "dividing") == []

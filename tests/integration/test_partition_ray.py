@@ -15,12 +15,7 @@ from raygnn.data.tables.graph_tables import write_tables
 from raygnn.runtime import partition as where
 from raygnn.runtime.partition import partition_tables
 
-# Ray 2.60 warns of its own use of a deprecated option when ray.data makes its context.
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.ray,
-    pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.data\.context"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 
 def _contents(folder: Path) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ import ray
 import raygnn.runtime.ingest
 from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.ingest.schedule import in_process
-from raygnn.runtime.ingest import by_all_nodes, ingest_on_cluster, ray_data_schedule
+from raygnn.runtime.ingest import by_all_nodes, ingest_on_cluster, on_this_node
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     ("cpus", "uri", "schedule", "node"),
     [
         ({"here": 4, "there": 8}, "gs://bucket/graph", by_all_nodes, None),
-        ({"here": 4, "there": 8}, "/data/graph", ray_data_schedule, None),
-        ({"here": 4, "there": 0}, "gs://bucket/graph", ray_data_schedule, None),
+        ({"here": 4, "there": 8}, "/data/graph", on_this_node, None),
+        ({"here": 4, "there": 0}, "gs://bucket/graph", on_this_node, None),
         ({"here": 0, "there": 8, "more": 16}, "gs://bucket/graph", in_process, "more"),
         ({"here": 0, "there": 8}, "/data/graph", in_process, None),
         ({"here": 0}, "gs://bucket/graph", in_process, None),
