@@ -32,6 +32,7 @@ from tests.small_runs import read_history, small_config
 
 _STEPS = 3
 _OF_THE_RUN = ("perf/", "time", "seconds")
+_OF_RANKS = ("mrr", "hits@10", "auc", "ap")
 _SPLITS = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
 
 
@@ -43,6 +44,7 @@ def run(case: Case, folder: Path, graphs: Path, *, use_gpu: bool) -> dict[str, f
             "scaling__num_workers": 0,
             "scaling__use_gpu": use_gpu,
             "data__uri": str(graphs / case.graph),
+            "model__args": {"hidden_channels": 8},  # dropout draws other numbers on a GPU
             "training__max_steps": _STEPS,
             "training__matmul_precision": "highest",
             "training__validate_every": {"steps": _STEPS},
@@ -59,7 +61,9 @@ def check_close(case: Case, cpu: dict[str, float], gpu: dict[str, float]) -> Non
     assert cpu.keys() == gpu.keys()
     for key, value in cpu.items():
         if isinstance(value, float) and not any(part in key for part in _OF_THE_RUN):
-            expected = pytest.approx(value, rel=case.tolerance, abs=case.tolerance, nan_ok=True)
+            # Rounding breaks ties of scores.
+            tolerance = 0.005 if key.rpartition("/")[2] in _OF_RANKS else case.tolerance
+            expected = pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True)
             assert gpu[key] == expected, key
 
 
