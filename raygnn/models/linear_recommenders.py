@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -71,9 +69,12 @@ def ials(
     generator = torch.Generator().manual_seed(0)
     of_targets = 0.1 * torch.randn(num_nodes[1], channels, generator=generator)
     of_anchors = torch.zeros(num_nodes[0], channels)
+    ends = torch.from_numpy(np.stack([anchors, targets]))
+    ones = torch.ones(len(anchors))
+    links = torch.sparse_coo_tensor(ends, ones, num_nodes, check_invariants=True).coalesce()
     for _ in range(num_iterations):
-        of_anchors = _solved(anchors, targets, num_nodes[0], of_targets, l2, weight)
-        of_targets = _solved(targets, anchors, num_nodes[1], of_anchors, l2, weight)
+        of_anchors = _solved(links, of_targets, l2, weight)
+        of_targets = _solved(links.T.coalesce(), of_anchors, l2, weight)
     return of_anchors, of_targets
 
 
@@ -132,25 +133,11 @@ def _ridge(
     return out
 
 
-_LINKS_AT_A_TIME = 1 << 15
-
-
-def _solved(
-    own: np.ndarray, others: np.ndarray, num_own: int, rows: Tensor, l2: float, weight: float
-) -> Tensor:
-    """Factors of one side given those of the other; [num_own, channels]."""
+def _solved(links: Tensor, rows: Tensor, l2: float, weight: float) -> Tensor:
+    """Factors of one side from the links and the factors of the other; [num_own, channels]."""
     channels = rows.shape[1]
-    shared = rows.T @ rows + l2 * torch.eye(channels)
-    left = shared.repeat(num_own, 1, 1)
-    right = torch.zeros(num_own, channels)
-    for part in _parts(len(own)):
-        index = torch.from_numpy(own[part])
-        of_links = rows[torch.from_numpy(others[part])]
-        left.index_add_(0, index, weight * of_links.unsqueeze(2) * of_links.unsqueeze(1))
-        right.index_add_(0, index, (1 + weight) * of_links)
-    solved: Tensor = torch.linalg.solve(left, right)
+    products = (rows.unsqueeze(2) * rows.unsqueeze(1)).flatten(1)
+    left = weight * torch.sparse.mm(links, products).unflatten(1, (channels, channels))
+    left += rows.T @ rows + l2 * torch.eye(channels)
+    solved: Tensor = torch.linalg.solve(left, (1 + weight) * torch.sparse.mm(links, rows))
     return solved
-
-
-def _parts(length: int) -> Iterator[slice]:
-    return (slice(i, i + _LINKS_AT_A_TIME) for i in range(0, length, _LINKS_AT_A_TIME))
