@@ -213,7 +213,8 @@ class Engine:
         self, batches: Iterator[Batch], epoch: int, indices: range
     ) -> tuple[BaseException | None, UnreadTotals]:
         local = LocalTotals()
-        self.optimization.module.train()
+        if not self.optimization.module.training:  # visits every module
+            self.optimization.module.train()
         self.optimization.statistics.clear()
         rank_indices = [i for i in indices if i % self.context.world_size == self.context.rank]
         failure = self.accumulation.run(batches, epoch, rank_indices, local)

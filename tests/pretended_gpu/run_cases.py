@@ -32,7 +32,7 @@ from tests.small_runs import read_history, small_config
 
 _STEPS = 3
 _OF_THE_RUN = ("perf/", "time", "seconds")
-_OF_RANKS = ("mrr", "hits@10", "auc", "ap")
+_OF_RANKS = ("mrr", "hits@", "auc", "ap", "full_")
 _SPLITS = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
 
 
@@ -61,8 +61,9 @@ def check_close(case: Case, cpu: dict[str, float], gpu: dict[str, float]) -> Non
     assert cpu.keys() == gpu.keys()
     for key, value in cpu.items():
         if isinstance(value, float) and not any(part in key for part in _OF_THE_RUN):
-            # Rounding breaks ties of scores.
-            tolerance = 0.005 if key.rpartition("/")[2] in _OF_RANKS else case.tolerance
+            # Rounding breaks ties of scores, and one of 170 links may rank differently.
+            is_rank = key.rpartition("/")[2].startswith(_OF_RANKS)
+            tolerance = 0.01 if is_rank else case.tolerance
             expected = pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True)
             assert gpu[key] == expected, key
 
