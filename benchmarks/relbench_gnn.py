@@ -132,8 +132,8 @@ class _Residual(nn.Module):
 class Settings:
     """Settings of the model and its training.
 
-    The defaults are RelBench's, apart from two that it takes a GPU for: it samples 128 and 64
-    neighbors, 8 times as many nodes, and computes all of a batch in each layer.
+    The defaults are RelBench's, apart from two: RelBench samples 128 and 64 neighbors, with which a
+    step on rel-f1 takes 3.9 instead of 1.2 s on a core, and computes all of a batch in each layer.
 
     Attributes:
         trimmed: layers compute only rows that a later layer reads, with the same predictions.
