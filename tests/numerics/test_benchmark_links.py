@@ -302,7 +302,6 @@ def test_examples_say_how_their_tables_are_made(links: ModuleType) -> None:
         words = [word.replace("examples/", f"{links.EXAMPLES}/") for word in found[1].split()]
         assert words.pop() == config["data"]["uri"]
         out = words.index("--out") if "--out" in words else len(words)
-        made = [
-            part.replace("{data}/lastfm", "DIR").replace("{data}/", "") for part in case.prepare
-        ]
+        folder = r"^{data}/(lastfm|citeulike)$"
+        made = [re.sub(folder, "DIR", part).removeprefix("{data}/") for part in case.prepare]
         assert words[:out] == made

@@ -37,4 +37,4 @@ def test_the_page_trains_and_predicts(tmp_path):
     written = infer.predict(run, tmp_path / "out", options)
     table = pq.read_table(written.table_uri("user__rates__film"))
     assert table.column_names == ["row", "source_id", "target_id", "time", "prediction"]
-    assert 1 < min(table["prediction"].to_pylist()) < max(table["prediction"].to_pylist()) < 6
+    assert 0.5 < min(table["prediction"].to_pylist()) < max(table["prediction"].to_pylist()) < 6

@@ -302,7 +302,7 @@ def test_predictions_of_edges_rest_on_neighbors_of_both_ends(tmp_path):
     kept = edges[edges["kept"]]
     hits = [depots[row.target_id] == row.source_id for row in kept.itertuples()]
     assert len(hits) == 2 * len(pairs)
-    assert np.mean(hits) > 0.8  # 2 of 8 edges of a pair are the cause
+    assert np.mean(hits) > 0.5  # chance: 0.25; by seed: 0.58 to 0.92
     columns = found.columns.to_pandas()
     assert (columns[columns["kept"]]["column"] == "tone").all()
     assert "150 → 160: " in found.picture
