@@ -101,7 +101,7 @@ def _pairs_through_nodes(bundle: Bundle, ends: tuple[str, str], column: str) -> 
             edge_of = np.full(bundle.num_nodes(middle), -1)
             edge_of[nodes] = np.arange(len(nodes))
             if np.count_nonzero(edge_of >= 0) < len(nodes):
-                continue  # a node with several anchors, as a category, is no event
+                continue  # a node with several anchors, such as a category, is not an event
             for others, targets, other_times in to_targets:
                 edges = edge_of[others]
                 has = edges >= 0

@@ -374,7 +374,7 @@ class JudgedRows:
     def at_times(
         cls, target: LinkTarget, num_targets: int, dated: DatedLinks, rows_of: Sequence[np.ndarray]
     ) -> list[JudgedRows]:
-        """Of the validation rows of each time; see `RowsAtTime.positions`."""
+        """Judges the validation rows of each time; see `RowsAtTime.positions`."""
         links, times, judged = target.splits["val"], target.times("val"), []
         of_rows = KnownLinks.of_rows(links)
         for positions in rows_of:
