@@ -322,25 +322,19 @@ def step_rows(
 
 def cpu_rows(scale: Scale, engine: Callable[..., float], peer: PygPeer | None) -> list[Row]:
     """Runs the engine and its peer with one worker of two threads, and with two of one."""
-    rates = _best_rates(engine, _ENGINE_RUNS[scale.name])
-    single, double = rates
+    single, double = rates = _best_rates(engine, _ENGINE_RUNS[scale.name])
+    note = _step_text(scale.batch_size, single)
     against = "of 1 x 2 threads"
     rows = [
-        Row(
-            "engine, 1 worker x 2 threads",
-            single,
-            "seeds/s",
-            note=_step_text(scale.batch_size, single),
-        ),
+        Row("engine, 1 worker x 2 threads", single, "seeds/s", note=note),
         Row("engine, 2 workers x 1 thread", double, "seeds/s", double / single, against, ">= 0.9"),
     ]
-    ways: tuple[Literal["trimmed", "whole"], ...] = () if peer is None else ("trimmed", "whole")
-    for how in ways:
-        assert peer is not None
-        found = _best_rates(partial(peer.rate, how), 1)
-        for workers, ours, theirs in zip(
-            ("1 process x 2 threads", "2 processes x 1 thread"), rates, found, strict=True
-        ):
+    if peer is None:
+        return rows
+    processes = ("1 process x 2 threads", "2 processes x 1 thread")
+    for how in ("trimmed", "whole"):
+        peer_rates = _best_rates(partial(peer.rate, how), 1)
+        for workers, ours, theirs in zip(processes, rates, peer_rates, strict=True):
             note = _step_text(scale.batch_size, theirs)
             name = f"PyG's NeighborLoader and DDP, {how}, {workers}"
             rows.append(Row(name, theirs, "seeds/s", ours / theirs, "ours", note=note))
