@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import torch
+from scipy import sparse
 from torch import Tensor, nn
 
 from raygnn.config import Config
@@ -113,12 +114,9 @@ def rank_targets(
         for first in range(0, len(places), _ANCHORS_AT_A_TIME):
             part = slice(first, first + _ANCHORS_AT_A_TIME)
             chosen = places[part]
-            left_out = np.zeros((len(chosen), len(every)), bool)
-            if is_one_type:
-                left_out[np.arange(len(chosen)), nodes[chosen]] = True
-            if known is not None:
-                left_out |= known[part].toarray() > 0
-            best = _best(at_moment[part], targets, k, scores, torch.from_numpy(left_out))
+            itself = nodes[chosen] if is_one_type else None
+            left_out = _left_out(itself, None if known is None else known[part], len(every))
+            best = _best(at_moment[part], targets, k, scores, left_out)
             values[chosen], neighbors[chosen] = (part.cpu().numpy() for part in best)
     ids = as_plain_texts(bundle.ids(target_type).take(pa.array(neighbors.ravel())))
     ends = pa.array(np.arange(0, neighbors.size + 1, k, dtype=np.int32))
@@ -132,13 +130,27 @@ def rank_targets(
     return with_times(table, rows, np.arange(len(nodes)))
 
 
+def _left_out(
+    itself: np.ndarray | None, known: sparse.csr_matrix | None, num_targets: int
+) -> Tensor | None:
+    """bool [num_rows, num_targets], each row's own node and its known links; None without both."""
+    if known is not None:
+        mask = known.toarray() > 0
+    elif itself is not None:
+        mask = np.zeros((len(itself), num_targets), bool)
+    else:
+        return None
+    if itself is not None:
+        mask[np.arange(len(itself)), itself] = True
+    return torch.from_numpy(mask)
+
+
 def _best(
-    anchors: Tensor, targets: Tensor, k: int, scores: Scores, left_out: Tensor
+    anchors: Tensor, targets: Tensor, k: int, scores: Scores, left_out: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    mask = left_out.to(targets.device)
-    return top_k(
-        anchors, lambda i, j: targets[i:j], len(targets), k, scores, lambda i, j: mask[:, i:j]
-    )
+    mask = None if left_out is None else left_out.to(targets.device)
+    is_left_out = None if mask is None else (lambda first, last: mask[:, first:last])
+    return top_k(anchors, lambda i, j: targets[i:j], len(targets), k, scores, is_left_out)
 
 
 def relbench_links(ranked: pa.Table, declared: LabelEdgeTable) -> pa.Table:
