@@ -14,6 +14,7 @@ from raygnn.data.filesystem import redact
 from raygnn.data.partition.part import Outline
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.loops.task import Task, TaskEnvironment
+from raygnn.loops.tasks.build_encoder import find_shared_leaves
 from raygnn.loops.tasks.several_tasks.task import weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import reads_src_degree
@@ -78,6 +79,7 @@ def loader_options(env: TaskEnvironment) -> dict[str, Any]:
     """Loader options of inference: examples once, in order."""
     config = env.loaded.config
     plan = config.loader_plan("test")
+    assert env.spec is not None
     return {
         "batch_size": plan.batch_size,
         "split": "infer",
@@ -87,4 +89,5 @@ def loader_options(env: TaskEnvironment) -> dict[str, Any]:
         "prefetch_batches": plan.prefetch_batches,
         "device": env.device,
         "src_degrees": reads_src_degree(config, env.loaded.allow_modules),
+        "shared_leaves": find_shared_leaves(config, env.spec),
     }

@@ -24,7 +24,7 @@ class NodeRecord(TensorRecord):
         columns: by name, [num_nodes, ...] features, sparse if the model accepts sparse ones. Types
             without features have only n_id. `StoredRows` on the way to a device.
         seed: int64 [num_nodes], number of the seed whose neighborhood has the node, with disjoint
-            sampling.
+            sampling; of shared leaves the first.
         seed_time: [num_nodes], time of that seed, with temporal sampling. A node appears once per
             time.
         seed_index: int64 [num_seeds], local ids of the seeds, if the batch is the whole graph in

@@ -18,6 +18,7 @@ from numba import njit
 from raygnn.data.hashing import splitmix64
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import with_counts
+from raygnn.sampling.growing_subgraph import share_leaves
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.prefetch import DeviceCopies, map_ahead
 from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
@@ -359,6 +360,7 @@ class SampledOptions(SequenceOptions):
 
     samples: NotRequired[SamplesOfSplit | None]
     src_degrees: NotRequired[bool]
+    shared_leaves: NotRequired[frozenset[str]]
 
 
 class SampledSequence(BatchSequence[BatchT]):
@@ -367,6 +369,8 @@ class SampledSequence(BatchSequence[BatchT]):
     Args:
         samples: stored neighborhoods, read instead of sampling. Epochs beyond the stored ones
             repeat their micro-batches, with the same neighbors and negatives, in another order.
+        shared_leaves: node types of which the last hop has each node once, because the model reads
+            the same of it for all seeds.
     """
 
     def __init__(
@@ -376,12 +380,13 @@ class SampledSequence(BatchSequence[BatchT]):
         *,
         samples: SamplesOfSplit | None = None,
         src_degrees: bool = False,
+        shared_leaves: frozenset[str] = frozenset(),
         **options: Unpack[SequenceOptions],
     ) -> None:
         super().__init__(num_examples, **options)
         self.sampler = sampler
         self.src_degrees = src_degrees
-        self._samples = samples
+        self._samples, self._shared_leaves = samples, shared_leaves
 
     @abstractmethod
     def request(self, epoch: int, index: int) -> SampleRequest: ...
@@ -409,10 +414,15 @@ class SampledSequence(BatchSequence[BatchT]):
         }
 
     def sampled(self, epoch: int, index: int, request: SampleRequest) -> SampledSubgraph:
-        if self._samples is None:
+        if not isinstance(self.sampler, NeighborSampler):
             return self.sampler.sample(**request.arguments)
-        assert isinstance(self.sampler, NeighborSampler)
-        return self._samples.read(epoch, index, request, self.sampler)
+        if self._samples is None:
+            subgraph = self.sampler.sample(**request.arguments)
+        else:
+            subgraph = self._samples.read(epoch, index, request, self.sampler)
+        if subgraph.seed is None and subgraph.seed_time is None:
+            return subgraph
+        return share_leaves(subgraph, self._shared_leaves, self.sampler.graph.direction)
 
     def _threads(self) -> tuple[int, bool]:
         if self._samples is not None and self._samples.is_remote and self.num_threads is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.data.hashing import GOLDEN_GAMMA
 from raygnn.data.intrinsics import prefetch
 from raygnn.errors import DataError
-from raygnn.sampling.protocols import GraphStore, Picks, SampledSubgraph
+from raygnn.sampling.protocols import GraphStore, Picks, SampledSubgraph, ends
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.temporal import Horizon, Temporal
 
@@ -224,6 +224,49 @@ def _rebuild(slots, known):  # type: ignore[no-untyped-def]
         while slots[slot] != 0:
             slot = (slot + 1) & mask
         slots[slot] = i + 1
+
+
+def share_leaves(
+    subgraph: SampledSubgraph, node_types: Collection[str], direction: str
+) -> SampledSubgraph:
+    """Keeps one copy of each node of the last hop, for some node types.
+
+    These nodes sample no edges, so the copies for several seeds or times only differ in what a
+    model reads of the seed.
+
+    Args:
+        direction: of the sampled graph.
+    """
+    node, edge_index = dict(subgraph.node), dict(subgraph.edge_index)
+    seed = None if subgraph.seed is None else dict(subgraph.seed)
+    seed_time = None if subgraph.seed_time is None else dict(subgraph.seed_time)
+    num_sampled = dict(subgraph.num_sampled_nodes)
+    for node_type in node_types:
+        *before, num_leaves = num_sampled.get(node_type, [0])
+        if not num_leaves or not before:
+            continue
+        first = sum(before)
+        ids, local = LocalIds(), np.empty(num_leaves, np.int64)
+        ids.add(node[node_type][first:], local)
+        copy = np.empty(ids.num_nodes, np.int64)
+        copy[local[::-1]] = np.arange(num_leaves)[::-1]  # the first of each node
+        num_sampled[node_type] = [*before, ids.num_nodes]
+        kept = np.concatenate([np.arange(first), first + copy])
+        for part in (node, seed, seed_time):
+            if part is not None:
+                part[node_type] = part[node_type][kept]
+        shared = np.concatenate([np.arange(first), first + local])
+        for edge_type, (row, col) in edge_index.items():
+            if ends(edge_type, direction)[0] == node_type:
+                edge_index[edge_type] = np.stack([shared[row], col])
+    return replace(
+        subgraph,
+        node=node,
+        edge_index=edge_index,
+        num_sampled_nodes=num_sampled,
+        seed=seed,
+        seed_time=seed_time,
+    )
 
 
 _MAX_CODE = np.iinfo(np.int64).max

@@ -11,13 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import raygnn
 import raygnn.train
 from raygnn import infer
+from raygnn.config import load_config
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.synthetic.generators import synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.loops.task import TaskEnvironment
+from raygnn.loops.tasks.edge_prediction.task import EdgePrediction
+from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
 from tests.small_runs import check_resumed_bits, check_workers_agree, run_rank, small_config
 from tests.tiers import slow
@@ -152,6 +157,30 @@ def test_labels_of_the_seeds_do_not_reach_the_model(tmp_path, form):
     assert abs(np.mean(accuracy) - 0.5) < 4 * 0.5 / np.sqrt(3 * 200)
     # The edges of training are learned by heart to a part, so a little above chance.
     assert np.mean(predicted) < 0.7
+
+
+def test_nodes_of_the_last_hop_are_shared_by_edges_of_all_times(tmp_path):
+    graph = _coins(tmp_path, 0, with_times=True)
+    loaded = load_config(
+        _config(
+            tmp_path,
+            graph,
+            data__splits={"type": "temporal", "quantiles": [0.5, 0.6]},
+            task__args={"edge_type": EDGE},
+            sampling={"fanouts": [4, 4], "temporal": {"strategy": "last"}, "disjoint": True},
+            model={**MODEL, "relative_time": True},
+        )
+    )
+    task = EdgePrediction(**loaded.config.task.args)
+    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
+    model = task.build_model().eval()
+    loader = task.build_loader("test")
+    shared = loader.build(0, 0)
+    loader._shared_leaves = frozenset()
+    apart = loader.build(0, 0)
+    assert 2 * len(shared.nodes["film"].n_id) < len(apart.nodes["film"].n_id)
+    with torch.no_grad():
+        assert torch.equal(*(model(batch)[0] for batch in (shared, apart)))
 
 
 @pytest.mark.slow

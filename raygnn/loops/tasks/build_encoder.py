@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from raygnn.config import Component, Config, LoadedConfig, build, resolve
+from raygnn.config.registry import SLOTS
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import (
@@ -321,6 +322,22 @@ def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
     )
     read = tuple(name for name in layer.node_types if layer.channels(name))
     return replace(layer, node_types=read)
+
+
+def find_shared_leaves(config: Config, spec: ModelSpec) -> frozenset[str]:
+    """Node types whose nodes of the last hop have the same input rows for all seeds."""
+    if config.model.type not in SLOTS["model"].names:
+        return frozenset()
+    model_class = resolve(config.model, "model")
+    assert isinstance(model_class, type)
+    if not issubclass(model_class, HeteroEncoder) or model_class.reads_src_degree:
+        return frozenset()
+    times = _relative_time(config, spec)
+    if times is None:
+        return frozenset(spec.node_types)
+    past = () if times.past is None else times.past[:1]
+    dated = [name for name, dates in times.dates.items() if dates]
+    return frozenset(spec.node_types) - {*times.timed_nodes, *dated, *past}
 
 
 def _find_dates(spec: ModelSpec, node_type: str) -> list[DateColumn]:

@@ -23,6 +23,7 @@ from raygnn.loops.tasks.build_encoder import (
     build_encoder,
     completed,
     feature_store,
+    find_shared_leaves,
     graph_store,
     make_spec,
 )
@@ -291,6 +292,7 @@ class EncoderTask(Task[BatchT]):
             "device": env.device,
             "samples": samples,
             "src_degrees": self._reads_src_degree(),
+            "shared_leaves": find_shared_leaves(config, self.spec),
         }
 
     def _reads_src_degree(self) -> bool:

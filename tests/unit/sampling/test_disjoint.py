@@ -83,7 +83,9 @@ def test_copies_of_a_node_draw_for_themselves():
     assert len(first & second) < 12
 
 
-def _loader(small: SmallGraph, fanouts: list[int], **options: Any) -> NeighborLoader:
+def _loader(
+    small: SmallGraph, fanouts: list[int], leaves: frozenset[str] = frozenset(), **options: Any
+) -> NeighborLoader:
     graph = LocalGraphStore(small.bundle)
     return NeighborLoader(
         graph,
@@ -96,6 +98,7 @@ def _loader(small: SmallGraph, fanouts: list[int], **options: Any) -> NeighborLo
         split="train",
         seed=0,
         shuffle=True,
+        shared_leaves=leaves,
     )
 
 
@@ -122,6 +125,30 @@ def test_batches_say_whose_each_node_is_and_encode_alike():
                 for batch in (apart, shared)
             ]
         torch.testing.assert_close(rows[0], rows[1][shared.seed_index])
+
+
+def test_shared_leaves_are_in_a_batch_once_and_change_no_bit():
+    small = random_graph()
+    torch.manual_seed(0)
+    encoder = GraphSAGE(3, 4, 8, 2).eval()
+    both = zip(
+        _loader(small, [4, 3], disjoint=True).iterate(0),
+        _loader(small, [4, 3], frozenset([NODE]), disjoint=True).iterate(0),
+        strict=True,
+    )
+    for apart, shared in both:
+        nodes, edges = shared.nodes[NODE], shared.edges[EDGE]
+        leaves = nodes.n_id[sum(nodes.num_sampled[:2]) :]
+        assert len(leaves) == len(leaves.unique()) < apart.nodes[NODE].num_sampled[2]
+        assert torch.equal(edges.e_id, apart.edges[EDGE].e_id)
+        source = apart.nodes[NODE].n_id[apart.edges[EDGE].edge_index[0]]
+        assert torch.equal(nodes.n_id[edges.edge_index[0]], source)
+        with torch.no_grad():
+            rows = [
+                encoder(batch.nodes[NODE].columns["x"], blocks_of(batch))
+                for batch in (apart, shared)
+            ]
+        assert torch.equal(*rows)
 
 
 def test_in_time_too():
