@@ -70,6 +70,7 @@ class LinkSplit:
         ]
         content += [] if self.label is None else [self.label]  # older folders keep their names
         content += [True] if self.by_time else []
+        content += ["hashed ties"] if rule is not None and "per" in rule else []
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:20]
 
 
@@ -232,18 +233,23 @@ def own_splits(
             id="links-no-times",
         )
     if link.rule.per == "anchor":
-        return _codes_by_anchor(table, link)
+        return _codes_by_anchor(bundle, link, table)
     return temporal_codes(table.time, counted, table.unit, link.rule)
 
 
-def _codes_by_anchor(table: LinkTable, link: LinkSplit) -> np.ndarray:
-    """Codes by the position of each link among those of its anchor, in the order of time."""
+def _codes_by_anchor(bundle: Bundle, link: LinkSplit, table: LinkTable) -> np.ndarray:
+    """Codes by the position of each link among those of its anchor, in the order of time.
+
+    Links of one time are in the order of a hash. In the order of ids, new nodes would be last.
+    """
     rule, times = link.rule, table.time
     assert rule is not None and rule.type == "temporal" and rule.quantiles is not None  # noqa: PT018
     assert times is not None
     rows = np.repeat(np.arange(len(table.indptr) - 1), np.diff(table.indptr))
     anchors = rows if link.labels else np.asarray(table.indices)
-    order = np.lexsort((times, anchors))
+    row_hashes, column_hashes = _pair_hashes(bundle, table, link.seed)
+    hashes = splitmix64_array(row_hashes[rows] + column_hashes[table.indices])
+    order = np.lexsort((hashes, times, anchors))
     counts = np.bincount(anchors)
     position = np.empty(len(anchors), np.int64)
     position[order] = np.arange(len(anchors)) - (np.cumsum(counts) - counts)[anchors[order]]

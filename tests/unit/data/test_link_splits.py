@@ -441,6 +441,16 @@ def test_the_last_links_of_each_anchor_are_held_out(tmp_path: Path, labels: bool
         assert sorted(_pairs(found[name])) == sorted(expected)
 
 
+def test_links_of_one_time_are_held_out_whatever_their_ids(tmp_path: Path) -> None:
+    rows = [(a, b, 1, 0) for a in range(20) for b in range(10)]
+    ids = {"a": list(range(20)), "b": [f"b{i}" for i in range(10)]}
+    bundle = _ingest(tmp_path, graph := _Graph(rows, bipartite=True, ids=ids))
+    rule = TemporalSplit(type="temporal", quantiles=[0.8, 0.9], per="anchor")
+    found = make_supervision(bundle, LinkSplit(graph.link_type, rule=rule))
+    assert [found[name].num_links for name in _NAMES] == [160, 20, 20]
+    assert len({b for _, b in _pairs(found["test"])}) > 5
+
+
 def test_an_edge_of_two_splits_carries_messages_where_it_does_by_both(tmp_path: Path) -> None:
     bundle, graph = _small(tmp_path)
     first = LinkSplit(graph.link_type, rule=_HASH)
