@@ -208,8 +208,10 @@ class EarlyStopping(Section):
     patience: PositiveWhole = Field(
         default=3, description="Validations without improvement before training ends."
     )
-    min_delta: NonNegativeNumber = Field(
-        default=0.0, description="Smallest change that counts as an improvement."
+    min_delta: NonNegativeNumber | None = Field(
+        default=None,
+        description="Smallest change that counts as an improvement; null is 0.0005 for the default "
+        "metric of link prediction, else 0.",
     )
 
     @model_validator(mode="before")

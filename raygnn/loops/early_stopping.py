@@ -107,6 +107,8 @@ class EarlyStopper:
 #: A metric, and whether less ("min") or more ("max") is better.
 Watched = tuple[str, str]
 VALIDATION_LOSS: Watched = ("val/loss", "min")
+#: Of a ranking metric. A link model whose encoder does not help changes it by less.
+_LEAST_GAIN = 5e-4
 
 
 def best_tracker(
@@ -130,7 +132,10 @@ def early_stopper(
     if stopping is None:
         return None
     monitor, mode = _stopping_metric(stopping, has_validation, default)
-    return EarlyStopper(BestTracker(monitor, mode, stopping.min_delta), stopping.patience)
+    min_delta = stopping.min_delta
+    if min_delta is None:
+        min_delta = _LEAST_GAIN if stopping.monitor is None and mode == "max" else 0.0
+    return EarlyStopper(BestTracker(monitor, mode, min_delta), stopping.patience)
 
 
 def plateau_monitor(config: Config, has_validation: bool) -> str:

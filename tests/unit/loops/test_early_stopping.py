@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import math
 
-from raygnn.loops.early_stopping import BestTracker, EarlyStopper
+from raygnn.config import load_config
+from raygnn.loops.early_stopping import BestTracker, EarlyStopper, early_stopper
 from tests.errors import raises
+from tests.small_runs import CONFIG
 
 
 def test_stops_after_patience_validations_without_improvement():
@@ -26,6 +28,17 @@ def test_a_gain_of_min_delta_or_less_is_none():
     assert tracker.improves(1.0)
     assert not tracker.improves(0.75)
     assert tracker.improves(0.7)
+
+
+def test_a_ranking_that_hardly_changes_does_not_improve():
+    config = load_config({**CONFIG, "early_stopping": {"patience": 2}}).config
+    values = (0.18, 0.1802, 0.1804, 0.1803)
+    for watched, stops in ((("val/full_ndcg@20", "max"), 2), (("val/loss", "min"), 2)):
+        stopper = early_stopper(config, True, watched)
+        assert [stopper.should_stop(v) for v in values].index(True) == stops
+    named = {"monitor": "val/full_ndcg@20", "mode": "max", "patience": 2}
+    stopper = early_stopper(load_config({**CONFIG, "early_stopping": named}).config, True)
+    assert not any(stopper.should_stop(v) for v in values)
 
 
 def test_a_nan_is_an_error_and_not_a_rank():
