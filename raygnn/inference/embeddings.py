@@ -166,11 +166,16 @@ def with_factors(
     nodes: Mapping[str, np.ndarray] | None = None,
 ) -> Embeddings:
     """The embeddings, joined with closed-form rows where the model weighs these."""
-    factors = getattr(model, "factors", None)
-    if not isinstance(factors, LinkFactors) or not factors.is_used:
+    factors = used_factors(model)
+    if factors is None:
         return embeddings
     anchor, target = spec.output.ends
     return JoinedEmbeddings(embeddings, factors, basis(factors), (anchor, target), nodes)
+
+
+def used_factors(model: nn.Module) -> LinkFactors | None:
+    factors = getattr(model, "factors", None)
+    return factors if isinstance(factors, LinkFactors) and factors.is_used else None
 
 
 def find_basis(
@@ -189,7 +194,7 @@ def find_basis(
     links = find_dated_links(bundle, env.loaded.config, (edge_type[0], edge_type[2]))
     assert links is not None
     assert times is not None
-    return LinkBasis.of(links.as_of(times.moment.time, settings.half_life), settings.power)
+    return LinkBasis.as_of(links, times.moment.time, settings.power, settings.half_life)
 
 
 def extended_basis(basis: LinkBasis, bundle: ExtendedBundle, edge_type: EdgeType) -> LinkBasis:

@@ -84,7 +84,9 @@ class ExtendedGraph(OpenGraph):
             rows = _NewAnchors(self, embeddings.all_rows(target), target)
             wanted = replace(request, k=most)
             output, device = self._spec.output, self._env.device
-            search = NeighborSearch(wanted, self.bundle, self._model, output, rows, device)
+            search = NeighborSearch(
+                wanted, self.bundle, self._model, output, rows, device, self._basis
+            )
             table = search.table(0, len(request.anchors))
         return Table(_without(table, set(links), k))
 

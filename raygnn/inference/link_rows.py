@@ -25,7 +25,7 @@ from raygnn.inference.row_tables import ID, TIME, RowRequest, read_seed_rows, wi
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, LinkTarget, LinkTargetArguments
 from raygnn.models.decoders import Scores, top_k
-from raygnn.models.link_factors import LinkFactors
+from raygnn.models.link_factors import LinkBasis, LinkFactors
 
 _ANCHORS_AT_A_TIME = 1024
 
@@ -87,7 +87,8 @@ def rank_targets(
         links: those that closed-form rows of the model read.
         encode: embeds rows, [num_rows, channels].
     Returns:
-        `id`, `time`, and lists `neighbor_id` and `score`, best first.
+        `id`, `time`, and lists `neighbor_id` and `score`, best first. A list is shorter than k if
+        the other targets are known links, and the model does not rank these.
     Raises:
         ConfigError: there are fewer targets than k.
     """
@@ -108,9 +109,10 @@ def rank_targets(
         if links is not None:
             factors = model.factors
             assert isinstance(factors, LinkFactors)
-            of_anchors, of_targets, known = factors.as_of(moment, nodes[places], links)
-            at_moment = factors.join(at_moment, of_anchors)
-            targets = factors.join(targets, of_targets)
+            power, half_life = factors.settings.power, factors.settings.half_life
+            basis = LinkBasis.as_of(links, moment, power, half_life, nodes[places])
+            at_moment, targets = map(factors.join, (at_moment, targets), factors.rows(basis))
+            known = factors.hidden(basis)
         for first in range(0, len(places), _ANCHORS_AT_A_TIME):
             part = slice(first, first + _ANCHORS_AT_A_TIME)
             chosen = places[part]
@@ -118,13 +120,14 @@ def rank_targets(
             left_out = _left_out(itself, None if known is None else known[part], len(every))
             best = _best(at_moment[part], targets, k, scores, left_out)
             values[chosen], neighbors[chosen] = (part.cpu().numpy() for part in best)
-    ids = as_plain_texts(bundle.ids(target_type).take(pa.array(neighbors.ravel())))
-    ends = pa.array(np.arange(0, neighbors.size + 1, k, dtype=np.int32))
+    is_ranked = values > -np.inf
+    ids = as_plain_texts(bundle.ids(target_type).take(pa.array(neighbors[is_ranked])))
+    ends = pa.array(np.cumsum([0, *is_ranked.sum(axis=1)], dtype=np.int32))
     table = pa.table(
         {
             ID: original_ids(bundle, anchor_type, nodes),
             "neighbor_id": pa.ListArray.from_arrays(ends, ids),
-            "score": pa.ListArray.from_arrays(ends, pa.array(values.ravel())),
+            "score": pa.ListArray.from_arrays(ends, pa.array(values[is_ranked])),
         }
     )
     return with_times(table, rows, np.arange(len(nodes)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,12 +21,13 @@ from raygnn.data.links.supervision import (
     known_positives_as_of,
 )
 from raygnn.data.tables.read_ids import as_plain_texts, original_ids
-from raygnn.inference.embeddings import Embeddings
+from raygnn.inference.embeddings import Embeddings, used_factors
 from raygnn.inference.job import Score, TopKRequest
 from raygnn.loops.model_spec import Output
 from raygnn.loops.tasks.labels.target import LabelOutput
 from raygnn.models.decoders import Decoder, InnerProduct, top_k
 from raygnn.models.graph_encoder import EdgePredictor
+from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.parallel.agreement import run_and_sync_errors
 
 _ANCHORS_AT_A_TIME = 64
@@ -35,6 +37,9 @@ class NeighborSearch:
     """Ranks all nodes of the target type for ranges of the anchors.
 
     A node is never its own neighbor. Collective: all ranks must build it; they search alone.
+
+    Args:
+        basis: decomposed links, which closed-form rows of the model read.
     """
 
     def __init__(
@@ -45,6 +50,7 @@ class NeighborSearch:
         output: Output,
         embeddings: Embeddings,
         device: torch.device,
+        basis: Callable[[LinkFactors], LinkBasis],
     ) -> None:
         self._request = request
         self._device = device
@@ -61,6 +67,10 @@ class NeighborSearch:
         # By id, so that of equal scores the smaller id comes first.
         self._order = pc.sort_indices(self._ids).to_numpy().astype(np.int64)
         self._known = run_and_sync_errors(lambda: _known(request, bundle), "finding known links")
+        factors, ends = used_factors(model), (request.anchor_type, request.target_type)
+        if factors is not None and factors.settings.hides_known and ends == output.ends:
+            links = basis(factors).links
+            self._known.append(KnownPositives(links.indptr, links.indices))
 
     def table(self, first: int, last: int) -> pa.Table:
         """anchor_id, neighbor_id, score and rank (from 1) for a range of the anchors."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ from raygnn.inference.embeddings import (
     SampledEmbeddings,
     Stores,
     find_basis,
+    used_factors,
     with_factors,
 )
 from raygnn.inference.explanations import (
@@ -114,6 +116,13 @@ class OpenGraph:
         self._has_own_batches = own_batches
         self._kept: dict[str, Tensor] = {}
         self._bases: dict[SpectralFilter, LinkBasis] = {}
+
+    def as_of(self, time: str | Time) -> Self:
+        """The same graph, with all rows as of a time; see `TrainedModel.open`."""
+        graph = copy(self)
+        graph._times = find_seed_times(self.saved, self.bundle, time)
+        graph._kept, graph._bases = {}, {}
+        return graph
 
     @property
     def is_precomputed(self) -> bool:
@@ -244,7 +253,9 @@ class OpenGraph:
         )
         with self._prepared(), self._encoded(request.node_types) as embeddings:
             output, device = self._spec.output, self._env.device
-            search = NeighborSearch(request, self.bundle, self._model, output, embeddings, device)
+            search = NeighborSearch(
+                request, self.bundle, self._model, output, embeddings, device, self._basis
+            )
             return Table(search.table(0, len(request.anchors)))
 
     def top_k_of_rows(self, rows: Any, k: int = 10, *, split: str | None = None) -> Table:
@@ -571,8 +582,7 @@ class OpenGraph:
 
     @property
     def _used_factors(self) -> LinkFactors | None:
-        factors = getattr(self._model, "factors", None)
-        return factors if isinstance(factors, LinkFactors) and factors.is_used else None
+        return used_factors(self._model)
 
     def _basis(self, factors: LinkFactors) -> LinkBasis:
         key = factors.settings

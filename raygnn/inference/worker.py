@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ from raygnn.loops.process import prepare_process
 from raygnn.loops.task import Task
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import raise_if_any_failed, run_and_sync_errors
 from raygnn.parallel.shared_rows import SharedRows
@@ -85,10 +86,10 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
             env = replace(env, loaded=with_all_neighbors(loaded))
         nodes = chosen or {name: np.arange(bundle.num_nodes(name)) for name in node_types}
         embeddings = SampledEmbeddings(encoder, env, task.spec, nodes, shared, times)
-    basis = partial(find_basis, env, task.spec, times)
+    basis = cache(partial(find_basis, env, task.spec, times))
     embeddings = with_factors(embeddings, model, task.spec, basis, chosen)
     try:
-        tables = _write(job, task, model, embeddings, context)
+        tables = _write(job, task, model, embeddings, context, basis)
     finally:
         embeddings.close()
     return _manifest(job, bundle, tables)
@@ -129,12 +130,13 @@ def _write(
     model: nn.Module,
     embeddings: Embeddings,
     context: WorkerContext,
+    basis: Callable[[LinkFactors], LinkBasis],
 ) -> dict[str, list[dict[str, Any]]]:
     bundle = task.env.bundle
     if isinstance(job.request, TopKRequest):
         assert task.spec is not None
         search = NeighborSearch(
-            job.request, bundle, model, task.spec.output, embeddings, context.device
+            job.request, bundle, model, task.spec.output, embeddings, context.device, basis
         )
         rows = max(job.rows_per_file // job.request.k, 1)
         parts: dict[str, _Part] = {"neighbors": (cut(len(job.request.anchors), rows), search.table)}

@@ -11,6 +11,7 @@ from scipy import linalg, sparse
 from torch import Tensor, nn
 
 from raygnn.data.links.dated_links import DatedLinks
+from raygnn.data.time_units import Time
 
 MAX_RANK = 1024
 #: Directions beyond `MAX_RANK`, and products with the matrix: a few make the others accurate.
@@ -34,7 +35,8 @@ class LinkBasis:
         values: float64 [rank], descending, divided by the largest.
         directions: float32 [num_targets, rank], D^-1 V: an anchor's row is the sum over its links.
         num_links: float64 [num_targets], sum of their weights.
-        anchors: float32 [num_anchors, rank], of all anchors or of some, with
+        links: [num_anchors, num_targets], of all anchors or of some, and their rows
+        anchors: float32 [num_anchors, rank], with
         prior: float32 [rank], the row of an anchor without links.
     """
 
@@ -42,6 +44,7 @@ class LinkBasis:
     values: np.ndarray
     directions: np.ndarray
     num_links: np.ndarray
+    links: sparse.csr_matrix
     anchors: np.ndarray
     prior: np.ndarray
 
@@ -83,14 +86,28 @@ class LinkBasis:
             np.maximum(values, 0) / max(values.max(initial=0), 1e-12),
             directions.astype(np.float32),
             of_targets,
+            anchors,
             (anchors @ directions + prior).astype(np.float32),
             prior.astype(np.float32),
         )
 
+    @classmethod
+    def as_of(
+        cls,
+        links: DatedLinks,
+        time: Time,
+        power: float,
+        half_life: float,
+        rows: np.ndarray | None = None,
+    ) -> LinkBasis:
+        """Decomposes the links that are known at a time."""
+        return cls.of(links.as_of(time, half_life), power, rows)
+
     def extended(
         self, num_nodes: tuple[int, int], anchors: np.ndarray, targets: np.ndarray
     ) -> LinkBasis:
-        """Adds nodes, and links to the rows of their anchors. A new target counts as without links.
+        """Adds nodes, and links to the rows of their anchors, but not to `links`. A new target
+        counts as without links.
 
         Args:
             num_nodes: of anchors and of targets, with the added ones.
@@ -100,10 +117,13 @@ class LinkBasis:
             num - len(rows)
             for num, rows in zip(num_nodes, (self.anchors, self.directions), strict=True)
         )
+        links = self.links.copy()
+        links.resize(num_nodes)
         extended = replace(
             self,
             directions=np.pad(self.directions, ((0, num_targets), (0, 0))),
             num_links=np.pad(self.num_links, (0, num_targets)),
+            links=links,
             anchors=np.concatenate([self.anchors, np.tile(self.prior, (num_anchors, 1))]),
         )
         np.add.at(extended.anchors, anchors, extended.directions[targets])
@@ -126,7 +146,7 @@ class SpectralFilter(NamedTuple):
         penalty: of the regression, as a share of the largest value.
         is_rescaled: scores are multiplied by what links of the target were divided by.
         half_life: age at which links of rows with times count half; 0 if their age does not matter.
-        hides_known: targets of earlier links of a row with a time rank last.
+        hides_known: targets of earlier links of a row with a time are not ranked.
     """
 
     power: float = 0.25
@@ -188,20 +208,14 @@ class LinkFactors(nn.Module):
             targets[~has_links] = targets[has_links].mean(axis=0)
         return torch.from_numpy(anchors), torch.from_numpy(targets)
 
+    def hidden(self, basis: LinkBasis) -> sparse.csr_matrix | None:
+        """Known links of the anchors, if their targets are not ranked."""
+        return basis.links if self.settings.hides_known else None
+
     def join(self, encoded: Tensor, rows: Tensor) -> Tensor:
         """Rows of the encoder followed by those of `rows` of the same nodes."""
         own = self.weights[0].sqrt().to(encoded) * encoded
         return torch.cat([own, rows.to(encoded)], dim=1)
-
-    def as_of(
-        self, time: Any, anchors: np.ndarray, links: DatedLinks
-    ) -> tuple[Tensor, Tensor, sparse.csr_matrix | None]:
-        """Rows of some anchors and of all targets from the links known at a time, and, if these
-        rank last, the links of the anchors: [num_anchors, num_targets].
-        """
-        known = links.as_of(time, self.settings.half_life)
-        basis = LinkBasis.of(known, self.settings.power, anchors)
-        return *self.rows(basis), known[anchors] if self.settings.hides_known else None
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
         if state.pop(f"{prefix}l2", None) is not None:  # of EASE, in another unit

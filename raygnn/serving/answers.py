@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from datetime import date
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -19,12 +20,14 @@ from raygnn.serving.messages import Answer, Embed, Predict, Question, Refused, S
 from raygnn.trained_model import TrainedModel
 
 _MAX_SHOWN = 20  # letters of a text of the client
+_TIMES_KEPT = 4  # times of top-k, each with embeddings of all nodes
 
 
 class Answers:
     """A model with an open graph, which answers several questions at a time.
 
-    Top-k compares all nodes: their exact embeddings are computed at its first question, and kept.
+    Top-k compares all nodes: their exact embeddings are computed at its first question, and at the
+    first one for another time, and kept.
 
     Args:
         precomputed: encodes all nodes exactly now, so that questions only look rows up; otherwise
@@ -48,6 +51,7 @@ class Answers:
         self._columns = columns
         self._every = model.open(graph, as_of=as_of)
         self._near = self._every
+        self._at = lru_cache(_TIMES_KEPT)(self._every.as_of)
         if precomputed:
             self._every.precompute()
         else:
@@ -93,7 +97,7 @@ class Answers:
                     f"It gives: {', '.join(self._columns) or 'none'}",
                     id="serve-columns",
                 )
-            graph = self._every
+            graph = self._every if first.time is None else self._at(first.time)
             if not graph.is_precomputed:
                 graph.precompute()
         if first.new is not None:  # questions with new nodes are answered alone
@@ -142,7 +146,7 @@ def _answers(graph: OpenGraph, questions: Sequence[Question], items: list[Any]) 
 
 
 def _neighbors(graph: OpenGraph, questions: Sequence[Question], anchors: list[Any]) -> list[Answer]:
-    table = graph.top_k(anchors, **questions[0].options())
+    table = graph.top_k(anchors, **questions[0].model_dump(exclude={"anchors", "new", "time"}))
     by_anchor: dict[Any, list[dict[str, Any]]] = {anchor: [] for anchor in anchors}
     for row in _plain(table):
         by_anchor[row["anchor_id"]].append(row)

@@ -195,6 +195,9 @@ class TopK(Question, TopKOptions):
 
     anchors: NodeIds
     k: int = Field(10, ge=1, lt=2**31, description="Neighbors of each anchor.")
+    time: Moment | None = Field(
+        None, description="What is known at this time; see `Predict`. Null takes all of the graph."
+    )
 
     @classmethod
     def parse(cls, body: bytes) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
+import raygnn.infer
 import raygnn.train
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import make_supervision
@@ -23,6 +25,8 @@ from raygnn.data.tables.graph_tables import (
 )
 from raygnn.metrics import FullRanking, Links
 from raygnn.runtime.data_source import open_bundle
+from raygnn.serving.answers import Answers
+from raygnn.serving.messages import Refused, TopK
 from tests.numerics.infer.conftest import dates
 from tests.tiers import slow
 
@@ -226,7 +230,8 @@ def test_what_a_user_has_is_not_recommended_if_nobody_buys_twice(tmp_path: Path)
     assert settings.hides_known
     found, ials = (result.metrics[f"{name}val/full_ndcg@20"] for name in ("", "baseline/ials/"))
     assert found > ials + 0.1
-    ranked = result.model.open(graph).top_k_of_rows("next", 20, split="test").to_pandas()
+    opened = result.model.open(graph)
+    ranked = opened.top_k_of_rows("next", shop.num_items, split="test").to_pandas()
     bought = set(zip(shop.user, shop.item, strict=True))
     before = {
         (user, item)
@@ -234,8 +239,21 @@ def test_what_a_user_has_is_not_recommended_if_nobody_buys_twice(tmp_path: Path)
         if day <= ASKED[-1]
     }
     listed = {(row.id, item) for row in ranked.itertuples() for item in row.neighbor_id}
-    assert not listed & before
-    assert len(listed & bought) > 20
+    users = set(ranked.id)
+    assert listed == {*product(users, range(shop.num_items))} - before
+    assert np.isfinite(np.concatenate(ranked.score)).all()
+    best = {(row.id, item) for row in ranked.itertuples() for item in row.neighbor_id[:20]}
+    assert len(best & bought) > 20
+    time = str(dates(ASKED[-1:])[0])
+    question = TopK(anchors=sorted(users), k=shop.num_items, time=time)
+    (answer,) = Answers(result.model, graph).answer([question])
+    assert not isinstance(answer, Refused), answer
+    assert {(row["anchor_id"], row["neighbor_id"]) for row in answer} == listed
+    overrides = ["--data.uri", graph]
+    k = shop.num_items
+    raygnn.infer.top_k(result.path, tmp_path / "out", k, sorted(users), overrides, as_of=time)
+    written = pd.read_parquet(tmp_path / "out" / "neighbors")
+    assert {*zip(written.anchor_id, written.neighbor_id, strict=True)} == listed
 
 
 def test_noise_gives_chance(tmp_path: Path) -> None:

@@ -179,5 +179,13 @@ def test_a_model_in_time_answers_as_of_a_moment(temporal_links):
     expected = graph.top_k([3], 5, filter_known=True).arrow.to_pylist()
     found = rows(answers, TopK(anchors=[3], k=5, filter_known=True), Neighbors)
     assert found == expected
+    latest = Answers(model, temporal_links.graph)
+    question = TopK(anchors=[3], k=5, filter_known=True, time="1970-02-20")
+    other = question.model_copy(update={"time": "1970-02-21"})
+    first, second = latest.answer([question, other])
+    assert first == expected
+    assert second != expected
+    (refused,) = latest.answer([question.model_copy(update={"time": "soon"})])
+    assert refused.id == "infer-as-of"
     every = graph.embed(node_type="item").arrow.to_pylist()
     assert rows(answers, Embed(nodes=[2], node_type="item"), EmbeddingRows) == [every[2]]

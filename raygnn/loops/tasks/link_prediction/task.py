@@ -388,32 +388,25 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             self._weigh(factors, encoded, partial(self._bases_at_times, split))
         if not factors.is_used:
             return at_times
-        (anchors, times), settings = self._anchors_and_times(split), factors.settings
-        bases = self._bases_at_times(split, settings.power, settings.half_life)
+        bases = self._bases_at_times(split, factors.settings.power, factors.settings.half_life)
         joined = []
-        for (positions, of_rows, targets, known), basis in zip(at_times, bases, strict=True):
-            of_anchors, of_targets = factors.rows(basis)
-            if settings.hides_known:
-                known = self._dated.as_of(times[positions[0]])[anchors[positions]]
-            ends = factors.join(of_rows, of_anchors), factors.join(targets, of_targets)
-            joined.append(RowsAtTime(positions, *ends, known))
+        for (positions, *encoded, _), basis in zip(at_times, bases, strict=True):
+            anchors, targets = map(factors.join, encoded, factors.rows(basis))
+            joined.append(RowsAtTime(positions, anchors, targets, factors.hidden(basis)))
         return joined
 
     def _bases_at_times(self, split: str, power: float, half_life: float) -> list[LinkBasis]:
         """The decomposed links known at each time of rows; the latest result is kept."""
         key = split, power, half_life
         if self._bases_of is None or self._bases_of[0] != key:
-            anchors, times = self._anchors_and_times(split)
+            anchors, times = self.target.splits[split].anchors, self.target.times(split)
             self._bases_of = None  # frees memory
             bases = [
-                LinkBasis.of(self._dated.as_of(times[at[0]], half_life), power, anchors[at])
+                LinkBasis.as_of(self._dated, times[at[0]], power, half_life, anchors[at])
                 for at in self._rows_of_times(split)
             ]
             self._bases_of = key, bases
         return self._bases_of[1]
-
-    def _anchors_and_times(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        return self.target.splits[split].anchors, self.target.times(split)
 
     def _is_weighed(self, split: str) -> bool:
         """Whether validation chooses filter and weights: not that of a trained model."""
