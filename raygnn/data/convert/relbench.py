@@ -52,7 +52,7 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
     chosen = {name: _read_manifest(join(folder, "tasks", name)) for name in _tasks(folder, tasks)}
     hidden_by = {name: _hidden(task) for name, task in chosen.items()}
     hidden = set().union(*hidden_by.values())
-    tables = {name: _read(join(folder, "db", f"{name}.parquet")) for name in database["tables"]}
+    uris = {name: join(folder, "db", f"{name}.parquet") for name in database["tables"]}
     # The features of all tables are fitted on rows up to the end of training of every task.
     train = {name: _read(join(folder, "tasks", name, "train.parquet")) for name in chosen}
     last_times = [
@@ -68,8 +68,8 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
     }
     lines = []
     keys: dict[str, str] = {}
-    for name, spec in database["tables"].items():
-        table, keys[name] = _with_key(tables[name], spec.get("pkey"))
+    for name, spec in database["tables"].items():  # one at a time, since all may need much memory
+        table, keys[name] = _with_key(_read(uris[name]), spec.get("pkey"))
         files = f"nodes/{name}.parquet"
         write_parquet(table, join(out, files))
         fkeys, time_col = spec.get("fkeys") or {}, spec.get("time_col")
@@ -89,7 +89,7 @@ def write_relbench(folder: str, out: str, tasks: Sequence[str] = ()) -> list[str
         for column, other in fkeys.items():
             columns = [keys[name], column, *time.values()]
             edges = table.select(columns).filter(pc.is_valid(table.column(column)))
-            edges = _known(edges, column, tables[other], database["tables"][other].get("pkey"))
+            edges = _known(edges, column, uris[other], database["tables"][other].get("pkey"))
             files = f"edges/{name}__{column}.parquet"
             write_parquet(edges, join(out, files))
             ends = {"source": keys[name], "target": column}
@@ -224,11 +224,11 @@ def _read_manifest(folder: str, needed: Sequence[str] | None = None) -> dict[str
     return content
 
 
-def _read(uri: str) -> pa.Table:
+def _read(uri: str, columns: Sequence[str] | None = None) -> pa.Table:
     fs, path = open_fs(uri)
     try:
         with fs.open(path, "rb") as file:
-            return pq.read_table(file).replace_schema_metadata()
+            return pq.read_table(file, columns=columns).replace_schema_metadata()
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(
             f"{redact(uri)} cannot be read: {error}. Name the folder of a database in the layout "
@@ -246,10 +246,11 @@ def _with_key(table: pa.Table, key: str | None) -> tuple[pa.Table, str]:
     return table.append_column(name, pa.array(np.arange(len(table)))), name
 
 
-def _known(edges: pa.Table, column: str, other: pa.Table, key: str | None) -> pa.Table:
+def _known(edges: pa.Table, column: str, other: str, key: str | None) -> pa.Table:
+    """Edges whose target is a row of another table, at a URI."""
     if key is None:
         return edges.slice(0, 0)
-    ids = other.column(key)
+    ids = _read(other, [key]).column(key)
     position = edges.column_names.index(column)
     if edges.column(column).type != ids.type:
         edges = edges.set_column(position, column, edges.column(column).cast(ids.type))
