@@ -254,8 +254,9 @@ def _write_outputs(
     if job.tried is not None:  # a trial of few steps, whose files are deleted
         return
     shown = {k: v for k, v in metrics.items() if k.startswith("test/")}
-    text = "  ".join(f"{name} {shown[name]:.4f}" for name in headline(shown))
-    say(f"test: {text}", "test", metrics=shown)
+    if shown:
+        text = "  ".join(f"{name} {shown[name]:.4f}" for name in headline(shown))
+        say(f"test: {text}", "test", metrics=shown)
     say_warmth(metrics)
     say_baselines(metrics, "test")
     for line in verdicts(metrics):
