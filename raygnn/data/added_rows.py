@@ -21,7 +21,6 @@ from raygnn.data.ingest.column_plan import (
     DensePlan,
     SourceColumn,
     inspect,
-    needed_columns,
     plan_sparse,
     plan_time,
 )
@@ -29,10 +28,10 @@ from raygnn.data.ingest.decode import dense_rows, null_mask, sparse_rows, withou
 from raygnn.data.ingest.findings import Finding, FindingCollector, describe
 from raygnn.data.ingest.pieces import cut_table, read_blocks
 from raygnn.data.ingest.plan_bundle import IngestOptions
-from raygnn.data.ingest.read_rows import checked_ids, find_endpoints
+from raygnn.data.ingest.read_rows import checked_ids, find_nodes
 from raygnn.data.ingest.scan import ScannedTable, TableColumns, scan_tables
 from raygnn.data.ingest.schedule import in_process
-from raygnn.data.ingest.table_plan import edge_columns, node_columns
+from raygnn.data.ingest.table_plan import DST, SRC, End, id_columns, table_columns
 from raygnn.data.manifest import (
     MANIFEST_NAME,
     DenseFeature,
@@ -81,26 +80,20 @@ class _Table:
     @property
     def id_columns(self) -> list[tuple[str, str]]:
         """Columns of ids, each with its node type."""
-        if isinstance(self.spec, NodeTable):
-            return [(self.spec.id, str(self.type))]
-        return [(self.spec.source, self.type[0]), (self.spec.target, self.type[2])]
-
-    @property
-    def columns(self) -> list[str]:
-        spec = self.spec
-        return node_columns(spec) if isinstance(spec, NodeTable) else edge_columns(spec)
+        node_types = (self.type,) if isinstance(self.type, str) else self.type[::2]
+        return list(zip(id_columns(self.spec).values(), node_types, strict=True))
 
     def scanned(self, columns: Mapping[str, pa.Array]) -> ScannedTable:
         """The schema of rows in memory, as a scan of files finds it."""
         return ScannedTable(self.name, (), {name: c.type for name, c in columns.items()})
 
     @property
-    def needed(self) -> list[str]:
+    def needed(self) -> Sequence[str]:
         names = {info.name for info in self.wanted}
-        features = {n: feature for n, feature in self.spec.features.items() if n in names}
-        time = self.spec.time if "time" in names else None
-        weight = getattr(self.spec, "weight", None) if "weight" in names else None
-        return needed_columns(features, {}, time, [*dict(self.id_columns), weight])
+        features = {name: spec for name, spec in self.spec.features.items() if name in names}
+        changes: dict[str, Any] = {"features": features, "labels": {}, "split": None}
+        changes |= {role: None for role in ("time", "weight") if role not in names}
+        return table_columns(self.spec.model_copy(update=changes)).names
 
 
 class _NewRows(NamedTuple):
@@ -234,15 +227,15 @@ class RowReader:
             if table.type not in added:
                 continue
             wrong = new.collector(table)
+            ends = zip((SRC, DST), table.id_columns, strict=True)
             source, target = (
-                find_endpoints(
+                find_nodes(
                     every[node_type],
-                    column,
-                    node_type,
+                    End(array, column, node_type),
                     _typed(new.arrays[column], self._graph.ids(node_type).type),
                     wrong,
                 )
-                for column, node_type in table.id_columns
+                for array, (column, node_type) in ends
             )
             decoded = self._decoded(table, new.arrays, wrong)
             rows = np.arange(new.num_rows)
@@ -381,7 +374,7 @@ def _check_types(what: str, names: Iterable[str], known: Sequence[str]) -> None:
 
 
 def _as_columns(table: _Table, rows: Rows) -> _NewRows:
-    name, columns = type_name(table.type), table.columns
+    name, columns = type_name(table.type), table_columns(table.spec).names
     for row in rows:
         for column in row:
             if column not in columns:

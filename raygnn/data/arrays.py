@@ -198,7 +198,10 @@ def gather_ragged_rows(
         for folder, chosen in sources:
             starts, values = open_array(folder / offsets, "r"), open_array(folder / name, "r")
             for chunk in _chunks(len(starts) - 1, chosen):
-                taken = values[_positions(starts, chunk)]
+                if isinstance(chunk, slice):
+                    taken = values[starts[chunk.start] : starts[chunk.stop]]
+                else:
+                    taken = values[ragged_positions(starts, chunk)[1]]
                 target[position : position + len(taken)] = taken
                 position += len(taken)
 
@@ -215,15 +218,15 @@ def _chunks(num_rows: int, chosen: Rows | None) -> Iterator[slice | np.ndarray]:
         yield chunk if rows is None else rows[chunk]
 
 
-def _positions(offsets: np.ndarray, rows: slice | np.ndarray) -> slice | np.ndarray:
-    if isinstance(rows, slice):
-        return slice(int(offsets[rows.start]), int(offsets[rows.stop]))
+def ragged_positions(offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the elements of some rows of different lengths.
+
+    Returns int64 [num_elements], the number of each element's row among `rows`, and its position.
+    """
     lengths = offsets[rows + 1] - offsets[rows]
-    starts = np.cumsum(lengths) - lengths
-    positions: np.ndarray = np.arange(int(lengths.sum())) + np.repeat(
-        offsets[rows] - starts, lengths
-    )
-    return positions
+    number = np.repeat(np.arange(len(rows)), lengths)
+    first = offsets[rows] - (np.cumsum(lengths) - lengths)
+    return number, np.arange(len(number)) + first[number]
 
 
 _PAGE_BYTES = 4096

@@ -45,6 +45,15 @@ FORMAT = "raygnn/bundle"
 FORMAT_VERSION = 6
 
 
+def node_folder(folder: Path, node_type: str) -> Path:
+    return folder / "nodes" / node_type
+
+
+def edge_folder(edge_type: EdgeType) -> str:
+    """Folder of an edge type, relative to the bundle."""
+    return f"edges/{edge_type_name(edge_type)}"
+
+
 def label_edge_folder(edge_type: EdgeType, sign: str) -> str:
     """Folder of a set of supervision edges, relative to the bundle or graph tables."""
     return f"label_edges/{edge_type_name(edge_type)}.{sign}"

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from raygnn.data.ingest.plan_bundle import (
     IngestOptions,
     feature_tables,
 )
-from raygnn.data.ingest.schedule import Schedule, in_process
+from raygnn.data.ingest.schedule import in_process
 from raygnn.data.manifest import Manifest
 from raygnn.data.time_units import AsOf
 from raygnn.data.transforms.state import FittedColumn, FittedFeature, Transforms
@@ -131,7 +132,6 @@ def fit_transforms(
     bundle: Bundle,
     rows: FitRows,
     progress: Callable[[str], None],
-    schedule: Schedule = in_process,
 ) -> Transforms:
     """Fits the transforms of a graph again, on some rows of its tables.
 
@@ -141,12 +141,12 @@ def fit_transforms(
 
     def build(folder: Path) -> None:
         source = GraphSource.open(manifest_uri, options)
-        manifest, scanned = source.manifest, source.scan(schedule)
+        manifest, scanned = source.manifest, source.scan(in_process)
         tables = {
             type_: replace(table, choice=_choice(manifest, table, bundle, type_, rows))
             for type_, table in feature_tables(manifest, scanned).items()
         }
-        made = fit_features(list(tables.values()), {}, schedule, progress)
+        made = fit_features(list(tables.values()), {}, in_process, progress)
         content: dict[str, dict[str, Any]] = {}
         for type_, table in tables.items():
             columns, fitted = bundle.columns(type_), made[table.scanned.name].fitted
@@ -174,11 +174,14 @@ def _choice(
     if chosen is None:
         return None
     if isinstance(type_, str):
-        return _ChosenNodes((manifest.node_types[type_].id,), bundle, type_, chosen)
+        ids = manifest.node_types[type_].id
+        known = partial(_is_chosen_node, bundle=bundle, node_type=type_, ids=ids, chosen=chosen)
+        return RowChoice((ids,), known)
     time = next(edges.time for edges in manifest.edge_types if edges.type == type_)
     assert time is not None
     assert rows.until is not None
-    return _UntilTime((time.column,), plan_time(table.scanned, time), rows.until)
+    plan = plan_time(table.scanned, time)
+    return RowChoice((time.column,), partial(_is_not_later, plan=plan, until=rows.until))
 
 
 def _merged(before: FittedFeature | None, fitted: Sequence[FittedColumn | None]) -> FittedFeature:
@@ -187,28 +190,19 @@ def _merged(before: FittedFeature | None, fitted: Sequence[FittedColumn | None])
     return replace(before, parts=tuple(new or old for old, new in parts))
 
 
-@dataclass(frozen=True)
-class _ChosenNodes:
-    columns: tuple[str, ...]
-    bundle: Bundle
-    node_type: str
-    chosen: np.ndarray
-
-    def mask(self, block: Mapping[str, pa.Array]) -> np.ndarray:
-        dense = self.bundle.id_map(self.node_type).lookup(block[self.columns[0]])
-        mask: np.ndarray = (dense >= 0) & self.chosen[dense]
-        return mask
+def _is_chosen_node(
+    block: Mapping[str, pa.Array], *, bundle: Bundle, node_type: str, ids: str, chosen: np.ndarray
+) -> np.ndarray:
+    dense = bundle.id_map(node_type).lookup(block[ids])
+    mask: np.ndarray = (dense >= 0) & chosen[dense]
+    return mask
 
 
-@dataclass(frozen=True)
-class _UntilTime:
-    columns: tuple[str, ...]
-    plan: DensePlan
-    until: int | float
-
-    def mask(self, block: Mapping[str, pa.Array]) -> np.ndarray:
-        unread = FindingCollector("")  # ingest reports them
-        unread.start_block("", 0, len(block[self.columns[0]]))
-        times = dense_rows(self.plan, block, unread)
-        mask: np.ndarray = (times <= self.until) & ~unread.bad
-        return mask
+def _is_not_later(
+    block: Mapping[str, pa.Array], *, plan: DensePlan, until: int | float
+) -> np.ndarray:
+    unread = FindingCollector("")  # ingest reports them
+    unread.start_block("", 0, len(block[plan.sources[0].column]))
+    times = dense_rows(plan, block, unread)
+    mask: np.ndarray = (times <= until) & ~unread.bad
+    return mask

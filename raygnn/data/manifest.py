@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -206,7 +206,14 @@ class TimeColumn(_Section):
         )
 
 
-class NodeTable(_Section):
+class _Table(_Section):
+    @model_validator(mode="after")
+    def _names_are_usable(self) -> Self:
+        _check_column_names(getattr(self, "features", {}), getattr(self, "labels", {}))
+        return self
+
+
+class NodeTable(_Table):
     files: Names
     id: str
     features: dict[str, FeatureSpec] = Field(default={})
@@ -215,13 +222,8 @@ class NodeTable(_Section):
     time: TimeColumn | None = None
     csv: CsvFormat | None = None
 
-    @model_validator(mode="after")
-    def _names_are_usable(self) -> NodeTable:
-        _check_column_names(self.features, self.labels)
-        return self
 
-
-class EdgeTable(_Section):
+class EdgeTable(_Table):
     """The table of one edge type.
 
     Attributes:
@@ -246,7 +248,6 @@ class EdgeTable(_Section):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> EdgeTable:
-        _check_column_names(self.features, self.labels)
         sparse = sorted(k for k, spec in self.features.items() if isinstance(spec, SparseFeature))
         if sparse:
             raise RuleError(
@@ -263,7 +264,7 @@ class EdgeTable(_Section):
         return self
 
 
-class LabelEdgeTable(_Section):
+class LabelEdgeTable(_Table):
     """Edges to learn from, as links or by their labels. Sampling never follows them.
 
     Attributes:
@@ -283,17 +284,12 @@ class LabelEdgeTable(_Section):
     time: TimeColumn | None = None
     csv: CsvFormat | None = None
 
-    @model_validator(mode="after")
-    def _names_are_usable(self) -> LabelEdgeTable:
-        _check_column_names({}, self.labels)
-        return self
-
     @property
     def name(self) -> str:
         return f"{edge_type_name(self.type)}.{self.sign}"
 
 
-class TrainingTable(_Section):
+class TrainingTable(_Table):
     """Rows to learn or predict: an entity at a time. They are not nodes of the graph.
 
     Rows keep the order of the files. An entity may have any number of rows.
@@ -315,11 +311,6 @@ class TrainingTable(_Section):
     time: TimeColumn | None = None
     window: Window | None = None
     csv: CsvFormat | None = None
-
-    @model_validator(mode="after")
-    def _names_are_usable(self) -> TrainingTable:
-        _check_column_names({}, self.labels)
-        return self
 
 
 class Manifest(_Section):

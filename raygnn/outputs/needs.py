@@ -12,8 +12,8 @@ from raygnn.config import Config
 from raygnn.console import compact, count, say
 from raygnn.data.arrays import memory_bytes
 from raygnn.data.bundle import Bundle
+from raygnn.data.filesystem import absolute
 from raygnn.data.partition.record import PartitionRecord, part_bytes
-from raygnn.data.partition.transfer import absolute_folder
 from raygnn.errors import ResourceError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def needs_of(config: Config, bundle: Bundle, spec: ModelSpec | None) -> Needs:
     """
     graph, cached = bundle.num_bytes, 0
     if config.data.mode == "partitioned":
-        folder = absolute_folder(config.data.uri or "")
+        folder = absolute(config.data.uri or "")
         num_parts = PartitionRecord.load(folder).num_parts
         parts = [part_bytes(folder, part) for part in range(num_parts)]
         is_one_node = config.scaling.max_workers == 0

@@ -19,13 +19,12 @@ from raygnn.data.bundle_record import (
     TrainingTableRecord,
 )
 from raygnn.data.edge_types import EdgeType, edge_type_name, resolve_fanouts
-from raygnn.data.filesystem import redact
+from raygnn.data.filesystem import absolute, redact
 from raygnn.data.fit_rows import FitRows, has_transforms
 from raygnn.data.manifest import EdgeTable, LabelEdgeTable, Manifest, NodeTable
 from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import PartitionRecord
-from raygnn.data.partition.transfer import absolute_folder
 from raygnn.data.time_units import time_unit, window_as_time
 from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.model_spec import ModelSpec
@@ -122,7 +121,7 @@ def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> Loade
 def _declared_times(config: Config, uri: str) -> tuple[bool, dict[str, bool], dict[str, bool]]:
     """Whether nodes or edges have times, and whether training tables and labelled edges do."""
     if config.data.mode == "partitioned":
-        whole = PartitionRecord.load(absolute_folder(uri)).whole
+        whole = PartitionRecord.load(absolute(uri)).whole
         nodes = [_roles(record) for record in whole.nodes.values()]
         edges = [(edge_type_name(record.type), _roles(record)) for record in whole.edges]
         labels = [(edge_type_name(record.type), _roles(record)) for record in whole.label_edges]
@@ -179,7 +178,7 @@ def open_outline(loaded: LoadedConfig) -> Outline:
     section = loaded.config.data
     assert section.uri is not None
     say(f"parts of {redact(section.uri)}")
-    record = PartitionRecord.load(absolute_folder(section.uri))
+    record = PartitionRecord.load(absolute(section.uri))
     schema = Bundle(Path(section.uri), record.whole)
     check_parts_suffice(loaded.config, schema)
     pairs = pairs_read(loaded.config, schema)

@@ -16,10 +16,9 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from raygnn.config import Config
 from raygnn.console import count, say
-from raygnn.data.filesystem import exists, is_remote, redact
+from raygnn.data.filesystem import absolute, exists, is_remote, redact
 from raygnn.data.partition.part import Outline, Part
 from raygnn.data.partition.record import Folder, PartitionRecord, part_bytes
-from raygnn.data.partition.transfer import absolute_folder
 from raygnn.errors import DataError, RaygnnError, TrainingError
 from raygnn.inference.job import InferenceJob
 from raygnn.job import TrainJob
@@ -174,7 +173,7 @@ def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
         TrainingError: an actor does not start within `scaling.timeout_s`.
     """
     assert config.data.uri is not None
-    folder, timeout_s = absolute_folder(config.data.uri), config.scaling.timeout_s
+    folder, timeout_s = absolute(config.data.uri), config.scaling.timeout_s
     record = PartitionRecord.load(folder)
     place = BundlePlace.here(str(outline.path), config.data.cache_dir)
     # Without CPUs, because workers may hold all of them. Waiting processes do not compute.

@@ -14,10 +14,10 @@ import numpy as np
 
 from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.filesystem import absolute
 from raygnn.data.links.message_graph import Messages
 from raygnn.data.partition.part import Outline, Part, PartMessages
 from raygnn.data.partition.record import Folder, PartitionRecord
-from raygnn.data.partition.transfer import absolute_folder
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.gather import copy_sparse_rows, gather_rows
 from raygnn.sampling.local_pick import LocalPicker
@@ -244,7 +244,7 @@ def map_parts(folder: Folder, outline: Outline) -> PartitionedGraph:
 
     Raises a DataError if a part is missing, damaged, or of another partition.
     """
-    place = absolute_folder(folder)
+    place = absolute(folder)
     record = PartitionRecord.load(place)
     parts = (MappedPart(place, part, outline.path) for part in range(record.num_parts))
     return PartitionedGraph(record, tuple(parts))

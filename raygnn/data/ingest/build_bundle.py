@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from raygnn.data.arrays import sync_folder
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_check import check_arrays
-from raygnn.data.bundle_record import (
-    RECORD_NAME,
-    BundleRecord,
-)
+from raygnn.data.bundle_record import RECORD_NAME, node_folder
 from raygnn.data.cache import build_once, cache_folder
-from raygnn.data.ingest.describe import measure_features
-from raygnn.data.ingest.edges import build_edges, records_of_edges
-from raygnn.data.ingest.nodes import build_nodes, node_folder
+from raygnn.data.ingest.edges import build_edges, measured_record
+from raygnn.data.ingest.nodes import build_nodes
 from raygnn.data.ingest.plan_bundle import GraphPlan, GraphSource, IngestOptions, plan_graph
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.ingest.training_rows import build_training_tables
@@ -102,14 +97,10 @@ def _build(plan: GraphPlan, fingerprint: str, folder: Path, context: BuildContex
     edges = build_edges([*plan.edges, *plan.label_edges], plan.tables, nodes, folder, work, context)
     rows = build_training_tables(plan.training_tables, plan.tables, nodes, folder, work, context)
     shutil.rmtree(work)
-    measured = measure_features(
-        {name: (table.columns, [node_folder(folder, name)]) for name, table in nodes.items()}
-        | {made.plan.folder: (made.columns, [folder / made.plan.folder]) for made in edges},
-        context.schedule,
-    )
-    nodes = {name: replace(table, columns=measured[name]) for name, table in nodes.items()}
-    edges = [replace(made, columns=measured[made.plan.folder]) for made in edges]
-    record = BundleRecord(fingerprint, nodes, *records_of_edges(plan.manifest, edges), rows)
+    folders = {name: [node_folder(folder, name)] for name in nodes}
+    folders |= {made.plan.folder: [folder / made.plan.folder] for made in edges}
+    manifest, schedule = plan.manifest, context.schedule
+    record = measured_record(fingerprint, manifest, nodes, edges, rows, folders, schedule)
     # The record comes after everything it vouches for is on the disk.
     sync_folder(folder)
     record.save(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -344,25 +344,6 @@ def plan_split(table: ScannedTable, column: str) -> DensePlan:
     check_split(table, column)
     source = SourceColumn(column, "string", "uint8", ())
     return DensePlan("split", "split", (source,), "uint8", ())
-
-
-def needed_columns(
-    features: Mapping[str, FeatureSpec],
-    labels: Mapping[str, Label],
-    time: TimeColumn | None,
-    others: Sequence[str | None],
-) -> list[str]:
-    names = [name for name in others if name is not None]
-    names.extend([] if time is None else [time.column])
-    for feature in features.values():
-        if isinstance(feature, DenseFeature):
-            names.extend(feature.column_names)
-        else:
-            names.append(feature.indices)
-            names.extend([feature.values] if feature.values else [])
-    for label in labels.values():
-        names.extend(label.columns)
-    return list(dict.fromkeys(names))
 
 
 def _sources(

@@ -48,17 +48,9 @@ def dense_rows(
             column, unreadable = parsed_times(stored, source.format)
             rule = "texts that are not dates or times"
             findings.add(source.column, rule, REPAIR, unreadable, stored, id="table-time-text")
-        values, null, wrong_width = source_rows(source, column)
+        values, null = source_rows(source, column, findings)
         null &= ~unreadable
         findings.add(source.column, "null values", REPAIR, null, id="table-null-values")
-        findings.add(
-            source.column,
-            f"another width than {source.width}",
-            REPAIR,
-            wrong_width,
-            column,
-            id="table-width",
-        )
         parts.append(values)
     dtype = np.dtype(plan.dtype if plan.quantization is None else np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -116,9 +108,10 @@ def null_mask(column: pa.Array) -> np.ndarray:
 
 
 def source_rows(
-    source: SourceColumn, column: pa.Array, keep_nulls: bool = False
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values [n, width] ([n] becomes [n, 1] too), and masks of rows with nulls or a wrong width.
+    source: SourceColumn, column: pa.Array, findings: FindingCollector, keep_nulls: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values [n, width] ([n] becomes [n, 1] too), and a mask of rows with nulls. Finds rows of
+    another width.
 
     `keep_nulls`: nulls become NaN (float64) instead of 0.
     """
@@ -126,12 +119,14 @@ def source_rows(
     null = null_mask(column)
     wrong = np.zeros(num_rows, bool)
     if source.layout in {"scalar", "time"}:
-        return _flat_values(column, source, keep_nulls).reshape(-1, 1), null, wrong
+        return _flat_values(column, source, keep_nulls).reshape(-1, 1), null
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if source.layout == "list":
         lengths = pc.fill_null(column.value_lengths(), source.width)
         wrong = lengths.to_numpy(zero_copy_only=False) != source.width
+        rule = f"another width than {source.width}"
+        findings.add(source.column, rule, REPAIR, wrong, column, id="table-width")
     good = ~(null | wrong)
     all_good = bool(good.all())
     good_rows = column if all_good else column.filter(pa.array(good))
@@ -143,14 +138,14 @@ def source_rows(
         values = _flat_values(flat, source, keep_nulls).reshape(-1, source.width)
         element_null = np.asarray(null_mask(flat).reshape(-1, source.width).any(axis=1))
     if all_good:
-        return values, element_null, wrong
+        return values, element_null
     if keep_nulls:
         rows = np.full((num_rows, source.width), np.nan)
     else:
         rows = np.zeros((num_rows, source.width), values.dtype)
     rows[good] = values
     null[good] = element_null
-    return rows, null, wrong
+    return rows, null
 
 
 def _flat_values(flat: pa.Array, source: SourceColumn, keep_nulls: bool) -> np.ndarray:
@@ -191,15 +186,7 @@ def label_rows(
             findings.add(source.column, rule, REPAIR, unreadable, stored, id="labels-not-numbers")
             parts.append(values[:, None])
             continue
-        values, null, wrong_width = source_rows(source, columns[source.column], keep_nulls=True)
-        findings.add(
-            source.column,
-            f"another width than {source.width}",
-            REPAIR,
-            wrong_width,
-            columns[source.column],
-            id="table-width",
-        )
+        values, null = source_rows(source, columns[source.column], findings, keep_nulls=True)
         missing |= null
         parts.append(values.reshape(len(null), -1).astype(np.float64, copy=False))
     rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raygnn.console import count
 from raygnn.data.arrays import index_dtype
 from raygnn.data.bundle_record import (
+    BundleRecord,
     ColumnInfo,
     EdgeRecord,
     LabelEdgeRecord,
     NodeRecord,
+    TrainingTableRecord,
     label_edge_folder,
+    node_folder,
 )
-from raygnn.data.ingest.describe import class_tables, describe_columns
+from raygnn.data.ingest.describe import class_tables, describe_columns, measure_features
 from raygnn.data.ingest.findings import merge
-from raygnn.data.ingest.nodes import node_folder
 from raygnn.data.ingest.pieces import cut_table
 from raygnn.data.ingest.read_rows import (
-    EdgeTask,
-    Endpoints,
+    IdsInFolder,
     ReadResult,
-    convert_edges,
-    create_edge_arrays,
+    RowTask,
+    convert_rows,
+    create_row_arrays,
 )
 from raygnn.data.ingest.scan import ScannedTable
-from raygnn.data.ingest.schedule import BuildContext, OnAnyNode
+from raygnn.data.ingest.schedule import BuildContext, OnAnyNode, Schedule
 from raygnn.data.ingest.sort_edges import (
     EdgeRows,
     EdgeSort,
@@ -67,7 +69,7 @@ def build_edges(
     if not plans:
         return []
     num_nodes = {name: record.num_nodes for name, record in nodes.items()}
-    ids = {name: Endpoints(node_folder(bundle, name), record.ids) for name, record in nodes.items()}
+    ids = {name: IdsInFolder(node_folder(bundle, name), node.ids) for name, node in nodes.items()}
     num_rows = [tables[plan.table].num_rows for plan in plans]
     context.say(f"reading {sum(num_rows):,} edges of {count(len(plans), 'type')}")
     empty = [plan.table for plan, count in zip(plans, num_rows, strict=True) if not count]
@@ -77,11 +79,10 @@ def build_edges(
     rows_folder.mkdir()
     tasks = [
         [
-            EdgeTask(
+            RowTask(
                 piece,
                 plan,
-                ids[source],
-                ids[target],
+                (ids[source], ids[target]),
                 index_dtype(num_nodes[source], num_nodes[target]),
                 rows_folder / plan.folder / str(piece.row_start),
             )
@@ -92,8 +93,8 @@ def build_edges(
     ]
     for group in tasks:
         for task in group:
-            create_edge_arrays(task)
-    results = context.run(OnAnyNode(convert_edges), tasks, "reading edges")
+            create_row_arrays(task.plan, task.folder, task.piece.num_rows, task.dtype)
+    results = context.run(OnAnyNode(convert_rows), tasks, "reading edges")
     report_rows(plans, num_rows, results, context)
     rows = [
         [
@@ -167,9 +168,27 @@ def report_rows(
     return num_kept
 
 
-def records_of_edges(
-    manifest: Manifest, built: Sequence[BuiltEdges]
-) -> tuple[tuple[EdgeRecord, ...], tuple[LabelEdgeRecord, ...]]:
+def measured_record(
+    fingerprint: str,
+    manifest: Manifest,
+    nodes: Mapping[str, NodeRecord],
+    built: Sequence[BuiltEdges],
+    rows: tuple[TrainingTableRecord, ...],
+    folders: Mapping[str, Sequence[Path]],
+    schedule: Schedule,
+    *,
+    is_of_parts: bool = False,
+) -> BundleRecord:
+    """The record of a finished graph, with the statistics of its columns.
+
+    Args:
+        folders: of each node type and of each plan of edges, in each part.
+    """
+    columns = {name: (record.columns, folders[name]) for name, record in nodes.items()}
+    columns |= {made.plan.folder: (made.columns, folders[made.plan.folder]) for made in built}
+    measured = measure_features(columns, schedule, with_times=is_of_parts)
+    nodes = {name: replace(record, columns=measured[name]) for name, record in nodes.items()}
+    built = [replace(made, columns=measured[made.plan.folder]) for made in built]
     by_folder = {edges.plan.folder: edges for edges in built}
     labels = []
     for table in manifest.label_edges:
@@ -184,4 +203,4 @@ def records_of_edges(
         edges.append(
             EdgeRecord(plan.edge_type, made.num_edges, not plan.undirected, made.columns, reverse)
         )
-    return tuple(edges), tuple(labels)
+    return BundleRecord(fingerprint, nodes, tuple(edges), tuple(labels), rows, is_of_parts)

@@ -90,21 +90,19 @@ class FindingCollector:
         rows = np.flatnonzero(mask)
         shown = rows[:MAX_EXAMPLES]
         examples = () if values is None else tuple(_show(values[int(row)]) for row in shown)
-        old = self._found.get((self.file, column, rule))
         finding = Finding(
             self.table,
             self.file,
             column,
             rule,
             remedy,
-            len(rows) + (old.count if old else 0),
-            ((old.rows if old else ()) + tuple(int(r) + self.file_row for r in shown))[
-                :MAX_EXAMPLES
-            ],
-            ((old.values if old else ()) + examples)[:MAX_EXAMPLES],
+            len(rows),
+            tuple((shown + self.file_row).tolist()),
+            examples,
             id=id,
         )
-        self._found[self.file, column, rule] = finding
+        key = (self.file, column, rule)
+        self._found[key] = _joined([self._found[key], finding] if key in self._found else [finding])
 
     def findings(self) -> list[Finding]:
         return list(self._found.values())
@@ -116,28 +114,22 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
     for finding in findings:
         key = (finding.table, finding.file, finding.column, finding.rule)
         groups.setdefault(key, []).append(finding)
-    merged = []
-    for group in groups.values():
-        examples = sorted(
-            (row, finding.values[i] if finding.values else "")
-            for finding in group
-            for i, row in enumerate(finding.rows)
-        )[:MAX_EXAMPLES]
-        first = group[0]
-        merged.append(
-            Finding(
-                first.table,
-                first.file,
-                first.column,
-                first.rule,
-                first.remedy,
-                sum(finding.count for finding in group),
-                tuple(row for row, _ in examples),
-                tuple(value for _, value in examples) if first.values else (),
-                id=first.id,
-            )
-        )
-    return merged
+    return [_joined(group) for group in groups.values()]
+
+
+def _joined(group: Sequence[Finding]) -> Finding:
+    """One finding of the same rule and file, with the first rows as examples."""
+    examples = sorted(
+        (row, finding.values[i] if finding.values else "")
+        for finding in group
+        for i, row in enumerate(finding.rows)
+    )[:MAX_EXAMPLES]
+    return replace(
+        group[0],
+        count=sum(finding.count for finding in group),
+        rows=tuple(row for row, _ in examples),
+        values=tuple(value for _, value in examples) if group[0].values else (),
+    )
 
 
 def describe(findings: Sequence[Finding], are_dropped: bool = False) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,13 +49,16 @@ _PROBED_ROWS = 1024
 _TRAIN = 1
 
 
-class RowChoice(Protocol):
-    """Chooses the rows of a table that transforms are fitted on."""
+@dataclass(frozen=True)
+class RowChoice:
+    """Chooses the rows of a table that transforms are fitted on.
 
-    @property
-    def columns(self) -> tuple[str, ...]: ...
+    Attributes:
+        columns: read by `mask`, a picklable function that returns bool [num_rows].
+    """
 
-    def mask(self, block: Mapping[str, pa.Array]) -> np.ndarray: ...
+    columns: tuple[str, ...]
+    mask: Callable[[Mapping[str, pa.Array]], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ def count_rows(task: CountTask) -> list[Counts]:
     read = () if table.choice is None else table.choice.columns
     wanted = dict.fromkeys([*names, *(name for name in (table.id, table.split, *read) if name)])
     types = {name: table.scanned.types[name] for name in wanted}
-    counted: list[Counts] = []
+    counted: list[Any] = []
     for offset, _, _, block in read_blocks(piece, types):
         keys = _keys(table, block, piece.row_start + offset)
         chosen = _training_rows(table, block)
@@ -192,7 +195,7 @@ def count_rows(task: CountTask) -> list[Counts]:
             )
             for (spec, kind), bound in zip(task.specs, task.bounds, strict=True)
         ]
-        counted = [_merged(a, b) for a, b in zip(counted, new, strict=True)] if counted else new
+        counted = [a.merged(b) for a, b in zip(counted, new, strict=True)] if counted else new
     return counted
 
 
@@ -220,14 +223,6 @@ def _training_rows(table: FeatureTable, block: Mapping[str, pa.Array]) -> np.nda
     return codes == _TRAIN if table.id is not None else codes <= _TRAIN
 
 
-def _merged(one: Counts, other: Counts) -> Counts:
-    if isinstance(one, TextCounts):
-        assert isinstance(other, TextCounts)
-        return one.merged(other)
-    assert isinstance(other, NumberCounts)
-    return one.merged(other)
-
-
 def _count_all(
     columns: Sequence[_Column], schedule: Schedule, progress: Callable[[str], None]
 ) -> dict[int, Counts]:
@@ -235,13 +230,13 @@ def _count_all(
     tasks = list(_tasks(columns, wanted))
     if tasks:
         progress(f"ingest: fitting transforms of {console.count(len(wanted), 'column')}")
-    totals: dict[int, Counts] = {}
+    totals: dict[int, Any] = {}
     start, size = 0, _FIRST_ROUND
     while start < len(tasks):
         now = [_bounded(task, totals) for task in tasks[start : start + size]]
         for task, counts in zip(now, schedule(count_rows, now, "fitting transforms"), strict=True):
             for i, new in zip(task.columns, counts, strict=True):
-                totals[i] = _merged(totals[i], new) if i in totals else new
+                totals[i] = totals[i].merged(new) if i in totals else new
         _check_distinct(columns, totals)
         start, size = start + size, min(2 * size, _LONGEST_ROUND)
     _check_training_rows(columns, wanted, totals)
@@ -277,11 +272,7 @@ def _check_training_rows(
 ) -> None:
     for i in wanted:
         table, counts = columns[i].table, totals.get(i)
-        if isinstance(counts, TextCounts):
-            num_rows = counts.num_rows
-        else:
-            num_rows = 0 if counts is None else counts.num_gaps + counts.num_values
-        if num_rows == 0 and table.split is not None:
+        if table.split is not None and (counts is None or counts.num_rows == 0):
             raise DataError(
                 f"{table.scanned.name}.split={table.split!r} is invalid: it has no row for "
                 "training, and transforms are fitted to these. Name training rows, or take split "

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from raygnn.console import count
 from raygnn.data.arrays import Rows, Source, gather_ragged_rows, gather_rows, open_array
-from raygnn.data.bundle_record import SPLIT, NodeRecord, column_path
+from raygnn.data.bundle_record import SPLIT, NodeRecord, column_path, node_folder
 from raygnn.data.id_map import IdIndex, build_index, gather_ids, read_ids
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.describe import class_tables, describe_columns
@@ -24,7 +24,7 @@ from raygnn.data.ingest.read_rows import (
     OTHER,
     NodeTask,
     ReadResult,
-    TrainingTask,
+    RowTask,
     convert_nodes,
     create_node_arrays,
 )
@@ -164,10 +164,6 @@ def gather_sparse(sources: Sequence[Source], name: str, folder: Path) -> None:
     gather_ragged_rows(sources, indptr, elements, folder)
 
 
-def node_folder(folder: Path, node_type: str) -> Path:
-    return folder / "nodes" / node_type
-
-
 def build_nodes(
     plans: Mapping[str, NodePlan],
     tables: Mapping[str, ScannedTable],
@@ -227,7 +223,7 @@ def build_nodes(
 
 def number_classes(
     columns: Sequence[DensePlan],
-    tasks: Sequence[NodeTask | TrainingTask],
+    tasks: Sequence[NodeTask | RowTask],
     results: Sequence[ReadResult],
 ) -> None:
     for task, classes in zip(tasks, class_tables(results, columns), strict=True):

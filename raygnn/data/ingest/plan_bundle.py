@@ -11,25 +11,23 @@ import pyarrow as pa
 
 from raygnn.data.bundle_record import FORMAT_VERSION
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
-from raygnn.data.ingest.column_plan import needed_columns
 from raygnn.data.ingest.fit_features import FeatureTable, fit_features
 from raygnn.data.ingest.quantize_features import quantize_features
-from raygnn.data.ingest.scan import ScannedTable, TableColumns, fingerprint, scan_tables
+from raygnn.data.ingest.scan import ScannedTable, fingerprint, scan_tables
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.ingest.table_plan import (
     EdgePlan,
     NodePlan,
+    Table,
     TrainingPlan,
-    edge_columns,
-    node_columns,
+    id_columns,
     plan_edges,
     plan_label_edges,
     plan_nodes,
     plan_training,
-    training_columns,
+    table_columns,
 )
 from raygnn.data.manifest import (
-    DenseFeature,
     EdgeTable,
     LabelEdgeTable,
     Manifest,
@@ -144,7 +142,7 @@ class GraphSource:
 
     def scan(self, schedule: Schedule) -> dict[str, ScannedTable]:
         needed = [
-            (name, self.files[name], _columns(table))
+            (name, self.files[name], table_columns(table))
             for name, table in _tables_of(self.manifest).items()
         ]
         return {table.name: table for table in scan_tables(needed, schedule)}
@@ -195,7 +193,8 @@ def plan_graph(
         DataError: tables do not fit the manifest; all problems of a stage are listed.
     """
     manifest, tables = source.manifest, source.scan(schedule)
-    tables |= _fit(manifest, options, tables, schedule, progress)
+    features = list(feature_tables(manifest, tables).values())
+    tables |= fit_features(features, options.transforms, schedule, progress)
     nodes, edges, label_edges, training_tables = _plan(manifest, options, tables)
     if options.feature_dtype == "int8":
         progress("ingest: measuring the range of features")
@@ -212,10 +211,7 @@ def plan_graph(
     return GraphPlan(manifest, tables, nodes, edges, label_edges, training_tables)
 
 
-_Table = NodeTable | EdgeTable | LabelEdgeTable | TrainingTable
-
-
-def _tables_of(manifest: Manifest) -> dict[str, _Table]:
+def _tables_of(manifest: Manifest) -> dict[str, Table]:
     edges = {f"edge_types.{edge_type_name(table.type)}": table for table in manifest.edge_types}
     labels = {f"label_edges.{table.name}": table for table in manifest.label_edges}
     nodes = {_node_table_name(name): table for name, table in manifest.node_types.items()}
@@ -232,30 +228,6 @@ def _list_files(manifest: Manifest, roots: Sequence[str]) -> dict[str, list[Tabl
         name: list_files(roots[0], table.files, f"{name}.files", roots, table.csv)
         for name, table in _tables_of(manifest).items()
     }
-
-
-def _columns(table: _Table) -> TableColumns:
-    if isinstance(table, NodeTable):
-        names, ids = node_columns(table), [table.id]
-    elif isinstance(table, TrainingTable):
-        names, ids = training_columns(table), [table.node]
-    else:
-        names, ids = edge_columns(table), [table.source, table.target]
-    features = table.features if isinstance(table, NodeTable | EdgeTable) else {}
-    exact = {*needed_columns({}, table.labels, table.time, [*ids, table.split])}
-    exact |= {spec.indices for spec in features.values() if not isinstance(spec, DenseFeature)}
-    return TableColumns(names, frozenset(names) - exact)
-
-
-def _fit(
-    manifest: Manifest,
-    options: IngestOptions,
-    tables: Mapping[str, ScannedTable],
-    schedule: Schedule,
-    progress: Callable[[str], None],
-) -> dict[str, ScannedTable]:
-    features = list(feature_tables(manifest, tables).values())
-    return fit_features(features, options.transforms, schedule, progress)
 
 
 def feature_tables(
@@ -347,12 +319,9 @@ def _with_id_types(
     """
     types = dict(scanned.types)
     only_csv = all(shard.file.format == "csv" for shard in scanned.shards)
-    if isinstance(table, TrainingTable):
-        ends = [("node", table.node, table.node_type)]
-    else:
-        source_type, _, target_type = table.type
-        ends = [("source", table.source, source_type), ("target", table.target, target_type)]
-    for key, column, node_type in ends:
+    ends = id_columns(table).items()
+    node_types = (table.node_type,) if isinstance(table, TrainingTable) else table.type[::2]
+    for (key, column), node_type in zip(ends, node_types, strict=True):
         plan = nodes.get(_node_table_name(node_type))
         if plan is None:
             continue  # its own problem is already listed

@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.arrays import Rows, create_array
+from raygnn.data.arrays import Rows, create_array, open_array
 from raygnn.data.bundle_record import NODES, SPLIT, column_path
 from raygnn.data.edge_kernels import DROPPED
-from raygnn.data.hashing import string_buffers
+from raygnn.data.hashing import hash_ids, string_buffers
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, IdMap, integer_ids, table_files
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.decode import (
@@ -30,12 +30,13 @@ from raygnn.data.ingest.decode import (
 from raygnn.data.ingest.findings import Finding, FindingCollector
 from raygnn.data.ingest.pieces import Piece, read_blocks
 from raygnn.data.ingest.schedule import Write
-from raygnn.data.ingest.sort_edges import DST, SRC, create_columns
-from raygnn.data.ingest.table_plan import EdgePlan, NodePlan, TrainingPlan
+from raygnn.data.ingest.sort_edges import create_columns
+from raygnn.data.ingest.table_plan import EdgePlan, End, NodePlan, TrainingPlan
 
 # Per row of nodes: 0 good, NO_ID if nothing can be looked up, OTHER if something else is wrong.
 BAD = "bad.npy"
 NO_ID, OTHER = 1, 2
+_SEED = 0  # seed of the hash that determines an id's bucket and part
 
 
 @dataclass(frozen=True)
@@ -184,26 +185,9 @@ def convert_nodes(task: NodeTask, arrays: Sequence[np.ndarray], write: Write) ->
     return reader.result()
 
 
-class LooksUpIds(Protocol):
-    """Finds dense ids of original ids, like `IdMap`."""
-
-    def lookup(self, ids: pa.Array) -> np.ndarray:
-        """int64 [n]; -1 for unknown ids and nulls."""
-        ...
-
-
-class OpensIds(Protocol):
-    """A picklable reference to the ids of a node type."""
-
-    @property
-    def inputs(self) -> tuple[Rows, ...]: ...
-
-    def open(self, tables: Sequence[np.ndarray]) -> LooksUpIds: ...
-
-
 @dataclass(frozen=True)
-class Endpoints:
-    """The id map of a node type in one folder."""
+class IdsInFolder:
+    """The id map of a node type in one folder, which any node can look ids up in."""
 
     folder: Path
     index: IdIndex
@@ -217,111 +201,120 @@ class Endpoints:
 
 
 @dataclass(frozen=True)
-class EdgeTask:
-    """One piece of an edge table.
+class Bucket:
+    """The ids of one hash bucket of a node type.
 
     Attributes:
-        dtype: of dense ids on disk.
-        folder: has the existing arrays SRC, DST and the columns of the piece.
+        ids: folder of the ids and their table.
+        dense: file of their dense ids.
     """
 
-    piece: Piece
-    plan: EdgePlan
-    source: OpensIds
-    target: OpensIds
-    dtype: np.dtype
-    folder: Path
-
-    @property
-    def inputs(self) -> tuple[Rows, ...]:
-        tables = self.source.inputs
-        return tables if self.target == self.source else (*tables, *self.target.inputs)
-
-
-def create_edge_arrays(task: EdgeTask) -> None:
-    for name in (SRC, DST):
-        create_array(task.folder / name, (task.piece.num_rows,), task.dtype)
-    create_columns(task.plan.columns, task.folder, task.piece.num_rows)
-
-
-def convert_edges(task: EdgeTask, tables: Sequence[np.ndarray], write: Write) -> ReadResult:
-    plan = task.plan
-    num_source_tables = len(task.source.inputs)
-    source = target = task.source.open(tables[:num_source_tables])
-    if task.target != task.source:
-        target = task.target.open(tables[num_source_tables:])
-    reader = _PieceReader(task.piece, plan, task.folder, 0, write)
-    for start, columns in reader.blocks():
-        ends = ((source, plan.source, plan.edge_type[0]), (target, plan.target, plan.edge_type[2]))
-        src, dst = (
-            find_endpoints(ids, name, node_type, columns[name], reader.findings)
-            for ids, name, node_type in ends
-        )
-        reader.write_columns(start, columns)
-        for ids, name in ((src, SRC), (dst, DST)):
-            ids[reader.findings.bad] = DROPPED
-            write(task.folder / name, start, ids.astype(task.dtype))
-    return reader.result()
-
-
-def find_endpoints(
-    ids: LooksUpIds, name: str, node_type: str, column: pa.Array, findings: FindingCollector
-) -> np.ndarray:
-    """Dense ids of one end of edges, int64. Finds nulls and unknown ids, which are -1."""
-    dense = ids.lookup(column)
-    null = null_mask(column)
-    remedy = "Give both endpoints, or set data.on_error=drop to leave these edges out."
-    findings.add(name, "null ids", remedy, null, id="edges-null-ids")
-    remedy = "Add the nodes, or set data.on_error=drop to leave these edges out."
-    rule = f"ids that node type {node_type!r} does not have (dangling)"
-    findings.add(name, rule, remedy, (dense < 0) & ~null, column, id="edges-dangling")
-    return dense
+    ids: Path
+    index: IdIndex
+    dense: Path
 
 
 @dataclass(frozen=True)
-class TrainingTask:
-    """One piece of a training table.
+class BucketedIds:
+    """The id map of a node type, with one bucket mapped at a time."""
+
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def inputs(self) -> tuple[Rows, ...]:
+        return ()
+
+    def open(self, tables: Sequence[np.ndarray]) -> BucketedIds:
+        return self
+
+    def lookup(self, ids: pa.Array) -> np.ndarray:
+        """int64 [n], dense ids; -1 for unknown ids and nulls."""
+        out = np.full(len(ids), -1, np.int64)
+        if len(ids) == 0:
+            return out
+        bucket_of_id = bucket_of(ids, len(self.buckets))
+        order = np.argsort(bucket_of_id, kind="stable")
+        ends = np.cumsum(np.bincount(bucket_of_id, minlength=len(self.buckets)))
+        for bucket, rows in zip(self.buckets, np.split(order, ends[:-1]), strict=True):
+            if len(rows):
+                dense = IdMap.open(bucket.ids, bucket.index).lookup(ids.take(pa.array(rows)))
+                known = dense >= 0
+                out[rows[known]] = open_array(bucket.dense, "r")[dense[known]]
+        return out
+
+
+def bucket_of(ids: pa.Array, num_buckets: int) -> np.ndarray:
+    """int64 [n]: the bucket of each id; nulls and ids beyond int64 count as 0 or ""."""
+    if pa.types.is_integer(ids.type):
+        hashes = hash_ids(integer_ids(ids)[0], _SEED)
+    else:
+        hashes = hash_ids(pc.fill_null(ids, "") if ids.null_count else ids, _SEED)
+    return (hashes % np.uint64(num_buckets)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class RowTask:
+    """One piece of a table whose rows refer to nodes: of edges, or a training table.
 
     Attributes:
+        ids: of the node type of each of the plan's ends.
         dtype: of dense ids on disk.
-        folder: has the existing arrays NODES and the columns.
+        folder: has the existing arrays of the ends and the columns.
         first_row: of the piece in these arrays.
     """
 
     piece: Piece
-    plan: TrainingPlan
-    ids: OpensIds
+    plan: EdgePlan | TrainingPlan
+    ids: tuple[IdsInFolder | BucketedIds, ...]
     dtype: np.dtype
     folder: Path
-    first_row: int
+    first_row: int = 0
 
     @property
     def inputs(self) -> tuple[Rows, ...]:
-        return self.ids.inputs
+        return tuple(rows for ids in dict.fromkeys(self.ids) for rows in ids.inputs)
 
 
-def create_training_arrays(
-    plan: TrainingPlan, folder: Path, num_rows: int, dtype: np.dtype
+def create_row_arrays(
+    plan: EdgePlan | TrainingPlan, folder: Path, num_rows: int, dtype: np.dtype
 ) -> None:
-    create_array(folder / NODES, (num_rows,), dtype)
+    for end in plan.ends:
+        create_array(folder / end.array, (num_rows,), dtype)
     create_columns(plan.columns, folder, num_rows)
 
 
-def convert_training_rows(
-    task: TrainingTask, tables: Sequence[np.ndarray], write: Write
-) -> ReadResult:
-    plan, ids = task.plan, task.ids.open(tables)
+def convert_rows(task: RowTask, tables: Sequence[np.ndarray], write: Write) -> ReadResult:
+    plan, left = task.plan, iter(tables)
+    opened = {ids: ids.open([next(left) for _ in ids.inputs]) for ids in dict.fromkeys(task.ids)}
     reader = _PieceReader(task.piece, plan, task.folder, task.first_row, write)
     for start, columns in reader.blocks():
-        column, findings = columns[plan.node], reader.findings
-        dense, null = ids.lookup(column), null_mask(column)
-        remedy = "Give each row its node, or set data.on_error=drop to leave these rows out."
-        findings.add(plan.node, "null ids", remedy, null, id="training-rows-null-ids")
-        remedy = "Add the nodes, or set data.on_error=drop to leave these rows out."
-        rule = f"ids that node type {plan.node_type!r} does not have"
-        unknown = (dense < 0) & ~null
-        findings.add(plan.node, rule, remedy, unknown, column, id="training-rows-unknown-ids")
+        dense = [
+            find_nodes(opened[ids], end, columns[end.column], reader.findings)
+            for ids, end in zip(task.ids, plan.ends, strict=True)
+        ]
         reader.write_columns(start, columns)
-        dense[findings.bad] = DROPPED
-        write(task.folder / NODES, start, dense.astype(task.dtype))
+        for found, end in zip(dense, plan.ends, strict=True):
+            found[reader.findings.bad] = DROPPED
+            write(task.folder / end.array, start, found.astype(task.dtype))
     return reader.result()
+
+
+def find_nodes(
+    ids: IdMap | BucketedIds, end: End, column: pa.Array, findings: FindingCollector
+) -> np.ndarray:
+    """Dense ids that rows refer to, int64. Finds nulls and unknown ids, which are -1."""
+    dense, null = ids.lookup(column), null_mask(column)
+    unknown = (dense < 0) & ~null
+    if end.array == NODES:
+        remedy = "Give each row its node, or set data.on_error=drop to leave these rows out."
+        findings.add(end.column, "null ids", remedy, null, id="training-rows-null-ids")
+        remedy = "Add the nodes, or set data.on_error=drop to leave these rows out."
+        rule = f"ids that node type {end.node_type!r} does not have"
+        findings.add(end.column, rule, remedy, unknown, column, id="training-rows-unknown-ids")
+    else:
+        remedy = "Give both endpoints, or set data.on_error=drop to leave these edges out."
+        findings.add(end.column, "null ids", remedy, null, id="edges-null-ids")
+        remedy = "Add the nodes, or set data.on_error=drop to leave these edges out."
+        rule = f"ids that node type {end.node_type!r} does not have (dangling)"
+        findings.add(end.column, rule, remedy, unknown, column, id="edges-dangling")
+    return dense

@@ -18,7 +18,7 @@ from raygnn.data.arrays import Rows, create_array, index_dtype, open_array
 from raygnn.data.bundle_record import INDICES, INDPTR, ROW, column_path
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.schedule import OnAnyNode, RowWriter, Schedule, Write
-from raygnn.data.ingest.table_plan import EdgePlan
+from raygnn.data.ingest.table_plan import DST, SRC, EdgePlan
 
 # Edges of a bucket are ordered in memory, with their columns.
 BUCKET_EDGES = 1 << 21
@@ -27,8 +27,8 @@ BUCKET_BYTES = 256 << 20
 _MAX_RANGES = 4096
 _BLOCK_ROWS = 1 << 18
 
-# In a folder of edges: rows, and the order in buckets of them.
-SRC, DST, ORDER = "src.npy", "dst.npy", "order.npy"
+# Order of the edges, in a folder of their buckets.
+ORDER = "order.npy"
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,7 @@ def move_to_buckets(
         plans.append(_create_buckets(sort, piece_counts))
         cursors = _piece_cursors(plans[-1], piece_counts)
         tasks += [
-            ScatterTask(sort, piece, plans[-1], start)
-            for piece, start in zip(pieces, cursors, strict=True)
+            (sort, piece, plans[-1], start) for piece, start in zip(pieces, cursors, strict=True)
         ]
     schedule(scatter_edges, tasks, "moving edges to buckets")
     return plans
@@ -215,22 +214,10 @@ def _piece_cursors(plan: BucketPlan, piece_counts: Sequence[np.ndarray]) -> list
     return cursors
 
 
-@dataclass(frozen=True)
-class ScatterTask:
-    """One piece to move to the buckets of a sort.
-
-    Attributes:
-        cursors: first position of the piece in each bucket.
-    """
-
-    sort: EdgeSort
-    rows: EdgeRows
-    buckets: BucketPlan
-    cursors: np.ndarray
-
-
-def scatter_edges(task: ScatterTask) -> None:
-    sort, rows, undirected = task.sort, task.rows, task.sort.plan.undirected
+def scatter_edges(task: tuple[EdgeSort, EdgeRows, BucketPlan, np.ndarray]) -> None:
+    """Moves the edges of one piece to buckets, from the given position of each on."""
+    sort, rows, buckets, first = task
+    undirected = sort.plan.undirected
     src, dst = sort.ends(rows.folder)
     out = tuple(open_array(sort.work / name, "r+") for name in (SRC, DST))
     columns = [
@@ -242,7 +229,7 @@ def scatter_edges(task: ScatterTask) -> None:
         )
         for column in sort.plan.columns
     ]
-    cursors, shift = task.cursors.copy(), sort.shift
+    cursors, shift = first.copy(), sort.shift
     for block in rows.blocks():
         ends = src[block], dst[block]
         position, reverse_position = np.empty((2, len(ends[0])), np.int64)
@@ -250,7 +237,7 @@ def scatter_edges(task: ScatterTask) -> None:
             ends,
             undirected,
             sort.bounds,
-            (shift, task.buckets.bucket_of_range, cursors),
+            (shift, buckets.bucket_of_range, cursors),
             out,
             (position, reverse_position),
         )

@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from raygnn.data.bundle_record import ROW, label_edge_folder, training_table_folder
-from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.bundle_record import (
+    NODES,
+    ROW,
+    edge_folder,
+    label_edge_folder,
+    training_table_folder,
+)
+from raygnn.data.edge_types import EdgeType
 from raygnn.data.id_map import IdKind, id_kind
 from raygnn.data.ingest.column_plan import (
     DensePlan,
     SparsePlan,
     check_split,
-    needed_columns,
     plan_feature,
     plan_label,
     plan_split,
     plan_time,
     plan_weight,
 )
-from raygnn.data.ingest.scan import ScannedTable, check_rows
-from raygnn.data.manifest import EdgeTable, LabelEdgeTable, NodeTable, TrainingTable
+from raygnn.data.ingest.scan import ScannedTable, TableColumns, check_rows
+from raygnn.data.manifest import (
+    EdgeTable,
+    LabelEdgeTable,
+    NodeTable,
+    SparseFeature,
+    TrainingTable,
+)
 
 # Predictions refer to the rows of the table, so edges that may be predicted have the row number.
 _ROW_NUMBER = DensePlan(ROW, "row", (), "int64", ())
@@ -45,6 +57,18 @@ class NodePlan:
     columns: tuple[DensePlan, ...]
     sparse: tuple[SparsePlan, ...]
     split: str | None
+
+
+# Arrays of the dense ids of sources and targets, in a folder of edges that were read.
+SRC, DST = "src.npy", "dst.npy"
+
+
+class End(NamedTuple):
+    """A column of original ids of nodes, and the array of their dense ids."""
+
+    array: str
+    column: str
+    node_type: str
 
 
 @dataclass(frozen=True)
@@ -80,6 +104,11 @@ class EdgePlan:
         return self.folder.rpartition("/")[2]
 
     @property
+    def ends(self) -> tuple[End, ...]:
+        source, _, target = self.edge_type
+        return End(SRC, self.source, source), End(DST, self.target, target)
+
+    @property
     def what(self) -> str:
         return f"edges of type {self.name}"
 
@@ -106,12 +135,40 @@ class TrainingPlan:
     window: str | float | None
 
     @property
+    def ends(self) -> tuple[End, ...]:
+        return (End(NODES, self.node, self.node_type),)
+
+    @property
     def what(self) -> str:
         return f"rows of training table {self.name!r}"
 
 
-def node_columns(table: NodeTable) -> list[str]:
-    return needed_columns(table.features, table.labels, table.time, [table.id, table.split])
+Table = NodeTable | EdgeTable | LabelEdgeTable | TrainingTable
+
+
+def id_columns(table: Table) -> dict[str, str]:
+    """Columns of ids, by their key."""
+    keys = ("id", "source", "target", "node")
+    return {key: getattr(table, key) for key in keys if hasattr(table, key)}
+
+
+def table_columns(table: Table) -> TableColumns:
+    """The columns that a table of the manifest names."""
+    ids, weight = id_columns(table).values(), getattr(table, "weight", None)
+    time = None if table.time is None else table.time.column
+    labels = [column for label in table.labels.values() for column in label.columns]
+    features: list[str | None] = []
+    indices = []
+    for spec in getattr(table, "features", {}).values():
+        if isinstance(spec, SparseFeature):
+            indices.append(spec.indices)
+            features += [spec.indices, spec.values]
+        else:
+            features += spec.column_names
+    listed = dict.fromkeys([*ids, weight, table.split, time, *features, *labels])
+    names = [name for name in listed if name is not None]
+    exact = {*ids, table.split, time, *labels, *indices}
+    return TableColumns(names, frozenset(names) - exact)
 
 
 def plan_nodes(table: NodeTable, scanned: ScannedTable, feature_dtype: str | None) -> NodePlan:
@@ -136,10 +193,6 @@ def plan_nodes(table: NodeTable, scanned: ScannedTable, feature_dtype: str | Non
     )
 
 
-def training_columns(table: TrainingTable) -> list[str]:
-    return needed_columns({}, table.labels, table.time, [table.node, table.split])
-
-
 def plan_training(name: str, table: TrainingTable, scanned: ScannedTable) -> TrainingPlan:
     check_rows(scanned)
     return TrainingPlan(
@@ -152,12 +205,6 @@ def plan_training(name: str, table: TrainingTable, scanned: ScannedTable) -> Tra
         tuple(_plan_roles(table, scanned)),
         table.window,
     )
-
-
-def edge_columns(table: EdgeTable | LabelEdgeTable) -> list[str]:
-    features = table.features if isinstance(table, EdgeTable) else {}
-    others = [table.source, table.target, table.weight, table.split]
-    return needed_columns(features, table.labels, table.time, others)
 
 
 def plan_edges(
@@ -213,10 +260,6 @@ def plan_reverse(plan: EdgePlan) -> EdgePlan:
         reverse=plan.edge_type,
         is_swapped=True,
     )
-
-
-def edge_folder(edge_type: EdgeType) -> str:
-    return f"edges/{edge_type_name(edge_type)}"
 
 
 def _plan_roles(

@@ -10,17 +10,17 @@ import numpy as np
 
 from raygnn.console import count
 from raygnn.data.arrays import Source, gather_rows, index_dtype, open_array
-from raygnn.data.bundle_record import NODES, NodeRecord, TrainingTableRecord
+from raygnn.data.bundle_record import NODES, NodeRecord, TrainingTableRecord, node_folder
 from raygnn.data.ingest.describe import describe_columns
 from raygnn.data.ingest.edges import report_rows
-from raygnn.data.ingest.nodes import gather_columns, keep_rows, node_folder, number_classes
+from raygnn.data.ingest.nodes import gather_columns, keep_rows, number_classes
 from raygnn.data.ingest.pieces import cut_table
 from raygnn.data.ingest.read_rows import (
-    Endpoints,
+    IdsInFolder,
     ReadResult,
-    TrainingTask,
-    convert_training_rows,
-    create_training_arrays,
+    RowTask,
+    convert_rows,
+    create_row_arrays,
 )
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import BuildContext, OnAnyNode
@@ -50,13 +50,13 @@ def build_training_tables(
     for plan in plans:
         folder, record = bundle / plan.folder, nodes[plan.node_type]
         dtype = index_dtype(record.num_nodes)
-        create_training_arrays(plan, folder, tables[plan.table].num_rows, dtype)
-        ids = Endpoints(node_folder(bundle, plan.node_type), record.ids)
+        create_row_arrays(plan, folder, tables[plan.table].num_rows, dtype)
+        ids = IdsInFolder(node_folder(bundle, plan.node_type), record.ids)
         pieces = cut_table(tables[plan.table])
-        tasks.append([TrainingTask(p, plan, ids, dtype, folder, p.row_start) for p in pieces])
+        tasks.append([RowTask(p, plan, (ids,), dtype, folder, p.row_start) for p in pieces])
     num_rows = [tables[plan.table].num_rows for plan in plans]
     context.say(f"reading {sum(num_rows):,} rows of {count(len(plans), 'training table')}")
-    results = context.run(OnAnyNode(convert_training_rows), tasks, "reading training rows")
+    results = context.run(OnAnyNode(convert_rows), tasks, "reading training rows")
     num_kept = report_rows(plans, num_rows, results, context)
     records = []
     for i, plan in enumerate(plans):
@@ -68,7 +68,7 @@ def build_training_tables(
     return tuple(records)
 
 
-def _kept_rows(tasks: Sequence[TrainingTask]) -> Iterator[np.ndarray]:
+def _kept_rows(tasks: Sequence[RowTask]) -> Iterator[np.ndarray]:
     for task in tasks:
         first, last = task.first_row, task.first_row + task.piece.num_rows
         yield first + np.flatnonzero(open_array(task.folder / NODES, "r")[first:last] >= 0)

@@ -14,17 +14,21 @@ from pathlib import Path
 import numpy as np
 
 from raygnn.console import count
-from raygnn.data.bundle_record import BundleRecord, ColumnInfo, NodeRecord, TrainingTableRecord
+from raygnn.data.bundle_record import (
+    NodeRecord,
+    TrainingTableRecord,
+    node_folder,
+)
 from raygnn.data.cache import cache_folder
-from raygnn.data.filesystem import exists, is_remote, join, locked, redact
+from raygnn.data.filesystem import absolute, exists, is_remote, join, locked, redact
 from raygnn.data.id_map import IdIndex
-from raygnn.data.ingest.describe import class_tables, describe_columns, measure_features
-from raygnn.data.ingest.edges import BuiltEdges, records_of_edges, report_rows
+from raygnn.data.ingest.describe import class_tables, describe_columns
+from raygnn.data.ingest.edges import BuiltEdges, measured_record, report_rows
 from raygnn.data.ingest.findings import merge
-from raygnn.data.ingest.nodes import all_kept, node_folder
+from raygnn.data.ingest.nodes import all_kept
 from raygnn.data.ingest.pieces import Piece, cut_table
 from raygnn.data.ingest.plan_bundle import GraphPlan, GraphSource, IngestOptions, plan_graph
-from raygnn.data.ingest.read_rows import ReadResult, findings_of
+from raygnn.data.ingest.read_rows import Bucket, BucketedIds, ReadResult, findings_of
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.ingest.table_plan import EdgePlan, TrainingPlan, plan_reverse
 from raygnn.data.ingest.training_rows import describe_training_table
@@ -44,14 +48,13 @@ from raygnn.data.partition.shuffle import (
     BY_PART,
     BY_SOURCE,
     BY_TARGET,
+    DENSE,
     KEPT,
-    Bucket,
-    BucketedIds,
     GroupedRows,
     Method,
 )
 from raygnn.data.partition.steps import BUILDING, Done, Steps, building
-from raygnn.data.partition.transfer import absolute_folder, send_parts
+from raygnn.data.partition.transfer import send_parts
 from raygnn.errors import DataError
 
 _WORK = "work"
@@ -99,7 +102,7 @@ def partition(
     """
     options = options or IngestOptions()
     _check(partitioning)
-    place = absolute_folder(out)
+    place = absolute(out)
     source = GraphSource.open(manifest_uri, options)
     content = [source.fingerprint(options), partitioning.num_parts, partitioning.method]
     name = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
@@ -327,7 +330,7 @@ class _Build:
         fn, step = partial(shuffle.join_bucket, pieces=pieces), f"{self.stage}join/{name}"
         joined = self.steps.run(step, fn, self._parts, f"dense ids of {name} by hash")
         buckets = tuple(
-            Bucket(ids.folder, IdIndex(**ids.result["index"]), one.folder)
+            Bucket(ids.folder, IdIndex(**ids.result["index"]), one.folder / DENSE)
             for ids, one in zip(self._index(name, read), joined, strict=True)
         )
         return _Nodes(by_part, BucketedIds(buckets), tuple(first_ids.tolist()), dense)
@@ -414,41 +417,33 @@ class _Build:
         done: Sequence[Sequence[Done]],
         rows: Sequence[tuple[TrainingTableRecord, Sequence[Done]]],
     ) -> PartitionRecord:
-        columns: dict[str, tuple[Sequence[ColumnInfo], Sequence[Path]]] = {}
+        folders = {name: [one.folder for one in parts] for name, parts in gathered.items()}
+        node_records = {}
         for name, nodes_plan in self.plan.nodes.items():
-            folders = [one.folder for one in gathered[name]]
-            infos = describe_columns(
-                nodes_plan.table,
-                [*nodes_plan.columns, *nodes_plan.sparse],
-                nodes[name].first_ids[-1],
-                read[name].results,
-                folders,
+            num_nodes = nodes[name].first_ids[-1]
+            node_records[name] = NodeRecord(
+                num_nodes,
+                IdIndex("strings" if nodes_plan.id_kind == "string" else "hashed", 0, 0),
+                describe_columns(
+                    nodes_plan.table,
+                    [*nodes_plan.columns, *nodes_plan.sparse],
+                    num_nodes,
+                    read[name].results,
+                    folders[name],
+                ),
+                nodes_plan.split is not None,
             )
-            columns[name] = infos, folders
         counts: dict[str, EdgeCounts] = {}
+        built = []
         for (plan, found), parts in zip(edges, done, strict=True):
+            folders[plan.folder] = stored = [part.folder / ARRAYS for part in parts]
             counts[plan.folder] = EdgeCounts(
                 tuple(part.result["num_edges"] for part in parts),
                 tuple(part.result["num_cut"] for part in parts),
             )
-            folders = [part.folder / ARRAYS for part in parts]
             num_edges = sum(counts[plan.folder].counts)
-            infos = describe_columns(plan.table, plan.columns, num_edges, found.results, folders)
-            columns[plan.folder] = infos, folders
-        measured = measure_features(columns, self.context.schedule, with_times=True)
-        node_records = {
-            name: NodeRecord(
-                nodes[name].first_ids[-1],
-                IdIndex("strings" if nodes_plan.id_kind == "string" else "hashed", 0, 0),
-                measured[name],
-                nodes_plan.split is not None,
-            )
-            for name, nodes_plan in self.plan.nodes.items()
-        }
-        built = [
-            BuiltEdges(plan, sum(counts[plan.folder].counts), measured[plan.folder])
-            for plan, _ in edges
-        ]
+            infos = describe_columns(plan.table, plan.columns, num_edges, found.results, stored)
+            built.append(BuiltEdges(plan, num_edges, infos))
         labels = [counts.pop(plan.folder) for plan in self.plan.label_edges]
         return PartitionRecord(
             self.how.method,
@@ -456,11 +451,14 @@ class _Build:
             {name: tuple(np.diff(found.first_ids).tolist()) for name, found in nodes.items()},
             tuple(counts.values()),
             tuple(labels),
-            BundleRecord(
+            measured_record(
                 fingerprint,
+                self.plan.manifest,
                 node_records,
-                *records_of_edges(self.plan.manifest, built),
+                built,
                 tuple(record for record, _ in rows),
+                folders,
+                self.context.schedule,
                 is_of_parts=True,
             ),
         )

@@ -26,7 +26,7 @@ from raygnn.data.arrays import (
     open_array,
     outgrows_memory,
 )
-from raygnn.data.ingest.sort_edges import DST, SRC
+from raygnn.data.ingest.table_plan import DST, SRC
 from raygnn.errors import ConfigError, ResourceError
 
 # How much larger than the mean a part may be, of each node type.

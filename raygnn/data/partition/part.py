@@ -23,23 +23,25 @@ from raygnn.data.bundle_record import (
     BundleRecord,
     ColumnInfo,
     NodeRecord,
-    TrainingTableRecord,
     column_path,
+    edge_folder,
 )
 from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.data.filesystem import redact
+from raygnn.data.filesystem import absolute, redact
 from raygnn.data.id_map import IdKind, build_index, gather_ids
 from raygnn.data.ingest.build_bundle import bundle_folder
 from raygnn.data.ingest.nodes import gather_sparse
-from raygnn.data.ingest.table_plan import edge_folder
 from raygnn.data.links.folder import message_codes
 from raygnn.data.links.message_graph import MessageGraph, Messages
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.partition.record import Folder, PartitionRecord, check_parts, part_name
-from raygnn.data.partition.transfer import absolute_folder, part_on_disk, parts_on_disk
+from raygnn.data.partition.transfer import part_on_disk, parts_on_disk
 from raygnn.errors import DataError
+
+#: Columns by folder in the bundle.
+_Columns = dict[str, Sequence[ColumnInfo]]
 
 
 def open_partitioned(
@@ -57,19 +59,21 @@ def open_partitioned(
     Raises:
         DataError: a part is missing, damaged, or of another partition.
     """
-    place = absolute_folder(folder)
+    place = absolute(folder)
     record = check_parts(place)
+    edges = {edge_folder(edge.type): edge.columns for edge in record.whole.edges}
+    columns = _columns_of_nodes(record.whole) | edges | _columns_of_labels(record.whole)
 
     def build(target: Path) -> None:
         progress(f"joining {record.num_parts} parts of {redact(place)}")
-        with parts_on_disk(place, record, target / "fetched", progress=progress) as parts:
-            joined = _join(record, parts, target)
-        sync_folder(target)
-        joined.save(target)
-        _check_bundle(target)
+        _join(place, record, columns, target, progress)
+        check(target)
+
+    def check(path: Path) -> None:
+        check_arrays(Bundle.open(path))
 
     path = bundle_folder(cache_dir) / record.fingerprint
-    build_once(path, build, is_whole=lambda built: is_whole(built, _check_bundle))
+    build_once(path, build, is_whole=lambda built: is_whole(built, check))
     return Bundle.open(path)
 
 
@@ -84,29 +88,40 @@ def is_whole(path: Path, check: Callable[[Path], object]) -> bool:
     return True
 
 
-def _check_bundle(path: Path) -> None:
-    check_arrays(Bundle.open(path))
+def _join(
+    place: str,
+    record: PartitionRecord,
+    columns: _Columns,
+    target: Path,
+    progress: Callable[[str], None],
+) -> None:
+    """Writes a bundle with ids, splits and some columns of all parts.
+
+    Label edges belong to it only if they are among the folders of `columns`.
+    """
+    nodes, is_read = dict(record.whole.nodes), partial(_is_read, columns)
+    with parts_on_disk(place, record, target / "fetched", is_read, progress) as parts:
+        for folder, infos in columns.items():
+            sources: list[Source] = [(part / folder, None) for part in parts]
+            kind, _, name = folder.partition("/")
+            if kind == "nodes":
+                nodes[name] = _join_ids(nodes[name], sources, target / folder)
+            elif kind == "training_tables":
+                gather_rows(sources, NODES, target / folder)
+            else:
+                gather_ragged_rows(sources, INDPTR, [INDICES], target / folder)
+            for info in infos:
+                if info.sparse:
+                    gather_sparse(sources, info.name, target / folder)
+                else:
+                    gather_rows(sources, column_path(Path(), info.name), target / folder)
+    sync_folder(target)
+    labels = tuple(edges for edges in record.whole.label_edges if edges.folder in columns)
+    replace(record.whole, nodes=nodes, label_edges=labels).save(target)
 
 
-def _join(record: PartitionRecord, parts: Sequence[Path], target: Path) -> BundleRecord:
-    nodes = {
-        name: join_nodes(found, [part / "nodes" / name for part in parts], target / "nodes" / name)
-        for name, found in record.whole.nodes.items()
-    }
-    for edge in record.whole.edges:
-        join_edges(edge.columns, parts, edge_folder(edge.type), target)
-    for labels in record.whole.label_edges:
-        join_edges(labels.columns, parts, labels.folder, target)
-    for table in record.whole.training_tables:
-        join_training_rows(table, parts, target)
-    return replace(record.whole, nodes=nodes)
-
-
-def join_nodes(record: NodeRecord, parts: Sequence[Path], target: Path) -> NodeRecord:
-    """Joins columns, splits and ids of the nodes of one type, from its folder in each part."""
+def _join_ids(record: NodeRecord, sources: Sequence[Source], target: Path) -> NodeRecord:
     kind: IdKind = "string" if record.ids.kind == "strings" else "int"
-    sources = [(part, None) for part in parts]
-    _join_columns(record.columns, sources, target)
     if record.has_split:
         gather_rows(sources, SPLIT, target)
     gather_ids(sources, kind, target)
@@ -114,34 +129,28 @@ def join_nodes(record: NodeRecord, parts: Sequence[Path], target: Path) -> NodeR
     return replace(record, ids=index)
 
 
-def join_edges(
-    columns: Sequence[ColumnInfo], parts: Sequence[Path], name: str, target: Path
-) -> None:
-    """Joins the pairs and columns of one set of edges.
-
-    Args:
-        columns: columns to join.
-        parts: their folders.
-        name: the set's folder in each part.
-        target: folder of the joined graph.
-    """
-    sources = [(part / name, None) for part in parts]
-    gather_ragged_rows(sources, INDPTR, [INDICES], target / name)
-    _join_columns(columns, sources, target / name)
+def _is_read(columns: _Columns, name: str) -> bool:
+    folder, has_columns, _ = name.partition("/columns/")
+    if not has_columns:
+        return name.rpartition("/")[0] in columns
+    return any(
+        name == column_path(Path(folder), info.name, part).as_posix()
+        for info in columns.get(folder, ())
+        for part in ("", "indptr", "indices", "values")
+    )
 
 
-def join_training_rows(table: TrainingTableRecord, parts: Sequence[Path], target: Path) -> None:
-    sources = [(part / table.folder, None) for part in parts]
-    gather_rows(sources, NODES, target / table.folder)
-    _join_columns(table.columns, sources, target / table.folder)
+def _columns_of_nodes(graph: BundleRecord, *, features: bool = True) -> _Columns:
+    """Columns of node types and training tables."""
+    nodes = {
+        f"nodes/{name}": [c for c in rows.columns if features or c.role != "feature"]
+        for name, rows in graph.nodes.items()
+    }
+    return nodes | {table.folder: table.columns for table in graph.training_tables}
 
 
-def _join_columns(columns: Sequence[ColumnInfo], sources: Sequence[Source], target: Path) -> None:
-    for column in columns:
-        if column.sparse:
-            gather_sparse(sources, column.name, target)
-        else:
-            gather_rows(sources, column_path(Path(), column.name), target)
+def _columns_of_labels(graph: BundleRecord) -> _Columns:
+    return {edges.folder: edges.columns for edges in graph.label_edges}
 
 
 #: Edge types of which pairs are read, and the features that are read of each.
@@ -176,35 +185,17 @@ class Outline(Bundle):
         Raises:
             DataError: a part is missing, damaged, or of another partition.
         """
-        place = absolute_folder(folder)
+        place = absolute(folder)
         record = check_parts(place)
-
-        held = _held_columns(record.whole, pairs)
-
-        def build(target: Path) -> None:
-            is_read = partial(_is_held, held)
-            with parts_on_disk(place, record, target / "fetched", is_read, progress) as parts:
-                whole = join(parts, target)
-            sync_folder(target)
-            whole.save(target)
-
-        def join(parts: Sequence[Path], target: Path) -> BundleRecord:
-            nodes = {}
-            for name, found in record.whole.nodes.items():
-                folder = f"nodes/{name}"
-                folders = [part / folder for part in parts]
-                given = replace(found, columns=tuple(held[folder]))
-                nodes[name] = replace(
-                    join_nodes(given, folders, target / folder), columns=found.columns
-                )
-            for folder, columns in held.items():
-                if folder.startswith(("edges/", "label_edges/")):
-                    join_edges(columns, parts, folder, target)
-            for table in record.whole.training_tables:
-                join_training_rows(table, parts, target)
-            labels = () if pairs is None else record.whole.label_edges
-            return replace(record.whole, nodes=nodes, label_edges=labels)
-
+        columns = _columns_of_nodes(record.whole, features=False)
+        if pairs is not None:
+            columns |= _columns_of_labels(record.whole) | {
+                edge_folder(edge.type): [
+                    c for c in edge.columns if c.role in _OF_PAIRS or c.name in pairs[edge.type]
+                ]
+                for edge in record.whole.edges
+                if edge.type in pairs
+            }
         name = f"{record.fingerprint}-outline"
         if pairs is not None:
             listed = "\n".join(sorted("\t".join([edge_type_name(t), *n]) for t, n in pairs.items()))
@@ -212,7 +203,7 @@ class Outline(Bundle):
         path = bundle_folder(cache_dir) / name
         build_once(
             path,
-            build,
+            lambda target: _join(place, record, columns, target, progress),
             "the outline of the graph",
             is_whole=lambda built: is_whole(built, BundleRecord.load),
         )
@@ -247,36 +238,6 @@ class Outline(Bundle):
                 id="partition-not-whole",
             )
         return super()._open(path)
-
-
-def _held_columns(graph: BundleRecord, pairs: Pairs | None) -> dict[str, Sequence[ColumnInfo]]:
-    held: dict[str, Sequence[ColumnInfo]] = {
-        f"nodes/{name}": [column for column in rows.columns if column.role != "feature"]
-        for name, rows in graph.nodes.items()
-    }
-    held |= {table.folder: table.columns for table in graph.training_tables}
-    if pairs is None:
-        return held
-    for edge in graph.edges:
-        if edge.type in pairs:
-            names = pairs[edge.type]
-            held[edge_folder(edge.type)] = [
-                column
-                for column in edge.columns
-                if column.role in _OF_PAIRS or column.name in names
-            ]
-    return held | {each.folder: each.columns for each in graph.label_edges}
-
-
-def _is_held(held: Mapping[str, Sequence[ColumnInfo]], name: str) -> bool:
-    folder, has_columns, _ = name.partition("/columns/")
-    if not has_columns:
-        return name.rpartition("/")[0] in held
-    return any(
-        name == column_path(Path(folder), column.name, part).as_posix()
-        for column in held.get(folder, ())
-        for part in ("", "indptr", "indices", "values")
-    )
 
 
 def _names(node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> str:

@@ -12,39 +12,33 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from raygnn.data.arrays import Rows, Source, gather_rows, index_dtype, open_array
 from raygnn.data.bundle_record import INDICES, NODES
 from raygnn.data.edge_kernels import DROPPED
-from raygnn.data.hashing import hash_ids
-from raygnn.data.id_map import IdIndex, IdMap, gather_ids, integer_ids, read_ids
+from raygnn.data.id_map import gather_ids, read_ids
 from raygnn.data.ingest.nodes import find_repeated, gather_nodes
 from raygnn.data.ingest.pieces import Piece
 from raygnn.data.ingest.read_rows import (
     BAD,
     NO_ID,
-    EdgeTask,
+    BucketedIds,
     NodeTask,
-    TrainingTask,
-    convert_edges,
+    RowTask,
+    bucket_of,
     convert_nodes,
-    convert_training_rows,
-    create_edge_arrays,
+    convert_rows,
     create_node_arrays,
-    create_training_arrays,
+    create_row_arrays,
 )
 from raygnn.data.ingest.schedule import OnAnyNode
 from raygnn.data.ingest.sort_edges import (
-    DST,
-    SRC,
     EdgeRows,
     EdgeSort,
     move_to_buckets,
     order_buckets,
 )
-from raygnn.data.ingest.table_plan import EdgePlan, NodePlan, TrainingPlan
+from raygnn.data.ingest.table_plan import DST, SRC, EdgePlan, NodePlan, TrainingPlan
 from raygnn.data.ingest.training_rows import gather_training_rows
 
 Method = Literal["hash", "range", "ldg", "metis"]
@@ -58,7 +52,6 @@ BY_BUCKET, BY_PART = "by_bucket.npy", "by_part.npy"
 BY_TARGET, BY_SOURCE = "by_target.npy", "by_source.npy"
 KEPT = "kept.npy"
 _REPEATED = "repeated.npy"
-_SEED = 0  # seed of the hash that determines an id's bucket and part
 
 
 @dataclass(frozen=True)
@@ -84,65 +77,11 @@ def _group(path: Path, rows: np.ndarray, groups: np.ndarray, num_groups: int) ->
     return [0, *np.cumsum(np.bincount(groups, minlength=num_groups)).tolist()]
 
 
-def _bucket_of(ids: pa.Array, num_buckets: int) -> np.ndarray:
-    """int64 [n]: the bucket of each id; nulls and ids beyond int64 count as 0 or ""."""
-    if pa.types.is_integer(ids.type):
-        hashes = hash_ids(integer_ids(ids)[0], _SEED)
-    else:
-        hashes = hash_ids(pc.fill_null(ids, "") if ids.null_count else ids, _SEED)
-    return (hashes % np.uint64(num_buckets)).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class Bucket:
-    """The ids of one hash bucket of a node type.
-
-    Attributes:
-        ids: folder of the ids and their table.
-        dense: folder of DENSE, their dense ids.
-    """
-
-    ids: Path
-    index: IdIndex
-    dense: Path
-
-
-@dataclass(frozen=True)
-class BucketedIds:
-    """The id map of a node type, with one bucket mapped at a time."""
-
-    buckets: tuple[Bucket, ...]
-
-    @property
-    def inputs(self) -> tuple[Rows, ...]:
-        return ()
-
-    def open(self, tables: Sequence[np.ndarray]) -> BucketedIds:
-        return self
-
-    def lookup(self, ids: pa.Array) -> np.ndarray:
-        out = np.full(len(ids), -1, np.int64)
-        if len(ids) == 0:
-            return out
-        bucket_of_id = _bucket_of(ids, len(self.buckets))
-        order = np.argsort(bucket_of_id, kind="stable")
-        ends = np.cumsum(np.bincount(bucket_of_id, minlength=len(self.buckets)))
-        start = 0
-        for bucket, end in zip(self.buckets, ends.tolist(), strict=True):
-            rows, start = order[start:end], end
-            if len(rows) == 0:
-                continue
-            dense = IdMap.open(bucket.ids, bucket.index).lookup(ids.take(pa.array(rows)))
-            known = dense >= 0
-            out[rows[known]] = open_array(bucket.dense / DENSE, "r")[dense[known]]
-        return out
-
-
 def read_nodes(piece: Piece, folder: Path, *, plan: NodePlan, num_buckets: int) -> dict[str, Any]:
     """Reads and checks a piece; groups its rows by bucket of their id."""
     create_node_arrays(plan, folder, piece.num_rows)
     result = OnAnyNode(convert_nodes)(NodeTask(piece, plan, folder, 0, folder))
-    buckets = _bucket_of(read_ids(folder, plan.id_kind), num_buckets)
+    buckets = bucket_of(read_ids(folder, plan.id_kind), num_buckets)
     starts = _group(folder / BY_BUCKET, np.arange(len(buckets)), buckets, num_buckets)
     return {**asdict(result), "starts": starts}
 
@@ -259,9 +198,8 @@ def read_edges(
         first_ids: first dense id of each part, and the number of nodes, of sources and targets.
     """
     dtype = index_dtype(first_ids[0][-1], first_ids[1][-1])
-    task = EdgeTask(piece, plan, *ids, dtype, folder)
-    create_edge_arrays(task)
-    result = asdict(OnAnyNode(convert_edges)(task))
+    create_row_arrays(plan, folder, piece.num_rows, dtype)
+    result = asdict(OnAnyNode(convert_rows)(RowTask(piece, plan, ids, dtype, folder)))
     src, dst = (open_array(folder / name, "r") for name in (SRC, DST))
     rows, num_parts = np.flatnonzero(src != DROPPED), len(first_ids[0]) - 1
     # If parts have no nodes, the last of equal first ids belongs to the part that has them.
@@ -283,9 +221,8 @@ def read_training_rows(
     piece: Piece, folder: Path, *, plan: TrainingPlan, ids: BucketedIds, num_nodes: int
 ) -> dict[str, Any]:
     dtype = index_dtype(num_nodes)
-    create_training_arrays(plan, folder, piece.num_rows, dtype)
-    task = TrainingTask(piece, plan, ids, dtype, folder, 0)
-    result = OnAnyNode(convert_training_rows)(task)
+    create_row_arrays(plan, folder, piece.num_rows, dtype)
+    result = OnAnyNode(convert_rows)(RowTask(piece, plan, (ids,), dtype, folder))
     positions = np.flatnonzero(open_array(folder / NODES, "r") != DROPPED)
     np.save(folder / KEPT, positions.astype(np.int32))
     return {**asdict(result), "num_kept": len(positions)}

@@ -13,7 +13,6 @@ from raygnn.console import Pace, compact
 from raygnn.data.cache import build_once
 from raygnn.data.checksums import find_damage
 from raygnn.data.filesystem import (
-    absolute,
     delete,
     exists,
     is_remote,
@@ -36,10 +35,6 @@ from raygnn.errors import DataError
 Progress = Callable[[str], None]
 
 _FILES_AT_ONCE = 8
-
-
-def absolute_folder(folder: Folder) -> str:
-    return absolute(folder)
 
 
 def part_on_disk(

@@ -197,6 +197,10 @@ class NumberCounts:
             Sample.of(keys[near], values[near]),
         )
 
+    @property
+    def num_rows(self) -> int:
+        return self.num_gaps + self.num_values
+
     def merged(self, other: NumberCounts) -> NumberCounts:
         return NumberCounts(
             self.num_gaps + other.num_gaps,

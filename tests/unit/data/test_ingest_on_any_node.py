@@ -74,7 +74,7 @@ def test_bundle_is_the_same(tmp_path: Path, bad: Sequence[str], reverse_edges: b
     there, computed = tmp_path / "there", Counter[str]()
     bundle = ingest(graph, options, there, _elsewhere(there, computed))
     assert contents(bundle.path) == contents(here.path)
-    assert set(computed) == {"convert_nodes", "convert_edges", "order_edges"}
+    assert set(computed) == {"convert_nodes", "convert_rows", "order_edges"}
     assert min(computed.values()) > 3
 
 
