@@ -66,45 +66,52 @@ def find_direct(ids: np.ndarray, low: int, slots: np.ndarray, out: np.ndarray) -
         out[i] = slots[ids[i] - low] if inside else -1
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _home(hashed, slots):  # type: ignore[no-untyped-def]
+    return np.int64(splitmix64(hashed)) & (len(slots) - 1)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _slot_of(wanted, ids, slots):  # type: ignore[no-untyped-def]
+    """The slot of an integer id, or the free one where it would be."""
+    slot = _home(np.uint64(wanted), slots)
+    while slots[slot] >= 0 and ids[slots[slot]] != wanted:
+        slot = (slot + 1) & (len(slots) - 1)
+    return slot
+
+
 @njit(nogil=True, cache=True)
 def fill_hashed(ids: np.ndarray, skip: np.ndarray, slots: np.ndarray) -> np.ndarray:
     """Inserts integer ids into empty slots; returns rows whose id came before."""
     duplicate = np.zeros(len(ids), np.bool_)
-    mask = len(slots) - 1
     for i in range(len(ids)):
-        if skip[i]:
-            continue
-        slot = np.int64(splitmix64(np.uint64(ids[i]))) & mask
-        while slots[slot] >= 0 and ids[slots[slot]] != ids[i]:
-            slot = (slot + 1) & mask
-        if slots[slot] >= 0:
-            duplicate[i] = True
-        else:
-            slots[slot] = i
+        if not skip[i]:
+            slot = _slot_of(ids[i], ids, slots)
+            duplicate[i] = slots[slot] >= 0
+            slots[slot] = slots[slot] if duplicate[i] else i
     return duplicate
 
 
 @njit(nogil=True, cache=True)
 def find_hashed(wanted: np.ndarray, ids: np.ndarray, slots: np.ndarray, out: np.ndarray) -> None:
     """Looks integer ids up in a table of fill_hashed; -1 is unknown."""
-    mask = len(slots) - 1
     for i in range(len(wanted)):
-        slot = np.int64(splitmix64(np.uint64(wanted[i]))) & mask
-        while slots[slot] >= 0 and ids[slots[slot]] != wanted[i]:
-            slot = (slot + 1) & mask
-        out[i] = slots[slot]
+        out[i] = slots[_slot_of(wanted[i], ids, slots)]
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _same(
-    a: np.ndarray, a_start: int, a_stop: int, b: np.ndarray, b_start: int, b_stop: int
-) -> bool:
-    if a_stop - a_start != b_stop - b_start:
-        return False
-    for i in range(a_stop - a_start):  # noqa: SIM110 (numba compiles no generator expression)
-        if a[a_start + i] != b[b_start + i]:
-            return False
-    return True
+def _string_slot(slot, wanted, start, stop, offsets, data, slots):  # type: ignore[no-untyped-def]
+    """The slot of the string `wanted[start:stop]`, or the free one, from its home on."""
+    while slots[slot] >= 0:
+        first, last = offsets[slots[slot]], offsets[slots[slot] + 1]
+        if last - first == stop - start:
+            i = 0
+            while i < stop - start and wanted[start + i] == data[first + i]:
+                i += 1
+            if i == stop - start:
+                break
+        slot = (slot + 1) & (len(slots) - 1)
+    return slot
 
 
 @njit(nogil=True, cache=True)
@@ -112,22 +119,14 @@ def fill_strings(
     offsets: np.ndarray, data: np.ndarray, skip: np.ndarray, slots: np.ndarray
 ) -> np.ndarray:
     """Inserts string ids into empty slots; returns rows whose id came before."""
-    num_ids = len(offsets) - 1
-    duplicate = np.zeros(num_ids, np.bool_)
-    mask = len(slots) - 1
-    for i in range(num_ids):
-        if skip[i]:
-            continue
-        start, stop = offsets[i], offsets[i + 1]
-        slot = np.int64(splitmix64(fnv1a(data, start, stop))) & mask
-        while slots[slot] >= 0 and not _same(
-            data, start, stop, data, offsets[slots[slot]], offsets[slots[slot] + 1]
-        ):
-            slot = (slot + 1) & mask
-        if slots[slot] >= 0:
-            duplicate[i] = True
-        else:
-            slots[slot] = i
+    duplicate = np.zeros(len(offsets) - 1, np.bool_)
+    for i in range(len(duplicate)):
+        if not skip[i]:
+            start, stop = offsets[i], offsets[i + 1]
+            home = _home(fnv1a(data, start, stop), slots)
+            slot = _string_slot(home, data, start, stop, offsets, data, slots)
+            duplicate[i] = slots[slot] >= 0
+            slots[slot] = slots[slot] if duplicate[i] else i
     return duplicate
 
 
@@ -145,14 +144,13 @@ def find_strings(
     In steps over a group of ids, so that their cache misses overlap: the first steps only load, and
     the last finds everything in the cache.
     """
-    mask = len(slots) - 1
     homes = np.empty(_GROUP, np.int64)
     first_bytes = np.empty(_GROUP, np.int64)
     for base in range(0, len(out), _GROUP):
         size = min(_GROUP, len(out) - base)
         for i in range(size):
             start, stop = wanted_offsets[base + i], wanted_offsets[base + i + 1]
-            homes[i] = np.int64(splitmix64(fnv1a(wanted_data, start, stop))) & mask
+            homes[i] = _home(fnv1a(wanted_data, start, stop), slots)
         for i in range(size):
             out[base + i] = slots[homes[i]]
         for i in range(size):
@@ -161,16 +159,11 @@ def find_strings(
             first_bytes[i] = data[first_bytes[i]] if first_bytes[i] < len(data) else -1
         for i in range(size):
             start, stop = wanted_offsets[base + i], wanted_offsets[base + i + 1]
-            found, slot = out[base + i], homes[i]
-            if found >= 0 and stop > start and first_bytes[i] != wanted_data[start]:
-                slot = (slot + 1) & mask
-                found = slots[slot]
-            while found >= 0 and not _same(
-                wanted_data, start, stop, data, offsets[found], offsets[found + 1]
-            ):
-                slot = (slot + 1) & mask
-                found = slots[slot]
-            out[base + i] = found
+            slot = homes[i]
+            if out[base + i] >= 0 and stop > start and first_bytes[i] != wanted_data[start]:
+                slot = (slot + 1) & (len(slots) - 1)
+            slot = _string_slot(slot, wanted_data, start, stop, offsets, data, slots)
+            out[base + i] = slots[slot]
 
 
 IdKind = Literal["int", "string"]

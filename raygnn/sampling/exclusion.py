@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from raygnn.data.hashing import splitmix64
 from raygnn.data.intrinsics import first_at_least
+from raygnn.sampling.hash_tables import home_of, index_nodes
 from raygnn.sampling.scratch import Scratch
 
 _SLOTS_PER_DESTINATION = 4
@@ -70,7 +70,7 @@ class Exclusion:
         ptr = np.append(np.flatnonzero(is_first), len(destinations)).astype(np.int64)
         distinct = destinations[is_first]
         slots = np.zeros(1 << (_SLOTS_PER_DESTINATION * len(distinct)).bit_length(), np.int32)
-        _fill_slots(distinct, slots)
+        index_nodes(distinct, slots)
         return cls(distinct, ptr, neighbors, slots)
 
     def skips(
@@ -108,25 +108,11 @@ class Exclusion:
 
 
 @njit(nogil=True, cache=True)
-def _home(num_slots, node):  # type: ignore[no-untyped-def]
-    return np.int64(splitmix64(np.uint64(node)) & np.uint64(num_slots - 1))
-
-
-@njit(nogil=True, cache=True)
-def _fill_slots(destinations, slots):  # type: ignore[no-untyped-def]
-    for i in range(len(destinations)):
-        slot = _home(len(slots), destinations[i])
-        while slots[slot] != 0:
-            slot = (slot + 1) & (len(slots) - 1)
-        slots[slot] = i + 1
-
-
-@njit(nogil=True, cache=True)
 def _match(nodes, destinations, slots, rows, which):  # type: ignore[no-untyped-def]
     """Fills positions of nodes with excluded pairs and their destinations; returns their number."""
     count = 0
     for i in range(len(nodes)):
-        slot = _home(len(slots), nodes[i])
+        slot = home_of(len(slots), nodes[i])
         while slots[slot] != 0:
             destination = slots[slot] - 1
             if destinations[destination] == nodes[i]:

@@ -9,9 +9,8 @@ import numpy as np
 from numba import njit
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.hashing import GOLDEN_GAMMA
-from raygnn.data.intrinsics import prefetch
 from raygnn.errors import DataError
+from raygnn.sampling.hash_tables import LocalIds
 from raygnn.sampling.protocols import GraphStore, Picks, SampledSubgraph, ends
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.temporal import Horizon, Temporal
@@ -133,97 +132,6 @@ def fill_columns(dst_ptr, columns):  # type: ignore[no-untyped-def]
     for i in range(len(dst_ptr) - 1):
         for j in range(dst_ptr[i], dst_ptr[i + 1]):
             columns[j] = i
-
-
-_SMALLEST_TABLE = 1 << 10
-_SLOTS_PER_NODE = 4  # fuller tables cost more in second looks than smaller ones save in cache
-_SLOTS_AHEAD = 16  # how many nodes ahead a slot is asked for
-
-
-class LocalIds:
-    """Maps node ids to 0, 1, 2... in an open-addressing hash table that is reused.
-
-    A slot contains a local id + 1, or 0 if free, and is compared through the list of nodes: 4 bytes
-    per slot keep a batch's table in the cache.
-    """
-
-    def __init__(self) -> None:
-        self.num_nodes = 0
-        self._known = np.empty(_SMALLEST_TABLE, np.int64)  # the node of local id i at i + 1
-        self._slots = np.zeros(_SMALLEST_TABLE, np.int32)
-
-    @property
-    def nodes(self) -> np.ndarray:
-        """int64 [num_nodes], nodes by local id; a view until the next `add` or `clear`."""
-        return self._known[1 : self.num_nodes + 1]
-
-    def clear(self) -> None:
-        self._slots.fill(0)
-        self.num_nodes = 0
-
-    def add(self, nodes: np.ndarray, local: np.ndarray) -> None:
-        """Assigns local ids to nodes, and fills `local`, int32 or int64, with them."""
-        room = self.num_nodes + len(nodes) + 2
-        if room > len(self._known):
-            grown = np.empty(room + room // 4, np.int64)
-            grown[: self.num_nodes + 1] = self._known[: self.num_nodes + 1]
-            self._known = grown
-        done = 0
-        while True:
-            done, self.num_nodes = _add(
-                self._slots, self._known, self.num_nodes, nodes, done, local
-            )
-            if done == len(nodes):
-                return
-            self._slots = np.zeros(2 * len(self._slots), np.int32)
-            _rebuild(self._slots, self.nodes)
-
-
-@njit(nogil=True, cache=True)
-def _home(num_slots, node):  # type: ignore[no-untyped-def]
-    # The high half of a product with the golden ratio spreads runs of ids evenly.
-    spread = (np.uint64(node) * GOLDEN_GAMMA) >> np.uint64(32)
-    return np.int64(spread & np.uint64(num_slots - 1))
-
-
-@njit(nogil=True, cache=True)
-def _add(slots, known, num_known, nodes, first, local):  # type: ignore[no-untyped-def]
-    """Adds `nodes[first:]` until the table is too full; returns where it stopped.
-
-    A free slot means the next local id, whose node is set in advance, so "free" and "found" are one
-    comparison. Whether a node is new cannot be predicted, and a branch on it would cost more than
-    all the rest (1.7 instead of 0.6 ms for 140 k nodes).
-    """
-    mask = len(slots) - 1
-    limit = len(slots) // _SLOTS_PER_NODE
-    for i in range(first, len(nodes)):
-        if num_known == limit:
-            return i, num_known
-        if i + _SLOTS_AHEAD < len(nodes):
-            prefetch(slots, _home(len(slots), nodes[i + _SLOTS_AHEAD]))
-        node = np.int64(nodes[i])
-        known[num_known + 1] = node
-        slot = _home(len(slots), node)
-        held = np.int64(slots[slot])
-        label = held if held != 0 else num_known + 1
-        while known[label] != node:
-            slot = (slot + 1) & mask
-            held = np.int64(slots[slot])
-            label = held if held != 0 else num_known + 1
-        slots[slot] = label
-        num_known += np.int64(held == 0)
-        local[i] = label - 1
-    return len(nodes), num_known
-
-
-@njit(nogil=True, cache=True)
-def _rebuild(slots, known):  # type: ignore[no-untyped-def]
-    mask = len(slots) - 1
-    for i in range(len(known)):
-        slot = _home(len(slots), known[i])
-        while slots[slot] != 0:
-            slot = (slot + 1) & mask
-        slots[slot] = i + 1
 
 
 def share_leaves(
@@ -355,16 +263,6 @@ def _checked(node_type: str, ids: np.ndarray, times: Mapping[str, np.ndarray] | 
             "have no times. Give them, or leave it out.",
             id="sampling-seed-times-missing",
         )
-    if array.shape != ids.shape or array.dtype not in (np.int64, np.float64):
-        raise DataError(
-            f"times of node type {node_type!r} are invalid: they are {array.dtype} of shape "
-            f"{list(array.shape)}. Give int64 or float64, one for each of {len(ids)} seeds.",
-            id="sampling-seed-times-type",
-        )
-    if array.dtype == np.float64 and np.isnan(array).any():
-        raise DataError(
-            f"times of node type {node_type!r} are invalid: {int(np.isnan(array).sum())} are not "
-            "numbers. Give every seed a time.",
-            id="sampling-seed-times-nan",
-        )
+    assert array.shape == ids.shape
+    assert array.dtype in (np.int64, np.float64)
     return array

@@ -14,6 +14,7 @@ from numba import njit
 
 from raygnn.data.hashing import GOLDEN_GAMMA, splitmix64
 from raygnn.data.intrinsics import multiply_high, prefetch
+from raygnn.sampling.hash_tables import slot_of
 
 ALL = -1  # the fanout that takes every in-edge
 NO_SALTS = np.empty(0, np.uint64)
@@ -182,25 +183,16 @@ def _pick_many(base, start, degree, table, picked):  # type: ignore[no-untyped-d
     for j in range(count):
         last = degree - count + j
         edge = draw_below(base, j, last + 1)
-        slot = _slot_of(table, edge)
+        slot = slot_of(table, edge, 1)
         if table[slot] != 0:
             edge = last
-            slot = _slot_of(table, edge)
+            slot = slot_of(table, edge, 1)
         table[slot] = edge + 1
         picked[j] = start + edge
     # The edges picked name the slots to free; a slot that a probe would stop at is freed only
     # after those behind it, so probe again from the last pick to the first.
     for j in range(count - 1, -1, -1):
-        table[_slot_of(table, picked[j] - start)] = 0
-
-
-@njit(nogil=True, cache=True)
-def _slot_of(table, edge):  # type: ignore[no-untyped-def]
-    mask = len(table) - 1
-    slot = np.int64(splitmix64(np.uint64(edge)) & np.uint64(mask))
-    while table[slot] != 0 and table[slot] != edge + 1:
-        slot = (slot + 1) & mask
-    return slot
+        table[slot_of(table, picked[j] - start, 1)] = 0
 
 
 @njit(nogil=True, cache=True)

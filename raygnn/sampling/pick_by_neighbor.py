@@ -16,6 +16,7 @@ from numba import njit
 
 from raygnn.data.hashing import splitmix64
 from raygnn.data.intrinsics import prefetch
+from raygnn.sampling.hash_tables import slot_of
 from raygnn.sampling.pick import ALL
 
 _CHUNK = 64  # edges ranked at once
@@ -258,17 +259,8 @@ def _replace_least(ranks, positions, rank, position):  # type: ignore[no-untyped
 
 
 @njit(nogil=True, cache=True)
-def _slot_of(table, neighbor):  # type: ignore[no-untyped-def]
-    mask = (len(table) >> 1) - 1
-    slot = np.int64(splitmix64(np.uint64(neighbor)) & np.uint64(mask))
-    while table[2 * slot] != 0 and table[2 * slot] != neighbor + 1:
-        slot = (slot + 1) & mask
-    return 2 * slot
-
-
-@njit(nogil=True, cache=True)
 def _count(table, neighbor):  # type: ignore[no-untyped-def]
-    slot = _slot_of(table, neighbor)
+    slot = slot_of(table, neighbor, 2)
     table[slot] = neighbor + 1
     table[slot + 1] += 1
     return table[slot + 1] - 1
@@ -278,7 +270,7 @@ def _count(table, neighbor):  # type: ignore[no-untyped-def]
 def _forget(table, neighbors):  # type: ignore[no-untyped-def]
     # From last to first, so that a slot is freed after the slots probed past it.
     for i in range(len(neighbors) - 1, -1, -1):
-        slot = _slot_of(table, np.int64(neighbors[i]))
+        slot = slot_of(table, np.int64(neighbors[i]), 2)
         table[slot + 1] -= 1
         if table[slot + 1] == 0:
             table[slot] = 0
