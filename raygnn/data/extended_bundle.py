@@ -59,14 +59,6 @@ class Addition:
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
         return self.arrays[type_][name]
 
-    def values(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
-        """A column's values, with decoded codes."""
-        stored, quantization = self.column(type_, name), self.infos[type_][name].quantization
-        if quantization is None:
-            return stored
-        assert isinstance(stored, np.ndarray)
-        return quantization.values(stored).astype(np.float32)
-
 
 class ExtendedBundle(Bundle):
     """Counts and ids of a graph and its additions.

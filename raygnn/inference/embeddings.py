@@ -31,7 +31,7 @@ from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
 from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.protocols import FeatureStore, GraphStore
-from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
+from raygnn.sampling.stores import LocalGraphStore
 
 # Sampled batches that are made one after the other, so that making the next overlaps.
 _BATCHES_PER_CHUNK = 16
@@ -222,10 +222,9 @@ class Stores(NamedTuple):
 
     def extended(self, bundle: ExtendedBundle, spec: ModelSpec) -> Stores:
         assert isinstance(self.graph, LocalGraphStore)
-        assert isinstance(self.features, LocalFeatureStore)
         return Stores(
             ExtendedGraphStore(self.graph, bundle),
-            ExtendedFeatureStore(self.features, bundle, spec.standardization),
+            ExtendedFeatureStore(bundle, spec.standardization),
         )
 
     def loader(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from raygnn.data import edge_kernels
+from raygnn.data.arrays import ragged_positions
 from raygnn.data.bundle import Bundle, Csc, Csr
-from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_kernels import edge_weights, fill_alias
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import ExtendedBundle
-from raygnn.data.standardization import Standardization
+from raygnn.data.standardization import Affine, Standardization
 from raygnn.sampling.local_pick import LocalPicker
-from raygnn.sampling.protocols import NO_COLUMNS, EdgesByNode, PickRequest, Picks
+from raygnn.sampling.protocols import EdgesByNode, PickRequest, Picks
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.stores import (
     LocalFeatureStore,
     LocalGraphStore,
@@ -61,30 +59,7 @@ class ExtendedGraphStore(StoreOfBundle):
         picks = [self._known.pick(edge_type, known, scratch), rows.pick(touched)]
         return merged_picks(shares, picks, len(request.nodes))
 
-    def degrees(
-        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
-    ) -> np.ndarray:
-        return self._merged_degrees(edge_type, self.direction, nodes, horizon)
-
-    def neighbor_degrees(
-        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
-    ) -> np.ndarray:
-        if horizon is not None:
-            other = "out" if self.direction == "in" else "in"
-            return self._merged_degrees(edge_type, other, nodes, horizon)
-        graph, addition = self._bundle.graph, self._bundle.addition
-        by_neighbor = graph.reverse_of(edge_type) if self.direction == "in" else edge_type
-        if by_neighbor is not None:
-            return self._merged_degrees(by_neighbor, "in", nodes, None)
-        num_known = graph.num_nodes(edge_type[0])
-        sources = np.sort(addition.edges[edge_type].sources)
-        ends = [np.searchsorted(sources, nodes, side) for side in ("left", "right")]
-        counts = ends[1] - ends[0]
-        is_known = nodes < num_known
-        counts[is_known] += self._known.neighbor_degrees(edge_type, nodes[is_known])
-        return counts
-
-    def _merged_degrees(
+    def _degrees(
         self, edge_type: EdgeType, direction: str, nodes: np.ndarray, horizon: Horizon | None
     ) -> np.ndarray:
         rows = self._touched(edge_type, direction)
@@ -96,6 +71,17 @@ class ExtendedGraphStore(StoreOfBundle):
         counts[touched] = rows.degrees(nodes[touched], restricted_horizon(horizon, touched))
         return counts
 
+    def _out_degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
+        sources = np.sort(self._bundle.addition.edges[edge_type].sources)
+        ends = [np.searchsorted(sources, nodes, side) for side in ("left", "right")]
+        counts = ends[1] - ends[0]
+        is_known = nodes < self._bundle.graph.num_nodes(edge_type[0])
+        counts[is_known] += self._known.neighbor_degrees(edge_type, nodes[is_known])
+        return counts
+
+    def _count_sources(self, edge_type: EdgeType) -> np.ndarray:
+        raise NotImplementedError
+
     def _touched(self, edge_type: EdgeType, direction: str) -> _TouchedRows:
         key = (edge_type, direction)
         with self._lock:
@@ -104,8 +90,8 @@ class ExtendedGraphStore(StoreOfBundle):
             return self._rows[key]
 
 
-class _TouchedRows:
-    """All edges of one type of the nodes with added ones, readable like a bundle.
+class _TouchedRows(Bundle):
+    """All edges of one type of the nodes with added ones.
 
     Edges have the order of an ingest of the complete tables.
 
@@ -113,9 +99,9 @@ class _TouchedRows:
         nodes: int64, dense ids of these nodes, ascending, including all new nodes.
     """
 
-    is_larger_than_memory = False
-
     def __init__(self, bundle: ExtendedBundle, edge_type: EdgeType, direction: str) -> None:
+        super().__init__(bundle.path, bundle._record)
+        self.is_larger_than_memory = False
         self._graph, self._addition = bundle.graph, bundle.addition
         self._edge_type = edge_type
         sources, targets = self._addition.edges[edge_type]
@@ -126,56 +112,47 @@ class _TouchedRows:
         new = first_new + np.arange(self._addition.num_new[taker])
         self.nodes = np.union1d(takers, new)
         num_known = int(np.searchsorted(self.nodes, first_new))
-        known = _adjacency(self._graph, edge_type, direction)
-        known_rows, known_edges = _edges_of(known.indptr, self.nodes[:num_known])
+        known = self._graph.csc(edge_type) if direction == "in" else self._graph.csr(edge_type)
+        known_rows, known_edges = ragged_positions(known.indptr, self.nodes[:num_known])
         rows = np.concatenate([known_rows, np.searchsorted(self.nodes, takers)])
         indices = np.concatenate([known.indices[known_edges], neighbors])
         indices = indices.astype(known.indices.dtype)
-        self._known_edges = _e_id(known, known_edges)
+        self._known_edges = known_edges
+        if known.e_id is not None:
+            self._known_edges = known.e_id[known_edges].astype(np.int64)
         self._order = self._sorted(rows, indices)
         self._indices = indices[self._order]
         self._indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(self.nodes))))
         added_edges = self._graph.num_edges(edge_type) + np.arange(len(takers))
-        self._edges = np.concatenate([self._known_edges, added_edges])[self._order]
+        self._e_id = np.concatenate([self._known_edges, added_edges])[self._order]
         self._picker = _TouchedPicker(self, edge_type, direction)
 
     def pick(self, request: PickRequest) -> Picks:
         picks = self._picker.pick(request, Scratch())
-        return picks._replace(e_id=self._edges[picks.e_id])
+        return picks._replace(e_id=self._e_id[picks.e_id])
 
     def degrees(self, nodes: np.ndarray, horizon: Horizon | None) -> np.ndarray:
         return self._picker.degrees(nodes, horizon)
 
-    def columns(self, type_: str | EdgeType) -> dict[str, ColumnInfo]:
-        return self._graph.columns(type_)
-
-    def csc(self, _: EdgeType) -> Csc:
+    def csc(self, edge_type: EdgeType) -> Csc:
         return Csc(self._indptr, self._indices)
 
-    def csr(self, _: EdgeType) -> Csr:
+    def csr(self, edge_type: EdgeType) -> Csr:
         return Csr(self._indptr, self._indices, np.arange(len(self._indices)))
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray:
         """A column of these edges, or of all nodes of the extended graph."""
-        return self._joined(
-            type_, self._graph.column(type_, name), self._addition.column(type_, name)
-        )
+        known: Any = self._graph.column(type_, name)
+        added: Any = self._addition.column(type_, name)
+        if isinstance(type_, str):
+            return np.concatenate([known, added])
+        return np.concatenate([known[self._known_edges], added])[self._order]
 
-    def values(self, type_: str | EdgeType, name: str) -> np.ndarray:
-        return self._joined(
-            type_, self._graph.values(type_, name), self._addition.values(type_, name)
-        )
-
-    def alias(self, edge_type: EdgeType, column: str, _: str) -> np.ndarray:
+    def alias(self, edge_type: EdgeType, column: str, direction: str) -> np.ndarray:
         table = np.empty(len(self._indices), np.int64)
         weights = edge_weights(self.values(edge_type, column), edge_type, column)
         fill_alias(self._indptr, None, weights, table)
         return table
-
-    def _joined(self, type_: str | EdgeType, known: Any, added: Any) -> np.ndarray:
-        if isinstance(type_, str):
-            return np.concatenate([known, added])
-        return np.concatenate([known[self._known_edges], added])[self._order]
 
     def _sorted(self, rows: np.ndarray, neighbors: np.ndarray) -> np.ndarray:
         columns = self.columns(self._edge_type)
@@ -198,30 +175,11 @@ class _TouchedPicker(LocalPicker):
         return np.searchsorted(self._nodes, nodes)
 
 
-def _adjacency(bundle: Bundle, edge_type: EdgeType, direction: str) -> Csc | Csr:
-    return bundle.csc(edge_type) if direction == "in" else bundle.csr(edge_type)
-
-
-def _edges_of(indptr: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    starts, counts = indptr[nodes], indptr[nodes + 1] - indptr[nodes]
-    rows = np.repeat(np.arange(len(nodes)), counts)
-    before = np.cumsum(counts) - counts
-    return rows, np.arange(len(rows)) + (starts - before)[rows]
-
-
-def _e_id(adjacency: Csc | Csr, edges: np.ndarray) -> np.ndarray:
-    return edges if adjacency.e_id is None else adjacency.e_id[edges].astype(np.int64)
-
-
-class ExtendedFeatureStore:
+class ExtendedFeatureStore(LocalFeatureStore):
     """A `FeatureStore` of a graph and added rows. Sparse columns are returned dense."""
 
-    device_columns = NO_COLUMNS
-
-    def __init__(
-        self, known: LocalFeatureStore, bundle: ExtendedBundle, standardization: Standardization
-    ) -> None:
-        self._known, self._bundle = known, bundle
+    def __init__(self, bundle: ExtendedBundle, standardization: Standardization) -> None:
+        super().__init__(bundle.graph, standardization)
         added = bundle.addition
         scales = {
             (name := type_name(type_)): {
@@ -231,31 +189,23 @@ class ExtendedFeatureStore:
             }
             for type_ in added.types
         }
-        self._added = LocalFeatureStore(added, scales)
+        self._graph, self._added = bundle.graph, LocalFeatureStore(added, scales)
 
-    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        return self._known.columns(type_)
-
-    def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
-        return self._known.row_layout(type_, column)
-
-    def gather(
-        self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
-    ) -> np.ndarray:
-        graph = self._bundle.graph
+    def _fill(
+        self,
+        type_: str | EdgeType,
+        column: str,
+        ids: np.ndarray,
+        out: np.ndarray,
+        affine: Affine | None,
+    ) -> None:
+        graph = self._graph
         first = graph.num_nodes(type_) if isinstance(type_, str) else graph.num_edges(type_)
         is_known = ids < first
         if is_known.all():
-            return self._known.gather(type_, column, ids, out)
-        if out is None:
-            shape, dtype = self.row_layout(type_, column)
-            out = np.empty((len(ids), *shape), dtype)
-        out[is_known] = self._known.gather(type_, column, ids[is_known])
+            super()._fill(type_, column, ids, out, affine)
+            return
+        known = np.empty((int(is_known.sum()), *out.shape[1:]), out.dtype)
+        super()._fill(type_, column, ids[is_known], known, affine)
+        out[is_known] = known
         out[~is_known] = self._added.gather(type_, column, ids[~is_known] - first)
-        return out
-
-    def gather_sparse(
-        self, type_: str | EdgeType, column: str, ids: np.ndarray
-    ) -> SparseFeatures | None:
-        """None: all rows are dense."""
-        return None

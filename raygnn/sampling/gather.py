@@ -100,27 +100,11 @@ def _shift_rows(rows, ids, words, shift, factor, offset, out):  # type: ignore[n
 
 
 @njit(nogil=True, cache=True)
-def _fill_dense(indptr, indices, ids, out):  # type: ignore[no-untyped-def]
-    for i in range(len(ids)):
+def _fill_dense(indptr, indices, values, out):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
         out[i] = 0
-        for j in range(indptr[ids[i]], indptr[ids[i] + 1]):
-            out[i, indices[j]] += np.float32(1)
-
-
-@njit(nogil=True, cache=True)
-def _fill_dense_values(indptr, indices, values, ids, out):  # type: ignore[no-untyped-def]
-    for i in range(len(ids)):
-        out[i] = 0
-        for j in range(indptr[ids[i]], indptr[ids[i] + 1]):
-            out[i, indices[j]] += np.float32(values[j])
-
-
-@njit(nogil=True, cache=True)
-def _fill_dense_halves(indptr, indices, values, floats, ids, out):  # type: ignore[no-untyped-def]
-    for i in range(len(ids)):
-        out[i] = 0
-        for j in range(indptr[ids[i]], indptr[ids[i] + 1]):
-            out[i, indices[j]] += floats[values[j]]
+        for j in range(indptr[i], indptr[i + 1]):
+            out[i, indices[j]] += values[j] if len(values) else np.float32(1)
 
 
 @njit(nogil=True, cache=True)
@@ -191,13 +175,8 @@ def gather_sparse_rows(
     out: np.ndarray,
 ) -> None:
     """Fills float32 rows from CSR rows. Equal indices of a row add up; no `values` are ones."""
-    if values is None:
-        _fill_dense(indptr, indices, ids, out)
-    elif is_half(values.dtype):  # types that numba does not compile
-        floats = _float_of_half(values.dtype)
-        _fill_dense_halves(indptr, indices, values.view(np.uint16), floats, ids, out)
-    else:
-        _fill_dense_values(indptr, indices, values, ids, out)
+    offsets, columns, copied = copy_sparse_rows(indptr, indices, values, ids)
+    _fill_dense(offsets, columns, np.empty(0, np.float32) if copied is None else copied, out)
 
 
 def copy_sparse_rows(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from raygnn.data.arrays import ask_for_rows
-from raygnn.data.bundle import Csc, Csr, SparseColumn
-from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.bundle import Bundle
 from raygnn.data.edge_kernels import edge_weights
 from raygnn.data.edge_types import EdgeType
 from raygnn.sampling import pick as kernels
@@ -42,29 +40,11 @@ class NeighborRows(NamedTuple):
     is_sorted: bool
 
 
-class EdgeArrays(Protocol):
-    @property
-    def is_larger_than_memory(self) -> bool:
-        """Whether most of its bytes are read from disk on demand."""
-
-    def columns(self, type_: str | EdgeType, /) -> Mapping[str, ColumnInfo]: ...
-
-    def csc(self, edge_type: EdgeType, /) -> Csc: ...
-
-    def csr(self, edge_type: EdgeType, /) -> Csr: ...
-
-    def column(self, type_: str | EdgeType, name: str, /) -> np.ndarray | SparseColumn: ...
-
-    def values(self, type_: str | EdgeType, name: str, /) -> np.ndarray | SparseColumn: ...
-
-    def alias(self, edge_type: EdgeType, column: str, direction: str, /) -> np.ndarray: ...
-
-
 class LocalPicker:
     """Samples edges of one type. `first_node`: dense id of the first row, 0 unless in a part."""
 
     def __init__(
-        self, bundle: EdgeArrays, edge_type: EdgeType, direction: str, first_node: int = 0
+        self, bundle: Bundle, edge_type: EdgeType, direction: str, first_node: int = 0
     ) -> None:
         is_sorted = all(c.role != "time" for c in bundle.columns(edge_type).values())
         if direction == "in":

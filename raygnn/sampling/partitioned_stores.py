@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -16,12 +15,11 @@ import numpy as np
 
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import SparseColumn
-from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.cache import Claim, build_once, remove_unclaimed
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.links.message_graph import Messages
 from raygnn.data.partition.part import Outline
-from raygnn.data.standardization import Standardization
+from raygnn.data.standardization import Affine, Standardization
 from raygnn.errors import ConfigError
 from raygnn.sampling.parts import (
     HotRows,
@@ -36,24 +34,19 @@ from raygnn.sampling.protocols import (
     NO_COLUMNS,
     DeviceColumns,
     EdgesByNode,
-    EdgeValues,
     GraphStore,
     LazyRows,
     PickRequest,
     Picks,
 )
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.stores import (
     LocalFeatureStore,
     Share,
     StoreOfBundle,
-    find_affines,
     is_sparse_enough,
-    layout_of,
     merged_picks,
     read_rows,
-    read_sparse_rows,
     restricted,
     restricted_horizon,
     scatter_rows,
@@ -87,7 +80,6 @@ class PartitionedGraphStore(StoreOfBundle):
         super().__init__(outline)
         self._graph, self._messages = graph, messages
         self._first = {t: np.array(graph.record.first_ids(t)) for t in outline.node_types}
-        self._num_out_edges: dict[EdgeType, np.ndarray] = {}
 
     def __reduce__(self) -> tuple[type[PartitionedGraphStore], tuple[Any, ...]]:
         return PartitionedGraphStore, (self._bundle, self._graph, self._messages)
@@ -110,9 +102,20 @@ class PartitionedGraphStore(StoreOfBundle):
         )
         return merged_picks(shares, picks, len(request.nodes))
 
-    def degrees(
-        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
+    def _degrees(
+        self, edge_type: EdgeType, direction: str, nodes: np.ndarray, horizon: Horizon | None
     ) -> np.ndarray:
+        """Raises a ConfigError for out-edges, which have a horizon, without a reverse type.
+
+        No part has all edges out of a node, and an undirected edge may have another time than its
+        reverse.
+        """
+        if direction == "out":
+            assert horizon is not None
+            reverse = self._bundle.reverse_of(edge_type)
+            if reverse is None or reverse == edge_type:
+                raise no_times_of_types(horizon.temporal.column)
+            edge_type = reverse
         shares = list(shares_of(self._first[edge_type[2]], nodes))
         answers = _ask(
             self._graph,
@@ -130,22 +133,9 @@ class PartitionedGraphStore(StoreOfBundle):
             degrees[share.positions] = counts
         return degrees
 
-    def neighbor_degrees(
-        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
-    ) -> np.ndarray:
-        """Out-degrees; sources of a type without a reverse are counted by all parts at the first
-        call.
-
-        Raises:
-            ConfigError: there is a horizon and no reverse type. No part has all edges out of a
-                node, and an undirected edge may have another time than its reverse.
-        """
-        reverse = self._bundle.reverse_of(edge_type)
-        if horizon is not None and reverse in (None, edge_type):
-            raise no_times_of_types(horizon.temporal.column)
-        if reverse is not None:
-            return self.degrees(reverse, nodes, horizon)
-        return self._counts_of_sources(edge_type)[nodes]
+    def _count_sources(self, edge_type: EdgeType) -> np.ndarray:
+        none = np.zeros(self.num_nodes(edge_type[0]), np.int64)
+        return sum(self._ask_all("count_sources", edge_type), start=none)
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
         """All edges of a type, read range by range. Ranges contain complete nodes."""
@@ -160,20 +150,11 @@ class PartitionedGraphStore(StoreOfBundle):
             assert picks.offsets[-1] == edges.stop - edges.start
             return picks
 
-        return _EdgesOfParts(
+        return EdgesByNode(
             indptr,
             LazyRows(lambda edges: picked(edges).neighbors),
             LazyRows(lambda edges: picked(edges).e_id),
         )
-
-    def _counts_of_sources(self, edge_type: EdgeType) -> np.ndarray:
-        with self._lock:
-            if edge_type not in self._num_out_edges:
-                self._num_out_edges[edge_type] = sum(
-                    self._ask_all("count_sources", edge_type),
-                    start=np.zeros(self.num_nodes(edge_type[0]), np.int64),
-                )
-            return self._num_out_edges[edge_type]
 
     def _ask_all(self, question: Question, edge_type: EdgeType) -> Iterator[Any]:
         services = self._graph.services
@@ -181,14 +162,7 @@ class PartitionedGraphStore(StoreOfBundle):
         return (answer.result() for answer in requests)
 
 
-@dataclass(frozen=True)
-class _EdgesOfParts:
-    indptr: np.ndarray
-    indices: EdgeValues
-    e_id: EdgeValues
-
-
-class PartitionedFeatureStore:
+class PartitionedFeatureStore(LocalFeatureStore):
     """A `FeatureStore` of a partitioned graph.
 
     Columns of the outline are read here, others by the parts. Rows equal those of a
@@ -205,13 +179,12 @@ class PartitionedFeatureStore:
         keeps_sparse: bool = False,
         device_columns: DeviceColumns = NO_COLUMNS,
     ) -> None:
+        super().__init__(
+            outline, standardization, keeps_sparse=keeps_sparse, device_columns=device_columns
+        )
         self._outline, self._graph = outline, graph
-        self.device_columns = device_columns
-        self._standardization, self._keeps_sparse = standardization, keeps_sparse
-        self._held = LocalFeatureStore(outline)
-        self._affine = find_affines(outline, standardization)
-        self._stays_sparse: dict[tuple[str | EdgeType, str], bool] = {}
-        self._layouts: dict[tuple[str | EdgeType, str], tuple[tuple[int, ...], np.dtype]] = {}
+        self._num_values: dict[tuple[str | EdgeType, str], int] = {}
+        self._no_rows: dict[tuple[str | EdgeType, str], np.ndarray | SparseColumn] = {}
         self._cache: HotRowCache | None = None
         if graph.cache_bytes and len(graph.mapped) < len(graph.services):
             edges = partial(PartitionedGraphStore, outline, graph)
@@ -225,36 +198,35 @@ class PartitionedFeatureStore:
         arguments = (self._outline, self._graph, dict(self._standardization))
         return partial(PartitionedFeatureStore, *arguments, keeps_sparse=self._keeps_sparse), ()
 
-    def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
-        return self._outline.columns(type_)
+    def _is_in_parts(self, type_: str | EdgeType, column: str) -> bool:
+        # An unknown column is refused by the outline.
+        return column in self.columns(type_) and not self._outline.holds(type_, column)
 
-    def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and dtype of a row from `gather`; requested from a part once per column."""
+    def _stored(self, type_: str | EdgeType, column: str) -> np.ndarray | SparseColumn:
+        """No rows of a column in parts, requested from one of them once."""
         if not self._is_in_parts(type_, column):
-            return self._held.row_layout(type_, column)
+            return super()._stored(type_, column)
         key = (type_, column)
-        if key not in self._layouts:
-            rows = self._graph.no_rows(type_, column)
-            is_feature = isinstance(type_, str)
-            self._layouts[key] = layout_of(rows, is_feature, self._affine.get(key))
-        return self._layouts[key]
+        if key not in self._no_rows:
+            self._no_rows[key] = self._graph.no_rows(type_, column)
+        return self._no_rows[key]
 
-    def gather(
-        self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
-    ) -> np.ndarray:
+    def _fill(
+        self,
+        type_: str | EdgeType,
+        column: str,
+        ids: np.ndarray,
+        out: np.ndarray,
+        affine: Affine | None,
+    ) -> None:
         if not self._is_in_parts(type_, column):
-            return self._held.gather(type_, column, ids, out)
-        shape, dtype = self.row_layout(type_, column)
-        if out is None:
-            out = np.empty((len(ids), *shape), dtype)
-        assert out.shape == (len(ids), *shape)
-        assert out.flags.c_contiguous
-        affine = self._affine.get((type_, column)) if out.dtype == dtype else None
+            super()._fill(type_, column, ids, out, affine)
+            return
 
         def place(
             rows: np.ndarray | SparseColumn, taken: np.ndarray, positions: np.ndarray
         ) -> None:
-            part = np.empty((len(taken), *shape), out.dtype)
+            part = np.empty((len(taken), *out.shape[1:]), out.dtype)
             read_rows(rows, taken, part, affine)
             scatter_rows(part, positions, out)
 
@@ -269,35 +241,21 @@ class PartitionedFeatureStore:
             for share, rows in self._fetched(type_, column, ids[missing]):
                 local = np.arange(len(share.positions))
                 place(_writable(rows), local, missing[share.positions])
-        return out
 
-    def gather_sparse(
+    def _stays_sparse(self, type_: str | EdgeType, column: str, rows: SparseColumn) -> bool:
+        key = (type_, column)
+        if key not in self._num_values:
+            sent = [service.ask("num_values", *key) for service in self._graph.services]
+            self._num_values[key] = sum(answer.result() for answer in sent)
+        return is_sparse_enough(self._num_values[key], int(self._first[type_][-1]), rows.dim)
+
+    def _sparse_rows(
         self, type_: str | EdgeType, column: str, ids: np.ndarray
-    ) -> SparseFeatures | None:
-        if not self._is_sparse(type_, column):
-            return None
+    ) -> tuple[SparseColumn, np.ndarray]:
         fetched = list(self._fetched(type_, column, ids))
         position = np.empty(len(ids), np.int64)
         position[np.concatenate([share.positions for share, _ in fetched])] = np.arange(len(ids))
-        return read_sparse_rows(_joined([rows for _, rows in fetched]), position)
-
-    def _is_in_parts(self, type_: str | EdgeType, column: str) -> bool:
-        # An unknown column is refused by the store of what is held.
-        return column in self.columns(type_) and not self._outline.holds(type_, column)
-
-    def _is_sparse(self, type_: str | EdgeType, column: str) -> bool:
-        key = (type_, column)
-        if not self._keeps_sparse or key in self._affine or not self._is_in_parts(type_, column):
-            return False
-        info = self.columns(type_)[column]
-        if not info.sparse:
-            return False
-        if key not in self._stays_sparse:
-            sent = [service.ask("num_values", type_, column) for service in self._graph.services]
-            num_values = sum(answer.result() for answer in sent)
-            num_rows = int(self._first[type_][-1])
-            self._stays_sparse[key] = is_sparse_enough(num_values, num_rows, info.width)
-        return self._stays_sparse[key]
+        return _joined([rows for _, rows in fetched]), position
 
     def _hot_rows(self, type_: str | EdgeType, column: str) -> HotRows | None:
         if self._cache is None or not isinstance(type_, str):

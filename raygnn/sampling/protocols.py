@@ -159,15 +159,9 @@ class Picks(NamedTuple):
     offsets: np.ndarray
 
 
-class EdgeValues(Protocol):
-    """Rows by edge: an array, or a reader of one."""
-
-    def __getitem__(self, edges: slice, /) -> np.ndarray: ...
-
-
 @dataclass(frozen=True)
 class LazyRows:
-    """`EdgeValues` that are read on demand."""
+    """Rows by edge that are read on demand."""
 
     read: Callable[[slice], np.ndarray]
 
@@ -175,20 +169,22 @@ class LazyRows:
         return self.read(edges)
 
 
-class EdgesByNode(Protocol):
-    """All edges of a type, by the node that samples them."""
+#: Rows by edge: an array, or a reader of one.
+EdgeValues = np.ndarray | LazyRows
 
-    @property
-    def indptr(self) -> np.ndarray:
-        """int64 [num_nodes + 1], start of each node's edges."""
 
-    @property
-    def indices(self) -> EdgeValues:
-        """int32 or int64 [num_edges], neighbors."""
+class EdgesByNode(NamedTuple):
+    """All edges of a type, by the node that samples them.
 
-    @property
-    def e_id(self) -> EdgeValues | None:
-        """CSC positions of the edges; None if they are in CSC order."""
+    Attributes:
+        indptr: int64 [num_nodes + 1], start of each node's edges.
+        indices: int32 or int64 [num_edges], neighbors.
+        e_id: CSC positions of the edges; None if they are in CSC order.
+    """
+
+    indptr: np.ndarray
+    indices: EdgeValues
+    e_id: EdgeValues | None
 
 
 class GraphStore(Protocol):

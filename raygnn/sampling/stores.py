@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,8 +33,8 @@ from raygnn.sampling.gather import (
     gather_sparse_rows,
     is_half,
 )
-from raygnn.sampling.local_pick import LocalPicker, NeighborRows
-from raygnn.sampling.protocols import NO_COLUMNS, DeviceColumns, PickRequest, Picks
+from raygnn.sampling.local_pick import LocalPicker
+from raygnn.sampling.protocols import NO_COLUMNS, DeviceColumns, EdgesByNode, PickRequest, Picks
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.temporal import Horizon
@@ -150,14 +151,15 @@ def _scatter(rows, positions, out):  # type: ignore[no-untyped-def]
 _MAX_SPARSE_SHARE = 1 / 8
 
 
-class StoreOfBundle:
+class StoreOfBundle(ABC):
     """The types, counts and columns of a graph, which all graph stores read of its bundle."""
 
     direction = "in"
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
-        self._lock = threading.Lock()
+        self._num_out_edges: dict[EdgeType, np.ndarray] = {}
+        self._lock = threading.RLock()
 
     @property
     def node_types(self) -> list[str]:
@@ -178,6 +180,43 @@ class StoreOfBundle:
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:
         return self._bundle.columns(type_)
 
+    def degrees(
+        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
+    ) -> np.ndarray:
+        return self._degrees(edge_type, self.direction, nodes, horizon)
+
+    def neighbor_degrees(
+        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
+    ) -> np.ndarray:
+        """In direction `in`, the first call counts sources of an edge type without a reverse.
+
+        This reads all its edges. With a horizon, the edges are sorted by source once.
+        """
+        if horizon is not None:
+            other = "out" if self.direction == "in" else "in"
+            return self._degrees(edge_type, other, nodes, horizon)
+        by_neighbor = self._bundle.reverse_of(edge_type) if self.direction == "in" else edge_type
+        if by_neighbor is not None:
+            return self._degrees(by_neighbor, "in", nodes, None)
+        return self._out_degrees(edge_type, nodes)
+
+    @abstractmethod
+    def _degrees(
+        self, edge_type: EdgeType, direction: str, nodes: np.ndarray, horizon: Horizon | None
+    ) -> np.ndarray: ...
+
+    @abstractmethod
+    def _count_sources(self, edge_type: EdgeType) -> np.ndarray:
+        """int64 [num_source_nodes], edges of a type by source."""
+
+    def _out_degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
+        with self._lock:
+            if edge_type not in self._num_out_edges:
+                self._num_out_edges[edge_type] = self._count_sources(edge_type)
+        degrees = np.empty(len(nodes), np.int64)
+        gather_rows(self._num_out_edges[edge_type], nodes, degrees)
+        return degrees
+
 
 class LocalGraphStore(StoreOfBundle):
     """The graph of a bundle on this machine; a `GraphStore`.
@@ -193,7 +232,6 @@ class LocalGraphStore(StoreOfBundle):
         super().__init__(bundle)
         self.direction = direction
         self._pickers: dict[tuple[EdgeType, str], LocalPicker] = {}
-        self._num_out_edges: dict[EdgeType, np.ndarray] = {}
 
     def __reduce__(self) -> tuple[type[LocalGraphStore], tuple[Bundle, str]]:
         return (LocalGraphStore, (self._bundle, self.direction))
@@ -207,52 +245,28 @@ class LocalGraphStore(StoreOfBundle):
     ) -> Picks:
         return self.picker(edge_type).pick(request, scratch or Scratch())
 
-    def degrees(
-        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
-    ) -> np.ndarray:
-        return self.picker(edge_type).degrees(nodes, horizon)
-
-    def neighbor_degrees(
-        self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
-    ) -> np.ndarray:
-        """In direction `in`, the first call counts sources of an edge type without a reverse.
-
-        This reads all its edges. With a horizon, the edges are sorted by source once.
-        """
-        if horizon is not None:
-            other = "out" if self.direction == "in" else "in"
-            return self.picker(edge_type, other).degrees(nodes, horizon)
-        degrees = np.empty(len(nodes), np.int64)
-        by_neighbor = self._bundle.reverse_of(edge_type) if self.direction == "in" else edge_type
-        if by_neighbor is not None:
-            kernels.load_degrees(self.picker(by_neighbor, "in").adjacency.indptr, nodes, degrees)
-        else:
-            gather_rows(self._counts_of_sources(edge_type), nodes, degrees)
-        return degrees
-
-    def adjacency(self, edge_type: EdgeType) -> NeighborRows:
-        return self.picker(edge_type).adjacency
-
-    def _counts_of_sources(self, edge_type: EdgeType) -> np.ndarray:
-        indices = self.adjacency(edge_type).indices
-        with self._lock:
-            if edge_type not in self._num_out_edges:
-                counts = np.zeros(self._bundle.num_nodes(edge_type[0]), np.int64)
-                kernels.count_neighbors(indices, counts)
-                self._num_out_edges[edge_type] = counts
-            return self._num_out_edges[edge_type]
+    def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
+        indptr, indices, e_id, _ = self.picker(edge_type).adjacency
+        return EdgesByNode(indptr, indices, e_id)
 
     def picker(self, edge_type: EdgeType, direction: str | None = None) -> LocalPicker:
         """The picker of an edge type, by the sampling or the other end. Raises a DataError."""
-        direction = direction or self.direction
-        picker = self._pickers.get((edge_type, direction))
-        if picker is None:
+        key = (edge_type, direction or self.direction)
+        if key not in self._pickers:
             with self._lock:
-                picker = self._pickers.get((edge_type, direction))
-                if picker is None:
-                    picker = LocalPicker(self._bundle, edge_type, direction)
-                    self._pickers[edge_type, direction] = picker
-        return picker
+                if key not in self._pickers:
+                    self._pickers[key] = LocalPicker(self._bundle, *key)
+        return self._pickers[key]
+
+    def _degrees(
+        self, edge_type: EdgeType, direction: str, nodes: np.ndarray, horizon: Horizon | None
+    ) -> np.ndarray:
+        return self.picker(edge_type, direction).degrees(nodes, horizon)
+
+    def _count_sources(self, edge_type: EdgeType) -> np.ndarray:
+        counts = np.zeros(self.num_nodes(edge_type[0]), np.int64)
+        kernels.count_neighbors(self.picker(edge_type).adjacency.indices, counts)
+        return counts
 
 
 #: Columns in arrays on this machine.
@@ -296,14 +310,19 @@ class LocalFeatureStore:
         return self._bundle.columns(type_)
 
     def row_layout(self, type_: str | EdgeType, column: str) -> tuple[tuple[int, ...], np.dtype]:
-        rows = self._bundle.column(type_, column)
-        is_feature = isinstance(type_, str) and self.columns(type_)[column].role == "feature"
-        return layout_of(rows, is_feature, self._affine.get((type_, column)))
+        rows = self._stored(type_, column)
+        if isinstance(rows, SparseColumn):
+            return (rows.dim,), np.dtype(np.float32)
+        shape: tuple[int, ...] = rows.shape[1:]
+        if not shape and isinstance(type_, str) and self.columns(type_)[column].role == "feature":
+            shape = (1,)  # x is [num_nodes, width] for any model
+        is_float32 = is_half(rows.dtype) or (type_, column) in self._affine
+        return shape, np.dtype(np.float32) if is_float32 else rows.dtype
 
     def gather(
         self, type_: str | EdgeType, column: str, ids: np.ndarray, out: np.ndarray | None = None
     ) -> np.ndarray:
-        rows = self._bundle.column(type_, column)
+        rows = self._stored(type_, column)
         shape, dtype = self.row_layout(type_, column)
         if out is None:
             out = np.empty((len(ids), *shape), dtype)
@@ -311,9 +330,8 @@ class LocalFeatureStore:
         assert out.shape == (len(ids), *shape)
         assert out.dtype == dtype or (isinstance(rows, np.ndarray) and out.dtype == rows.dtype)
         assert out.flags.c_contiguous
-        if self._bundle.is_larger_than_memory and isinstance(rows, np.ndarray):
-            ask_for_rows(rows, ids)
-        read_rows(rows, ids, out, self._affine.get((type_, column)) if out.dtype == dtype else None)
+        affine = self._affine.get((type_, column)) if out.dtype == dtype else None
+        self._fill(type_, column, ids, out, affine)
         return out
 
     def gather_sparse(
@@ -321,25 +339,45 @@ class LocalFeatureStore:
     ) -> SparseFeatures | None:
         if not self._keeps_sparse or (type_, column) in self._affine:
             return None
+        rows = self._stored(type_, column)
+        if not isinstance(rows, SparseColumn) or not self._stays_sparse(type_, column, rows):
+            return None
+        rows, ids = self._sparse_rows(type_, column, ids)
+        indptr, indices, values = copy_sparse_rows(rows.indptr, rows.indices, rows.values, ids)
+        return SparseFeatures(
+            indptr=torch.from_numpy(indptr),
+            indices=torch.from_numpy(indices),
+            values=None if values is None else torch.from_numpy(values),
+            width=rows.dim,
+        )
+
+    def _stored(self, type_: str | EdgeType, column: str) -> np.ndarray | SparseColumn:
+        """A column as stored; other stores return some of its rows."""
+        return self._bundle.column(type_, column)
+
+    def _fill(
+        self,
+        type_: str | EdgeType,
+        column: str,
+        ids: np.ndarray,
+        out: np.ndarray,
+        affine: Affine | None,
+    ) -> None:
         rows = self._bundle.column(type_, column)
-        if not isinstance(rows, SparseColumn):
-            return None
-        if not is_sparse_enough(len(rows.indices), len(rows.indptr) - 1, rows.dim):
-            return None
-        return read_sparse_rows(rows, ids)
+        if self._bundle.is_larger_than_memory and isinstance(rows, np.ndarray):
+            ask_for_rows(rows, ids)
+        read_rows(rows, ids, out, affine)
 
+    def _stays_sparse(self, type_: str | EdgeType, column: str, rows: SparseColumn) -> bool:
+        return is_sparse_enough(len(rows.indices), len(rows.indptr) - 1, rows.dim)
 
-def layout_of(
-    rows: np.ndarray | SparseColumn, is_node_feature: bool, affine: Affine | None
-) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of a stored column's row, as models read it."""
-    if isinstance(rows, SparseColumn):
-        return (rows.dim,), np.dtype(np.float32)
-    shape: tuple[int, ...] = rows.shape[1:]
-    if not shape and is_node_feature:
-        shape = (1,)  # x is [num_nodes, width] for any model
-    is_float32 = is_half(rows.dtype) or affine is not None
-    return shape, np.dtype(np.float32) if is_float32 else rows.dtype
+    def _sparse_rows(
+        self, type_: str | EdgeType, column: str, ids: np.ndarray
+    ) -> tuple[SparseColumn, np.ndarray]:
+        """Stored rows, and the positions of the wanted ones among them."""
+        rows = self._bundle.column(type_, column)
+        assert isinstance(rows, SparseColumn)
+        return rows, ids
 
 
 def read_rows(
@@ -349,7 +387,7 @@ def read_rows(
 
     Args:
         ids: int64, rows of `rows`.
-        out: C-contiguous, with the layout of `layout_of`, or of the stored dtype.
+        out: C-contiguous, with the layout of `row_layout`, or of the stored dtype.
         affine: standardizes the rows; None leaves them.
     """
     if isinstance(rows, SparseColumn):
@@ -367,16 +405,6 @@ def read_rows(
 def is_sparse_enough(num_values: int, num_rows: int, width: int) -> bool:
     """Whether rows of a sparse column stay sparse, for a model that accepts them."""
     return num_values <= _MAX_SPARSE_SHARE * num_rows * width
-
-
-def read_sparse_rows(rows: SparseColumn, ids: np.ndarray) -> SparseFeatures:
-    indptr, indices, values = copy_sparse_rows(rows.indptr, rows.indices, rows.values, ids)
-    return SparseFeatures(
-        indptr=torch.from_numpy(indptr),
-        indices=torch.from_numpy(indices),
-        values=None if values is None else torch.from_numpy(values),
-        width=rows.dim,
-    )
 
 
 def find_affines(

@@ -155,7 +155,7 @@ def test_picks_are_those_of_the_whole_tables(case, direction, fanout, way):
 
 
 def features(bundle: ExtendedBundle) -> ExtendedFeatureStore:
-    return ExtendedFeatureStore(LocalFeatureStore(bundle.graph), bundle, {})
+    return ExtendedFeatureStore(bundle, {})
 
 
 def _horizon(num_nodes: int) -> Horizon:
