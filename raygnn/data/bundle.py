@@ -18,6 +18,7 @@ from raygnn.data.arrays import (
     array_bytes_below,
     create_array,
     expect_random_reads,
+    index_dtype,
     open_array,
     outgrows_memory,
 )
@@ -373,10 +374,7 @@ class Bundle:
     def _label_edges(self, record: LabelEdgeRecord) -> LabelEdges:
         folder = self._path / record.folder
         columns = {column.name: column for column in record.columns}
-        split, time, weight = (
-            self._open(column_path(folder, name)) if name in columns else None
-            for name in ("split", "time", "weight")
-        )
+        split, time, weight = self._open_some(folder, columns, "split", "time", "weight")
         return LabelEdges(
             record.type,
             record.sign,
@@ -401,10 +399,7 @@ class Bundle:
     def _seed_rows(self, record: TrainingTableRecord) -> SeedRows:
         folder = self._path / record.folder
         columns = {column.name: column for column in record.columns}
-        time, split = (
-            self._open(column_path(folder, name)) if name in columns else None
-            for name in ("time", "split")
-        )
+        time, split = self._open_some(folder, columns, "time", "split")
         return SeedRows(
             record.name,
             record.node_type,
@@ -486,10 +481,21 @@ class Bundle:
                     expect_random_reads(self._arrays[path])
             return self._arrays[path]
 
+    def _open_some(
+        self, folder: Path, columns: Mapping[str, ColumnInfo], *names: str
+    ) -> list[np.ndarray | None]:
+        return [self._open(column_path(folder, n)) if n in columns else None for n in names]
+
     def _build_csr(self, edge_type: EdgeType, folder: Path) -> None:
         csc = self.csc(edge_type)
-        num_src, num_edges = self.num_nodes(edge_type[0]), self.num_edges(edge_type)
-        arrays = _create_csr(folder, num_src, num_edges, csc)
+        num_edges = len(csc.indices)
+        limits = (self.num_nodes(edge_type[2]), num_edges)
+        lengths = (self.num_nodes(edge_type[0]) + 1, num_edges, num_edges)
+        dtypes = (np.dtype(np.int64), *map(index_dtype, limits))
+        paths = [folder / f"{part}.npy" for part in _CSR_PARTS]
+        for path, length, dtype in zip(paths, lengths, dtypes, strict=True):
+            create_array(path, (length,), dtype)
+        arrays = [open_array(path, "r+") for path in paths]
         edge_kernels.transpose(csc.indptr, csc.indices, *arrays)
         if "time" in self.columns(edge_type):
             times = edge_kernels.time_keys(self._open(column_path(self._folder(edge_type), "time")))
@@ -522,19 +528,3 @@ class _TypesOfBundle(Bundle):
 
     def __reduce__(self) -> tuple[Callable[..., Bundle], tuple[Any, ...]]:
         return _TypesOfBundle, (self._whole, tuple(self.node_types), tuple(self.edge_types))
-
-
-def _create_csr(
-    folder: Path, num_src: int, num_edges: int, csc: Csc
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    limit = np.iinfo(np.int32).max
-    dtypes = (
-        np.int64,
-        np.int32 if len(csc.indptr) - 1 <= limit else np.int64,
-        np.int32 if num_edges <= limit else np.int64,
-    )
-    lengths = (num_src + 1, num_edges, num_edges)
-    for part, length, dtype in zip(_CSR_PARTS, lengths, dtypes, strict=True):
-        create_array(folder / f"{part}.npy", (length,), dtype)
-    indptr, indices, e_id = (open_array(folder / f"{part}.npy", "r+") for part in _CSR_PARTS)
-    return indptr, indices, e_id

@@ -300,18 +300,23 @@ def naming_missing(where: str) -> Iterator[None]:
         ) from error
 
 
-@retried
-def exists(uri: str | os.PathLike[str]) -> bool:
+def _fresh(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str]:
+    """Opens the filesystem without its cached listings, since others write too."""
     fs, path = open_fs(uri)
     fs.invalidate_cache()
+    return fs, path
+
+
+@retried
+def exists(uri: str | os.PathLike[str]) -> bool:
+    fs, path = _fresh(uri)
     is_there: bool = fs.exists(path)
     return is_there
 
 
 @retried
 def file_size(uri: str | os.PathLike[str]) -> int | None:
-    fs, path = open_fs(uri)
-    fs.invalidate_cache()
+    fs, path = _fresh(uri)
     try:
         return int(fs.size(path))
     except FileNotFoundError:
@@ -321,16 +326,14 @@ def file_size(uri: str | os.PathLike[str]) -> int | None:
 @retried
 def files_below(uri: str | os.PathLike[str]) -> dict[str, int]:
     """Current size of all files below a folder, by relative path; empty if it does not exist."""
-    fs, path = open_fs(uri)
-    fs.invalidate_cache()
+    fs, path = _fresh(uri)
     files: dict[str, dict[str, Any]] = fs.find(path, detail=True) if fs.exists(path) else {}
     return {posixpath.relpath(name, path): entry["size"] for name, entry in files.items()}
 
 
 @retried
 def folder_names(uri: str | os.PathLike[str]) -> list[str]:
-    fs, path = open_fs(uri)
-    fs.invalidate_cache()
+    fs, path = _fresh(uri)
     try:
         entries = fs.ls(path, detail=True)
     except FileNotFoundError:

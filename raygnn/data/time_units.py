@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.transforms.values import microseconds
 from raygnn.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -126,10 +127,7 @@ def _number(value: Any) -> Time | None:
 
 def date_as_time(text: str) -> int:
     """ISO 8601 text as microseconds since 1970, in UTC without a zone. Raises a ValueError."""
-    moment = datetime.fromisoformat(text)
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return microseconds(datetime.fromisoformat(text))
 
 
 def window_as_time(

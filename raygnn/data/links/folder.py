@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,9 @@ def _build(bundle: Bundle, link: LinkSplit, folder: Path) -> None:
         return
     by_anchor, codes = (table, codes) if link.labels else _by_anchor(bundle, link, codes, work)
     for split, name in enumerate(SPLIT_NAMES, start=1):
-        anchors = _write_supervision(by_anchor, codes, split, folder / name)
+        indptr = _distinct(by_anchor, codes, split, folder / name)
+        anchors = np.flatnonzero(np.diff(indptr))
+        _save_rows(folder / name, anchors, indptr)
         _write_negatives(bundle, link, split, anchors, folder / f"{name}-negatives")
     shutil.rmtree(work)
 
@@ -160,17 +163,9 @@ def _by_anchor(
     order = column_order(table, work / "anchor-order.npy")
     if order is None or time is None:
         return table, codes
-    sorted_table = LinkTable(
-        table.row_type,
-        table.column_type,
-        csr.indptr,
-        csr.indices[order],
-        None,
-        time[order],
-        None,
-        is_sorted=True,
-    )
-    return sorted_table, codes[order]
+    return replace(table, indices=csr.indices[order], time=time[order], is_sorted=True), codes[
+        order
+    ]
 
 
 def _write_links_by_time(table: LinkTable, is_chosen: np.ndarray, folder: Path) -> None:
@@ -190,14 +185,6 @@ def _write_links_by_time(table: LinkTable, is_chosen: np.ndarray, folder: Path) 
     np.save(folder / _INDPTR, np.append(starts, len(targets)))
     np.save(folder / _TARGETS, targets)
     np.save(folder / _TIMES, times)
-
-
-def _write_supervision(table: LinkTable, codes: np.ndarray, split: int, folder: Path) -> np.ndarray:
-    indptr = _distinct(table, codes, split, folder)
-    anchors = np.flatnonzero(np.diff(indptr))
-    np.save(folder / _ANCHORS, anchors)
-    np.save(folder / _INDPTR, np.concatenate([indptr[:1], indptr[anchors + 1]]))
-    return anchors
 
 
 def _distinct(table: LinkTable, codes: np.ndarray, split: int, folder: Path) -> np.ndarray:
@@ -236,6 +223,9 @@ def _write_negatives(
     is_anchor[anchors] = True
     used = np.repeat(is_anchor, np.diff(table.indptr))
     codes = np.where(used, splits << link_kernels.SUPERVISION_SHIFT, 0).astype(np.uint8)
-    indptr = _distinct(table, codes, split, folder)
+    _save_rows(folder, anchors, _distinct(table, codes, split, folder))
+
+
+def _save_rows(folder: Path, anchors: np.ndarray, indptr: np.ndarray) -> None:
     np.save(folder / _ANCHORS, anchors)
     np.save(folder / _INDPTR, np.concatenate([indptr[:1], indptr[anchors + 1]]))

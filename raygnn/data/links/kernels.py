@@ -267,33 +267,3 @@ def mark_known(
             while j < num_wanted and sorted_wanted[j] == column:
                 out[i, order[j]] = True
                 j += 1
-
-
-@njit(nogil=True, cache=True)
-def merge_rows(
-    indptr: np.ndarray,
-    columns: np.ndarray,
-    other_indptr: np.ndarray,
-    other_columns: np.ndarray,
-    out_indptr: np.ndarray,
-    out_columns: np.ndarray,
-) -> None:
-    """Distinct pairs of two tables with sorted rows. An empty `out_columns` only counts them."""
-    write = 0
-    for row in range(len(indptr) - 1):
-        i, stop = indptr[row], indptr[row + 1]
-        j, other_stop = other_indptr[row], other_indptr[row + 1]
-        last = -1
-        while i < stop or j < other_stop:
-            if j >= other_stop or (i < stop and columns[i] <= other_columns[j]):
-                column = columns[i]
-                i += 1
-            else:
-                column = other_columns[j]
-                j += 1
-            if column != last:
-                if len(out_columns):
-                    out_columns[write] = column
-                write += 1
-                last = column
-        out_indptr[row + 1] = write

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
 
-from raygnn.data.arrays import open_array
-from raygnn.data.bundle import Bundle, Csc, Csr
+from raygnn.data.arrays import open_array, ragged_positions
+from raygnn.data.bundle import Bundle
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links import kernels as link_kernels
@@ -203,7 +205,8 @@ def known_positives(
         tables.append((csr.indptr, csr.indices))
         if both_ways:
             csc = graph.csc(link.edge_type)
-            if not (is_sorted and _are_equal(csr, csc)):  # else the graph is undirected
+            is_undirected = is_sorted and np.array_equal(csr.indptr, csc.indptr)
+            if not (is_undirected and np.array_equal(csr.indices, csc.indices)):
                 tables.append((csc.indptr, csc.indices))
     if link.labels:
         labels = _label_rows(bundle, link, in_training)
@@ -211,11 +214,12 @@ def known_positives(
     if is_sorted and len(tables) == 1:
         return KnownPositives(*tables[0])
     name = edge_type_name(link.edge_type)
+    shape = bundle.num_nodes(link.edge_type[0]), bundle.num_nodes(link.edge_type[2])
     parts = [f"{link.fingerprint}.train"] if in_training else []
     parts += [name, "labels" if link.labels else "messages"] + ["both"] * both_ways
     folder = build_once(
         bundle.path / "known" / ".".join(parts),
-        lambda building: _build_known(tables, is_sorted, building),
+        lambda building: _build_known(tables, shape, building),
         f"the known links of {name}",
     )
     return KnownPositives(open_array(folder / "indptr.npy"), open_array(folder / "targets.npy"))
@@ -234,17 +238,17 @@ def known_positives_as_of(
     tables: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
     if link.labels:
         labels = label_table(bundle, link)
-        rows, places = _places_of(labels.indptr, anchors)
+        rows, places = ragged_positions(labels.indptr, anchors)
         times = None if labels.time is None else labels.time[places]
-        tables.append((rows, labels.indices[places], times))
+        tables.append((anchors[rows], labels.indices[places], times))
     if link.edge_type in bundle.edge_types:
         csr, times = bundle.csr(link.edge_type), None
-        rows, places = _places_of(csr.indptr, anchors)
+        rows, places = ragged_positions(csr.indptr, anchors)
         if as_of.column in bundle.columns(link.edge_type):
             stored = bundle.column(link.edge_type, as_of.column)
             assert isinstance(stored, np.ndarray)
             times = stored[csr.e_id[places]]
-        tables.append((rows, csr.indices[places], times))
+        tables.append((anchors[rows], csr.indices[places], times))
     known = [
         (rows, targets) if times is None else (rows[early := times <= as_of.time], targets[early])
         for rows, targets, times in tables
@@ -253,14 +257,6 @@ def known_positives_as_of(
     indptr = np.zeros(bundle.num_nodes(link.edge_type[0]) + 1, np.int64)
     np.cumsum(np.bincount(rows, minlength=len(indptr) - 1), out=indptr[1:])
     return KnownPositives(indptr, targets[np.lexsort((targets, rows))])
-
-
-def _places_of(indptr: np.ndarray, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    counts = indptr[nodes + 1] - indptr[nodes]
-    first = np.cumsum(counts) - counts
-    return np.repeat(nodes, counts), np.arange(counts.sum()) + np.repeat(
-        indptr[nodes] - first, counts
-    )
 
 
 def _read(bundle: Bundle, link: LinkSplit, folder: Path, name: str) -> SupervisionEdges:
@@ -320,10 +316,6 @@ def _label_rows(bundle: Bundle, link: LinkSplit, in_training: bool) -> _Rows:
     return np.cumsum(counts), targets
 
 
-def _are_equal(csr: Csr, csc: Csc) -> bool:
-    return np.array_equal(csr.indptr, csc.indptr) and np.array_equal(csr.indices, csc.indices)
-
-
 def _transposed(rows: _Rows) -> _Rows:
     indptr, columns = rows
     bounds = np.zeros_like(indptr)
@@ -332,24 +324,17 @@ def _transposed(rows: _Rows) -> _Rows:
     return bounds, anchors[np.argsort(columns, kind="stable")]
 
 
-def _build_known(tables: Sequence[_Rows], is_sorted: bool, folder: Path) -> None:
-    merged: _Rows | None = None
-    for indptr, columns in tables:
-        if not is_sorted:
-            order = np.empty(len(columns), np.int64)
-            link_kernels.sort_rows(indptr, columns, order)
-            columns = columns[order]
-        if merged is None:
-            merged = (np.zeros_like(indptr), columns[:0])
-        bounds = np.zeros_like(indptr)
-        none = columns[:0]
-        link_kernels.merge_rows(indptr, columns, *merged, bounds, none)
-        targets = np.empty(int(bounds[-1]), columns.dtype)
-        link_kernels.merge_rows(indptr, columns, *merged, bounds, targets)
-        merged = bounds, targets
-    assert merged is not None
-    np.save(folder / "indptr.npy", merged[0])
-    np.save(folder / "targets.npy", merged[1])
+def _build_known(tables: Sequence[_Rows], shape: tuple[int, int], folder: Path) -> None:
+    from scipy import sparse  # the driver imports this module, and seldom builds
+
+    links = [
+        sparse.csr_array((np.ones(len(columns), bool), columns, indptr), shape, copy=True)
+        for indptr, columns in tables
+    ]
+    known = reduce(operator.add, links)
+    known.sum_duplicates()
+    np.save(folder / "indptr.npy", known.indptr.astype(np.int64))
+    np.save(folder / "targets.npy", known.indices.astype(tables[0][1].dtype))
 
 
 def _ids(values: np.ndarray) -> np.ndarray:

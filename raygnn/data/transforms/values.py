@@ -241,8 +241,11 @@ def _as_iso(column: pa.Array, written: Format | None) -> pa.Array:
 
 def _microseconds(text: str | None) -> int | None:
     moment = None if text is None else _moment(text)
-    if moment is None:
-        return None
+    return None if moment is None else microseconds(moment)
+
+
+def microseconds(moment: datetime) -> int:
+    """Microseconds since 1970, in UTC without a zone."""
     moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from raygnn.data.checksums import (
     Checksum,
@@ -16,8 +13,9 @@ from raygnn.data.checksums import (
     find_damage,
     parse_record,
     read_listing,
+    type_adapter,
 )
-from raygnn.data.filesystem import exists, files_below, join, read_bytes, redact, write_text
+from raygnn.data.filesystem import exists, join, read_bytes, redact, write_text
 from raygnn.errors import DataError
 from raygnn.sampling.presampled.rows import RowLayout
 from raygnn.sampling.rng import RNG_VERSION
@@ -129,20 +127,10 @@ class SampleRecord:
 
     def check_files(self, uri: str) -> None:
         """Raises a DataError if a file is missing, or has a wrong size or, on a disk, end."""
-        if damaged := damaged_files(uri, self.file_sizes):
-            name, size = next(iter(damaged.items()))
-            what = "is missing" if size is None else f"has {size:,} bytes"
-            more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-            raise DataError(
-                f"data.samples={redact(uri)!r} is invalid: {name} {what}, and was written with "
-                f"{self.file_sizes[name]:,} bytes{more}. Run the same raygnn presample again: it "
-                f"writes these files again.",
-                id="samples-damaged",
-            )
         if damage := find_damage(uri, self.file_sizes, self.checksums):
             raise DataError(
-                f"data.samples={redact(uri)!r} is invalid: {damage}. Remove the file and run the "
-                "same raygnn presample again, which writes it again.",
+                f"data.samples={redact(uri)!r} is invalid: {damage}. Remove the file, if it is "
+                "there, and run the same raygnn presample again, which writes it again.",
                 id="samples-damaged",
             )
 
@@ -154,11 +142,6 @@ def save_plan(uri: str, plan: SamplePlan) -> None:
 def load_plan(uri: str) -> SamplePlan | None:
     """The plan of a started or complete set, if any. Raises a DataError if it is damaged."""
     return _plan(_read(uri, PLAN_NAME), uri) if exists(join(uri, PLAN_NAME)) else None
-
-
-def damaged_files(uri: str, file_sizes: Mapping[str, int]) -> dict[str, int | None]:
-    files = files_below(uri)
-    return {name: files.get(name) for name, size in file_sizes.items() if files.get(name) != size}
 
 
 def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> None:
@@ -243,15 +226,10 @@ def _read(uri: str, name: str) -> dict[str, Any]:
 
 def _plan(content: Mapping[str, Any], uri: str) -> SamplePlan:
     try:
-        plan: SamplePlan = _adapter().validate_python(content)
+        plan: SamplePlan = type_adapter(SamplePlan).validate_python(content)
         return plan
     except ValueError as error:
         raise _damaged(uri, RECORD_NAME, error) from error
-
-
-@functools.cache
-def _adapter() -> TypeAdapter[SamplePlan]:
-    return TypeAdapter(SamplePlan)
 
 
 def _damaged(uri: str, name: str, error: Exception) -> DataError:
