@@ -64,7 +64,6 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
         )
     if not isinstance(fanouts, Mapping):
         per_type = {edge_type: list(fanouts) for edge_type in edge_types}
-        _check_hops("sampling.fanouts", list(fanouts))
     else:
         default = list(fanouts.get(REST, DEFAULT_FANOUTS))  # type: ignore[call-overload]
         per_type = {_edge_type(name): list(hops) for name, hops in fanouts.items() if name != REST}
@@ -84,15 +83,7 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
                 id="sampling-fanouts-missing",
             )
         per_type = {edge_type: per_type.get(edge_type, default) for edge_type in edge_types}
-        for edge_type, hops in per_type.items():
-            _check_hops(f"sampling.fanouts.{edge_type_name(edge_type)}", hops)
-    lengths = sorted({len(hops) for hops in per_type.values()})
-    if len(lengths) > 1:
-        raise ConfigError(
-            f"sampling.fanouts={_shown(per_type)!r} is invalid: edge types differ in their number "
-            f"of hops: {lengths}. Set lists of one length.",
-            id="sampling-hops",
-        )
+    assert len({len(hops) for hops in per_type.values()}) == 1
     return dict(sorted(per_type.items()))
 
 
@@ -108,16 +99,6 @@ def _check_types(fanouts: Mapping[EdgeType, list[int]], edge_types: Sequence[Edg
             f"sampling.fanouts.{unknown[0]} is invalid: the graph has no such edge type. Set it "
             f"for {have}.",
             id="sampling-fanouts-unknown",
-        )
-
-
-def _check_hops(where: str, hops: list[int]) -> None:
-    is_whole = all(isinstance(hop, int) and not isinstance(hop, bool) for hop in hops)
-    if not hops or not is_whole or min(hops) < -1:
-        raise ConfigError(
-            f"{where}={hops!r} is invalid: it is a list of whole numbers, one per hop. Set at "
-            "least one number, each a count of neighbors or -1 for all.",
-            id="sampling-fanout",
         )
 
 

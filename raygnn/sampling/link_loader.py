@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.sampler import BaseSampler
 
-from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.edge_types import EdgeType
 from raygnn.data.hashing import splitmix64_array
 from raygnn.errors import ConfigError, DataError
 from raygnn.sampling.batch import (
@@ -37,6 +37,7 @@ from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import BatchKey, batch_key, chain_key, text_key
 from raygnn.sampling.seeds import check_seeds
+from raygnn.sampling.temporal import as_seed_times
 
 if TYPE_CHECKING:
     from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
@@ -86,20 +87,6 @@ class LinkPlan:
     exclude: bool = True
     reverse_types: Mapping[EdgeType, EdgeType] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if self.num_negatives < 0:
-            raise ConfigError(
-                f"num_negatives={self.num_negatives!r} is invalid: it must not be negative. Set 0 "
-                "or more.",
-                id="links-argument-range",
-            )
-        if self.max_labels_per_anchor is not None and self.max_labels_per_anchor < 1:
-            raise ConfigError(
-                f"max_labels_per_anchor={self.max_labels_per_anchor!r} is invalid: an anchor "
-                f"needs at least one link. Set 1 or more, or null for all.",
-                id="links-argument-range",
-            )
-
 
 class LinkLoader(SampledSequence[LinkBatch]):
     """Batches of links: hard and random negatives, and one neighborhood for all.
@@ -145,7 +132,6 @@ class LinkLoader(SampledSequence[LinkBatch]):
         sampler = check_link_sampler(sampler)
         if sampler.disjoint:
             raise ConfigError(DISJOINT_LINKS, id="sampling-disjoint-links")
-        _check_edge_types(graph, supervision, plan.reverse_types)
         if sampler.temporal is not None and supervision.times is None:
             raise DataError(
                 "sampling.temporal is set, and the links have no times. Declare the time of their "
@@ -251,8 +237,7 @@ class LinkLoader(SampledSequence[LinkBatch]):
             most = _EVALUATION_GROUPS if self.plan.is_evaluation else _TRAINING_GROUPS
             num_groups = min(most, len(links))
             group = np.arange(len(links)) * num_groups // len(links)
-            times = times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)
-            time = times[np.searchsorted(group, np.arange(num_groups))]
+            time = as_seed_times(times)[np.searchsorted(group, np.arange(num_groups))]
         rows = edges.row_of(links)
         queries = rows if group is None else rows + group * edges.num_anchors
         distinct, query = np.unique(queries, return_inverse=True)
@@ -469,17 +454,3 @@ def _joined(parts: Mapping[str, np.ndarray], types: Mapping[str, str]) -> dict[s
         )
         for node_type in dict.fromkeys(types.values())
     }
-
-
-def _check_edge_types(
-    graph: GraphStore, links: SupervisionEdges, reverse_types: Mapping[EdgeType, EdgeType]
-) -> None:
-    names: list[Any] = [*links.message_types, *reverse_types, *reverse_types.values()]
-    for edge_type in names:
-        if edge_type is not None and edge_type not in graph.edge_types:
-            known = [edge_type_name(known) for known in graph.edge_types]
-            raise DataError(
-                f"edge type {edge_type_name(edge_type)!r} of the links is invalid: the graph has "
-                f"{known}. Use one of these.",
-                id="graph-edge-type-unknown",
-            )

@@ -21,6 +21,7 @@ from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
 from raygnn.sampling.pyg import ForeignSampler
 from raygnn.sampling.rng import BatchKey, chain_key, text_key
 from raygnn.sampling.seeds import check_seeds
+from raygnn.sampling.temporal import as_seed_times
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class RowPlan:
     def times(self, positions: np.ndarray, key: BatchKey) -> np.ndarray:
         """int64 or float64 [len(positions)], the latest times that rows may see."""
         assert self.rows.time is not None
-        times = _as_seed_times(self.rows.time[positions])
+        times = as_seed_times(self.rows.time[positions])
         if self.as_of is not None:
             times = np.minimum(times, self.as_of).astype(times.dtype)
         if len(self.gaps):
@@ -152,8 +153,4 @@ def _times_of(
             "graph.yaml, or leave sampling.temporal out.",
             id="sampling-time-column",
         )
-    return _as_seed_times(features.gather(node_type, column, seeds).reshape(len(seeds)))
-
-
-def _as_seed_times(times: np.ndarray) -> np.ndarray:
-    return times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)
+    return as_seed_times(features.gather(node_type, column, seeds).reshape(len(seeds)))

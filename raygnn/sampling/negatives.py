@@ -10,7 +10,7 @@ from numba import njit
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.hashing import splitmix64_array
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import DataError
 from raygnn.sampling.pick import draw_below
 from raygnn.sampling.protocols import GraphStore
 from raygnn.sampling.rng import BatchKey, chain_key, seed_order, text_key
@@ -72,15 +72,8 @@ class RandomNegatives:
             edge_type: edges counted for `degree`, by destination if that is the node type, else by
                 source. None counts all types with it as destination, else all as source.
         Raises:
-            ConfigError: the name is unknown.
             DataError: there is no node to draw.
         """
-        if how not in (UNIFORM, BY_DEGREE):
-            raise ConfigError(
-                f"negatives={how!r} is invalid: random negatives are drawn {UNIFORM} or by "
-                f"{BY_DEGREE}. Set one of these.",
-                id="sampling-negatives-rule",
-            )
         num_nodes = graph.num_nodes(node_type)
         degrees = None
         if how == BY_DEGREE and num_nodes:

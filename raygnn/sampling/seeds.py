@@ -9,10 +9,10 @@ import numpy as np
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.time_units import check_time_units
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import DataError
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.protocols import GraphStore, ends
-from raygnn.sampling.temporal import LAST, UNIFORM, Temporal
+from raygnn.sampling.temporal import LAST, Temporal
 
 
 def check_seeds(graph: GraphStore, node_type: str, seeds: np.ndarray) -> np.ndarray:
@@ -37,22 +37,12 @@ def exclusions(
             pair.
         code: with numbers, codes of nodes in neighborhoods; see `DisjointIds`.
     Raises:
-        DataError: the graph has no such edge type, or an end is not one of its nodes.
+        DataError: an end is not a node of the graph.
     """
     by_type = {}
     for edge_type, both in pairs.items():
         where = f"excluded pairs of {edge_type_name(edge_type)} are invalid"
-        if edge_type not in graph.edge_types:
-            known = [edge_type_name(known) for known in graph.edge_types]
-            raise DataError(
-                f"{where}: the graph has {known}. Use one of these.", id="graph-edge-type-unknown"
-            )
-        if both.ndim != 2 or len(both) != 2:
-            raise DataError(
-                f"{where}: they are of shape {list(both.shape)}. Give [2, num_pairs], sources and "
-                "destinations.",
-                id="sampling-excluded-shape",
-            )
+        assert edge_type in graph.edge_types
         source = _check_ids(graph, edge_type[0], both[0], where)
         target = _check_ids(graph, edge_type[2], both[1], where)
         destination, neighbor = (target, source) if graph.direction == "in" else (source, target)
@@ -71,31 +61,10 @@ def check_draws(
     *,
     labor: bool,
 ) -> None:
-    """Checks the settings of a sampler.
-
-    Raises:
-        ConfigError: settings do not fit each other.
-        DataError: no type of the graph has a column.
-    """
-    if temporal is not None and temporal.strategy == LAST and (weight is not None or replace):
-        other = "replace=True" if weight is None else f"weight={weight!r}"
-        raise ConfigError(
-            f"sampling.{other} is invalid: sampling.temporal.strategy is {LAST}, which draws "
-            f"nothing. Leave it out, or set the strategy to {UNIFORM}.",
-            id="sampling-last-draws-nothing",
-        )
-    if labor and replace:
-        raise ConfigError(
-            "sampling.replace=True is invalid: sampling.type is labor, which draws without "
-            "replacement. Set it to false, or remove the type.",
-            id="sampling-labor-replace",
-        )
-    if labor and temporal is not None and temporal.strategy == LAST:
-        raise ConfigError(
-            f"sampling.type='labor' is invalid: sampling.temporal.strategy is {LAST}, which draws "
-            f"nothing. Remove it, or set the strategy to {UNIFORM}.",
-            id="sampling-last-draws-nothing",
-        )
+    """Raises a DataError if no type of the graph has the weight or time column."""
+    takes_last = temporal is not None and temporal.strategy == LAST
+    assert not takes_last or not (weight or replace or labor), "taking the last draws nothing"
+    assert not (labor and replace)
     edge_columns = {edge_type_name(t): sorted(graph.columns(t)) for t in graph.edge_types}
     if weight is not None and not any(weight in columns for columns in edge_columns.values()):
         raise DataError(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numba import njit
 
 from raygnn.data.time_units import AsOf, Time
-from raygnn.errors import ConfigError
 
-UNIFORM, LAST = "uniform", "last"
+UNIFORM: Literal["uniform"] = "uniform"
+LAST: Literal["last"] = "last"
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,11 @@ class Temporal:
         strategy: `uniform`: draws among those edges; `last`: takes the latest (ties in row order),
             for edge types with times.
         window: maximum age of sampled edges, in the unit of the times; None for any age.
-    Raises:
-        ConfigError: the strategy is unknown.
     """
 
     column: str = "time"
-    strategy: str = UNIFORM
+    strategy: Literal["uniform", "last"] = UNIFORM
     window: Time | None = None
-
-    def __post_init__(self) -> None:
-        if self.strategy not in (UNIFORM, LAST):
-            raise ConfigError(
-                f"sampling.temporal.strategy={self.strategy!r} is invalid: there are {UNIFORM} and "
-                f"{LAST}. Set one.",
-                id="sampling-strategy",
-            )
 
     @property
     def settings(self) -> list[str | Time]:
@@ -67,6 +57,11 @@ class Horizon(NamedTuple):
         if self.temporal.window is None:
             return np.empty(0, np.int64 if dtype.kind == "i" else np.float64)
         return -as_times(self.temporal.window - self.latest, dtype)  # rounded up
+
+
+def as_seed_times(times: np.ndarray) -> np.ndarray:
+    """Times of any integers or floats as int64 or float64."""
+    return times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)
 
 
 def salts_of(latest: np.ndarray) -> np.ndarray:

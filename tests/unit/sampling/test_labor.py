@@ -15,7 +15,6 @@ from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.protocols import PickRequest, ends
 from raygnn.sampling.temporal import Horizon, Temporal
-from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 from tests.unit.sampling.reference import chain, fnv1a
 
@@ -212,11 +211,3 @@ def test_relations_draw_for_themselves():
     )
     assert likes.neighbors.tolist() != follows.neighbors.tolist()
     assert ends(types[0], "in") == (NODE, NODE)
-
-
-def test_what_is_refused():
-    graph = _star([1, 2, 3], times=[1, 2, 3])
-    with raises("sampling-labor-replace", "sampling.replace=True"):
-        NeighborSampler(graph, [2], labor=True, replace=True)
-    with raises("sampling-last-draws-nothing", "sampling.type='labor'"):
-        NeighborSampler(graph, [2], labor=True, temporal=Temporal(strategy="last"))

@@ -9,7 +9,7 @@ from raygnn.data.links.supervision import KnownLinks, KnownPositives
 from raygnn.sampling import LocalGraphStore
 from raygnn.sampling.negatives import NONE, EvaluationCandidates, RandomNegatives
 from tests.errors import raises
-from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
+from tests.small_graph import EDGE, NODE, SmallGraph
 from tests.unit.sampling import reference
 
 DEGREES = np.array([0, 1, 5, 0, 81, 16, 2, 0])
@@ -66,9 +66,6 @@ def test_degrees_of_a_graph(direction):
 
 
 def test_what_cannot_be_drawn():
-    graph = LocalGraphStore(random_graph().bundle)
-    with raises("sampling-negatives-rule", "popular", "uniform", "degree"):
-        RandomNegatives.of_graph(graph, NODE, "popular")
     none = SmallGraph({NODE: 0}, {EDGE: (np.empty(0, np.int64), np.empty(0, np.int64))})
     with raises("sampling-negatives-none"):
         RandomNegatives.of_graph(LocalGraphStore(none.bundle), NODE, "degree")

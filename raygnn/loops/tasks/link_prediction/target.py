@@ -109,7 +109,7 @@ class LinkTargetArguments(TaskArguments):
     mined_negatives: NonNegativeInt = 0
     mine_every_epochs: PositiveInt = 1
     seeds: Literal["links", "anchors"] = "links"
-    max_labels_per_anchor: int | None = None
+    max_labels_per_anchor: PositiveInt | None = None
     remove_accidental_hits: bool = True
     logq_correction: bool | None = None
     cold_share: Annotated[float, Field(ge=0, lt=1)] | None = None
