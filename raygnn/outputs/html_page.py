@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -16,16 +17,21 @@ _95_PERCENT = 1.96  # standard errors on either side
 
 
 def render(template: str, page: object) -> str:
+    return _environment().get_template(template).render(page=page)
+
+
+@cache
+def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, loader=jinja2.FunctionLoader(_read)
     )
     environment.filters["label"] = show
-    code = {
+    environment.globals |= {
         "uplot": Markup(_read("uPlot.iife.min.js")),
         "uplot_css": Markup(_read("uPlot.min.css")),
         "charts_js": Markup(_read("charts.js")),
     }
-    return environment.get_template(template).render(page=page, **code)
+    return environment
 
 
 def show(value: Any) -> str:
