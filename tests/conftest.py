@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from threadpoolctl import threadpool_limits
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.rank_pool import RankPool
@@ -46,6 +48,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return _ByFile(config, log)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[Any]:
+    """Keeps garbage collections short: each training run ends with one, which need not visit
+    everything that tests import.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _interruptible() -> None:
     """A terminal's SIGINT. Shells start what runs in the background with it ignored."""
@@ -73,6 +88,7 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 def _one_thread() -> None:
     """Small tensors on two threads of a busy machine wait for each other most of the time."""
     torch.set_num_threads(1)
+    threadpool_limits(1, "blas")
 
 
 @pytest.fixture(scope="session")
