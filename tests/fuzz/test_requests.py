@@ -45,6 +45,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
         pass
 
     with TestClient(build_app(ask, check_alive), raise_server_exceptions=False) as client:
+        for path, content in _requests():  # compiles kernels
+            assert client.post(path, json=content).status_code == 200
         yield client
 
 
