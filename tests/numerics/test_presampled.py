@@ -182,7 +182,7 @@ def test_a_run_that_is_killed_within_an_epoch_resumes_with_the_same_bits(
 ) -> None:
     samples, cache = str(tmp_path / "samples"), str(tmp_path / "cache")
     data = {"uri": tables["planted"], "cache_dir": cache}
-    presample(_config(tmp_path, tables["planted"]), samples, num_epochs=1)  # of 3 that are trained
+    presample(_config(tmp_path, tables["planted"]), samples, num_epochs=1)  # of 2 that are trained
     bundle = open_bundle(load_config(_config(tmp_path, tables["planted"])), None)
 
     def config(folder: Path, **changes: Any) -> dict[str, Any]:

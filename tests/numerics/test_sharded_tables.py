@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -28,12 +27,14 @@ from raygnn.parallel.sharded_tables import ShardedTables
 from raygnn.runtime.data_source import open_bundle
 from tests.rank_pool import RankPool
 from tests.small_runs import (
+    assert_equal_weights,
     kill_at,
     read_history,
     run_killed,
     run_rank,
     small_bundle,
     small_config,
+    train_once,
     trained_weights,
 )
 from tests.tiers import slow
@@ -126,7 +127,14 @@ def run_rank_in_small_blocks(config: dict[str, Any], bundle_path: str) -> dict[s
         return run_rank(config, bundle_path)
 
 
+def _straight(ranks: Any, bundle_path: str, config: dict[str, Any]):
+    size = config["scaling"]["num_workers"]
+    trained = train_once(ranks, config, bundle_path, size, run_rank_in_small_blocks)
+    return trained.weights, trained.history
+
+
 def _train(ranks: Any, bundle_path: str, config: dict[str, Any]):
+    """A run that leaves its files in the folder, and resumes what is there."""
     size = config["scaling"]["num_workers"]
     ranks.run(run_rank_in_small_blocks, size, config, bundle_path)
     return trained_weights(config), read_history(Path(config["run"]["storage_path"]))
@@ -146,10 +154,9 @@ def _assert_close(one: tuple, other: tuple) -> None:
 def whole(ranks, graph, bundle_path, tmp_path_factory):
     """A run of a model on one rank, which has whole tables."""
 
-    @cache
     def train(name: str) -> tuple:
         folder = tmp_path_factory.mktemp("whole")
-        return _train(ranks, bundle_path, _config(folder, graph, 1, **MODELS[name]))
+        return _straight(ranks, bundle_path, _config(folder, graph, 1, **MODELS[name]))
 
     return train
 
@@ -167,7 +174,7 @@ def test_results_are_those_of_whole_tables(
     ranks, graph, bundle_path, tmp_path, whole, name, world_size
 ):
     config = _config(tmp_path, graph, world_size, "embeddings", **MODELS[name])
-    _assert_close(_train(ranks, bundle_path, config), whole(name))
+    _assert_close(_straight(ranks, bundle_path, config), whole(name))
 
 
 @pytest.mark.parametrize("name", ["dense", *slow("sparse", "rows only")])
@@ -175,12 +182,11 @@ def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, 
     def config(folder: str) -> dict[str, Any]:
         return _config(tmp_path / folder, graph, 2, "embeddings", **MODELS[name])
 
-    straight = _train(ranks, bundle_path, config("straight"))
+    straight = _straight(ranks, bundle_path, config("straight"))
     _kill(ranks, bundle_path, config("killed"))
     resumed = _train(ranks, bundle_path, config("killed"))
     assert resumed[1] == straight[1]
-    for key, tensor in straight[0].items():
-        assert torch.equal(resumed[0][key], tensor), key
+    assert_equal_weights(resumed[0], straight[0])
 
 
 def _kill(ranks: Any, bundle_path: str, config: dict[str, Any]) -> None:

@@ -23,12 +23,14 @@ from raygnn.parallel.sharding import own_part
 from raygnn.sampling import Batch
 from tests.batches import batch_of
 from tests.small_runs import (
+    assert_equal_weights,
     change,
     kill_at,
     read_history,
     run_killed,
     run_rank,
     small_config,
+    train_once,
     trained_weights,
 )
 from tests.tiers import slow
@@ -67,9 +69,18 @@ def _config(folder: Path, world_size: int, shard: str, **changes: Any) -> dict[s
     return config
 
 
+def _straight(
+    ranks: Any, small_bundle_path: str, folder: Path, world_size: int, shard: str, **changes: Any
+):
+    config = _config(folder, world_size, shard, **changes)
+    trained = train_once(ranks, config, small_bundle_path, world_size)
+    return trained.weights, trained.history
+
+
 def _train(
     ranks: Any, small_bundle_path: str, folder: Path, world_size: int, shard: str, **changes: Any
 ):
+    """A run that leaves its files in the folder, and resumes what is there."""
     config = _config(folder, world_size, shard, **changes)
     ranks.run(run_rank, world_size, config, small_bundle_path)
     return trained_weights(config), read_history(folder)
@@ -77,8 +88,7 @@ def _train(
 
 def _assert_equal(one: tuple, other: tuple) -> None:
     assert one[1] == other[1]
-    for name, tensor in other[0].items():
-        assert torch.equal(one[0][name], tensor), name
+    assert_equal_weights(one[0], other[0])
 
 
 def _assert_close(one: tuple, other: tuple) -> None:
@@ -91,7 +101,7 @@ def _assert_close(one: tuple, other: tuple) -> None:
 @pytest.mark.parametrize("world_size", [2, *slow(1, 3)])
 def test_results_are_those_of_whole_state(ranks, small_bundle_path, tmp_path, world_size):
     plain, optimizer, full = (
-        _train(ranks, small_bundle_path, tmp_path / shard, world_size, shard)
+        _straight(ranks, small_bundle_path, tmp_path / shard, world_size, shard)
         for shard in ("none", "optimizer", "full")
     )
     _assert_equal(optimizer, plain)
@@ -115,7 +125,7 @@ def test_results_are_those_of_whole_state(ranks, small_bundle_path, tmp_path, wo
 )  # fmt: skip
 def test_it_fits_the_rest_of_the_engine(ranks, small_bundle_path, tmp_path, changes):
     plain, optimizer, full = (
-        _train(ranks, small_bundle_path, tmp_path / shard, 3, shard, **changes)
+        _straight(ranks, small_bundle_path, tmp_path / shard, 3, shard, **changes)
         for shard in ("none", "optimizer", "full")
     )
     _assert_equal(optimizer, plain)
@@ -128,7 +138,7 @@ def test_it_fits_the_rest_of_the_engine(ranks, small_bundle_path, tmp_path, chan
 def test_resumed_and_straight_end_with_the_same_bits(
     ranks, small_bundle_path, tmp_path, world_size, shard
 ):
-    straight = _train(ranks, small_bundle_path, tmp_path / "straight", world_size, shard)
+    straight = _straight(ranks, small_bundle_path, tmp_path / "straight", world_size, shard)
     _kill(ranks, small_bundle_path, tmp_path / "killed", world_size, shard)
     _assert_equal(
         _train(ranks, small_bundle_path, tmp_path / "killed", world_size, shard), straight
@@ -155,7 +165,7 @@ def _kill(ranks: Any, small_bundle_path: str, folder: Path, world_size: int, sha
 def test_a_checkpoint_goes_on_with_other_workers_shared_out_otherwise(
     ranks, small_bundle_path, tmp_path, before, after
 ):
-    straight = _train(ranks, small_bundle_path, tmp_path / "straight", 1, "none")
+    straight = _straight(ranks, small_bundle_path, tmp_path / "straight", 1, "none")
     _kill(ranks, small_bundle_path, tmp_path / "killed", *before)
     _assert_close(_train(ranks, small_bundle_path, tmp_path / "killed", *after), straight)
 

@@ -132,7 +132,7 @@ def test_any_number_of_workers_trains_the_same(ranks, bundle, tmp_path, model):
 def test_resumed_and_straight_end_with_the_same_bits(ranks, bundle, tmp_path):
     args = {"hidden_channels": 8, "dropout": 0.3, "input_dropout": 0.3, "norm": "batch"}
     config = partial(_config, world_size=2, model__args=args)
-    check_resumed_bits(ranks, config, tmp_path, str(bundle.path))
+    check_resumed_bits(ranks, config, tmp_path, str(bundle.path), training__max_epochs=3)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", *slow("bf16-true")])
