@@ -15,7 +15,7 @@ _SPLITS = np.array(["train", "val", "test"])
 
 
 def social_films(
-    num_users: int = 150, num_films: int = 60, seed: int = 0, *, noise: bool = False
+    num_users: int = 90, num_films: int = 45, seed: int = 0, *, noise: bool = False
 ) -> GraphTables:
     """Films have a genre, users a group: of their own group users follow others, and like films.
 

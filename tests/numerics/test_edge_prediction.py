@@ -82,12 +82,12 @@ def test_metrics_of_one_model_are_equal_bits_for_any_number_of_workers(
     ranks, graph, bundle_path, tmp_path
 ):
     found = []
-    for size in (1, 2, 3):
+    for size in (1, 3):
         changes = {"training__max_steps": 1, "optimizer__args": {"lr": 1e-30}}
         config = _config(tmp_path / str(size), graph, size, **changes)
         metrics = ranks.run(run_rank, size, config, bundle_path)[0]
         found.append({name: metrics[name] for name in ("test/mae", "test/rmse", "test/r2")})
-    assert found[0] == found[1] == found[2]
+    assert found[0] == found[1]
 
 
 def test_resumed_and_straight_end_with_the_same_bits(ranks, graph, bundle_path, tmp_path):

@@ -169,7 +169,7 @@ def test_a_step_is_one_loss_however_it_is_cut(small_bundle_path, tmp_path):
 
 def _tables(folder: Path, labels: np.ndarray | None, seed: int = 0, **more: Any) -> Path:
     """A planted partition, with these labels in the place of its own; None leaves them out."""
-    given = {"num_nodes": 600, "num_classes": 3, "num_features": 8, "noise": 1.0, **more}
+    given = {"num_nodes": 240, "num_classes": 3, "num_features": 8, "noise": 1.0, **more}
     tables = synthetic_tables("planted_partition", seed=seed, **given)
     nodes = tables.nodes["node"]
     if labels is None:
@@ -190,7 +190,7 @@ def test_labels_do_not_reach_the_encoder(tmp_path):
     """Other labels give other probes, and the same weights and losses."""
     found = []
     for seed in (1, 2):
-        labels = np.random.default_rng(seed).integers(0, 3, 600)
+        labels = np.random.default_rng(seed).integers(0, 3, 240)
         graph = _tables(tmp_path / f"tables{seed}", labels)
         metrics = _fit(tmp_path / str(seed), graph, training__max_epochs=3)
         folder = tmp_path / str(seed)
@@ -207,7 +207,8 @@ def test_labels_at_random_are_probed_at_chance(tmp_path):
     accuracies = []
     for seed in range(3):
         labels = np.random.default_rng(seed).integers(0, 3, 600)
-        graph = _tables(tmp_path / f"tables{seed}", labels, seed, split="hash:0.4,0.1,0.5")
+        more = {"num_nodes": 600, "split": "hash:0.4,0.1,0.5"}
+        graph = _tables(tmp_path / f"tables{seed}", labels, seed, **more)
         metrics = _fit(tmp_path / str(seed), graph, training__max_epochs=3)
         accuracies.append(metrics["test/accuracy"])
     assert abs(np.mean(accuracies) - 1 / 3) < 4 * (2 / 9 / 900) ** 0.5
@@ -219,7 +220,7 @@ def test_without_labels_the_loss_is_monitored(tmp_path):
     metrics = _fit(tmp_path, graph, metrics=[], early_stopping={"monitor": "val/loss"})
     assert metrics["test/loss"] > 0
     assert "test/accuracy" not in metrics
-    assert raygnn.load(tmp_path / "run").embed(str(graph))["embedding"].shape == (600, 8)
+    assert raygnn.load(tmp_path / "run").embed(str(graph))["embedding"].shape == (240, 8)
     with raises("probe-no-labels", "accuracy", "node"):
         _fit(tmp_path / "no", graph)
 
@@ -233,7 +234,7 @@ def test_without_splits_it_trains(tmp_path):
 
 @pytest.mark.parametrize("eval_mode", ["sampled", *slow("exact")])
 def test_embeddings_are_written_and_judged(tmp_path, capsys, eval_mode):
-    graph = _tables(tmp_path / "tables", np.arange(600) % 3)
+    graph = _tables(tmp_path / "tables", np.arange(240) % 3)
     changes = {"training__eval": eval_mode, "sampling__fanouts": [-1, -1]}
     metrics = _fit(tmp_path, graph, training__max_epochs=3, **changes)
     run = tmp_path / "run"
