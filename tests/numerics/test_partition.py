@@ -26,7 +26,6 @@ from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import open_partitioned
 from raygnn.data.partition.record import PART_NAME, RECORD_NAME, PartitionRecord
 from raygnn.errors import DataError
-from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from tests.errors import raises
 from tests.social_tables import Tables, social_tables, write_social
 from tests.tiers import slow
@@ -160,41 +159,6 @@ def test_counts_and_cut_are_those_of_the_edges(tmp_path: Path, method: Any) -> N
         counts = record.counts_of(edge_type)
         assert counts.counts == tuple(np.bincount(into, minlength=3))
         assert counts.cut == tuple(np.bincount(into[into != source], minlength=3))
-
-
-def test_samples_are_those_of_the_bundle_with_the_same_dense_ids(tmp_path: Path) -> None:
-    tables = social_tables(60, 20, 5)
-    partition(write_social(tmp_path / "graph", tables), tmp_path / "parts", Partitioning(4, "hash"))
-    whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
-    again = write_social(tmp_path / "again", _renumbered(tables, whole))
-    same = ingest(again, None, tmp_path / "cache")
-    one, other = (_sampled(bundle) for bundle in (whole, same))
-    assert len(one) == len(other) > 0
-    for a, b in zip(one, other, strict=True):
-        assert np.array_equal(a, b)
-
-
-def _sampled(bundle: Bundle) -> list[np.ndarray]:
-    loader = NeighborLoader(
-        LocalGraphStore(bundle),
-        LocalFeatureStore(bundle),
-        np.arange(bundle.num_nodes("item")),
-        "item",
-        sampler=NeighborSampler(LocalGraphStore(bundle), [3, 2]),
-        columns={"x": "x"},
-        batch_size=8,
-        split="train",
-        seed=0,
-        shuffle=True,
-        num_threads=1,
-    )
-    found = []
-    for batch in loader.iterate(0):
-        for nodes in batch.nodes.values():
-            found += [nodes.n_id.numpy(), *(value.numpy() for value in nodes.columns.values())]
-        for edges in batch.edges.values():
-            found += [edges.e_id.numpy(), edges.edge_index.numpy()]
-    return found
 
 
 def _drawn_errors(kind: str, tables: Tables) -> Tables:

@@ -101,12 +101,6 @@ def test_what_is_no_yaml_tells_its_line(text: str, line: int, rule: str) -> None
     assert caught.value.problem.line == line
 
 
-def test_aliases_that_multiply_are_refused() -> None:
-    levels = "".join(f"x{i}: &x{i} [{', '.join([f'*x{i - 1}'] * 9)}]\n" for i in range(1, 9))
-    with raises("document-size", "100,000 values"):
-        parse_yaml("x0: &x0 [1]\n" + levels)
-
-
 def test_a_scalar_with_duplicate_keys_is_an_error() -> None:
     with raises("document-key-twice", "a"):
         parse_scalar("{a: 1, a: 2}")

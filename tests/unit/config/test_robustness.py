@@ -75,12 +75,6 @@ def test_a_config_or_an_error_of_ours(raw: dict[str, Any], tokens: list[str]) ->
     assert loaded.fingerprint()
 
 
-@settings(max_examples=100)
-@given(text=st.text(st.sampled_from("a:{}[]-& *!|>'\"#%@\n\t1,?<=~"), max_size=20))
-def test_any_text_after_a_key(text: str) -> None:
-    _load(f"job_name: {text}\n", [])
-
-
 @pytest.mark.parametrize(
     "raw",
     [

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import sparse
 
+from raygnn.models import link_factors
 from raygnn.models.link_factors import LinkBasis, LinkFactors, SpectralFilter
 
 RNG = np.random.default_rng(0)
@@ -48,13 +49,15 @@ def test_scores_are_those_of_a_ridge_regression_of_normalized_links(
     np.testing.assert_allclose(found, expected, atol=0.01 * expected.max())
 
 
-def test_the_leading_directions_of_many_are_accurate() -> None:
-    links = _links(900, 800, 20_000)
+def test_the_leading_directions_of_many_are_accurate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_factors, "MAX_RANK", 64)
+    links = _links(300, 250, 6_000)
     basis = LinkBasis.of(links, 0.0)
     x = links.toarray()
     x /= x.sum(axis=1, keepdims=True).clip(1) ** 0.5
     roots = np.linalg.svd(x, compute_uv=False)
-    np.testing.assert_allclose(basis.values[:128], np.square(roots / roots[0])[:128], rtol=0.02)
+    assert len(basis.values) == 64
+    np.testing.assert_allclose(basis.values[:32], np.square(roots / roots[0])[:32], rtol=0.02)
 
 
 def test_an_anchor_without_links_is_recommended_what_is_popular() -> None:
