@@ -130,6 +130,7 @@ def test_defaults_find_counts_and_recency(shop: tuple[Path, float], tmp_path: Pa
     assert trained(folder, tmp_path) > best - 0.02
 
 
+@pytest.mark.slow
 def test_a_mean_of_neighbors_does_not(shop: tuple[Path, float], tmp_path: Path) -> None:
     folder, best = shop
     assert trained(folder, tmp_path, "--model.relative_time", "false") < best - 0.1

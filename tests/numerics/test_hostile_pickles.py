@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import pickle
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -54,13 +55,32 @@ def planetoid(tmp_path: Path, marker: Path) -> dict[str, Any]:
     return {"type": DATA_SET, "args": {"root": str(tmp_path / "root"), "name": "Cora"}}
 
 
-@pytest.fixture
-def graph(tmp_path: Path) -> str:
+def _write_graph(folder: Path) -> str:
     source, target = np.random.default_rng(0).integers(0, NUM_NODES, (2, 100))
     nodes = {"id": np.arange(NUM_NODES), "y": np.arange(NUM_NODES) % 2, "x": np.arange(NUM_NODES)}
     edges = pa.table({"s": source, "t": target})
     spec = {"labels": {"y": "y"}, "features": {"x": "x"}}
-    return str(write_graph(tmp_path / "g", pa.table(nodes), edges, spec))
+    return str(write_graph(folder, pa.table(nodes), edges, spec))
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> str:
+    return _write_graph(tmp_path / "g")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run whose checkpoints are all there."""
+    folder = tmp_path_factory.mktemp("trained")
+    data = {"uri": _write_graph(folder / "g"), "splits": {"type": "hash"}}
+    assert _train(folder, data=data, checkpoint={"policy": "all"}) == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def run(tmp_path: Path, trained: Path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def _train(tmp_path: Path, *options: str, **changes: Any) -> int:
@@ -84,16 +104,16 @@ def test_data_sets_of_pyg_unpickle_only_where_they_are_allowed(tmp_path, planeto
     assert marker.exists()
 
 
-def test_the_config_of_a_model_brings_nothing_along(tmp_path, graph, planetoid, marker, capsys):
-    assert _train(tmp_path, data={"uri": graph, "splits": {"type": "hash"}}) == 0
-    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+def test_the_config_of_a_model_brings_nothing_along(
+    tmp_path, graph, run, planetoid, marker, capsys
+):
+    config = yaml.safe_load((run / "config.yaml").read_text())
     function = "tests.numerics.test_hostile_pickles.touch"
     config |= {"init_env": function, "loop": function, "loggers": [{"type": "a.B"}]}
     config["callbacks"] = [{"on_setup": function}]
     config["data"] |= planetoid | {"uri": None, "cache_dir": str(tmp_path / "theirs")}
-    (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
-    capsys.readouterr()
-    infer = [str(tmp_path / "run"), "--out", str(tmp_path / "out"), "--scaling.num_workers", "0"]
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    infer = [str(run), "--out", str(tmp_path / "out"), "--scaling.num_workers", "0"]
     infer += ["--allow-module", "tests", "--allow-module", "torch_geometric.datasets"]
     assert raygnn.infer.main(infer) == 2
     message = capsys.readouterr().err
@@ -108,14 +128,13 @@ def touch() -> None:
     raise AssertionError("a function that the config of a model names was called")
 
 
-def test_what_the_config_of_a_model_names_needs_its_module_allowed(tmp_path, graph, capsys):
-    assert _train(tmp_path, data={"uri": graph, "splits": {"type": "hash"}}) == 0
-    text = (tmp_path / "run" / "config.yaml").read_text()
-    infer = [str(tmp_path / "run"), "--out", str(tmp_path / "out"), "--data.uri", graph]
+def test_what_the_config_of_a_model_names_needs_its_module_allowed(tmp_path, graph, run, capsys):
+    text = (run / "config.yaml").read_text()
+    infer = [str(run), "--out", str(tmp_path / "out"), "--data.uri", graph]
     for section, path in (("model", "os.system"), ("task", "my.Task"), ("sampling", "my.Sampler")):
         config = yaml.safe_load(text)
         config[section]["type"] = path
-        (tmp_path / "run" / "config.yaml").write_text(yaml.safe_dump(config))
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
         assert raygnn.infer.main(infer) == 2
         assert f"Add --allow-module {path.partition('.')[0]}" in capsys.readouterr().err
 
@@ -152,21 +171,18 @@ def test_files_of_torch_are_not_unpickled(tmp_path, graph, marker, capsys, form)
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_the_weights_of_a_model_are_not_unpickled(tmp_path, graph, marker, capsys):
-    assert _train(tmp_path, data={"uri": graph, "splits": {"type": "hash"}}) == 0
-    evil = pickle.dumps(Touch(marker))
-    (tmp_path / "run" / "model.safetensors").write_bytes(evil)
-    infer = [str(tmp_path / "run"), "--out", str(tmp_path / "out"), "--data.uri", graph]
+def test_the_weights_of_a_model_are_not_unpickled(tmp_path, graph, run, marker):
+    (run / "model.safetensors").write_bytes(pickle.dumps(Touch(marker)))
+    infer = [str(run), "--out", str(tmp_path / "out"), "--data.uri", graph]
     assert raygnn.infer.main([*infer, "--scaling.num_workers", "0"]) != 0
     assert not marker.exists()
 
 
-def test_checkpoints_are_not_unpickled(tmp_path, graph, marker):
+def test_checkpoints_are_not_unpickled(tmp_path, graph, run, marker):
     """Also where the manifest beside them has the right sha256."""
     data = {"uri": graph, "splits": {"type": "hash"}}
-    assert _train(tmp_path, data=data, checkpoint={"policy": "all"}) == 0
     evil = _torch_archive(pickle.dumps(Touch(marker), protocol=2))
-    checkpoints = [path.parent for path in (tmp_path / "run").rglob("manifest.json")]
+    checkpoints = [path.parent for path in run.rglob("manifest.json")]
     assert checkpoints
     for folder in checkpoints:
         text = (folder / "manifest.json").read_text()

@@ -168,6 +168,7 @@ def test_of_some_batches_only(tmp_path):
     assert _baselines(metrics)["popularity"]["mrr"] == pytest.approx((1 / rank).mean(), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_item_regression_beats_factors_and_these_popularity_on_generated_likes(tmp_path):
     """As on MovieLens-100k; and the model of a few steps is compared with all of them."""
     uri = write_tables(synthetic_tables("likes"), str(tmp_path / "tables"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.edge_types import EdgeType
@@ -106,6 +106,7 @@ def _check_known(task: LinkPrediction, split: str, links: dict[str, Pairs]) -> N
     assert not found & held_out if split == "train" else held_out <= found
 
 
+@settings(max_examples=50)
 @given(drawn=_graphs(), direction=st.sampled_from(["in", "out"]))
 def test_no_batch_sees_what_it_has_to_tell(drawn, direction):
     tables, linked, args = drawn

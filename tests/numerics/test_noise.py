@@ -85,7 +85,6 @@ LARGE = {"num_nodes": 1000, "num_links": 10_000, "num_features": 8, "epochs": 5}
 @pytest.mark.parametrize(
     ("scale", "name"),
     [
-        (SMALL, "hash"),
         (SMALL, "temporal, two types, relations, hard negatives"),
         *slow(*((LARGE, name) for name in CASES)),
     ],
