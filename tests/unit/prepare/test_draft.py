@@ -95,11 +95,16 @@ def test_a_shop_is_drafted_as_it_is_meant(shop: Path) -> None:
     assert [column.column for column in bought.features["edge_attr"].columns] == ["amount"]
 
 
-def test_the_suggested_question_can_be_asked(shop: Path) -> None:
+@pytest.mark.parametrize("name", ["day", "ts", "bought_at"])
+def test_the_suggested_question_can_be_asked(shop: Path, name: str) -> None:
+    """Times are dates, or seconds or milliseconds since 1970."""
     pytest.importorskip("duckdb")
     write(shop, "customers.csv", customer_id=USERS, age=some([20, 30, 40], 200))
-    day = pa.array(RNG.integers(19_000, 19_400, 500), pa.int32()).cast(pa.date32())
-    write(shop, "purchases.csv", sku=some(SKUS, 500), customer=some([*USERS, "u?"], 500), day=day)
+    days = RNG.integers(19_000, 19_400, 500)
+    dates = pa.array(days, pa.int32()).cast(pa.date32())
+    time = {"day": dates, "ts": days * 86_400, "bought_at": days * 86_400_000}[name]
+    ends = {"sku": some(SKUS, 500), "customer": some([*USERS, "u?"], 500)}
+    write(shop, "purchases.csv", **ends, **{name: time})
     (question,) = [note for note in write_draft(str(shop)).notes if "prepare labels" in note]
     command = shlex.split(question.partition("raygnn prepare ")[2])
     assert main(command) == 0

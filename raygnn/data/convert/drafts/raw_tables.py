@@ -36,6 +36,8 @@ from raygnn.errors import DataError
 DRAFTED = "_drafted"
 _NUMBERED = re.compile(r"[-_.]?(part[-_.]?)?\d+([-_]of[-_]\d+)?$")
 _DATES = frozenset(["date", "day", "time"])
+_TIMES = _DATES | {"timestamp", "ts", "datetime", "at", "epoch"}
+_EPOCH = 631_152_000, 4_102_444_800  # 1990 to 2100, in seconds since 1970
 _MONTH_AND_DAY = r"(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])$"
 _DIGITS_OF_DATES = (
     (r"^(19|20)\d\d" + _MONTH_AND_DAY, "%Y%m%d"),
@@ -306,8 +308,18 @@ def _without_null_words(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedA
 
 
 def _with_dates(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str | None]:
-    """Converts integers such as 20240521 or 930521 to dates, in columns named accordingly."""
-    if not (pa.types.is_integer(values.type) and _DATES & {*words_of(name)}):
+    """Converts integers such as 20240521 or 930521 to dates, and seconds or milliseconds since 1970
+    to timestamps, in columns named accordingly.
+    """
+    words = {*words_of(name)}
+    if not (pa.types.is_integer(values.type) and _TIMES & words):
+        return values, None
+    low, high = pc.min_max(values).as_py().values()
+    for unit, size in (("s", 1), ("ms", 1000)):
+        if low is not None and _EPOCH[0] * size <= low and high < _EPOCH[1] * size:
+            times = pc.cast(pc.cast(values, pa.int64()), pa.timestamp(unit))
+            return times, f"times, in {unit} since 1970 in the files"
+    if not _DATES & words:
         return values, None
     texts = pc.cast(values, pa.string())
     for pattern, form in _DIGITS_OF_DATES:
