@@ -26,6 +26,7 @@ _AGGREGATES = {
 }
 #: Aggregations that are 0 without events. The others have no value then, and make no row.
 _ZERO_WITHOUT_EVENTS = frozenset({"count", "sum", "exists", "distinct"})
+_ARE_CLASSES = frozenset({"exists", "list"})
 _WITHOUT_COLUMN = frozenset({"count", "exists", "list"})
 
 _QUESTION = re.compile(
@@ -126,6 +127,8 @@ def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery
         if aggregate == "list":
             raise _invalid(question, "a list is not compared", "Leave out the comparison")
         label = f"CAST({label} {operator.replace('==', '=')} {match['value']} AS INTEGER)"
+    elif aggregate not in _ARE_CLASSES:
+        label = f"CAST({label} AS DOUBLE)"  # integers are classes
     conditions = [f"({text})" for text in (match["inner"], match["outer"]) if text]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     key, name, time = _quoted(entity.id), _quoted(events.view), _quoted(events.time)
@@ -206,7 +209,8 @@ def _references(name: str, table: NodeTable | EdgeTable, graph: Manifest) -> dic
 def _target(question: str, events: _Events, column: str | None) -> tuple[str, str]:
     columns = [column] if column is not None else list(events.others)
     if len(columns) != 1 or columns[0] not in events.others:
-        rule = f"a list is of ids that {events.view} refers to ({', '.join(events.others)})"
+        others = ", ".join(events.others) or "no column refers to another table"
+        rule = f"a list is of ids that {events.view} refers to ({others})"
         raise _invalid(question, rule, "Write TABLE.COLUMN with one of these")
     return columns[0], events.others[columns[0]]
 

@@ -104,6 +104,8 @@ def test_questions_follow_the_rolling_rule(shop: Path, question: str) -> None:
     expected = [(u, t, s, QUESTIONS[question](x)) for u, t, s, x in _expected(shop, 20)]
     expected = [row for row in expected if row[3] is not None]
     found = {(r.user_id, r.timestamp): (r.split, r.label) for r in rows.itertuples()}
+    is_class = "exists" in question or re.search("over 20 ?d(ays)? [<>]", question) is not None
+    assert (rows.label.dtype.kind == "i") is is_class  # others are numbers
     assert len(found) == len(rows) == len(expected)
     assert {"train", "val", "test"} == {row[2] for row in expected}
     for user, time, split, label in expected:
