@@ -80,6 +80,11 @@ class NodeClassification(LabelTask[NodeBatch]):
                 "sampling.temporal is null, so rows see events after their own time and results "
                 "may be too good. Set it to {}."
             )
+        if self.output.table is not None and not len(self.target.splits.val):
+            warnings.append(
+                f"training table {self.output.table!r} has no validation rows, so nothing shows "
+                "when to stop. Name some in its split column, or set data.splits."
+            )
         return [*warnings, *self._leaks(), *silent]
 
     def _leaks(self) -> list[str]:
