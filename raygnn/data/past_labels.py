@@ -47,6 +47,12 @@ class PastLabels:
         order = np.argsort(codes, kind="stable")
         return cls(codes[order], instants, scores[order].astype(np.float32), span)
 
+    @classmethod
+    def none(cls, num_scores: int) -> PastLabels:
+        """Of a graph without labels."""
+        none = np.empty(0, np.int64)
+        return cls(none, none, np.empty((0, num_scores), np.float32), 1.0)
+
     @staticmethod
     def width(num_scores: int) -> int:
         return 2 + 2 * num_scores

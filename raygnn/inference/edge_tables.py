@@ -75,7 +75,7 @@ class EdgeTables:
             options["batch_size"] = 1
         disjoint = config.sampling.model_copy(update={"disjoint": not one_by_one})
         loaded = replace(loaded, config=config.model_copy(update={"sampling": disjoint}))
-        graph, features = stores or Stores.of(env, spec)
+        graph, features, _ = stores or Stores.of(env, spec)
         self._what, self._task, self._model = what, task, model
         self._edges, self._device = edges, env.device
         self._positions = edges.positions_of_rows()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.extended_bundle import AddedEdges, ExtendedBundle
+from raygnn.data.past_labels import PastLabels
 from raygnn.data.time_units import AsOf
 from raygnn.inference.seed_times import SeedTimes
 from raygnn.inference.set_up import loader_options
@@ -108,7 +109,7 @@ class ExactEmbeddings(KeptEmbeddings):
         super().__init__(
             encode_exactly(
                 encoder,
-                *Stores.of(env, spec),
+                *Stores.of(env, spec)[:2],
                 spec,
                 node_types,
                 as_of=as_of,
@@ -207,10 +208,11 @@ def extended_basis(basis: LinkBasis, bundle: ExtendedBundle, edge_type: EdgeType
 
 
 class Stores(NamedTuple):
-    """Edges and features of a graph, kept because of what they have derived."""
+    """Edges, features and past labels of a graph, kept because of what they have derived."""
 
     graph: GraphStore
     features: FeatureStore
+    past: tuple[str, PastLabels] | None
 
     @classmethod
     def of(cls, env: TaskEnvironment, spec: ModelSpec) -> Stores:
@@ -218,13 +220,15 @@ class Stores(NamedTuple):
         if isinstance(bundle, ExtendedBundle):
             return cls.of(replace(env, bundle=bundle.graph), spec).extended(bundle, spec)
         graph = graph_store(env.loaded, bundle, env.parts)
-        return cls(graph, feature_store(env.loaded, bundle, spec, env.parts, env.device))
+        features = feature_store(env.loaded, bundle, spec, env.parts, env.device)
+        return cls(graph, features, find_past_labels(spec, bundle))
 
     def extended(self, bundle: ExtendedBundle, spec: ModelSpec) -> Stores:
         assert isinstance(self.graph, LocalGraphStore)
         return Stores(
             ExtendedGraphStore(self.graph, bundle),
             ExtendedFeatureStore(bundle, spec.standardization),
+            self.past,
         )
 
     def loader(
@@ -254,7 +258,7 @@ class Stores(NamedTuple):
             edge_columns=spec.batch_edge_columns,
             as_of=None if as_of is None else as_of.time,
             plan=plan,
-            past=find_past_labels(spec, env.bundle),
+            past=self.past,
             **options,
         )
 

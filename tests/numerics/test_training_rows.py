@@ -268,8 +268,10 @@ def test_each_way_to_ask_gives_the_same(
     assert np.allclose(now.probability, model.predict(graph, [3, 4])["probability"], atol=1e-6)
 
 
-def test_past_labels_are_read_once_their_window_is_over(shop: Shop, tmp_path: Path) -> None:
-    """Each user has one label at all times, which no purchase shows."""
+def test_past_labels_are_read_once_their_window_is_over(
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By default. Each user has one label at all times, which no purchase shows."""
     rng = np.random.default_rng(0)
     labels = np.repeat(rng.integers(0, 2, (NUM_USERS, 1)), len(ASKED), axis=1)
 
@@ -282,7 +284,8 @@ def test_past_labels_are_read_once_their_window_is_over(shop: Shop, tmp_path: Pa
     graph = write("graph", labels)
     found = {}
     for reads in (False, True):
-        changes = {"task": _task(past_labels=reads), "training": {"max_epochs": 6}}
+        task = _task() if reads else _task(past_labels=False)
+        changes = {"task": task, "training": {"max_epochs": 6}}
         config = _config(tmp_path / str(reads), graph, **changes)
         found[reads] = raygnn.train.fit(config)
     assert found[False].metrics["test/auroc"] < 0.7
@@ -296,6 +299,12 @@ def test_past_labels_are_read_once_their_window_is_over(shop: Shop, tmp_path: Pa
         changed = np.where(rows_changed, 1 - labels, labels)
         uri = write(f"changed-{is_equal}", changed)
         assert model.predict(uri, **given).arrow.equals(before) is is_equal
+    bare = replace(shop.tables(labels), training_tables={})
+    capsys.readouterr()
+    assert not model.predict(bare, **given).arrow.equals(before)
+    assert "no training table 'active' with 'y' and a window" in capsys.readouterr().out
+    first = {**given, "rows": {**asked, "time": dates(np.full(NUM_USERS, WINDOW))}}
+    assert model.predict(bare, **first).arrow.equals(model.predict(graph, **first).arrow)
 
 
 def test_past_labels_need_times_and_a_window(busy: tuple[Any, str], tmp_path: Path) -> None:

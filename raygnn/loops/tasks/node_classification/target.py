@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from raygnn.console import count
+from raygnn.console import count, warn
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.fit_rows import FitRows
@@ -27,6 +27,8 @@ from raygnn.loops.tasks.labels.target import (
 
 if TYPE_CHECKING:
     from raygnn.config import Config
+
+_MAX_PAST = 1 << 26  # rows whose labels each worker holds in memory by default
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class NodeTargetArguments(LabelArguments):
 
     target: str | None = None
     table: str | None = None
-    past_labels: bool = False
+    past_labels: Literal["auto"] | bool = "auto"
 
 
 @dataclass(frozen=True)
@@ -168,12 +170,15 @@ class NodeTarget(LabelTarget):
                 "training table, and the task learns nodes. Remove it.",
                 id="sampling-until-nodes",
             )
+        is_known = seeds.time is not None and seeds.window is not None and temporal is not None
+        if arguments.past_labels == "auto":
+            reads = is_known and seeds.num_rows <= _MAX_PAST and _repeats(seeds)
+            arguments = arguments.model_copy(update={"past_labels": reads})
         labels = bundle.row_column(seeds, label)
         splits = make_splits(bundle, seeds, config.data.splits, label, config.seed)
         target = cls(arguments, output, labels, splits, seeds)
         for split in SPLIT_NAMES:
             target.end_of_graph(config, split)
-        is_known = seeds.time is not None and seeds.window is not None and temporal is not None
         if arguments.past_labels and not is_known:
             raise ConfigError(
                 "task.args.past_labels=True is invalid: labels of earlier rows are known once "
@@ -291,13 +296,25 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
     return labelled[0]
 
 
+def _repeats(seeds: SeedRows) -> bool:
+    assert seeds.nodes is not None
+    return bool(np.bincount(seeds.nodes).max(initial=0) > 1)
+
+
 def find_past_labels(spec: ModelSpec, bundle: Bundle) -> tuple[str, PastLabels] | None:
     """The entity type of a model that reads past labels, and those of a graph."""
     times, output = spec.relative_time, spec.output
     if times is None or not times.past_labels:
         return None
     assert isinstance(output, NodeOutput)
-    rows = output.rows(bundle)
+    rows = bundle.training_tables.get(output.table or "")
+    if rows is None or output.label not in rows.columns or rows.window is None:
+        warn(
+            f"the graph has no training table {output.table!r} with {output.label!r} and a window. "
+            "The model reads labels of earlier rows, and predicts worse without."
+        )
+        return output.node_type, PastLabels.none(output.num_scores)
+    output.check_labels(bundle)
     labels = bundle.row_column(rows, output.label)
     known = np.flatnonzero(has_label(labels))
     past = PastLabels.of(rows, known, output.scores(np.asarray(labels[known])), times.span)

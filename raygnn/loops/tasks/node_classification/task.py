@@ -49,7 +49,8 @@ class NodeClassification(LabelTask[NodeBatch]):
         clamp: keep predictions of a regression between the 2nd and the 98th percentile of the
             training targets.
         past_labels: the model also reads labels of the entity's earlier rows whose `window` is
-            over: their number, the latest and its age, and the mean of the latest 32.
+            over: their number, the latest and its age, and the mean of the latest 32. auto does if
+            the table has times and a window, and entities have several rows.
     """
 
     target_class = NodeTarget
