@@ -139,8 +139,8 @@ class Training(Section):
     )
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
         default=None,
-        description="Decay of a moving average of the weights, which is then validated, tested "
-        "and exported; null keeps none.",
+        description="Decay of a moving average of the weights, smaller in the first steps, which "
+        "is then validated, tested and exported; null keeps none, but for training tables 0.98.",
     )
     precision: Precision = Field(
         default="fp32",

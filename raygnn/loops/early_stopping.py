@@ -222,6 +222,7 @@ def _as_in(module: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
 class WeightAverage:
     """Exponential moving average of parameters, in float32. Buffers are copied.
 
+    The decay starts at 0.1 and grows with the steps, so that the average forgets the first weights.
     Equal on all ranks like the weights, or sharded like them.
     """
 
@@ -232,10 +233,12 @@ class WeightAverage:
             name: parameter.detach().float().clone() for name, parameter in _floats(module)
         }
 
-    def update(self) -> None:
+    def update(self, step: int) -> None:
+        """Adds the weights after a step, counted from 0."""
+        decay = min(self._decay, (1 + step) / (10 + step))
         for name, parameter in _floats(self._module):
             average = own_part(self._average[name])
-            average.lerp_(own_part(parameter.detach()).float(), 1 - self._decay)
+            average.lerp_(own_part(parameter.detach()).float(), 1 - decay)
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -242,7 +242,7 @@ class Engine:
         self.callbacks.call("before_optimizer_step")
         self.optimization.step()
         if self.average is not None:
-            self.average.update()
+            self.average.update(self.position.step)
         self.callbacks.call("after_optimizer_step")
         return grad_norm
 

@@ -156,7 +156,7 @@ def test_counts_are_a_baseline_if_lightgbm_is_installed(busy: tuple[Any, str]) -
 
 
 @pytest.mark.parametrize(("optimizer", "rate"), [({}, 0.001), ({"args": {"lr": 0.02}}, 0.02)])
-def test_tables_have_a_smaller_learning_rate(
+def test_tables_have_a_smaller_learning_rate_and_average_weights(
     busy: tuple[Any, str], tmp_path: Path, optimizer: dict[str, Any], rate: float
 ) -> None:
     config = _config(tmp_path, busy[1], optimizer=optimizer)
@@ -164,6 +164,8 @@ def test_tables_have_a_smaller_learning_rate(
         del config["optimizer"]
     loaded = with_time_defaults(load_config(config))
     assert loaded.config.optimizer.args["lr"] == loaded.saved["optimizer"]["args"]["lr"] == rate
+    decay = None if optimizer else 0.98
+    assert loaded.config.training.ema_decay == loaded.saved["training"]["ema_decay"] == decay
 
 
 def test_numbers_of_tables_have_a_robust_loss_by_default() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -21,13 +22,15 @@ def test_it_moves_by_its_decay_and_lends_itself():
     average = WeightAverage(linear, DECAY)
     with torch.no_grad():
         linear.weight.fill_(8.0)
-    average.update()
+    average.update(99)
     with average.applied():
         assert float(linear.weight.detach()) == 5.0  # 0.75 * 4 + 0.25 * 8
     assert float(linear.weight.detach()) == 8.0
     again = WeightAverage(nn.Linear(1, 1, bias=False), DECAY)
     again.load_state_dict(average.state_dict())
     assert float(again.state_dict()["weight"]) == 5.0
+    average.update(0)
+    assert float(average.state_dict()["weight"]) == pytest.approx(0.1 * 5 + 0.9 * 8)
 
 
 class FollowWeights(Callback):
@@ -37,8 +40,10 @@ class FollowWeights(Callback):
         SEEN["average"] = _weights(engine)
 
     def after_optimizer_step(self, engine: Engine) -> None:
+        step = engine.position.step
+        decay = min(DECAY, (1 + step) / (10 + step))
         for name, own in _weights(engine).items():
-            SEEN["average"][name] = DECAY * SEEN["average"][name] + (1 - DECAY) * own
+            SEEN["average"][name] = decay * SEEN["average"][name] + (1 - decay) * own
 
     def on_validation_start(self, engine: Engine) -> None:
         SEEN["judged"] = _weights(engine)
