@@ -36,7 +36,7 @@ class TablesSource:
         place = f"node_types.{node_type}"
         roots = [folder, *self.options.allow_outside]
         files = list_files(folder, table.files, f"{place}.files", roots, table.csv)
-        found = read_columns(files, [table.id, *names], place)
+        found = read_columns(files, [table.id, *names], place, [table.id])
         return found.select(names).add_column(0, "id", found[table.id])
 
 

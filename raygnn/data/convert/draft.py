@@ -25,6 +25,7 @@ from raygnn.data.convert.drafts.references import (
     find_references,
     list_missing_nodes,
     parse_overrides,
+    read_as_numbers,
     spell_references,
     write_gapless_edges,
 )
@@ -101,6 +102,7 @@ def draft(
     find_references(tables, overrides)
     made = list_missing_nodes(tables, overrides)
     spell_references(tables)
+    read_as_numbers(tables)
     choose_roles(tables)
     chosen = choose_task(tables, task, redact(folder))
     show_columns(tables, chosen)

@@ -200,6 +200,9 @@ class _Tables:
         self._folder = manifest_folder(graph)
         self._timed: dict[str, str] = {}
         self._manifest = manifest
+        edges = manifest.edge_types
+        self._id_columns = {table.id for table in manifest.node_types.values()}
+        self._id_columns |= {column for table in edges for column in (table.source, table.target)}
         self.num_rows = 0
 
     def __enter__(self) -> _Tables:
@@ -230,7 +233,7 @@ class _Tables:
             listed = ", ".join("'" + file.uri.replace("'", "''") + "'" for file in files)
             source = f"read_parquet([{listed}], union_by_name = true)"
         else:
-            rows = read_columns(files, None, place)
+            rows = read_columns(files, None, place, self._id_columns)
             schema = rows.schema
             if time is not None and is_text_type(schema.field(time).type):
                 written = table.time.format if table.time is not None else None

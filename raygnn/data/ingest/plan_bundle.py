@@ -335,8 +335,8 @@ def _with_id_types(
             raise DataError(
                 f"{scanned.name}.{key}={column!r} is invalid: the column is {types[column]}, "
                 f"but the ids of node type {node_type!r} are {wanted}. "
-                "Write both as the same kind: digits in CSV are integers (007 is 7), so texts of "
-                "digits need Parquet on both sides.",
+                "Write both as the same kind. In CSV, ids are integers if all of them are whole "
+                "numbers without leading zeros.",
                 id="edges-id-kind",
             )
     return replace(scanned, types=types)

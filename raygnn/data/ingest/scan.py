@@ -79,10 +79,12 @@ class TableColumns:
     Attributes:
         names: distinct names of all.
         quantities: columns whose numbers may become floats: not ids, labels, splits and times.
+        id: column of ids that are not ids of another table. Its leading zeros count.
     """
 
     names: Sequence[str]
     quantities: Collection[str]
+    id: str | None = None
 
 
 def scan_tables(
@@ -113,7 +115,11 @@ def scan_tables(
                 for column, kind in shape.kinds.items():
                     kinds[column].append(kind)
                 footers[i] = _Footer(shape.header, {}, (shape.num_rows,), (file.size,))
-        csv_types = {column: arrow_type(unify(seen)) for column, seen in kinds.items() if seen}
+        csv_types = {
+            column: arrow_type(unify(seen), column == columns.id)
+            for column, seen in kinds.items()
+            if seen
+        }
         table, wrong = _join_shards(name, files, footers, columns, csv_types)
         scanned.append(table)
         problems.extend(wrong)

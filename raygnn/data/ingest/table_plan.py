@@ -168,7 +168,8 @@ def table_columns(table: Table) -> TableColumns:
     listed = dict.fromkeys([*ids, weight, table.split, time, *features, *labels])
     names = [name for name in listed if name is not None]
     exact = {*ids, table.split, time, *labels, *indices}
-    return TableColumns(names, frozenset(names) - exact)
+    own_id = table.id if isinstance(table, NodeTable) else None
+    return TableColumns(names, frozenset(names) - exact, own_id)
 
 
 def plan_nodes(table: NodeTable, scanned: ScannedTable, feature_dtype: str | None) -> NodePlan:

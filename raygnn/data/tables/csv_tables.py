@@ -7,7 +7,7 @@ columns as text and finds possible types; the second pass reads them with the ty
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -20,7 +20,8 @@ from raygnn.data.filesystem import redact
 from raygnn.data.tables.files import PLAIN_CSV, CsvFormat, is_tab_separated, open_stream
 from raygnn.errors import DataError
 
-CsvKind = Literal["null", "int", "float", "bool", "string"]
+#: "padded": whole numbers, some with leading zeros (007). As ids they are texts.
+CsvKind = Literal["null", "int", "padded", "float", "bool", "string"]
 
 _BLOCK_BYTES = 8 << 20
 #: A gap in any column, as MySQL and PostgreSQL export it.
@@ -48,6 +49,7 @@ _QUOTED_LINE = re.compile(r"(Expected \d+ columns, got \d+): .*", re.DOTALL)
 _TYPES: dict[CsvKind, pa.DataType] = {
     "null": pa.float64(),
     "int": pa.int64(),
+    "padded": pa.int64(),
     "float": pa.float64(),
     "bool": pa.bool_(),
     "string": pa.string(),
@@ -100,11 +102,13 @@ def unify(kinds: Sequence[CsvKind]) -> CsvKind:
         return "null"
     if len(distinct) == 1:
         return distinct.pop()
-    return "float" if distinct == {"int", "float"} else "string"
+    if distinct == {"int", "padded"}:
+        return "padded"
+    return "float" if distinct <= {"int", "padded", "float"} else "string"
 
 
-def arrow_type(kind: CsvKind) -> pa.DataType:
-    return _TYPES[kind]
+def arrow_type(kind: CsvKind, is_id: bool = False) -> pa.DataType:
+    return pa.string() if is_id and kind == "padded" else _TYPES[kind]
 
 
 def read_batches(
@@ -137,16 +141,20 @@ def read_batches(
         ) from error
 
 
-def read_together(files: Sequence[CsvSniff]) -> list[pa.Table]:
+def read_together(files: Sequence[CsvSniff], ids: Collection[str] = ()) -> list[pa.Table]:
     """Reads the rows of each file of a table, in the first file's needed columns of the narrowest
     common kinds.
 
+    Args:
+        ids: columns whose leading zeros count.
     Raises:
         DataError: as in `read_batches`, or a file lacks one of these columns.
     """
     shapes = [sniff(file) for file in files]
     types = {
-        column: arrow_type(unify([shape.kinds.get(column, "null") for shape in shapes]))
+        column: arrow_type(
+            unify([shape.kinds.get(column, "null") for shape in shapes]), column in ids
+        )
         for column in files[0].columns
     }
     schema = pa.schema(list(types.items()))
@@ -235,6 +243,11 @@ def _format(uri: str) -> str:
     return "TSV" if is_tab_separated(uri) else "CSV"
 
 
+def _has_leading_zero(numbers: pa.Array) -> bool:
+    is_long = pc.greater(pc.binary_length(numbers), 1)
+    return bool(pc.any(pc.and_(pc.starts_with(numbers, "0"), is_long)).as_py())
+
+
 def kind_of_values(values: pa.Array, so_far: CsvKind) -> CsvKind:
     if so_far == "string":
         return "string"
@@ -248,5 +261,5 @@ def kind_of_values(values: pa.Array, so_far: CsvKind) -> CsvKind:
             pc.cast(present, _TYPES[kind])
         except pa.ArrowInvalid:
             continue
-        return unify([so_far, kind])
+        return unify([so_far, "padded" if kind == "int" and _has_leading_zero(present) else kind])
     return "string"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -66,9 +66,16 @@ def _names(file: TableFile) -> Sequence[str]:
         return names
 
 
-def read_columns(files: Sequence[TableFile], names: Sequence[str] | None, place: str) -> pa.Table:
+def read_columns(
+    files: Sequence[TableFile],
+    names: Sequence[str] | None,
+    place: str,
+    ids: Collection[str] = (),
+) -> pa.Table:
     """Reads columns of a table (None reads all) unchanged, in the order of its files and rows.
 
+    Args:
+        ids: columns whose leading zeros count in CSV.
     Raises:
         DataError: a column is missing.
     """
@@ -80,7 +87,7 @@ def read_columns(files: Sequence[TableFile], names: Sequence[str] | None, place:
         csv_tables.CsvSniff(file.uri, file.name, wanted or tuple(_names(file)), file.csv)
         for file in texts
     ]
-    read = dict(zip(texts, csv_tables.read_together(sniffs), strict=True)) if texts else {}
+    read = dict(zip(texts, csv_tables.read_together(sniffs, ids), strict=True)) if texts else {}
     tables = [read[file] if file in read else read_parquet(file.uri, wanted) for file in files]
     return pa.concat_tables(tables, promote_options="permissive")
 

@@ -469,6 +469,22 @@ def test_csv_kinds_are_joined_over_shards(tmp_path: Path) -> None:
     assert bundle.csc(("n", "to", "n")).indices.tolist() == [1, 0]
 
 
+def test_ids_with_leading_zeros_are_texts_in_csv(tmp_path: Path) -> None:
+    features = {"features": {"x": ["x"]}}
+    path = write_graph(tmp_path / "graph", _nodes(), _EDGES, features, suffix=".csv")
+    (path / "nodes" / "part-0.csv").write_text("id,x\n100,01\n200,02\n")
+    (path / "nodes" / "part-1.csv").write_text("id,x\n007,03\n0,04\n")
+    (path / "edges" / "part-0.csv").write_text("s,t\n100,200\n007,0\n")
+    bundle = ingest(path, cache_dir=tmp_path / "cache")
+    assert bundle.ids("n").to_pylist() == ["100", "200", "007", "0"]
+    assert np.asarray(bundle.column("n", "x")).ravel().tolist() == [1, 2, 3, 4]
+    # Only ids of the node table decide: those of edges are read in the same kind.
+    (path / "nodes" / "part-1.csv").write_text("id,x\n7,03\n0,04\n")
+    bundle = ingest(path, cache_dir=tmp_path / "cache")
+    assert bundle.ids("n").to_pylist() == [100, 200, 7, 0]
+    assert bundle.csc(("n", "to", "n")).indices.tolist() == [0, 2]
+
+
 def test_compressed_csv(tmp_path: Path) -> None:
     import gzip
 

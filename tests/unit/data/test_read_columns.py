@@ -26,6 +26,13 @@ def test_shards_of_text_are_read_as_one_kind(tmp_path):
         read_columns(files, ["name"], "items")
 
 
+def test_leading_zeros_of_ids_stay(tmp_path):
+    (tmp_path / "a.csv").write_text("id,month\n007,01\n8,02\n")
+    files = list_files(str(tmp_path), ["a.csv"], "items")
+    found = read_columns(files, None, "items", ids=["id"])
+    assert found.to_pydict() == {"id": ["007", "8"], "month": [1, 2]}
+
+
 def test_types_of_parquet_stay(tmp_path):
     day = datetime.date(2024, 5, 1)
     pq.write_table(pa.table({"day": [day], "tags": [["a", "b"]]}), tmp_path / "a.parquet")

@@ -318,12 +318,26 @@ def test_amounts_of_a_small_table_are_numbers(tmp_path: Path) -> None:
     assert "{column: fee, transform: auto, format: decimal_comma}" in text
 
 
-def test_ids_that_lose_their_zeros_are_named(tmp_path: Path) -> None:
-    write(tmp_path, "members.csv", member=[f"{i:05d}" for i in range(300)])
-    write(tmp_path, "visits.csv", visit=range(900), member=some(range(300), 900))
-    notes = draft(str(tmp_path)).notes
-    expected = "members: member: the id 00000 is read as the number 0, also in predictions"
-    assert [note for note in notes if "is read as the number" in note] == [expected]
+def test_ids_keep_their_leading_zeros_and_other_numbers_do_not(tmp_path: Path) -> None:
+    members, steps = [f"{i:05d}" for i in range(300)], [f"{i * 17:06d}" for i in range(250)]
+    write(tmp_path, "members.csv", member=members, steps=some(steps, 300))
+    write(tmp_path, "visits.csv", visit=range(900), member=some(members[:200], 900))
+    write(tmp_path, "calls.csv", call=range(900), member=some(range(300), 900))
+    found = write_draft(str(tmp_path))
+    assert "{column: steps, transform: auto}" in found.text  # texts would be names, and left out
+    (copy,) = [note for note in found.notes if "_drafted" in note]
+    assert copy.startswith("calls: _drafted/calls.parquet is a repaired copy of calls.csv: member")
+    bundle = ingest(str(tmp_path), cache_dir=tmp_path / "cache")
+    assert bundle.ids("members").to_pylist() == members
+
+
+def test_ids_that_no_table_lists_keep_their_leading_zeros(tmp_path: Path) -> None:
+    accounts = [f"{i:06d}" for i in range(0, 500_000, 100)]
+    sent = {"sender": some(accounts, 9000), "receiver": some(accounts[::-1], 9000)}
+    write(tmp_path, "payments.csv", **sent, amount=some([1.5, 2.5, 9.0], 9000))
+    write_draft(str(tmp_path))
+    ids = set(ingest(str(tmp_path), cache_dir=tmp_path / "cache").ids("node").to_pylist())
+    assert ids == {*sent["sender"], *sent["receiver"]}
 
 
 def test_numbers_that_are_ids_with_zeros_elsewhere_are_said(tmp_path: Path) -> None:

@@ -89,6 +89,12 @@ class Column:
             return pc.cast(pc.replace_substring_regex(texts, r"\.0+$", ""), pa.int64())
         return texts
 
+    @property
+    def is_padded(self) -> bool:
+        """Whether texts are whole numbers, some with leading zeros."""
+        is_digits = self.kind == "text" and len(self.distinct) > 0 and self.all_match(r"^\d+$")
+        return is_digits and bool(pc.any(pc.match_substring_regex(self.distinct, r"^0\d")).as_py())
+
     @cached_property
     def distinct_ids(self) -> pa.Array:
         return self.ids.unique().drop_null()

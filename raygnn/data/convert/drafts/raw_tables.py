@@ -23,7 +23,6 @@ from raygnn.data.tables.csv_tables import (
     CsvSniff,
     arrow_type,
     kind_of_values,
-    read_batches,
     read_header,
     read_together,
     separator_of,
@@ -156,7 +155,8 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
         parts = [read_parquet(uri) for uri in uris]
     else:
         try:  # as ingest does
-            parts = read_together([CsvSniff(uri, uri, read_header(uri, uri)) for uri in uris])
+            header = read_header(uris[0], uris[0])
+            parts = read_together([CsvSniff(uri, uri, header) for uri in uris], ids=header)
         except DataError:
             parts, is_typed = _read_leniently(uris, encoding, repairs), False
     table = pa.concat_tables(parts, promote_options="permissive")
@@ -175,21 +175,7 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
         splits = pa.array(np.repeat(stems, [part.num_rows for part in parts]))
         columns["split"] = Column("split", pa.chunked_array([splits]))
         repairs.append("split is the name of the file")
-    unsure = [] if is_parquet(pattern) or not is_typed else list(_padded_ids(uris[0], columns))
-    return Table(name, pattern, columns, repairs, unsure=unsure)
-
-
-def _padded_ids(uri: str, columns: dict[str, Column]) -> Iterator[str]:
-    """Remarks on ids that lose leading zeros, judged by the first rows of a file."""
-    names = [name for name, column in columns.items() if column.kind == "int" and column.is_unique]
-    if not names:
-        return
-    rows = next(read_batches(uri, uri, dict.fromkeys(names, pa.string())))
-    for name in names:
-        padded = rows.column(name).filter(pc.match_substring_regex(rows.column(name), r"^0\d"))
-        if len(padded):
-            text = padded[0].as_py()
-            yield f"{name}: the id {text} is read as the number {int(text)}, also in predictions"
+    return Table(name, pattern, columns, repairs)
 
 
 def _read_leniently(
@@ -283,7 +269,7 @@ def _typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
     if kind == "string":
         return texts
     words = pc.is_in(texts, value_set=pa.array(NULL_WORDS))
-    return pc.cast(pc.if_else(words, None, texts), arrow_type(kind))
+    return pc.cast(pc.if_else(words, None, texts), arrow_type(kind, is_id=True))
 
 
 def _without_null_words(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str | None]:
@@ -298,8 +284,9 @@ def _without_null_words(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedA
     num_gaps = pc.sum(is_word).as_py()
     if given.null_count < len(given):
         kind = kind_of_values(given.combine_chunks(), "null")
-        if kind in {"int", "float"}:
-            return pc.cast(given, arrow_type(kind)), f"{num_gaps:,} words for gaps among numbers"
+        if kind in {"int", "padded", "float"}:
+            numbers = pc.cast(given, arrow_type(kind, is_id=True))
+            return numbers, f"{num_gaps:,} words for gaps among numbers"
     is_mark = pc.equal(texts, NULL_MARK)
     if not pc.any(is_mark).as_py():
         return values, None

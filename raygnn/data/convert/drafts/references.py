@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from raygnn.data.convert.drafts.columns import Column, is_plural, type_name, word_set, words_of
 from raygnn.data.convert.drafts.raw_tables import DRAFTED, Reference, Table
+from raygnn.data.tables.files import is_parquet
 from raygnn.errors import ConfigError
 
 #: Names of the columns of an edge's ends.
@@ -401,7 +402,7 @@ def list_missing_nodes(tables: list[Table], overrides: Overrides) -> dict[str, p
         is_text = any(pa.types.is_string(column.ids.type) for _, column in columns)
         kind = pa.string() if is_text else pa.int64()
         ids = pa.concat_arrays([pc.cast(column.distinct_ids, kind) for _, column in columns])
-        ids = ids.unique()
+        ids = _with_leading_zeros(ids.unique(), [column for _, column in columns])
         file = f"{DRAFTED}/{name}_ids.parquet"
         made[file] = pa.table({"id": ids.take(pc.sort_indices(ids))})
         nodes = Table(name, file, {"id": Column("id", made[file].column("id"))}, key="id")
@@ -448,6 +449,26 @@ def _is_read_as(column: Column, key: Column) -> bool:
     is_gap = pc.and_(pc.is_valid(texts), pc.is_null(column.ids))
     is_same = pc.sum(as_written).as_py() == pc.sum(in_one_spelling).as_py()
     return bool(is_same and not pc.any(is_gap).as_py())
+
+
+def _with_leading_zeros(ids: pa.Array, columns: Sequence[Column]) -> pa.Array:
+    """Spells integer ids as a column that pads them does: 007."""
+    padded = [column.distinct for column in columns if column.is_padded]
+    if not padded or not pa.types.is_integer(ids.type):
+        return ids
+    texts = pa.concat_arrays([pc.cast(texts, pa.string()) for texts in padded])
+    found = texts.take(pc.index_in(ids, value_set=pc.cast(texts, pa.int64())))
+    return pc.coalesce(found, pc.cast(ids, pa.string()))
+
+
+def read_as_numbers(tables: Sequence[Table]) -> None:
+    """Lets digits with leading zeros be numbers where they are not ids, as ingest does."""
+    for table in tables:
+        if is_parquet(table.pattern):
+            continue
+        for name, column in table.columns.items():
+            if column.is_padded and name not in {table.key, *table.references}:
+                table.set_column(name, pc.cast(column.values, pa.int64()))
 
 
 def write_gapless_edges(tables: Sequence[Table]) -> dict[str, pa.Table]:
