@@ -29,17 +29,21 @@ _TIDYING_ACTORS = frozenset({"PlacementGroupCleaner"})
 #: Of the raylet, where Ray Train's and Tune's own actors are many for the CPUs of a small machine.
 _MANY_PROCESSES = re.compile(r"WARNING: \d+ \w+ worker processes have been started on node")
 
-#: Of Ray Train's controller, with a traceback: it asks again, and placing workers needs no answer.
-_REQUEST = re.compile(r"Failed to (send|cancel) resource request for ")
-_TIMEOUT = "GetTimeoutError"  # a busy machine; any other error is shown
+#: Records with a traceback: their first line, and the error that makes them noise.
+_RECORDS = (
+    # Of Ray Train's controller on a busy machine: it asks again, and no worker waits for it.
+    (re.compile(r"Failed to (send|cancel) resource request for "), "GetTimeoutError"),
+    # Of a process that Ray ends by SIGTERM while Python finalizes an object. SIGKILL follows.
+    (re.compile(r"Exception ignored (in|while) ?"), "SystemExit"),
+)
 _IN_TRACEBACK = re.compile(r"\s|$|Traceback |The above exception |During handling of the above ")
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 #: Lines that were not shown, for a run that fails.
 _HELD: deque[str] = deque(maxlen=60)
-#: Of each process, the lines of a request that failed, until the one that says why.
-_requests: dict[Any, list[str]] = {}
+#: Of each process, the lines of a record until its error, and the error that makes it noise.
+_records: dict[Any, tuple[list[str], str]] = {}
 _marks: dict[str, threading.Event] = {}
 
 Printer = Callable[..., None]
@@ -83,11 +87,11 @@ def drain_worker_lines(marker: ActorHandle) -> None:
 
 
 def show_held_lines() -> None:
-    unfinished = [line for lines in _requests.values() for line in lines]
+    unfinished = [line for lines, _ in _records.values() for line in lines]
     if _HELD or unfinished:
         print("Ray's own messages:", *_HELD, *unfinished, sep="\n", file=sys.stderr)
         _HELD.clear()
-        _requests.clear()
+        _records.clear()
 
 
 def _printer() -> Printer | None:
@@ -105,7 +109,7 @@ def _is_ours(printer: Printer | None) -> bool:
 def _print_batch(printer: Printer, batch: dict[str, Any], **options: Any) -> None:
     """Sorts the lines of one process: ours, Ray's noise, and all others, which Ray prints."""
     others = []
-    for line in _without_timeouts(batch):
+    for line in _without_records(batch):
         if not batch["is_err"] and line.startswith(_MARK):
             if line in _marks:
                 _marks[line].set()
@@ -146,27 +150,25 @@ def _is_noise(batch: dict[str, Any], line: str) -> bool:
     return _CORE_LINE.match(line) is not None or batch.get("actor_name") in _TIDYING_ACTORS
 
 
-def _without_timeouts(batch: dict[str, Any]) -> Iterator[str]:
-    """A process's lines, without those of autoscaler requests that timed out.
-
-    Such a record is a line, a traceback and the error, possibly in several batches.
-    """
+def _without_records(batch: dict[str, Any]) -> Iterator[str]:
+    """A process's lines without records that are noise, possibly in several batches."""
     process = batch.get("ip"), batch.get("pid"), batch["is_err"]
     for line in batch["lines"]:
-        request = _requests.get(process)
-        if batch["is_err"] and _REQUEST.search(line):
-            yield from _requests.pop(process, [])
-            _requests[process] = [line]
-        elif request is None:
+        lines, noise = _records.get(process, ([], ""))
+        starts = [error for start, error in _RECORDS if start.search(line)]
+        if batch["is_err"] and starts:
+            yield from lines
+            _records[process] = [line], starts[0]
+        elif not lines:
             yield line
         elif _IN_TRACEBACK.match(line):
-            request.append(line)
+            lines.append(line)
         else:
-            del _requests[process]
-            if _TIMEOUT in line:
-                _HELD.extend(_with_source(batch, text) for text in [*request, line])
+            del _records[process]
+            if noise in line:
+                _HELD.extend(_with_source(batch, text) for text in [*lines, line])
             else:
-                yield from [*request, line]
+                yield from [*lines, line]
 
 
 def _with_source(batch: dict[str, Any], line: str) -> str:

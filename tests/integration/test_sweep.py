@@ -69,6 +69,7 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert "[raygnn] trial-00002 failed: --optimizer: optimizer.type='Adma' is invalid" in out
     assert "Traceback" not in err
+    assert len((out + err).splitlines()) <= 30
     assert out.count("ingest: wrote bundle") == 1
     assert _most_at_a_time(out) == 1  # two CPUs are one trial of two workers
     assert len(grid) == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +25,16 @@ from raygnn.runtime.sweeps.plan import TIME_ATTRIBUTE
 
 
 class SweepProgress(Callback):
-    """Prints a line when a trial starts and ends, and validations every ten seconds.
+    """Prints a line when a trial starts and ends, and a validation every minute.
 
     Pickled with the sweep's state.
     """
 
+    EVERY_S = 60.0
+
     def __init__(self, metric: str, mode: str) -> None:
         self._metric, self._mode = metric, mode
+        self._next_s = 0.0
 
     def on_trial_start(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any
@@ -45,9 +49,10 @@ class SweepProgress(Callback):
         result: dict[str, Any],
         **info: Any,
     ) -> None:
-        if self._metric in result:
+        if self._metric in result and time.time() >= self._next_s:
+            self._next_s = time.time() + self.EVERY_S
             value = f"{self._metric} {result[self._metric]:.5g}"
-            say(f"{trial} validation {int(result.get(TIME_ATTRIBUTE, 0))}: {value}", "step")
+            say(f"{trial} validation {int(result.get(TIME_ATTRIBUTE, 0))}: {value}")
 
     def on_trial_complete(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any

@@ -171,7 +171,6 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
     for line in table(ranked, section.metric):
         say(line)
     write_text(join(folder.uri, "report.html"), compare([folder.uri]).html())
-    say(f"trials      {join(folder.uri, 'trials.json')}")
     say(f"report      {join(folder.uri, 'report.html')}")
     if causes:
         raise PreemptedError(

@@ -1,4 +1,4 @@
-"""What a sweep says of a trial that fails."""
+"""Lines that a sweep prints while its trials run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from ray import cloudpickle
 
 from raygnn.errors import ConfigError
+from raygnn.runtime.sweeps.plan import TIME_ATTRIBUTE
 from raygnn.runtime.sweeps.progress import SweepProgress
 
 
@@ -41,3 +42,18 @@ def test_a_failed_trial_says_why_in_a_line(capsys, tmp_path, error, is_pickled, 
     trial = FailedTrial(tmp_path, error, is_pickled)
     SweepProgress("val/loss", "min").on_trial_error(1, [trial], trial)
     assert capsys.readouterr().out == f"[raygnn] trial-00002 failed: {told}\n"
+
+
+def test_a_sweep_prints_a_validation_a_minute(capsys, monkeypatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("raygnn.runtime.sweeps.progress.time.time", lambda: clock[0])
+    progress = SweepProgress("val/loss", "min")
+    for number in range(1, 14):  # two minutes, and a validation each 10 s
+        result = {"val/loss": 1 / number, TIME_ATTRIBUTE: number}
+        progress.on_trial_result(number, [], "trial-00000", result)
+        clock[0] += 10
+    assert capsys.readouterr().out.splitlines() == [
+        "[raygnn] trial-00000 validation 1: val/loss 1",
+        "[raygnn] trial-00000 validation 7: val/loss 0.14286",
+        "[raygnn] trial-00000 validation 13: val/loss 0.076923",
+    ]

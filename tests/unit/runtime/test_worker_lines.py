@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,6 +117,35 @@ def test_other_errors_of_requests_are_shown(printed, capsys) -> None:
     _emit(*lines[:-1], actor="TrainController", is_err=True)
     show_held_lines()
     assert capsys.readouterr().err.splitlines() == ["Ray's own messages:", *lines[:-1]]
+
+
+def _dropped_exit(monkeypatch, capsys) -> list[str]:
+    """What Python prints where a signal's handler raises SystemExit within a callback."""
+
+    class Thing:
+        pass
+
+    def ends(reference: weakref.ref) -> None:
+        sys.exit(1)
+
+    thing = Thing()
+    reference = weakref.ref(thing, ends)
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    del thing
+    assert reference() is None
+    return capsys.readouterr().err.splitlines()
+
+
+def test_an_exit_that_python_ignores_is_noise(printed, capsys, monkeypatch) -> None:
+    lines = _dropped_exit(monkeypatch, capsys)
+    assert len(lines) > 3
+    _emit("before", *lines, "after", is_err=True)
+    assert [line for batch in printed for line in batch["lines"]] == ["before", "after"]
+    show_held_lines()
+    assert "(RayTrainWorker) SystemExit" in capsys.readouterr().err
+    others = [*lines[:-1], "ValueError: x"]
+    _emit(*others, is_err=True)
+    assert printed[-1]["lines"] == others
 
 
 def test_draining_waits_for_all_that_was_printed_before(printed, capsys) -> None:
