@@ -117,7 +117,6 @@ def build_edges(
         )
         for plan in plans
     ]
-    context.say("sorting edges by destination")
     buckets = move_to_buckets(sorts, [rows[i] for i in of_table], context.schedule)
     shutil.rmtree(rows_folder)
     counts = order_buckets(sorts, buckets, context.schedule)
