@@ -1,5 +1,5 @@
 # make quickstart: install and train on a generated graph.
-# make test: install and run at least one test of each kind of behavior, 9 minutes on two cores.
+# make test: install and run at least one test of each kind of behavior, 8 minutes on two cores.
 # make test-full: the remaining tests, except those of Ray clusters.
 # make test-cluster: nodes, drivers, jobs, notebooks and sweeps on Ray clusters that start and stop,
 # half an hour, most of it waiting.
