@@ -65,10 +65,14 @@ def ingest(
         source.check_unchanged()
         progress(f"ingest: wrote bundle {path}")
 
+    def check(folder: Path) -> None:
+        check_arrays(Bundle.open(folder))
+        progress(f"ingest: reusing bundle {folder}")
+
     build_once(
         path,
         build,
-        is_whole=lambda folder: _is_finished(folder, progress),
+        is_whole=lambda folder: is_whole(folder, check, progress),
         on_wait=lambda: progress("ingest: waiting for another process that builds this bundle"),
     )
     return Bundle.open(path)
@@ -78,15 +82,17 @@ def bundle_folder(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     return cache_folder(cache_dir, "bundles")
 
 
-def _is_finished(path: Path, progress: Callable[[str], None]) -> bool:
+def is_whole(
+    path: Path, check: Callable[[Path], object], progress: Callable[[str], None] = lambda _: None
+) -> bool:
+    """Whether a folder of the cache has its record and passes a check, which raises a DataError."""
     if not (path / RECORD_NAME).exists():
         return False
     try:
-        check_arrays(Bundle.open(path))
+        check(path)
     except DataError as error:
         progress(f"ingest: building again, because {error}")
         return False
-    progress(f"ingest: reusing bundle {path}")
     return True
 
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -50,19 +49,6 @@ class ReadResult:
     findings: tuple[Finding, ...]
     num_bad: int
     class_names: Mapping[str, tuple[str, ...]]
-
-    @classmethod
-    def of_content(cls, content: Mapping[str, Any]) -> ReadResult:
-        """The result from JSON of its `asdict`."""
-        names = {label: tuple(given) for label, given in content["class_names"].items()}
-        return cls(findings_of(content), content["num_bad"], names)
-
-
-def findings_of(content: Mapping[str, Any]) -> tuple[Finding, ...]:
-    return tuple(
-        Finding(**{**finding, "rows": tuple(finding["rows"]), "values": tuple(finding["values"])})
-        for finding in content["findings"]
-    )
 
 
 class _PieceReader:

@@ -20,15 +20,16 @@ from raygnn.data.bundle_record import (
     node_folder,
 )
 from raygnn.data.cache import cache_folder
+from raygnn.data.checksums import type_adapter
 from raygnn.data.filesystem import absolute, exists, is_remote, join, locked, redact
 from raygnn.data.id_map import IdIndex
 from raygnn.data.ingest.describe import class_tables, describe_columns
 from raygnn.data.ingest.edges import BuiltEdges, measured_record, report_rows
-from raygnn.data.ingest.findings import merge
+from raygnn.data.ingest.findings import Finding, merge
 from raygnn.data.ingest.nodes import all_kept
 from raygnn.data.ingest.pieces import Piece, cut_table
 from raygnn.data.ingest.plan_bundle import GraphPlan, GraphSource, IngestOptions, plan_graph
-from raygnn.data.ingest.read_rows import Bucket, BucketedIds, ReadResult, findings_of
+from raygnn.data.ingest.read_rows import Bucket, BucketedIds, ReadResult
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.ingest.table_plan import EdgePlan, TrainingPlan, plan_reverse
 from raygnn.data.ingest.training_rows import describe_training_table
@@ -238,13 +239,13 @@ class _Build:
                     (piece, GroupedRows(one.folder, one.folder / BY_BUCKET, one.result["starts"]))
                     for piece, one in zip(pieces[name], done, strict=True)
                 ],
-                [ReadResult.of_content(one.result) for one in done],
+                _results(done),
                 done,
             )
             findings += [finding for result in read[name].results for finding in result.findings]
         for name in read:
             for bucket in self._index(name, read[name]):
-                findings += findings_of(bucket.result)
+                findings += type_adapter(list[Finding]).validate_python(bucket.result["findings"])
         self.context.report(merge(findings))
         return read
 
@@ -360,7 +361,7 @@ class _Build:
             GroupedRows(one.folder, one.folder / BY_TARGET, one.result["target_starts"])
             for one in done
         ]
-        results = [ReadResult.of_content(one.result) for one in done]
+        results = _results(done)
         return _Read(list(zip(pieces, by_target, strict=True)), results, done)
 
     def _sort(self, plan: EdgePlan, read: _Read, nodes: Mapping[str, _Nodes]) -> list[Done]:
@@ -391,7 +392,7 @@ class _Build:
         )
         table = self.plan.tables[plan.table]
         read = self.steps.run(f"read/{plan.folder}", fn, cut_table(table), f"reading {plan.name}")
-        results = [ReadResult.of_content(one.result) for one in read]
+        results = _results(read)
         (num_kept,) = report_rows([plan], [table.num_rows], [results], self.context)
         cut = partial(
             shuffle.cut_training_rows,
@@ -462,6 +463,10 @@ class _Build:
                 is_of_parts=True,
             ),
         )
+
+
+def _results(done: Sequence[Done]) -> list[ReadResult]:
+    return [type_adapter(ReadResult).validate_python(one.result) for one in done]
 
 
 def _link(source: Path, target: Path) -> None:

@@ -26,12 +26,11 @@ from raygnn.data.bundle_record import (
     column_path,
     edge_folder,
 )
-from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import absolute, redact
 from raygnn.data.id_map import IdKind, build_index, gather_ids
-from raygnn.data.ingest.build_bundle import bundle_folder
+from raygnn.data.ingest.build_bundle import bundle_folder, is_whole
 from raygnn.data.ingest.nodes import gather_sparse
 from raygnn.data.links.folder import message_codes
 from raygnn.data.links.message_graph import MessageGraph, Messages
@@ -75,17 +74,6 @@ def open_partitioned(
     path = bundle_folder(cache_dir) / record.fingerprint
     build_once(path, build, is_whole=lambda built: is_whole(built, check))
     return Bundle.open(path)
-
-
-def is_whole(path: Path, check: Callable[[Path], object]) -> bool:
-    """Whether a folder of the cache has its record and passes a check, which raises a DataError."""
-    if not (path / BUNDLE_NAME).exists():
-        return False
-    try:
-        check(path)
-    except DataError:
-        return False
-    return True
 
 
 def _join(
