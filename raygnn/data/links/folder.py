@@ -89,25 +89,20 @@ def _build(bundle: Bundle, link: LinkSplit, folder: Path) -> None:
         else:
             followers = _followers(bundle, link, table, codes, edge_type, work)
             np.save(_codes_path(folder, edge_type), followers)
-    if link.label is not None:
-        for split, name in enumerate(SPLIT_NAMES, start=1):
+    if not (link.labels or link.label or link.by_time):
+        table, codes = _by_anchor(bundle, link, codes, work)
+    for split, name in enumerate(SPLIT_NAMES, start=1):
+        if link.label is not None:
             is_seed = (codes >> link_kernels.SUPERVISION_SHIFT & 3) == split
             np.save(_positions_path(folder, name), np.flatnonzero(is_seed))
-        shutil.rmtree(work)
-        return
-    if link.by_time:
-        for split, name in enumerate(SPLIT_NAMES, start=1):
-            _write_links_by_time(
-                table, codes >> link_kernels.SUPERVISION_SHIFT == split, folder / name
-            )
-        shutil.rmtree(work)
-        return
-    by_anchor, codes = (table, codes) if link.labels else _by_anchor(bundle, link, codes, work)
-    for split, name in enumerate(SPLIT_NAMES, start=1):
-        indptr = _distinct(by_anchor, codes, split, folder / name)
-        anchors = np.flatnonzero(np.diff(indptr))
-        _save_rows(folder / name, anchors, indptr)
-        _write_negatives(bundle, link, split, anchors, folder / f"{name}-negatives")
+        elif link.by_time:
+            is_chosen = codes >> link_kernels.SUPERVISION_SHIFT == split
+            _write_links_by_time(table, is_chosen, folder / name)
+        else:
+            indptr = _distinct(table, codes, split, folder / name)
+            anchors = np.flatnonzero(np.diff(indptr))
+            _save_rows(folder / name, anchors, indptr)
+            _write_negatives(bundle, link, split, anchors, folder / f"{name}-negatives")
     shutil.rmtree(work)
 
 
@@ -126,8 +121,7 @@ def _followers(
             return codes[csr.e_id] & _MESSAGE_BITS
         if link.rule is not None and link.rule.type == "hash" and link.label is None:
             reverse = message_table(bundle, edge_type)
-            followers = np.zeros(len(csc.indices), np.uint8)
-            hash_links(bundle, link, reverse, followers)
+            followers = hash_links(bundle, link, reverse)
             if link.disjoint_train_ratio:
                 hold_disjoint(bundle, link, reverse, followers)
             return followers

@@ -151,7 +151,6 @@ def split_links(bundle: Bundle, link: LinkSplit, table: LinkTable, folder: Path)
     Raises:
         DataError: the table lacks a column that the rule needs.
     """
-    codes = np.zeros(len(table.indices), np.uint8)
     if link.by_time:
         return own_splits(bundle, link, table) << link_kernels.SUPERVISION_SHIFT
     if link.label is not None:
@@ -159,7 +158,7 @@ def split_links(bundle: Bundle, link: LinkSplit, table: LinkTable, folder: Path)
         stages = _resolved(table, splits, folder, earliest=False) & link_kernels.STAGE_MASK
         return stages | splits << link_kernels.SUPERVISION_SHIFT
     if link.rule is not None and link.rule.type == "hash":
-        hash_links(bundle, link, table, codes)
+        codes = hash_links(bundle, link, table)
         codes |= codes << link_kernels.SUPERVISION_SHIFT
     else:
         splits = own_splits(bundle, link, table)
@@ -223,9 +222,7 @@ def own_splits(
             )
         return table.split
     if link.rule.type == "hash":
-        codes = np.zeros(len(table.indices), np.uint8)
-        hash_links(bundle, link, table, codes)
-        return codes
+        return hash_links(bundle, link, table)
     if table.time is None:
         raise DataError(
             f"the links of {name} cannot be split by time: they have no time column. Name one "
@@ -266,13 +263,15 @@ def time_unit_of(bundle: Bundle, link: LinkSplit) -> str | None:
     return None if edges is None else edges.time_unit
 
 
-def hash_links(bundle: Bundle, link: LinkSplit, table: LinkTable, out: np.ndarray) -> None:
+def hash_links(bundle: Bundle, link: LinkSplit, table: LinkTable) -> np.ndarray:
     assert link.rule is not None
     assert link.rule.type == "hash"
     seed = link.seed if link.rule.seed is None else link.rule.seed
     rows, columns = _pair_hashes(bundle, table, seed)
     bounds = split_bounds(link.rule.fractions)
-    link_kernels.hash_splits(table.indptr, table.indices, rows, columns, bounds, out)
+    splits = np.zeros(len(table.indices), np.uint8)
+    link_kernels.hash_splits(table.indptr, table.indices, rows, columns, bounds, splits)
+    return splits
 
 
 def hold_disjoint(bundle: Bundle, link: LinkSplit, table: LinkTable, codes: np.ndarray) -> None:
