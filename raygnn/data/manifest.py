@@ -120,7 +120,7 @@ class Label(_Section):
             only 0, 1 and gaps are classes. `class` also accepts other whole numbers in a float
             column, as pandas writes integers with gaps.
         num_classes: number of classes. Default: the greatest class plus one.
-        format: format of texts that are numbers; see `TransformedColumn`.
+        format: format of texts that are numbers; see `ColumnTransform`.
     """
 
     columns: Names

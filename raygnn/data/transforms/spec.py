@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -46,11 +46,10 @@ _OF_FORMAT: dict[Format, frozenset[str | None]] = {
 }
 
 
-class TransformedColumn(Section):
+class ColumnTransform(Section):
     """One column of a feature, and how its values become numbers.
 
     Attributes:
-        column: name, or position in tables without names.
         transform: null leaves numbers unchanged.
         missing: replacement of nulls and NaN: the median of the training rows, 0, or the median and
             an additional element of 1. null refuses gaps.
@@ -67,7 +66,7 @@ class TransformedColumn(Section):
 
     model_config = ConfigDict(strict=False)
 
-    column: str | Annotated[int, Field(ge=0)]
+    column: str
     transform: TransformName | None = None
     missing: Missing | None = None
     n_bins: int | None = Field(default=None, ge=2)
@@ -79,7 +78,7 @@ class TransformedColumn(Section):
     format: Format | None = None
 
     @model_validator(mode="after")
-    def _options_fit(self) -> TransformedColumn:
+    def _options_fit(self) -> ColumnTransform:
         taken_by = dict(_TAKEN_BY)
         if self.format is not None:
             taken_by["format"] = _OF_FORMAT[self.format]
@@ -101,7 +100,3 @@ class TransformedColumn(Section):
                 id="transform-missing-time",
             )
         return self
-
-
-class ColumnTransform(TransformedColumn):
-    column: str

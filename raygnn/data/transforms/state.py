@@ -319,7 +319,7 @@ class FittedColumn:
         fill: replacement of a gap, in the column's own unit (seconds since 1970 for a time); None
             refuses gaps.
         indicator: the last element is 1 for a gap.
-        format: format of its texts; see `TransformedColumn`.
+        format: format of its texts; see `ColumnTransform`.
     """
 
     column: str
