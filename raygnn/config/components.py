@@ -19,7 +19,7 @@ from raygnn.config.imports import (
 from raygnn.config.redaction import redact, redact_text
 from raygnn.config.registry import HOOKS, NESTED, SLOTS, Slot
 from raygnn.config.schema import Config
-from raygnn.config.section import Component
+from raygnn.config.section import Component, Section
 from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from, dotted, parse_path
 
 
@@ -40,12 +40,8 @@ def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[
         for hook, function in callback.items():
             path = ("callbacks", index, hook)
             if hook not in HOOKS:
-                yield Problem(
-                    path,
-                    "unknown hook",
-                    choose_from(hook, HOOKS, "Hooks"),
-                    id="callback-hook-unknown",
-                )
+                remedy = choose_from(hook, HOOKS, "Hooks")
+                yield Problem(path, "unknown hook", remedy, id="callback-hook-unknown")
             yield from broken_function_rules(function, path, allow_modules)
 
 
@@ -65,9 +61,13 @@ def broken_component_rules(
         yield broken.at((*path, "type"))
     for name in sorted(spec.injected & set(component.args)):
         yield SET_BY_RAYGNN.at((*path, "args", name))
-    yield from broken_nested_rules(
-        component.args, (*path, "args"), lambda name: _broken_nested_name(name, spec, allow_modules)
-    )
+
+    def broken_nested_name(name: str) -> Problem | None:
+        if spec.nests:
+            return broken_name(name, spec, allow_modules)
+        return _broken_path(name, allow_modules)
+
+    yield from broken_nested_rules(component.args, (*path, "args"), broken_nested_name)
 
 
 def broken_function_rules(
@@ -94,22 +94,11 @@ def broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> Problem 
         return None
     if "." in name:
         return _broken_path(name, allow_modules)
-    if not spec.names:
-        return Problem(
-            (),
-            "this key has no short names",
-            "Set a dotted path, such as my_pkg.my_module.Name",
-            id="component-unknown",
-        )
-    remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
-    rule = f"unknown {spec.path} component"
+    rule, remedy = "this key has no short names", "Set a dotted path, such as my_pkg.my_module.Name"
+    if spec.names:
+        rule = f"unknown {spec.path} component"
+        remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
     return Problem((), rule, remedy, id="component-unknown")
-
-
-def _broken_nested_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> Problem | None:
-    return (
-        broken_name(name, spec, allow_modules) if spec.nests else _broken_path(name, allow_modules)
-    )
 
 
 def _broken_path(path: str, allow_modules: Sequence[str]) -> Problem | None:
@@ -181,16 +170,12 @@ def broken_nested_rules(
         yield from _broken_value_type(value, path)
     elif isinstance(value, dict):
         if TYPE_KEY in value:
-            dotted_path = value[TYPE_KEY]
-            broken = (
-                check_path(dotted_path)
-                if isinstance(dotted_path, str)
-                else Problem(
-                    (), "it must be a dotted path", "Set package.module.Name", id="component-path"
-                )
-            )
-            if broken:
-                yield broken.at((*path, TYPE_KEY))
+            named, place = value[TYPE_KEY], (*path, TYPE_KEY)
+            if not isinstance(named, str):
+                rule, remedy = "it must be a dotted path", "Set package.module.Name"
+                yield Problem(place, rule, remedy, id="component-path")
+            elif broken := check_path(named):
+                yield broken.at(place)
         for key, inner in value.items():
             yield from broken_nested_rules(inner, (*path, key), check_path)
 
@@ -469,23 +454,21 @@ def components_of(config: Config) -> Iterator[tuple[KeyPath, str, Component]]:
     yield ("task",), "task", config.task
     for name, entry in config.tasks.items():
         yield ("tasks", name), "task", entry
-        for index, loss in enumerate(entry.losses):
-            yield ("tasks", name, "losses", index), "loss", loss
-        for index, metric in enumerate(entry.metrics):
-            yield ("tasks", name, "metrics", index), "metric", metric
-    yield ("model",), "model", config.model
-    yield ("optimizer",), "optimizer", config.optimizer
-    yield ("lr_scheduler",), "lr_scheduler", config.lr_scheduler
-    for index, loss in enumerate(config.losses):
-        yield ("losses", index), "loss", loss
-    for index, metric in enumerate(config.metrics):
-        yield ("metrics", index), "metric", metric
-    for index, logger in enumerate(config.loggers):
-        yield ("loggers", index), "logger", logger
-    for index, callback in enumerate(config.callbacks):
-        if isinstance(callback, Component):
-            yield ("callbacks", index), "callback", callback
+        yield from _listed(("tasks", name), entry, "loss", "metric")
+    for slot in ("model", "optimizer", "lr_scheduler"):
+        yield (slot,), slot, getattr(config, slot)
+    yield from _listed((), config, "loss", "metric", "logger", "callback")
     if config.data.component is not None:
         yield ("data",), "dataset", config.data.component
     if config.sampling.component is not None:
         yield ("sampling",), "sampler", config.sampling.component
+
+
+def _listed(
+    path: KeyPath, section: Section, *slots: str
+) -> Iterator[tuple[KeyPath, str, Component]]:
+    for slot in slots:
+        key = SLOTS[slot].path
+        for index, component in enumerate(getattr(section, key)):
+            if isinstance(component, Component):  # not a map of hooks
+                yield (*path, key, index), slot, component

@@ -41,8 +41,8 @@ def interpolate(
     keys that the config does not set.
     """
     result = Interpolated()
-    result.value = _Resolver(raw, defaults, environ, result).resolve(keep_env=False)
-    result.shown = _Resolver(raw, defaults, environ, Interpolated()).resolve(keep_env=True)
+    result.value = _Resolver(raw, defaults, environ, result).resolve()
+    result.shown = _Resolver(raw, defaults, environ, Interpolated(), keep_env=True).resolve()
     return result
 
 
@@ -53,105 +53,83 @@ class _Resolver:
         defaults: Mapping[str, Any],
         environ: Mapping[str, str],
         result: Interpolated,
+        *,
+        keep_env: bool = False,
     ) -> None:
         self._raw, self._defaults, self._environ = raw, defaults, environ
-        self._result, self._limits = result, Limits()
+        self._result, self._limits, self._keep_env = result, Limits(), keep_env
 
-    def resolve(self, *, keep_env: bool) -> dict[str, Any]:
+    def resolve(self) -> dict[str, Any]:
         resolved = {}
         for key, value in self._raw.items():
             try:
-                resolved[key] = self.walk(value, (key,), (), keep_env=keep_env)
+                resolved[key] = self.walk(value, (key,), ())
             except RuleError as error:
                 self._report((), replace(error.problem, path=(key,), line=None))
                 return {}
         return resolved
 
-    def walk(self, value: Any, path: KeyPath, trail: tuple[str, ...], *, keep_env: bool) -> Any:
+    def walk(self, value: Any, path: KeyPath, trail: tuple[str, ...]) -> Any:
         self._limits.check(value, max(len(path), len(trail)))
         if isinstance(value, Mapping):
-            return {
-                key: self.walk(inner, (*path, key), trail, keep_env=keep_env)
-                for key, inner in value.items()
-            }
+            return {key: self.walk(inner, (*path, key), trail) for key, inner in value.items()}
         if isinstance(value, list):
-            return [
-                self.walk(inner, (*path, i), trail, keep_env=keep_env)
-                for i, inner in enumerate(value)
-            ]
+            return [self.walk(inner, (*path, i), trail) for i, inner in enumerate(value)]
         if isinstance(value, str) and "${" in value:
-            return self._text(value, path, trail, keep_env=keep_env)
+            return self._text(value, path, trail)
         return value
 
-    def _text(self, text: str, path: KeyPath, trail: tuple[str, ...], *, keep_env: bool) -> Any:
+    def _text(self, text: str, path: KeyPath, trail: tuple[str, ...]) -> Any:
         reference = _REFERENCE.fullmatch(text)
         if reference and reference["name"] is not None:
-            value = self._reference(reference["name"], path, trail, keep_env=keep_env)
+            value = self._reference(reference["name"], path, trail)
             return text if value is MISSING else value
         parts, end = [], 0
         for match in _REFERENCE.finditer(text):
             parts.append(text[end : match.start()])
             end = match.end()
             if match["open"]:
-                problem = Problem(
-                    path, "a ${ is not closed", "Close it, or write $${", id="config-reference"
-                )
-                self._report(trail, problem)
+                rule, remedy = "a ${ is not closed", "Close it, or write $${"
+                self._report(trail, Problem(path, rule, remedy, id="config-reference"))
                 return text
             if match["name"] is None:
-                parts.append("$${" if keep_env else "${")
+                parts.append("$${" if self._keep_env else "${")
                 continue
-            value = self._reference(match["name"], path, trail, keep_env=keep_env, as_text=True)
+            value = self._reference(match["name"], path, trail, as_text=True)
             if value is MISSING:
                 return text
             if isinstance(value, dict | list):
-                problem = Problem(
-                    path,
-                    f"{match[0]} is not a single value, so it cannot be part of a text",
-                    "Let the reference stand alone, or name a key below it",
-                    id="config-reference",
-                )
-                self._report(trail, problem)
+                rule = f"{match[0]} is not a single value, so it cannot be part of a text"
+                remedy = "Let the reference stand alone, or name a key below it"
+                self._report(trail, Problem(path, rule, remedy, id="config-reference"))
                 return text
             parts.append(_as_text(value))
             self._limits.check(parts[-1], len(path))
         return "".join(parts) + text[end:]
 
     def _reference(
-        self,
-        name: str,
-        path: KeyPath,
-        trail: tuple[str, ...],
-        *,
-        keep_env: bool,
-        as_text: bool = False,
+        self, name: str, path: KeyPath, trail: tuple[str, ...], *, as_text: bool = False
     ) -> Any:
         if name.startswith(_ENV):
-            if keep_env:
+            if self._keep_env:
                 return f"${{{name}}}"
             return self._environment(name.removeprefix(_ENV), path, trail, as_text=as_text)
         if name in trail:
             circle = " -> ".join((*trail[trail.index(name) :], name))
-            rule = f"references form a cycle: {circle}"
-            self._report(
-                (), Problem(path, rule, "Set one to a value", id="config-reference-circle")
-            )
+            rule, remedy = f"references form a cycle: {circle}", "Set one to a value"
+            self._report((), Problem(path, rule, remedy, id="config-reference-circle"))
             return MISSING
         target = parse_path(name)
         value = self._lookup(target)
         if value is MISSING:
             siblings = self._lookup(target[:-1])
             names = list(siblings) if isinstance(siblings, Mapping) else []
-            problem = Problem(
-                path,
-                f"there is no value at {name or 'an empty name'}",
-                f"{did_you_mean(target[-1], names)}Name a key of this config, or an environment "
-                "variable as ${env:NAME}",
-                id="config-reference-missing",
-            )
-            self._report(trail, problem)
+            rule = f"there is no value at {name or 'an empty name'}"
+            remedy = "Name a key of this config, or an environment variable as ${env:NAME}"
+            remedy = f"{did_you_mean(target[-1], names)}{remedy}"
+            self._report(trail, Problem(path, rule, remedy, id="config-reference-missing"))
             return MISSING
-        return self.walk(value, path, (*trail, name), keep_env=keep_env)
+        return self.walk(value, path, (*trail, name))
 
     def _lookup(self, target: KeyPath) -> Any:
         for length in range(len(target) + 1):
@@ -169,13 +147,9 @@ class _Resolver:
         self, name: str, path: KeyPath, trail: tuple[str, ...], *, as_text: bool
     ) -> Any:
         if name not in self._environ:
-            problem = Problem(
-                path,
-                f"the environment variable {name} is not set",
-                f"Export {name}, or set the value here",
-                id="config-environment-missing",
-            )
-            self._report(trail, problem)
+            rule = f"the environment variable {name} is not set"
+            remedy = f"Export {name}, or set the value here"
+            self._report(trail, Problem(path, rule, remedy, id="config-environment-missing"))
             return MISSING
         text = self._environ[name]
         if broken := broken_scalar(text):

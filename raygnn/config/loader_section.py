@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
@@ -16,24 +17,14 @@ PositiveNumber = Annotated[int, Field(gt=0)] | Annotated[float, Field(gt=0)]
 Window = Annotated[str, Field(pattern=r"^\d+(\.\d+)?[smhdw]$")] | PositiveNumber
 
 
-def _check_fanout(fanout: int) -> int:
-    if fanout != -1 and fanout < 1:
-        raise RuleError(
-            "a fanout is a number of neighbors",
-            "Set 1 or more, or -1 for all",
-            id="sampling-fanout",
-        )
+def _check_fanout(fanout: int, least: int = 1, all: str = "all") -> int:
+    if fanout != -1 and fanout < least:
+        rule, remedy = "a fanout is a number of neighbors", f"Set {least} or more, or -1 for {all}"
+        raise RuleError(rule, remedy, id="sampling-fanout")
     return fanout
 
 
-def _check_fanout_of_type(fanout: int) -> int:
-    if fanout < -1:
-        raise RuleError(
-            "a fanout is a number of neighbors",
-            "Set 0 or more, or -1 for all of this edge type",
-            id="sampling-fanout",
-        )
-    return fanout
+_check_fanout_of_type = partial(_check_fanout, least=0, all="all of this edge type")
 
 
 #: The key of `sampling.fanouts` for all edge types that the map does not name.
@@ -299,25 +290,24 @@ class Sampling(Section):
             )
 
 
-class SplitLoader(Section):
+class _ThreadsOfSplit(Section):
+    num_threads: PositiveWhole | None = Field(
+        default=None, description="Sampler threads per worker."
+    )
+    prefetch_batches: PositiveWhole | None = Field(default=None, description="Batches made ahead.")
+
+
+class SplitLoader(_ThreadsOfSplit):
     """Settings of one split that differ from `loader`; null uses `loader`."""
 
     batch_size: PositiveWhole | None = Field(
         default=None, description="Seeds per batch and worker."
     )
-    num_threads: PositiveWhole | None = Field(
-        default=None, description="Sampler threads per worker."
-    )
-    prefetch_batches: PositiveWhole | None = Field(default=None, description="Batches made ahead.")
 
 
-class TrainLoader(Section):
+class TrainLoader(_ThreadsOfSplit):
     """Settings of the training split that differ; its batch size is `loader.batch_size`."""
 
-    num_threads: PositiveWhole | None = Field(
-        default=None, description="Sampler threads per worker."
-    )
-    prefetch_batches: PositiveWhole | None = Field(default=None, description="Batches made ahead.")
     balanced_seeds: bool = Field(
         default=False,
         description="Draw seeds so that all classes appear equally often in an epoch: nodes of "

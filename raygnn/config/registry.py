@@ -51,36 +51,17 @@ _TASKS = {
 TASK_TARGETS: Mapping[str, str] = MappingProxyType(
     {name: f"raygnn.loops.tasks.{name}.target.{target}" for name, (_, target) in _TASKS.items()}
 )
+#: Of torch.optim, without LBFGS (needs a closure) and Muon (matrices only).
 _OPTIMIZERS = (
-    "ASGD",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "SGD",
-    "SparseAdam",
-)  # torch.optim without LBFGS (needs a closure) and Muon (matrices only)
+    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam"),
+    *("RMSprop", "Rprop", "SGD", "SparseAdam"),
+)
+#: Of torch.optim.lr_scheduler, without schedulers whose arguments are functions.
 _SCHEDULERS = (
-    "ConstantLR",
-    "ChainedScheduler",
-    "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts",
-    "CyclicLR",
-    "ExponentialLR",
-    "LinearLR",
-    "MultiStepLR",
-    "OneCycleLR",
-    "PolynomialLR",
-    "ReduceLROnPlateau",
-    "SequentialLR",
-    "StepLR",
-)  # torch.optim.lr_scheduler without schedulers whose arguments are functions
+    *("ConstantLR", "ChainedScheduler", "CosineAnnealingLR", "CosineAnnealingWarmRestarts"),
+    *("CyclicLR", "ExponentialLR", "LinearLR", "MultiStepLR", "OneCycleLR", "PolynomialLR"),
+    *("ReduceLROnPlateau", "SequentialLR", "StepLR"),
+)
 _LOSSES = {
     "cross_entropy": "CrossEntropy",
     "binary_cross_entropy": "BinaryCrossEntropy",
@@ -237,32 +218,11 @@ NESTED = Slot(
 
 #: The hooks of raygnn.loops.callbacks.Callback, which a config check does not import.
 HOOKS = (
-    "on_setup",
-    "on_train_start",
-    "on_train_end",
-    "on_epoch_start",
-    "on_epoch_end",
-    "on_train_step_start",
-    "before_zero_grad",
-    "after_zero_grad",
-    "on_train_batch_start",
-    "on_train_batch_end",
-    "before_sync_grad",
-    "after_sync_grad",
-    "before_clip_grad_norm",
-    "after_clip_grad_norm",
-    "before_optimizer_step",
-    "after_optimizer_step",
-    "on_train_step_end",
-    "on_log",
-    "on_validation_start",
-    "on_validation_step_start",
-    "on_validation_step_end",
-    "on_validation_end",
-    "on_test_end",
-    "on_save_checkpoint",
-    "on_checkpoint_written",
-    "on_load_checkpoint",
-    "on_exception",
-    "on_shutdown",
+    *("on_setup", "on_train_start", "on_train_end", "on_epoch_start", "on_epoch_end"),
+    *("on_train_step_start", "before_zero_grad", "after_zero_grad", "on_train_batch_start"),
+    *("on_train_batch_end", "before_sync_grad", "after_sync_grad", "before_clip_grad_norm"),
+    *("after_clip_grad_norm", "before_optimizer_step", "after_optimizer_step"),
+    *("on_train_step_end", "on_log", "on_validation_start", "on_validation_step_start"),
+    *("on_validation_step_end", "on_validation_end", "on_test_end", "on_save_checkpoint"),
+    *("on_checkpoint_written", "on_load_checkpoint", "on_exception", "on_shutdown"),
 )

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from scipy.stats import rankdata
 
 from raygnn.config.cross_rules import INPUTS_OF_ENCODER
 from raygnn.config.sections import SEVERAL_TASKS
@@ -308,9 +309,9 @@ def explained(values: Sequence[Any], metric: Sequence[float]) -> float | None:
     distinct = {_shown(value) for value in values}
     if len(metric) < _MIN_TRIALS or len(distinct) < 2:
         return None
-    target = _ranks(np.array(metric, np.float64))
+    target = rankdata(metric)
     if _are_numbers(values) and len(distinct) > 2:
-        ranks = _ranks(np.array(values, np.float64))
+        ranks = rankdata(values)
         terms = np.stack([ranks, ranks**2], axis=1)
     else:
         names = sorted(distinct)[1:]
@@ -363,12 +364,6 @@ def _are_numbers(values: Sequence[Any]) -> bool:
         isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         for value in values
     )
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    means: np.ndarray = counts.cumsum() - (counts - 1) / 2
-    return means[inverse]
 
 
 def _sweep_paths(sweep: Mapping[str, Any]) -> list[str]:

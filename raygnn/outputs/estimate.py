@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import statistics
 import time
@@ -11,10 +12,9 @@ import torch
 
 from raygnn.console import compact, count, show_duration
 from raygnn.loops.callbacks import Callback
-from raygnn.outputs.progress import planned_steps
+from raygnn.outputs.progress import planned_steps, steps_between_validations
 
 if TYPE_CHECKING:
-    from raygnn.config import Period
     from raygnn.config.training_section import Training
     from raygnn.loops.engine import Engine
     from raygnn.loops.task import EvalOutput
@@ -65,7 +65,7 @@ class Estimate(Callback):
         test_s = self._evaluation_s(engine, "test", self._whole.num_test_batches)
         steps, validations, time_s = planned_steps(self._whole, engine.steps_per_epoch), None, None
         if steps is not None:
-            validations = _num_validations(engine, engine.validate_every, steps)
+            validations = max(1, math.ceil(steps / max(steps_between_validations(engine), 1.0)))
             time_s = steps * step_s + validations * validation_s + test_s
             time_s = min(time_s, self._whole.max_time_s or time_s)
         device = engine.context.device
@@ -111,15 +111,3 @@ def describe_estimate(values: dict[str, Any]) -> str:
 
 def _duration(seconds: float) -> str:
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else show_duration(seconds)
-
-
-def _num_validations(engine: Engine, every: Period, steps: int) -> int:
-    batch, per_epoch = engine.config.batch, engine.steps_per_epoch
-    periods = (
-        (every.steps, 1.0),
-        (every.epochs, per_epoch),
-        (every.batches, 1 / batch.num_micro_batches),
-        (every.samples, 1 / batch.global_batch_size),
-    )
-    between = min(max(n * scale, 1.0) for n, scale in periods if n is not None)
-    return max(1, -int(-steps // between))

@@ -150,7 +150,7 @@ class Progress(Callback):
         if engine.early_stopper is None or pace_s is None:
             return None
         validated = engine.history[-1]["step"] if engine.history else 0
-        steps = validated + _steps_between_validations(engine) * self._validations_left
+        steps = validated + steps_between_validations(engine) * self._validations_left
         return round(pace_s * max(steps - engine.position.step, 0), 1)
 
     def _left_s(self, engine: Engine, steps: int | None) -> float | None:
@@ -164,7 +164,7 @@ class Progress(Callback):
         return round(left_s, 1)
 
 
-def _steps_between_validations(engine: Engine) -> float:
+def steps_between_validations(engine: Engine) -> float:
     every, batch = engine.validate_every, engine.config.batch
     in_steps = (
         (every.steps, 1),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from raygnn.config import ConfigError, LoadedConfig, load_config
@@ -48,13 +50,9 @@ def check_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     )
     checkpoint = loaded.config.checkpoint
     _check_sources(checkpoint)
-    try:
+    with _storage_errors(partial(_no_access, "storage_path", run.storage_path, "read")):
         state = None if run.overwrite else folder.read_state()
         is_foreign = run.overwrite and not folder.is_run() and not folder.is_empty()
-    except Exception as error:
-        if not is_storage_error(error):
-            raise
-        raise _no_access("storage_path", run.storage_path, "read", error) from error
     if not run.overwrite:
         _check_state(state, loaded, folder)
         return folder
@@ -87,16 +85,14 @@ def _check_sources(checkpoint: Checkpoint) -> None:
 
 
 def _check_source(key: str, uris: Sequence[str], rule: str) -> None:
-    try:
-        is_present = any(exists(uri) for uri in uris)
-    except Exception as error:
-        if not is_storage_error(error):
-            raise
-        text = " ".join(redact(str(error)).split())
-        raise RunError(
-            f"{key}: it cannot be read ({text}). Set one that this user may read.",
+    def unreadable(cause: str) -> RunError:
+        return RunError(
+            f"{key}: it cannot be read ({cause}). Set one that this user may read.",
             id="run-source-unreadable",
-        ) from error
+        )
+
+    with _storage_errors(unreadable):
+        is_present = any(exists(uri) for uri in uris)
     if not is_present:
         raise RunError(f"{key}: {rule}", id="run-source-missing")
 
@@ -127,19 +123,25 @@ def check_writable(folder: RunFolder, run: Run) -> None:
         if value is None or not is_remote(uri):
             continue
         probe = join(uri, f".write-{folder.attempt}")
-        try:
+        with _storage_errors(partial(_no_access, field, value, "written")):
             write_text(probe, "")
             delete(probe)
-        except Exception as error:
-            if not is_storage_error(error):
-                raise
-            raise _no_access(field, value, "written", error) from error
 
 
-def _no_access(field: str, uri: str, what: str, error: Exception) -> RunError:
-    text = " ".join(redact(str(error)).split())
+@contextmanager
+def _storage_errors(named: Callable[[str], RunError]) -> Iterator[None]:
+    """Raises `named(cause)` if a disk or a store fails in a block."""
+    try:
+        yield
+    except Exception as error:
+        if not is_storage_error(error):
+            raise
+        raise named(" ".join(redact(str(error)).split())) from error
+
+
+def _no_access(field: str, uri: str, what: str, cause: str) -> RunError:
     return RunError(
-        f"run.{field}={redact(uri)!r} is invalid: it cannot be {what} ({text}). Set a folder or "
+        f"run.{field}={redact(uri)!r} is invalid: it cannot be {what} ({cause}). Set a folder or "
         "bucket that this user may read and write.",
         id="run-no-access",
     )
@@ -154,15 +156,14 @@ def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
         RunError: as `check_run_folder`, or the folder is not writable.
     """
     folder = check_run_folder(loaded, name)
-    try:
-        with folder.lock():
-            while not _claim(folder, loaded):
-                pass  # another start has claimed it meanwhile, of which this one is the newer
-            folder.write("config.yaml", loaded.saved_yaml())
-    except OSError as error:
-        raise _no_access(
-            "storage_path", loaded.config.run.storage_path, "written", error
-        ) from error
+    storage_path = loaded.config.run.storage_path
+    with (
+        _storage_errors(partial(_no_access, "storage_path", storage_path, "written")),
+        folder.lock(),
+    ):
+        while not _claim(folder, loaded):
+            pass  # another start has claimed it meanwhile, of which this one is the newer
+        folder.write("config.yaml", loaded.saved_yaml())
     return folder
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raygnn.config import Component, Config, LoadedConfig, LossTerm, resolve
 from raygnn.config.loader_section import TemporalSampling
@@ -30,6 +31,9 @@ from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.target import target_class
 from raygnn.runtime.data_source import ingest_options
+
+if TYPE_CHECKING:
+    from raygnn.sampling.parts import PartitionedGraph
 
 
 def check_schema(loaded: LoadedConfig, uri: str) -> None:
@@ -187,6 +191,24 @@ def open_outline(loaded: LoadedConfig) -> Outline:
     check_parts_suffice(loaded.config, schema)
     pairs = pairs_read(loaded.config, schema)
     return Outline.build(section.uri, section.cache_dir, pairs, say)
+
+
+@contextmanager
+def graph_parts(
+    bundle: Bundle, config: Config, *, on_ray: bool
+) -> Iterator[PartitionedGraph | None]:
+    """The parts of an outline, mapped by this process or by actors; None for a complete graph."""
+    if not isinstance(bundle, Outline):
+        yield None
+    elif on_ray:
+        from raygnn.runtime.part_actors import part_actors
+
+        with part_actors(bundle, config) as parts:
+            yield parts
+    else:
+        from raygnn.sampling.parts import map_parts
+
+        yield map_parts(config.data.uri or "", bundle)
 
 
 def check_parts_suffice(config: Config, outline: Bundle) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,19 @@ from raygnn.config import LoadedConfig
 from raygnn.config.training_section import Training
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
-from raygnn.data.partition.part import Outline
 from raygnn.errors import ConfigError, RunError
 from raygnn.job import TrainJob
 from raygnn.outputs.needs import needs_of
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import check_schema, find_spec, open_outline, with_time_defaults
+from raygnn.runtime.data_checks import (
+    check_schema,
+    find_spec,
+    graph_parts,
+    open_outline,
+    with_time_defaults,
+)
 from raygnn.runtime.data_source import check_source, open_training_tables, tables_uri
 
 if TYPE_CHECKING:
@@ -79,30 +85,21 @@ def _run_in_process(
     from raygnn.loops.context import ProcessContext
     from raygnn.parallel import collectives
     from raygnn.parallel.agreement import agreement
-    from raygnn.sampling.parts import map_parts
     from raygnn.worker import run_worker
 
     loaded.check_arguments()
     scaling = loaded.config.scaling
-    bundle = open_graph(loaded, tables)
-    spec = find_spec(loaded, bundle)
-    parts = None
-    if isinstance(bundle, Outline):
-        parts = map_parts(loaded.config.data.uri or "", bundle)
-    samples = _open_samples(loaded, bundle, spec)
-    needs = needs_of(loaded.config, bundle, spec)
-    context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
-    try:
-        folder = None
-        with agreement("opening the run folder", RunError):
-            if context.rank == 0:
-                folder = open_run_folder(loaded, name)
-        folder = collectives.broadcast_object(folder)
-        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts, samples, needs)
-        metrics = run_worker(job, context)
-        return Outcome(folder, metrics)
-    finally:
-        context.close()
+    with _training_job(loaded, tables, tried, on_ray=False) as make_job:
+        context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
+        try:
+            folder = None
+            with agreement("opening the run folder", RunError):
+                if context.rank == 0:
+                    folder = open_run_folder(loaded, name)
+            folder = collectives.broadcast_object(folder)
+            return Outcome(folder, run_worker(make_job(folder), context))
+        finally:
+            context.close()
 
 
 def _run_on_ray(
@@ -113,21 +110,25 @@ def _run_on_ray(
     from raygnn.runtime.ray_train import train_on_ray
 
     resources = plan_resources(loaded.config)
-    bundle = open_graph(loaded, tables, on_cluster=True)
+    with _training_job(loaded, tables, tried, on_ray=True) as make_job:
+        folder = open_run_folder(loaded, name)
+        warn_of_vanishing(folder)
+        return Outcome(folder, train_on_ray(make_job(folder), resources))
+
+
+@contextmanager
+def _training_job(
+    loaded: LoadedConfig, tables: str | None, tried: Training | None, *, on_ray: bool
+) -> Iterator[Callable[[RunFolder], TrainJob]]:
+    """Opens and checks the graph, and makes the job of a run folder."""
+    bundle = open_graph(loaded, tables, on_cluster=on_ray)
     spec = find_spec(loaded, bundle)
     samples = _open_samples(loaded, bundle, spec)
     needs = needs_of(loaded.config, bundle, spec)
-    folder = open_run_folder(loaded, name)
-    warn_of_vanishing(folder)
-    with ExitStack() as running:
-        parts = None
-        if isinstance(bundle, Outline):
-            from raygnn.runtime.part_actors import part_actors
-
-            parts = running.enter_context(part_actors(bundle, loaded.config))
-        job = TrainJob(loaded, folder, str(bundle.path), spec, tried, parts, samples, needs)
-        metrics = train_on_ray(job, resources)
-    return Outcome(folder, metrics)
+    with graph_parts(bundle, loaded.config, on_ray=on_ray) as parts:
+        yield lambda folder: TrainJob(
+            loaded, folder, str(bundle.path), spec, tried, parts, samples, needs
+        )
 
 
 def open_graph(loaded: LoadedConfig, tables: str | None, on_cluster: bool = False) -> Bundle:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,11 @@ from raygnn.console import count, say
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.filesystem import join, redact
-from raygnn.data.partition.part import Outline
 from raygnn.errors import ConfigError
 from raygnn.inference.job import EdgeRequest, InferenceJob, NodeRequest, TopKRequest
 from raygnn.inference.output_folder import OutputFolder
 from raygnn.outputs.saved_model import SavedModel
-from raygnn.runtime.data_checks import open_outline
+from raygnn.runtime.data_checks import graph_parts, open_outline
 from raygnn.runtime.data_source import open_bundle
 
 if TYPE_CHECKING:
@@ -77,14 +76,12 @@ def _run_in_process(
     from raygnn.inference.worker import run_inference
     from raygnn.loops.context import ProcessContext
     from raygnn.parallel import collectives
-    from raygnn.sampling.parts import map_parts
 
-    scaling = model.loaded.config.scaling
-    output = OutputFolder.check(options.uri, options.overwrite)
-    bundle = _open_graph(model, data)
+    config, output = model.loaded.config, OutputFolder.check(options.uri, options.overwrite)
+    bundle, scaling = _open_graph(model, data), config.scaling
     job = _job(model, bundle, options, ask, output)
-    if isinstance(bundle, Outline):
-        job = replace(job, parts=map_parts(model.loaded.config.data.uri or "", bundle))
+    with graph_parts(bundle, config, on_ray=False) as parts:
+        job = replace(job, parts=parts)
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     is_first = context.rank == 0
     try:
@@ -113,14 +110,9 @@ def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) 
     resources = plan_resources(config)
     bundle = _open_graph(model, data, on_cluster=True)
     job = _job(model, bundle, options, ask, output)
-    with ExitStack() as running:
-        if isinstance(bundle, Outline):
-            from raygnn.runtime.part_actors import part_actors
-
-            job = replace(job, parts=running.enter_context(part_actors(bundle, config)))
-        running.enter_context(output.in_progress())
+    with graph_parts(bundle, config, on_ray=True) as parts, output.in_progress():
         manifest: dict[str, Any] = run_on_workers(
-            Work(_infer_worker, job, "Inference"),
+            Work(_infer_worker, replace(job, parts=parts), "Inference"),
             config,
             resources,
             output.records_uri,

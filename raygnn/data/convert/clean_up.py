@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numba import njit
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from raygnn.data.splits import SPLIT_NAMES, hash_split, per_class_split
 from raygnn.data.tables.columns import Features, SparseRows, split_column
@@ -19,27 +20,9 @@ def largest_component(source: np.ndarray, target: np.ndarray, num_nodes: int) ->
 
     `source`, `target`: int64 [num_edges], in [0, num_nodes).
     """
-    roots = _roots(source, target, num_nodes)
-    sizes = np.bincount(roots, minlength=1)
-    return np.flatnonzero(roots == np.argmax(sizes))
-
-
-@njit(nogil=True, cache=True)
-def _roots(source: np.ndarray, target: np.ndarray, num_nodes: int) -> np.ndarray:
-    parent = np.arange(num_nodes)
-    for edge in range(len(source)):
-        a, b = source[edge], target[edge]
-        while parent[a] != a:
-            parent[a] = parent[parent[a]]
-            a = parent[a]
-        while parent[b] != b:
-            parent[b] = parent[parent[b]]
-            b = parent[b]
-        parent[max(a, b)] = min(a, b)
-    for node in range(num_nodes):
-        # parents are smaller than their children, so the parent's own root is known
-        parent[node] = parent[parent[node]]
-    return parent
+    links = sparse.coo_matrix((np.ones(len(source), bool), (source, target)), (num_nodes,) * 2)
+    _, component = csgraph.connected_components(links, directed=False)
+    return np.flatnonzero(component == np.bincount(component, minlength=1).argmax())
 
 
 @dataclass(frozen=True)

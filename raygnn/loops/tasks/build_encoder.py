@@ -62,8 +62,7 @@ def check_inputs(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> di
         DataError: the graph lacks an input.
     """
     config, arguments = loaded.config, target.arguments
-    model_class = resolve(config.model, "model", loaded.allow_modules)
-    assert isinstance(model_class, type)
+    model_class = _model_class(loaded)
     edge_inputs = _edge_inputs(loaded, bundle, arguments)
     if is_encoder(model_class):
         for node_type in dict.fromkeys(target.output.ends):
@@ -71,6 +70,12 @@ def check_inputs(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> di
     if not issubclass(model_class, HeteroEncoder):
         _check_only_type(config, bundle, arguments.feature, model_class)
     return edge_inputs
+
+
+def _model_class(loaded: LoadedConfig) -> type:
+    model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
+    assert isinstance(model_class, type)
+    return model_class
 
 
 def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> ModelSpec:
@@ -91,12 +96,7 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
     return ModelSpec(
         feature=feature,
         node_types={
-            name: NodeInput.of(
-                bundle,
-                name,
-                widths.get(name),
-                embedded=name in embedded,
-            )
+            name: NodeInput.of(bundle, name, widths.get(name), embedded=name in embedded)
             for name in bundle.node_types
         },
         edge_types=tuple(bundle.edge_types),
@@ -115,8 +115,7 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
 def _check_dictionaries(
     loaded: LoadedConfig, bundle: Bundle, feature: str, with_inputs: Collection[str]
 ) -> None:
-    model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
-    assert isinstance(model_class, type)
+    model_class = _model_class(loaded)
     bare = [name for name in bundle.node_types if name not in with_inputs]
     if bare and takes_dictionaries(model_class):
         raise DataError.invalid(
@@ -167,8 +166,7 @@ def feature_store(
     `graph_store`. `device`: of the batches; a CUDA device widens and standardizes rows itself.
     """
     config = loaded.config
-    model_class = resolve(config.model, "model", loaded.allow_modules)
-    keeps_sparse = bool(getattr(model_class, "takes_sparse_input", False))
+    keeps_sparse = bool(getattr(_model_class(loaded), "takes_sparse_input", False))
     options: dict[str, Any] = {"keeps_sparse": keeps_sparse}
     if device is not None and device.type == "cuda":
         # A batch of the whole graph is there already.
@@ -211,8 +209,7 @@ def build_encoder(
         injected["out_channels"] = out_channels
     if "num_layers" not in config.model.args:
         injected["num_layers"] = max(len(hops) for hops in spec.fanouts.values())
-    model_class = resolve(config.model, "model", loaded.allow_modules)
-    assert isinstance(model_class, type)
+    model_class = _model_class(loaded)
     if is_encoder(model_class) and model_class.reads_edge_features:
         injected.update(_edge_dims(config, spec, model_class))
     edge_types = _message_types(config, spec)
@@ -402,9 +399,7 @@ def build_layer(
     A linear layer if the model is not one of raygnn's encoders. `in_channels`: width of the
     embeddings of all node types.
     """
-    config = loaded.config
-    model_class = resolve(config.model, "model", loaded.allow_modules)
-    assert isinstance(model_class, type)
+    config, model_class = loaded.config, _model_class(loaded)
     if not is_encoder(model_class):
         return MLP(in_channels, out_channels, num_layers=1)
     args = {name: value for name, value in config.model.args.items() if name not in _OF_A_STACK}
@@ -477,8 +472,8 @@ def _edge_inputs(loaded: LoadedConfig, bundle: Bundle, arguments: TaskArguments)
 def _embedded_types(
     loaded: LoadedConfig, bundle: Bundle, with_inputs: Collection[str]
 ) -> Collection[str]:
-    model_class = resolve(loaded.config.model, "model", loaded.allow_modules)
-    if not (isinstance(model_class, type) and issubclass(model_class, HeteroEncoder)):
+    model_class = _model_class(loaded)
+    if not issubclass(model_class, HeteroEncoder):
         return ()
     if not model_class.reads_node_features:
         return bundle.node_types
