@@ -95,21 +95,18 @@ _STARTS = {
     "bash": "",
     "zsh": "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n",
 }
-_EXAMPLES = """\
-examples:
-  source <(raygnn completion bash)                               in this shell
-  raygnn completion bash > ~/.local/share/bash-completion/completions/raygnn
-  echo 'source <(raygnn completion zsh)' >> ~/.zshrc
+_EXAMPLES = """
+source <(raygnn completion bash)                               in this shell
+raygnn completion bash > ~/.local/share/bash-completion/completions/raygnn
+echo 'source <(raygnn completion zsh)' >> ~/.zshrc
 """
 
 
 def _print_completion(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="raygnn completion",
-        description="Prints what completes commands, options and keys of the config in a shell.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    from raygnn.command_line import command_parser
+
+    summary = "Prints what completes commands, options and keys of the config in a shell."
+    parser = command_parser("raygnn completion", _EXAMPLES, description=summary)
     parser.add_argument("shell", choices=list(_STARTS))
     shell = parser.parse_args(argv).shell
     words = {name: " ".join(_words(name)) for name in COMMANDS}

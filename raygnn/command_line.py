@@ -18,12 +18,15 @@ from raygnn.loops.signals import Terminated, signals_as_interrupts
 from raygnn.process_start import exit_normally
 
 
-def command_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentParser:
-    """A parser whose help ends with examples. Unknown arguments are config keys."""
+def command_parser(
+    prog: str, examples: str, *, usage: str | None = None, description: str | None = None
+) -> argparse.ArgumentParser:
+    """A parser whose help ends with examples. Commands with a usage take config keys too."""
     lines = "".join(f"  {line}\n" for line in examples.strip().splitlines())
     return argparse.ArgumentParser(
         prog=prog,
         usage=usage,
+        description=description,
         epilog=f"examples:\n{lines}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -31,7 +34,7 @@ def command_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentPar
 
 
 def config_parser(prog: str, usage: str, examples: str) -> argparse.ArgumentParser:
-    parser = command_parser(prog, usage, examples)
+    parser = command_parser(prog, examples, usage=usage)
     instead = parser.add_argument_group("instead of a run")
     instead.add_argument("--print-config", action="store_true", help="print all keys and stop")
     add_allow_module(parser)

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from raygnn import __version__
-from raygnn.command_line import exit_process
+from raygnn.command_line import command_parser, exit_process
 from raygnn.console import count, show
 from raygnn.data.cache import CACHE_VARIABLE
 from raygnn.data.checksums import Checksum, changed_files, find_damage
@@ -31,6 +31,16 @@ from raygnn.data.filesystem import (
 )
 from raygnn.errors import RaygnnError
 
+_DESCRIPTION = """\
+Checks Python, packages, cores, memory, GPU, cache and cluster, and prints what to set.
+Reads all files of a bundle, a partitioned graph, presampled neighborhoods or a model,
+and compares them with their checksums.
+"""
+_EXAMPLES = """
+raygnn doctor
+raygnn doctor gs://bucket/runs /mnt/shared/runs
+raygnn doctor ~/.cache/raygnn/bundles/*/ runs/shop
+"""
 _PACKAGES = ("ray", "torch", "torch_geometric", "numba", "pyarrow")
 _OLDEST_PYTHON = (3, 11)
 _SHOWN_FILES = 10
@@ -263,20 +273,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="raygnn doctor",
-        description="Checks Python, packages, cores, memory, GPU, cache and cluster, and prints "
-        "what to set.\nReads all files of a bundle, a partitioned graph, presampled neighborhoods "
-        "or a model,\nand compares them with their checksums.",
-        epilog="examples:\n  raygnn doctor\n  raygnn doctor gs://bucket/runs /mnt/shared/runs\n"
-        "  raygnn doctor ~/.cache/raygnn/bundles/*/ runs/shop",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "uri",
-        nargs="*",
-        help="folder or bucket for runs, or a stored graph or model to check",
-    )
+    parser = command_parser("raygnn doctor", _EXAMPLES, description=_DESCRIPTION)
+    help_ = "folder or bucket for runs, or a stored graph or model to check"
+    parser.add_argument("uri", nargs="*", help=help_)
     return parser
 
 

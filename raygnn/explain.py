@@ -83,7 +83,7 @@ def _listed(text: str, kind: str) -> list[int] | list[str]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = command_parser("raygnn explain", _USAGE, _EXAMPLES)
+    parser = command_parser("raygnn explain", _EXAMPLES, usage=_USAGE)
     add = parser.add_argument_group("what to explain").add_argument
     add("--graph", metavar="URI", help="graph of the nodes, any fsspec URI")
     add("--nodes", metavar="IDS", help="ids separated by commas, or a table of ids")

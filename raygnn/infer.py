@@ -362,7 +362,7 @@ def _flag(name: str) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = command_parser("raygnn infer", _USAGE, _EXAMPLES)
+    parser = command_parser("raygnn infer", _EXAMPLES, usage=_USAGE)
     add = parser.add_argument_group("what to write").add_argument
     add("--out", metavar="URI", help="folder to write, any fsspec URI")
     add("--task", metavar="NAME", help="task of a model with several tasks")

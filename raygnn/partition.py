@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import get_args
 
-from raygnn.command_line import exit_process, exit_status_of
+from raygnn.command_line import command_parser, exit_process, exit_status_of
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.ingest.plan_bundle import FeatureDtype, IngestOptions
 from raygnn.data.partition.build import Partitioning
@@ -72,13 +72,8 @@ def _balance(counts: Sequence[int]) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="raygnn partition",
-        description=_DESCRIPTION,
-        epilog="example:\n  raygnn partition graph --parts 8 --out parts",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    example = "raygnn partition graph --parts 8 --out parts"
+    parser = command_parser("raygnn partition", example, description=_DESCRIPTION)
     add = parser.add_argument
     add("source", metavar="SOURCE", help="folder with graph.yaml, any fsspec URI")
     add("--parts", type=int, required=True, metavar="P", help="number of parts")
@@ -90,12 +85,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="hash: by original id (default); range: consecutive rows of a node table; ldg: the "
         "part of most neighbors; metis: fewest edges between parts (in memory, needs pymetis)",
     )
-    add(
-        "--on-error",
-        choices=["fail", "drop"],
-        default="fail",
-        help="drop: leave out bad rows",
-    )
+    help_ = "drop: leave out bad rows"
+    add("--on-error", choices=["fail", "drop"], default="fail", help=help_)
     add("--undirected", action="store_true", help="like data.undirected")
     add(
         "--reverse-edges",

@@ -10,9 +10,10 @@ import sys
 import typing
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from raygnn.command_line import add_allow_module, exit_process
+from raygnn.command_line import add_allow_module, command_parser, exit_process
 from raygnn.config.arguments import arguments_of
 from raygnn.config.components import build
 from raygnn.config.documents import parse_scalar
@@ -38,14 +39,13 @@ from raygnn.data.tables.graph_tables import (
 )
 from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
 
-_EXAMPLES = """\
-examples:
-  raygnn prepare draft my_tables
-  raygnn prepare npz cora.npz --out graphs/cora
-  raygnn prepare csv --edges edges.csv --labels target.csv --label page_type --out graphs/pages
-  raygnn prepare synthetic shop --out graphs/shop
-  raygnn prepare labels shop --predict "count(purchases) over 30d > 0" --for users --every 30d \\
-      --val 2024-01-01 --test 2024-04-01 --name churn
+_EXAMPLES = """
+raygnn prepare draft my_tables
+raygnn prepare npz cora.npz --out graphs/cora
+raygnn prepare csv --edges edges.csv --labels target.csv --label page_type --out graphs/pages
+raygnn prepare synthetic shop --out graphs/shop
+raygnn prepare labels shop --predict "count(purchases) over 30d > 0" --for users --every 30d \\
+    --val 2024-01-01 --test 2024-04-01 --name churn
 """
 
 
@@ -65,7 +65,8 @@ def _write_tables(args: argparse.Namespace) -> None:
     parse_split(getattr(args, "split", None) or "none")
     check_folder(args.out, args.overwrite)
     tables = args.convert(args)
-    write_tables(tables, args.out, args.shards, args.overwrite, progress=_print_progress)
+    progress = partial(print, file=sys.stderr, flush=True)
+    write_tables(tables, args.out, args.shards, args.overwrite, progress=progress)
     print(f"wrote {redact(args.out)}")
     for line in summarize_tables(tables):
         print(f"  {line}")
@@ -171,17 +172,14 @@ def _parse_time(text: str, option: str) -> datetime:
     return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
 
 
+def _named(function: Callable[..., Any], args: argparse.Namespace, *but: str) -> dict[str, Any]:
+    """The options that have the names of a function's parameters."""
+    names = [name for name in inspect.signature(function).parameters if name not in but]
+    return {name: getattr(args, name) for name in names}
+
+
 def _convert_npz(args: argparse.Namespace) -> GraphTables:
-    return npz_tables(
-        args.file,
-        args.directed,
-        args.split,
-        args.split_seed,
-        _is_normalized(args),
-        args.largest_component,
-        args.split_index,
-        args.split_file,
-    )
+    return npz_tables(**_named(npz_tables, args))
 
 
 def _convert_csv(args: argparse.Namespace) -> GraphTables:
@@ -189,19 +187,10 @@ def _convert_csv(args: argparse.Namespace) -> GraphTables:
         raise spec_error(read_text(args.spec), redact(args.spec))
     if args.edges is None:
         raise ConfigError("--edges is needed. Name an edge list.", id="prepare-options-clash")
-    separator = args.separator
-    files = CsvSource(
-        edges=args.edges,
-        source=args.source,
-        target=args.target,
-        nodes=args.nodes,
-        id=args.id,
-        label=args.label,
-        features=args.features,
-        separator="\t" if separator in {"\\t", "tab"} else separator,
-        has_header=not args.no_header,
-    )
-    return csv_tables(files, args.directed, args.split, args.split_seed, _is_normalized(args))
+    if args.separator in {"\\t", "tab"}:
+        args.separator = "\t"
+    files = CsvSource(**_named(CsvSource, args))
+    return csv_tables(files, **_named(csv_tables, args, "files"))
 
 
 def _convert_pyg(args: argparse.Namespace) -> GraphTables:
@@ -212,7 +201,7 @@ def _convert_pyg(args: argparse.Namespace) -> GraphTables:
             id="prepare-options-clash",
         )
     data = load_pyg(args.file) if args.dataset is None else _build_dataset(args)
-    return tables_from_pyg(data, args.split, args.split_seed, _is_normalized(args))
+    return tables_from_pyg(data, **_named(tables_from_pyg, args, "data"))
 
 
 def _build_dataset(args: argparse.Namespace) -> Any:
@@ -250,14 +239,6 @@ def _convert_synthetic(args: argparse.Namespace) -> GraphTables:
     return synthetic_tables(args.generator, **{name: getattr(args, name) for name in names})
 
 
-def _is_normalized(args: argparse.Namespace) -> bool:
-    return bool(args.normalize_features == "row")
-
-
-def _print_progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _in_flags(message: str) -> str:
     message = re.sub(r"\bdata\.type\b", "--dataset", message)
     message = re.sub(r"\bdata\.args\b", "--args", message)
@@ -275,13 +256,8 @@ def _next_command(out_uri: str, tables: GraphTables) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="raygnn prepare",
-        description="Describes, converts or generates graph tables, and makes training tables.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    summary = "Describes, converts or generates graph tables, and makes training tables."
+    parser = command_parser("raygnn prepare", _EXAMPLES, description=summary)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_draft(commands)
     _add_npz(commands)
@@ -313,9 +289,11 @@ def _add_draft(commands: Any) -> None:
 def _add_npz(commands: Any) -> None:
     command = _add_command(commands, "npz", "from the sparse npz layout", _convert_npz)
     add = command.add_argument
-    add("file", help="npz file (path or URI); its layouts are in docs/prepare.md")
+    help_ = "npz file (path or URI); its layouts are in docs/prepare.md"
+    add("uri", metavar="file", help=help_)
     add(
         "--largest-component",
+        dest="is_largest_component",
         action="store_true",
         help="keep only the largest connected component; its nodes keep their numbers",
     )
@@ -355,7 +333,8 @@ def _add_csv(commands: Any) -> None:
     add("--separator", help="separator of all files (default: detected in each)")
     add(
         "--no-header",
-        action="store_true",
+        dest="has_header",
+        action="store_false",
         help="the files have no header line; their columns are 0, 1, ...",
     )
     _add_direction(command)
@@ -466,7 +445,8 @@ def _add_split_and_features(command: argparse.ArgumentParser, default: str) -> N
     add = command.add_argument
     add("--split", help=f"{SPLIT_HELP} ({default})")
     add("--split-seed", type=int, default=0, metavar="S", help="default: 0")
-    add("--normalize-features", choices=["row"], help="row: divide each feature row by its sum")
+    help_ = "row: divide each feature row by its sum"
+    add("--normalize-features", dest="normalize", choices=["row"], default="", help=help_)
 
 
 if __name__ == "__main__":

@@ -6,17 +6,16 @@ import argparse
 from collections.abc import Sequence
 from os import PathLike, fspath
 
-from raygnn.command_line import exit_process, exit_status_of
+from raygnn.command_line import command_parser, exit_process, exit_status_of
 from raygnn.console import say
 
 _DESCRIPTION = """\
 Compares runs on one self-contained page: test metrics with intervals, config keys that differ,
 curves and cost. For a sweep, also parallel coordinates and the importance of each key.
 """
-_EXAMPLES = """\
-examples:
-  raygnn report runs/sage runs/gat --out compared.html
-  raygnn report runs/sweep
+_EXAMPLES = """
+raygnn report runs/sage runs/gat --out compared.html
+raygnn report runs/sweep
 """
 
 
@@ -49,13 +48,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="raygnn report",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = command_parser("raygnn report", _EXAMPLES, description=_DESCRIPTION)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run, or of a sweep")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="default: report.html")
     return parser

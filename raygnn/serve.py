@@ -213,7 +213,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = command_parser("raygnn serve", _USAGE, _EXAMPLES)
+    parser = command_parser("raygnn serve", _EXAMPLES, usage=_USAGE)
     add = parser.add_argument_group("the server").add_argument
     add("--graph", metavar="URI", help="graph to answer for, any fsspec URI")
     add("--host", default="127.0.0.1", help="default: 127.0.0.1; 0.0.0.0 serves other machines")
