@@ -174,6 +174,11 @@ class Training(Section):
     def combined_by(self) -> str:
         return self.grad_reduction or ("sum" if self.loss_reduction == "sum" else "sample_mean")
 
+    def planned_steps(self, steps_per_epoch: int) -> int | None:
+        """The limit in optimizer steps that steps and epochs give; None without one."""
+        of_epochs = None if self.max_epochs is None else self.max_epochs * steps_per_epoch
+        return min((x for x in (self.max_steps, of_epochs) if x is not None), default=None)
+
     def _broken_reductions(self) -> Iterable[Problem]:
         chosen = self.grad_reduction
         if chosen is not None and "." not in chosen and chosen not in _GRAD_REDUCTIONS:

@@ -10,6 +10,9 @@ _CLOSING = ("on_exception", "on_shutdown")
 
 
 class CallbackBase:
+    #: Whether other ranks skip the hooks.
+    only_on_rank_0 = False
+
     def state_dict(self) -> dict[str, Any]:
         """State for a resume: plain values and tensors."""
         return {}
@@ -26,7 +29,7 @@ class CallbackList:
     the step's all-reduce, before a checkpoint, and at the end.
     """
 
-    def __init__(self, engine: object, callbacks: Sequence[CallbackBase]) -> None:
+    def __init__(self, engine: Any, callbacks: Sequence[CallbackBase]) -> None:
         self._engine = engine
         self._callbacks = tuple(callbacks)
         self._failure: BaseException | None = None
@@ -42,6 +45,8 @@ class CallbackList:
         for callback in self._callbacks:
             if self._failure is not None and hook not in _CLOSING:
                 return
+            if callback.only_on_rank_0 and self._engine.context.rank != 0:
+                continue
             try:
                 getattr(callback, hook)(self._engine, *args)
             except FAILURES as error:  # taken by the engine, which raises it

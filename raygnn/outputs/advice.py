@@ -13,7 +13,7 @@ from raygnn.data.edge_types import type_name
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.position import Position, is_due
-from raygnn.outputs.progress import headline, planned_steps
+from raygnn.outputs.progress import headline
 
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle
@@ -165,7 +165,7 @@ def _few_steps(engine: Engine) -> list[str]:
     earliest = None if stopper is None else _earliest(engine, stopper.patience, _FEW_STEPS)
     if stopper is None or earliest is None:
         return []
-    planned = planned_steps(engine.config.training, engine.steps_per_epoch)
+    planned = engine.config.training.planned_steps(engine.steps_per_epoch)
     if planned is not None and planned <= earliest.step:
         return []
     return [

@@ -12,7 +12,7 @@ import torch
 
 from raygnn.console import compact, count, show_duration
 from raygnn.loops.callbacks import Callback
-from raygnn.outputs.progress import planned_steps, steps_between_validations
+from raygnn.outputs.progress import steps_between_validations
 
 if TYPE_CHECKING:
     from raygnn.config.training_section import Training
@@ -63,7 +63,7 @@ class Estimate(Callback):
         step_s = statistics.median(self._steps_s[1:] or self._steps_s)
         validation_s = self._evaluation_s(engine, "val", self._whole.num_val_batches)
         test_s = self._evaluation_s(engine, "test", self._whole.num_test_batches)
-        steps, validations, time_s = planned_steps(self._whole, engine.steps_per_epoch), None, None
+        steps, validations, time_s = self._whole.planned_steps(engine.steps_per_epoch), None, None
         if steps is not None:
             validations = max(1, math.ceil(steps / max(steps_between_validations(engine), 1.0)))
             time_s = steps * step_s + validations * validation_s + test_s

@@ -1,4 +1,4 @@
-"""Loggers of metric curves. They act only on rank 0."""
+"""Loggers of metric curves."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ if TYPE_CHECKING:
 
 
 class MetricLogger(Callback, ABC):
-    """A callback that passes metrics, with their step, to a service.
+    """A callback that passes metrics, with their step, to a service. Acts on rank 0 only.
 
     Args:
         logs_uri: the run's log folder; injected.
         run_name: injected.
     """
+
+    only_on_rank_0 = True
 
     def __init__(self, logs_uri: str, run_name: str) -> None:
         self.logs_uri, self.run_name = logs_uri, run_name
@@ -56,23 +58,18 @@ class MetricLogger(Callback, ABC):
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         self._write(engine, {k: v for k, v in metrics.items() if not k.startswith("train/")})
-        if engine.context.rank == 0:
-            self.flush()
+        self.flush()
 
     def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         self._write(engine, metrics)
-        if engine.context.rank == 0:
-            self.write_hparams(engine.loaded.saved, _finite(metrics))
-            self.flush()
+        self.write_hparams(engine.loaded.saved, _finite(metrics))
+        self.flush()
 
     def on_save_checkpoint(self, engine: Engine, state: dict[str, Any]) -> None:
-        # A run that resumes here does not log these rows again.
-        if engine.context.rank == 0:
-            self.flush()
+        self.flush()  # a run that resumes here does not log these rows again
 
     def _write(self, engine: Engine, metrics: dict[str, float]) -> None:
-        if engine.context.rank == 0:
-            self.write(_finite(metrics), engine.position.step)
+        self.write(_finite(metrics), engine.position.step)
 
 
 def _finite(metrics: dict[str, float]) -> dict[str, float]:
@@ -136,8 +133,6 @@ class TensorBoardLogger(MetricLogger):
     _writer: EventWriter | None = None
 
     def on_train_start(self, engine: Engine) -> None:
-        if engine.context.rank != 0:
-            return
         first_step = engine.position.step + 1 if engine.position.step else 0
         if is_remote(self.logs_uri):
             self._scratch = tempfile.TemporaryDirectory(prefix="raygnn-logs-")
@@ -190,7 +185,7 @@ class JSONLinesLogger(MetricLogger):
         self._file = join(logs_uri, "metrics.jsonl")
 
     def on_train_start(self, engine: Engine) -> None:
-        if engine.context.rank != 0 or not exists(self._file):
+        if not exists(self._file):
             return
         rows = [json.loads(line) for line in read_text(self._file).splitlines()]
         # The run logs later rows again, and rows of step 0 if it starts from scratch.
@@ -226,8 +221,6 @@ class WandBLogger(MetricLogger):
         _import_extra("wandb")
 
     def on_train_start(self, engine: Engine) -> None:
-        if engine.context.rank != 0:
-            return
         self._run = _import_extra("wandb").init(
             project=self._project,
             name=self.run_name,
@@ -288,8 +281,6 @@ class MLflowLogger(MetricLogger):
         _import_extra("mlflow")
 
     def on_train_start(self, engine: Engine) -> None:
-        if engine.context.rank != 0:
-            return
         self._mlflow = _import_extra("mlflow")
         if self._tracking_uri is not None:
             self._mlflow.set_tracking_uri(self._tracking_uri)

@@ -18,7 +18,6 @@ from raygnn.outputs.run_folder import RunFolder
 from raygnn.sampling.batch_sequence import JointBatches
 
 if TYPE_CHECKING:
-    from raygnn.config.training_section import Training
     from raygnn.loops.engine import Engine
     from raygnn.parallel.all_reduce import StepTotals
     from raygnn.sampling.parts import Traffic
@@ -30,10 +29,12 @@ _PACE_STEPS = 50  # the time left follows from so many recent steps
 
 
 class Progress(Callback):
-    """Prints the progress of training on rank 0: an event per log period and one per validation.
+    """Prints the progress of training: an event per log period and one per validation.
 
     For a live view it also reports the position, twice a second.
     """
+
+    only_on_rank_0 = True
 
     def __init__(self) -> None:
         self._shown_s = 0.0
@@ -44,51 +45,48 @@ class Progress(Callback):
         if engine.early_stopper is not None:
             stopper = engine.early_stopper
             self._validations_left = stopper.patience - stopper.num_without_improvement
-        if engine.context.rank == 0:
-            where = f"{count(engine.context.world_size, 'worker')}, {engine.context.device}"
-            if chosen := matmul_precision(engine.config, engine.context.device):
-                where += f", matmul_precision {chosen}"
-            say(
-                f"training on {where}: {num_parameters(engine):,} parameters, "
-                f"{show_global_batch(engine)}, {count(engine.steps_per_epoch, 'step')} an epoch",
-                "start",
-                workers=engine.context.world_size,
-                device=str(engine.context.device),
-                parameters=num_parameters(engine),
-                steps_per_epoch=engine.steps_per_epoch,
-                monitor=engine.best.tracker.monitor,
-                mode=engine.best.tracker.mode,
-                **self._position(engine),
-            )
-            if engine.task.loss_unit is not None:
-                say(f"losses are of {engine.task.loss_unit}")
+        where = f"{count(engine.context.world_size, 'worker')}, {engine.context.device}"
+        if chosen := matmul_precision(engine.config, engine.context.device):
+            where += f", matmul_precision {chosen}"
+        say(
+            f"training on {where}: {num_parameters(engine):,} parameters, "
+            f"{show_global_batch(engine)}, {count(engine.steps_per_epoch, 'step')} an epoch",
+            "start",
+            workers=engine.context.world_size,
+            device=str(engine.context.device),
+            parameters=num_parameters(engine),
+            steps_per_epoch=engine.steps_per_epoch,
+            monitor=engine.best.tracker.monitor,
+            mode=engine.best.tracker.mode,
+            **self._position(engine),
+        )
+        if engine.task.loss_unit is not None:
+            say(f"losses are of {engine.task.loss_unit}")
 
     def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
         self._recent.append((engine.position.step, engine.training_time_s))
         now_s = time.monotonic()
         is_due = now_s - self._shown_s >= _SHOW_EVERY_S
-        if engine.context.rank == 0 and not prints_lines() and is_due:
+        if not prints_lines() and is_due:
             self._shown_s = now_s
             say("", "progress", phase="training", **self._position(engine))
 
     def on_validation_start(self, engine: Engine) -> None:
-        if engine.context.rank == 0 and not prints_lines():
+        if not prints_lines():
             say("", "progress", phase="validation", **self._position(engine))
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
-        if engine.context.rank == 0:
-            losses = [name for name in metrics if name.endswith("/loss")]
-            self._say(engine, "step", losses, metrics, show_performance(metrics))
+        losses = [name for name in metrics if name.endswith("/loss")]
+        self._say(engine, "step", losses, metrics, show_performance(metrics))
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         stopper = engine.early_stopper
         if stopper is not None and stopper.tracker.monitor in metrics:
             self._validations_left = stopper.left_after(metrics[stopper.tracker.monitor])
-        if engine.context.rank == 0:
-            monitor = engine.best.tracker.monitor
-            curve = [row[monitor] for row in engine.history if monitor in row]
-            names = _of_validation(metrics, monitor, list(engine.task.parts))
-            self._say(engine, "validation", names, metrics, sparkline(curve))
+        monitor = engine.best.tracker.monitor
+        curve = [row[monitor] for row in engine.history if monitor in row]
+        names = _of_validation(metrics, monitor, list(engine.task.parts))
+        self._say(engine, "validation", names, metrics, sparkline(curve))
 
     def _say(
         self,
@@ -106,18 +104,17 @@ class Progress(Callback):
         say(text, kind, **at, metrics=metrics)
 
     def on_train_end(self, engine: Engine) -> None:
-        if engine.context.rank == 0:
-            best = engine.best
-            say(
-                f"stopped by {engine.stop_reason}; best {best.tracker.monitor} "
-                f"{best.tracker.best:.4f} in epoch {best.position.current_epoch}, step "
-                f"{best.position.step}",
-                "end",
-                **self._position(engine),
-                reason=engine.stop_reason,
-                best_epoch=best.position.current_epoch,
-                best_step=best.position.step,
-            )
+        best = engine.best
+        say(
+            f"stopped by {engine.stop_reason}; best {best.tracker.monitor} "
+            f"{best.tracker.best:.4f} in epoch {best.position.current_epoch}, step "
+            f"{best.position.step}",
+            "end",
+            **self._position(engine),
+            reason=engine.stop_reason,
+            best_epoch=best.position.current_epoch,
+            best_step=best.position.step,
+        )
 
     def _position(self, engine: Engine) -> dict[str, Any]:
         """The values of all events on the position of training.
@@ -127,7 +124,7 @@ class Progress(Callback):
         limit), and `stop_s` (None without early stopping).
         """
         now, per_epoch = engine.position, engine.steps_per_epoch
-        steps = planned_steps(engine.config.training, per_epoch)
+        steps = engine.config.training.planned_steps(per_epoch)
         return {
             "epoch": now.current_epoch,
             "epochs": None if steps is None else -(-steps // per_epoch),
@@ -214,11 +211,6 @@ def num_parameters(engine: Engine) -> int:
 
 def _of(number: int, total: int | None) -> str:
     return f"{number:,}" if total is None else f"{number:>{len(f'{total:,}')},}/{total:,}"
-
-
-def planned_steps(limits: Training, steps_per_epoch: int) -> int | None:
-    of_epochs = None if limits.max_epochs is None else limits.max_epochs * steps_per_epoch
-    return min((x for x in (limits.max_steps, of_epochs) if x is not None), default=None)
 
 
 def headline(names: Iterable[str]) -> list[str]:
@@ -351,14 +343,15 @@ def memory(device: torch.device) -> dict[str, float]:
 
 
 class HistoryWriter(Callback):
-    """Rewrites `history.jsonl` completely on rank 0, so that a resume leaves no row twice."""
+    """Rewrites `history.jsonl` completely, so that a resume leaves no row twice."""
+
+    only_on_rank_0 = True
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
-        if engine.context.rank == 0:
-            self._folder.write_history(engine.history)
+        self._folder.write_history(engine.history)
 
 
 #: More points than this a chart does not show.

@@ -106,18 +106,19 @@ GAUGES = {
 
 
 class DashboardMetrics(Callback):
-    """Sets gauges on rank 0 at each log and validation; must follow `Throughput`."""
+    """Sets gauges at each log and validation; must follow `Throughput`."""
+
+    only_on_rank_0 = True
 
     def __init__(self, run_name: str) -> None:
         self._run_name = run_name
         self._gauges: dict[str, Gauge] = {}
 
     def on_train_start(self, engine: Engine) -> None:
-        if engine.context.rank == 0:
-            self._gauges = {
-                name: Gauge(gauge, description, tag_keys=("run",))
-                for name, (gauge, description) in GAUGES.items()
-            }
+        self._gauges = {
+            name: Gauge(gauge, description, tag_keys=("run",))
+            for name, (gauge, description) in GAUGES.items()
+        }
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         self._set(engine, metrics)

@@ -199,15 +199,8 @@ def table(rows: Sequence[TrialRow], metric: str) -> list[str]:
 
 def as_json(rows: Sequence[TrialRow], metric: str, mode: str) -> str:
     trials = [
-        {
-            "trial": row.name,
-            "values": to_plain(row.values, [], set()),
-            "status": row.status,
-            "best": row.best,
-            "num_validations": row.num_validations,
-            "error": row.error,
-        }
-        for row in rows
+        {"trial": of_row.pop("name"), **of_row, "values": to_plain(of_row["values"], [], set())}
+        for of_row in (dict(vars(row)) for row in rows)
     ]
     return json.dumps({"metric": metric, "mode": mode, "trials": trials}, indent=1) + "\n"
 

@@ -9,7 +9,7 @@ import pytest
 
 from raygnn.config.training_section import Training
 from raygnn.console import Pace, compact, say, show, show_duration, show_left, show_performance
-from raygnn.outputs.progress import headline, planned_steps, sparkline
+from raygnn.outputs.progress import headline, sparkline
 
 
 def test_a_curve_spans_the_bars():
@@ -79,7 +79,7 @@ def test_time_left_ends_with_the_limit_or_with_early_stopping(left_s, stop_s, te
     ],
 )
 def test_the_first_limit_is_planned(limits, steps):
-    assert planned_steps(Training(**limits), steps_per_epoch=7) == steps
+    assert Training(**limits).planned_steps(steps_per_epoch=7) == steps
 
 
 def test_pace_says_how_far_it_is_now_and_then(capsys, monkeypatch):

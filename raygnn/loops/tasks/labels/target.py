@@ -240,8 +240,13 @@ class LabelTarget(TaskTarget):
             return self.output.words
         return replace(self.output, label_counts=self.label_counts()).words
 
+    @property
+    def learned(self) -> LabelOutput:
+        """The prediction that `labels` belong to."""
+        return self.output
+
     def label_counts(self) -> LabelCounts:
-        output, labels = self.output, self.labels[self.splits.train]
+        output, labels = self.learned, self.labels[self.splits.train]
         if output.problem == "multi_class":
             return LabelCounts.of_classes(labels, output.num_outputs)
         return LabelCounts.of_labels(labels, output.num_outputs)

@@ -8,7 +8,6 @@ import numpy as np
 
 from raygnn.config.section import Component
 from raygnn.data.bundle import Bundle
-from raygnn.data.label_counts import LabelCounts
 from raygnn.data.splits import Splits, make_splits
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.model_spec import Output
@@ -122,13 +121,10 @@ class SelfSupervisedTarget(LabelTarget):
     def trained_output(self, loaded: LoadedConfig) -> EmbeddingOutput:  # type: ignore[override]
         return self.output
 
-    def label_counts(self) -> LabelCounts:
-        probe = self.output.probe
-        assert probe is not None
-        labels = self.labels[self.splits.train]
-        if probe.problem == "multi_class":
-            return LabelCounts.of_classes(labels, probe.num_outputs)
-        return LabelCounts.of_labels(labels, probe.num_outputs)
+    @property
+    def learned(self) -> NodeOutput:
+        assert self.output.probe is not None
+        return self.output.probe
 
     def summary(self, bundle: Bundle) -> list[str]:
         node_type, probe = self.output.node_type, self.output.probe

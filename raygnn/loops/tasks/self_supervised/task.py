@@ -299,8 +299,5 @@ def spread(embeddings: Tensor) -> Tensor:
 
 
 def _progress(engine: Engine) -> float:
-    limits = engine.config.training
-    planned = [limits.max_steps] if limits.max_steps is not None else []
-    if limits.max_epochs is not None:
-        planned.append(limits.max_epochs * engine.steps_per_epoch)
-    return min(1.0, (engine.position.step + 1) / min(planned)) if planned else 0.0
+    planned = engine.config.training.planned_steps(engine.steps_per_epoch)
+    return 0.0 if planned is None else min(1.0, (engine.position.step + 1) / planned)
