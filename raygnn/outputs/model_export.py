@@ -13,8 +13,7 @@ from raygnn.data.checksums import dump_record, parse_record
 from raygnn.data.filesystem import exists, join, open_fs, read_bytes, redact, write_bytes
 from raygnn.errors import CheckpointError, RunError
 from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE
-from raygnn.outputs.checkpoints.names import MANIFEST
-from raygnn.outputs.checkpoints.store import CONFIG, CheckpointStore
+from raygnn.outputs.checkpoints.store import CONFIG, find_checkpoint
 
 
 def write_model(
@@ -91,7 +90,13 @@ def export_checkpoint(source: str, out: str) -> str:
     Raises:
         CheckpointError: there is no complete checkpoint, or it is damaged.
     """
-    store, name, is_run = _find(source)
+    store, name, is_run = find_checkpoint(source)
+    if name is None:
+        raise CheckpointError(
+            f"--export={redact(source)!r} is invalid: it has no complete checkpoint. Set the "
+            "folder of a run, or one of the folders in its checkpoints.",
+            id="checkpoint-export",
+        )
     manifest = store.verify(name)
     state, _ = store.load(name, rank=0)
     best = state["best"]["weights"] if is_run else None
@@ -100,22 +105,6 @@ def export_checkpoint(source: str, out: str) -> str:
         spec = store.read(name, SPEC_FILE, manifest).decode()
     config_yaml = store.read(name, CONFIG, manifest).decode()
     return write_model(best or _own_weights(state), out, config_yaml, spec)
-
-
-def _find(source: str) -> tuple[CheckpointStore, str, bool]:
-    source = source.rstrip("/")
-    if exists(join(source, MANIFEST)):
-        root, _, name = source.rpartition("/")
-        return CheckpointStore(root or "."), name, False
-    store = CheckpointStore(join(source, "checkpoints"))
-    newest, _ = store.newest_valid(store.names())
-    if newest is None:
-        raise CheckpointError(
-            f"--export={redact(source)!r} is invalid: it has no complete checkpoint. Set the "
-            "folder of a run, or one of the folders in its checkpoints.",
-            id="checkpoint-export",
-        )
-    return store, newest, True
 
 
 def _own_weights(state: dict[str, Any]) -> dict[str, Tensor]:

@@ -131,13 +131,16 @@ class RunFolder:
         Raises:
             RunError: as `check_is_held`.
         """
-        data, uri = content.encode() if isinstance(content, str) else content, join(self.uri, name)
+        data = content.encode() if isinstance(content, str) else content
+        self._write_held(join(self.uri, name), lambda: data)
+
+    def _write_held(self, uri: str, content: Callable[[], bytes]) -> None:
         with self.lock():
             while True:
                 version = generation(uri)
                 self.check_is_held()
                 try:
-                    write_if_unchanged(uri, data, version)
+                    write_if_unchanged(uri, content(), version)
                 except FileExistsError:
                     continue  # a newer start has written it, or an earlier try of this one
                 return
@@ -186,16 +189,7 @@ class RunFolder:
         return list((self.read_state() or {}).get("starts", []))
 
     def _change_state(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        with self.lock():
-            while True:
-                version = generation(self.state_uri)
-                self.check_is_held()
-                state = change(self.read_state() or {})
-                try:
-                    write_if_unchanged(self.state_uri, state_bytes(state), version)
-                except FileExistsError:
-                    continue
-                return
+        self._write_held(self.state_uri, lambda: state_bytes(change(self.read_state() or {})))
 
     def read_state(self) -> dict[str, Any] | None:
         """Content of `run.json`; None if it is missing. Raises a RunError if it is damaged."""

@@ -10,20 +10,21 @@ from typing import Any
 
 from raygnn.config.training_section import Checkpoint
 from raygnn.console import say, warn
-from raygnn.data.filesystem import exists, join, redact
+from raygnn.data.filesystem import redact
 from raygnn.errors import CheckpointError, PreemptedError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.model_spec import SPEC_FILE
 from raygnn.loops.process import random_state, restore_random_state
-from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName, Retention
+from raygnn.outputs.checkpoints.names import CheckpointName, Retention
 from raygnn.outputs.checkpoints.store import (
     CONFIG,
     STATE,
     CheckpointStore,
     File,
     encode,
+    find_checkpoint,
     gather_files,
     keep_held_rows,
     rank_file,
@@ -281,11 +282,9 @@ class Checkpointer(Callback):
                     id="resume-no-best",
                 )
             return _verified(self._store.uri, best, resume)
-        if not exists(join(resume, MANIFEST)):  # a run: its newest one
-            store = CheckpointStore(join(resume, "checkpoints"))
-            newest, _ = store.newest_valid(store.names())
-            if newest is not None:
-                return store.uri, newest
+        store, newest, is_run = find_checkpoint(resume)
+        if is_run and newest is not None:
+            return store.uri, newest
         root, _, name = resume.rstrip("/").rpartition("/")
         return _verified(root, name, resume)
 

@@ -208,6 +208,19 @@ class CheckpointStore:
         return decode(self.read(name, file, manifest), join(self.uri, name, file))
 
 
+def find_checkpoint(source: str) -> tuple[CheckpointStore, str | None, bool]:
+    """The store and name of a checkpoint, or of the newest complete one of a run, if any; and
+    whether `source` is a run.
+    """
+    source = source.rstrip("/")
+    if exists(join(source, MANIFEST)):
+        root, _, name = source.rpartition("/")
+        return CheckpointStore(root or "."), name, False
+    store = CheckpointStore(join(source, "checkpoints"))
+    newest, _ = store.newest_valid(store.names())
+    return store, newest, True
+
+
 class UnfinishedError(CheckpointError):
     """The checkpoint has no manifest: its writer died before it was complete."""
 
