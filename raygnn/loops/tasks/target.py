@@ -29,8 +29,9 @@ class TaskArguments(Arguments):
     Attributes:
         task: short name of the task.
         feature: feature column that the model reads.
-        edge_feature: edge column that the model reads as `edge_attr`.
-        edge_weight: edge column of a factor on each message.
+        edge_feature: edge column that the model reads as `edge_attr`. Default: `edge_attr`, if the
+            model reads edge features.
+        edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
     """
 
     task: ClassVar[str]

@@ -31,17 +31,8 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     Args:
         edge_type: `src__rel__dst` of the edges. Default: the only type with labels.
         label_edges: labels belong to label edges. Default: to message edges, if they have any.
-        label: label column. Default: the only one.
         inputs: features of the edge that the head reads. Default: all except copies of the label.
             An empty list reads none.
-        feature: feature column of the nodes.
-        problem: multi_class (cross-entropy), multi_label (binary cross-entropy) or regression
-            (squared error). Default: by the labels (integers, several columns, or floats).
-        edge_feature: column of message edges that the model reads as `edge_attr`. Default:
-            `edge_attr`, if the model reads edge features.
-        edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
-        standardize_target: as in node classification.
-        clamp: as in node classification.
         factorize: start from a factorization of the training labels (biases of source and target,
             and factors if they help in validation) and learn the rest. New nodes start from 0.
             Default: for a regression of one number.

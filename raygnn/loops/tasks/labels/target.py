@@ -149,6 +149,20 @@ _ANY_NUMBER = 3  # stands for the number of classes before the graph is read
 
 
 class LabelArguments(TaskArguments):
+    """Arguments of all tasks with labels.
+
+    Attributes:
+        label: label column. Default: the only one.
+        problem: multi_class (cross-entropy), multi_label (binary cross-entropy) or regression
+            (squared error; Huber's loss for a training table). Default: by the labels (integers,
+            several columns, or floats).
+        standardize_target: learn a regression target in standard deviations from the training mean.
+            Losses use this scale; metrics and predictions use the target's own unit. Default: with
+            mse, mae, huber, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn.
+        clamp: keep predictions of a regression between the 2nd and the 98th percentile of the
+            training targets.
+    """
+
     label: str | None = None
     problem: Literal["multi_class", "multi_label", "regression"] | None = None
     standardize_target: bool | None = None

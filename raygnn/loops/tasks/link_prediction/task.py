@@ -131,10 +131,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             between the same two node types. Default: the only type. Each is a relation to decoders
             that distinguish relations; known links are those of the same relation.
         labels: links are the graph's label edges instead of its message edges.
-        feature: feature column that the model reads.
-        edge_feature: edge column that the model reads as `edge_attr`. Default: `edge_attr`, if the
-            model reads edge features.
-        edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
         decoder: `{type, args}`: inner_product, cosine, hadamard_mlp; distmult, complex, rotate or
             transe, which distinguish relations.
         num_random_negatives: per batch in training, drawn over all nodes of the target type; `all`

@@ -35,19 +35,6 @@ class NodeClassification(LabelTask[NodeBatch]):
         table: training table to learn from. Default: the only one with labels, unless `target` is
             set.
         target: node type to predict. Default: the only type with labels.
-        label: label column. Default: the only one.
-        feature: feature column that the model reads.
-        problem: multi_class (cross-entropy), multi_label (binary cross-entropy) or regression
-            (squared error; Huber's loss for a training table). Default: by the labels (integers,
-            several columns, or floats).
-        edge_feature: edge column that the model reads as `edge_attr`. Default: `edge_attr`, if the
-            model reads edge features.
-        edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
-        standardize_target: learn a regression target in standard deviations from the training mean.
-            Losses use this scale; metrics and predictions use the target's own unit. Default: with
-            mse, mae, huber, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn.
-        clamp: keep predictions of a regression between the 2nd and the 98th percentile of the
-            training targets.
         past_labels: the model also reads labels of the entity's earlier rows whose `window` is
             over: their number, the latest and its age, and the mean of the latest 32. auto does if
             the table has times and a window, and entities have several rows.

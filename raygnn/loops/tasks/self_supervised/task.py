@@ -77,10 +77,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         label: label column that the probe predicts. Default: the only one. Without labels or
             splits, there is no probe.
         problem: of the probe: multi_class, multi_label or regression. Default: by the labels.
-        feature: feature column that the model reads.
-        edge_feature: edge column that the model reads as `edge_attr`. Default: `edge_attr`, if the
-            model reads edge features.
-        edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
         standardize_target: not read.
         clamp: not read.
     """

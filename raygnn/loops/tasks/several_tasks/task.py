@@ -85,12 +85,6 @@ class SeveralTasks(EncoderTask[Any]):
     Each step draws a batch of every task, and its loss is the weighted sum of the tasks' mean
     losses. An epoch is one pass over the seeds of each. Links and edges held out by any task carry
     no messages in the batches of all tasks.
-
-    Args:
-        feature: feature column that the model reads, in all tasks.
-        edge_feature: edge column that the model reads as `edge_attr`. Default: `edge_attr`, if the
-            model reads edge features.
-        edge_weight: edge column that scales each message, for GCN, LightGCN and your own modules.
     """
 
     target_class = SeveralTarget
