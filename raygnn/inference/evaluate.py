@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -71,11 +72,9 @@ def evaluate_model(
             # Edges held out by other tasks carry no messages, as in training.
             others = [each for each in saved.tasks if each.task != saved.task]
             task.share_encoder([task, *(set_up_task(each, fitted, device) for each in others)])
-        try:
+        with closing(task):
             task.model = model
             metrics = evaluate(task, name, None, task.build_metrics())
-        finally:
-            task.close()
     if not metrics:
         raise DataError(
             f"split={name!r} is invalid: it is empty in this graph. Declare it in the tables, or "

@@ -346,14 +346,11 @@ class OpenGraph:
             env = replace(env, loaded=with_all_neighbors(env.loaded))
         one = {**loader_options(env), "batch_size": 1}
         loader = self._stores.loader(env, self._spec, node_type, dense, self._times, one, plan)
-        try:
-            with self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
-                moved = (batch.to(env.device) for batch in batches)
-                of_rows = None if plan is None else plan.rows
-                seed = partial(seed_node, bundle=self.bundle, model=self._model, rows=of_rows)
-                return explain_batches(moved, seed, self._task, self._model, names, settings)
-        finally:
-            loader.close()
+        with loader, self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
+            moved = (batch.to(env.device) for batch in batches)
+            of_rows = None if plan is None else plan.rows
+            seed = partial(seed_node, bundle=self.bundle, model=self._model, rows=of_rows)
+            return explain_batches(moved, seed, self._task, self._model, names, settings)
 
     def _explain_pairs(
         self,
@@ -451,11 +448,8 @@ class OpenGraph:
         plan, positions = self._find_rows(rows, split)
         found = plan.rows
         with self._prepared():
-            embeddings = self._sampled({found.node_type: positions}, plan)
-            try:
+            with closing(self._sampled({found.node_type: positions}, plan)) as embeddings:
                 encoded = embeddings.all_rows(found.node_type)
-            finally:
-                embeddings.close()
             ids = self.bundle.take_ids(found.node_type, found.node_ids(positions))
             table = NodeTables(what, self._task, self._model).of_rows(ids, encoded)
         return Table(with_times(table, found, positions))
@@ -493,17 +487,12 @@ class OpenGraph:
             for of_end, found in zip(rows, tables.end_rows(self._encoder), strict=True):
                 of_end[torch.from_numpy(is_known)] = found.to(of_end)
 
-    @contextmanager
     def _edge_tables(
         self, what: str, edges: SeedEdges, *, one_by_one: bool = False
-    ) -> Iterator[EdgeTables]:
+    ) -> closing[EdgeTables]:
         as_of = None if self._times is None else self._times.of(edge_type_name(edges.edge_type))
         how: Any = {"exact": self._is_exact, "stores": self._stores, "one_by_one": one_by_one}
-        tables = EdgeTables(what, self._task, self._model, edges, as_of, **how)
-        try:
-            yield tables
-        finally:
-            tables.close()
+        return closing(EdgeTables(what, self._task, self._model, edges, as_of, **how))
 
     def _aligned_rows(self, node_type: str, dense: np.ndarray) -> Tensor:
         """[num_ids, channels] of nodes that may repeat, each encoded once."""
@@ -512,11 +501,8 @@ class OpenGraph:
 
     def _rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
         if self._takes_neighborhoods(node_type, len(ids)):
-            embeddings = self._sampled({node_type: ids})
-            try:
+            with closing(self._sampled({node_type: ids})) as embeddings:
                 return embeddings.rows(node_type, 0, len(ids))
-            finally:
-                embeddings.close()
         with self._encoded([node_type]) as every:
             return every.rows_of(node_type, ids)
 
@@ -541,21 +527,14 @@ class OpenGraph:
     def _keeps(self, node_types: Sequence[str]) -> bool:
         return set(node_types) <= self._kept.keys()
 
-    @contextmanager
-    def _encoded(self, node_types: Sequence[str]) -> Iterator[Embeddings]:
+    def _encoded(self, node_types: Sequence[str]) -> closing[Embeddings]:
         if self._keeps(node_types):
-            yield KeptEmbeddings(self._kept)
-            return
+            return closing(KeptEmbeddings(self._kept))
         is_layered = is_layerwise(self._encoder) and not self._have_own_times(node_types)
         if self._is_exact and is_layered:
-            yield self._every(node_types)
-            return
+            return closing(self._every(node_types))
         nodes = {name: np.arange(self.bundle.num_nodes(name)) for name in node_types}
-        embeddings = self._sampled(nodes)
-        try:
-            yield embeddings
-        finally:
-            embeddings.close()
+        return closing(self._sampled(nodes))
 
     def _every(self, node_types: Sequence[str]) -> KeptEmbeddings:
         wanted = {*node_types, *self._spec.output.ends} - self._kept.keys()

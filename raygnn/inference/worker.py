@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -87,11 +88,8 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
         nodes = chosen or {name: np.arange(bundle.num_nodes(name)) for name in node_types}
         embeddings = SampledEmbeddings(encoder, env, task.spec, nodes, shared, times)
     basis = cache(partial(find_basis, env, task.spec, times))
-    embeddings = with_factors(embeddings, model, task.spec, basis, chosen)
-    try:
-        tables = _write(job, task, model, embeddings, context, basis)
-    finally:
-        embeddings.close()
+    with closing(with_factors(embeddings, model, task.spec, basis, chosen)) as joined:
+        tables = _write(job, task, model, joined, context, basis)
     return _manifest(job, bundle, tables)
 
 
@@ -169,10 +167,8 @@ def _write_edges(
             f"{count(context.world_size, 'worker')}, {context.device}"
         )
     ranges = cut(tables.num_rows, job.rows_per_file, tables.alignment)
-    try:
+    with closing(tables):
         return _write_parts(job, {name: (ranges, tables.range)}, context)
-    finally:
-        tables.close()
 
 
 def _write_parts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -89,17 +89,16 @@ def _run_in_process(
 
     loaded.check_arguments()
     scaling = loaded.config.scaling
-    with _training_job(loaded, tables, tried, on_ray=False) as make_job:
-        context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
-        try:
-            folder = None
-            with agreement("opening the run folder", RunError):
-                if context.rank == 0:
-                    folder = open_run_folder(loaded, name)
-            folder = collectives.broadcast_object(folder)
-            return Outcome(folder, run_worker(make_job(folder), context))
-        finally:
-            context.close()
+    with (
+        _training_job(loaded, tables, tried, on_ray=False) as make_job,
+        closing(ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)) as context,
+    ):
+        folder = None
+        with agreement("opening the run folder", RunError):
+            if context.rank == 0:
+                folder = open_run_folder(loaded, name)
+        folder = collectives.broadcast_object(folder)
+        return Outcome(folder, run_worker(make_job(folder), context))
 
 
 def _run_on_ray(

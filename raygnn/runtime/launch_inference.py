@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +84,7 @@ def _run_in_process(
         job = replace(job, parts=parts)
     context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
     is_first = context.rank == 0
-    try:
+    with closing(context):
         job = collectives.broadcast_object(job)  # one staging folder for all
         with output.in_progress() if is_first else nullcontext():
             collectives.barrier()
@@ -92,8 +92,6 @@ def _run_in_process(
             if is_first:
                 output.finish(manifest)
             collectives.barrier()
-    finally:
-        context.close()
     if is_first:
         _tell(options, manifest)
     return manifest
