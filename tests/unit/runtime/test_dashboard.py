@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.position import Position
 from raygnn.runtime import context
 from raygnn.runtime.context import GAUGES, DashboardMetrics
@@ -48,7 +49,7 @@ def test_logs_and_validations_set_gauges(monkeypatch):
 def test_only_rank_0_sets_them(monkeypatch):
     _Gauge.made = {}
     monkeypatch.setattr(context, "Gauge", _Gauge)
-    callback = DashboardMetrics("mine")
-    callback.on_train_start(_engine(rank=1))
-    callback.on_log(_engine(rank=1), {"train/loss": 0.5})
+    callbacks = CallbackList(_engine(rank=1), [DashboardMetrics("mine")])
+    callbacks.call("on_train_start")
+    callbacks.call("on_log", {"train/loss": 0.5})
     assert not _Gauge.made
