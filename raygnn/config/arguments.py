@@ -237,15 +237,11 @@ def subsections(path: str, section: type[Section]) -> Iterator[tuple[str, type[S
             inner_path = f"{path}.{name}" if path else name
             if any(typing.get_origin(member) is list for member in members(field.annotation)):
                 inner_path += "[]"
-            kinds = typing.get_args(_annotation_of(inner, "type"))
+            kind = inner.model_fields.get("type")
+            kinds = typing.get_args(kind.annotation) if kind else ()
             title = f"{inner_path} ({kinds[0]})" if len(kinds) == 1 else inner_path
             yield title, inner
             yield from subsections(inner_path, inner)
-
-
-def _annotation_of(section: type[Section], name: str) -> Any:
-    field = section.model_fields.get(name)
-    return field.annotation if field else None
 
 
 def members(annotation: Any) -> list[Any]:

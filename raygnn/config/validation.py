@@ -100,12 +100,11 @@ def validate(
     return Validated(config, all_broken, problems + between)
 
 
-def validate_file(root: type[S], text: str, name: str, see: str) -> S:
+def validate_file(root: type[S], text: str, name: str) -> S:
     """Reads a YAML file that describes data, in the version of its key `format`.
 
     Args:
         name: of the file, for messages.
-        see: the page of docs/ that describes the format.
     Raises:
         DataError: it is not YAML, or breaks rules; lists all with file, line, key and remedy.
     """
@@ -121,14 +120,14 @@ def validate_file(root: type[S], text: str, name: str, see: str) -> S:
         rule = f"this raygnn reads {known!r} only"
         remedy = f"Begin the file with 'format: {known}', or use the raygnn that wrote it"
         text = Problem(("format",), rule, remedy, "document-format", shown(file_format)).text(name)
-        raise DataError(f"{text}\nSee docs/{see} for the format.")
+        raise DataError(f"{text}\nSee docs/graph-format.md for the format.")
     else:
         model, errors = _validated(root, document.value)
         if model is not None:
             return model
         problems = list(_translate(errors, document.value, root))
     texts = [p.text(f"{name}:{p.line or document.line(p.path)}", "the file") for p in problems]
-    raise DataError("\n".join(dict.fromkeys(texts)) + f"\nSee docs/{see} for the format.")
+    raise DataError("\n".join(dict.fromkeys(texts)) + "\nSee docs/graph-format.md for the format.")
 
 
 def broken_section(root: type[Section], value: Mapping[str, Any]) -> list[Problem]:

@@ -387,7 +387,7 @@ class Manifest(_Section):
     @classmethod
     def parse(cls, text: str, name: str = MANIFEST_NAME) -> Manifest:
         """Reads a manifest from YAML. Raises a DataError with all broken rules."""
-        return validate_file(cls, text, name, "graph-format.md")
+        return validate_file(cls, text, name)
 
     @classmethod
     def load(cls, uri: str | os.PathLike[str], allow_outside: Sequence[str] = ()) -> Manifest:

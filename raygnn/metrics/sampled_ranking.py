@@ -17,15 +17,11 @@ from raygnn.metrics.base import ComparedMetric, Problem, ScoreCounts, SumMetric
 STANDARD_KS = (1, 5, 10, 50, 100, 500)
 
 
-def check_scores(scores: Tensor, what: str) -> None:
+def check_scores(num_bad: int, num_scores: int) -> None:
     """Raises a TrainingError for NaN scores, which would look like the best or worst."""
-    raise_if_nan(int(scores.isnan().sum()), scores.numel(), what)
-
-
-def raise_if_nan(num_bad: int, num_scores: int, what: str) -> None:
     if num_bad:
         raise TrainingError(
-            f"{num_bad} of {num_scores} {what} are NaN, so no link can be ranked. Lower the "
+            f"{num_bad} of {num_scores} scores are NaN, so no link can be ranked. Lower the "
             f"learning rate, clip gradients (training.clip_grad_norm), or train in fp32.",
             id="metric-nan",
         )
@@ -64,7 +60,7 @@ def sampled_ranks(scores: Tensor) -> Tensor:
     Raises:
         TrainingError: a score is NaN.
     """
-    check_scores(scores, "scores")
+    check_scores(int(scores.isnan().sum()), scores.numel())
     positive, candidate = scores[:, :1], scores[:, 1:]
     num_greater = (candidate > positive).sum(dim=1)
     num_equal = ((candidate == positive) & (candidate > -torch.inf)).sum(dim=1)
@@ -177,7 +173,7 @@ class _LinkClassification(ComparedMetric):
         return prediction[takes_part].unsqueeze(1), is_positive[takes_part].unsqueeze(1)
 
     def of_column(self, counts: ScoreCounts) -> float | None:
-        raise_if_nan(counts.num_nan, counts.num_scores, "scores")
+        check_scores(counts.num_nan, counts.num_scores)
         return self._of_counts(counts) if counts.has_both else None
 
     @abstractmethod
