@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from raygnn.data.time_units import TIME, window_as_time
 
 #: Guesses are left out where they would hold more numbers.
 _MAX_VALUES = 1 << 26
-_MAX_BOOSTED = 1 << 18  # training rows of LightGBM
+MAX_BOOSTED = 1 << 18  # training rows of LightGBM
 _NUM_TREES = 200
 _ROUNDING = 1e-6
 
@@ -134,21 +134,18 @@ def _history(
 ) -> list[np.ndarray]:
     csc, source_type = bundle.csc(edge_type), edge_type[0]
     sources, first, last = csc.indices, csc.indptr[nodes], csc.indptr[nodes + 1]
-    times = None
+    times: np.ndarray | None = None
+    order: Any = slice(None)
     if TIME in bundle.columns(edge_type):
-        times = np.asarray(bundle.column(edge_type, TIME))
+        times = np.asarray(bundle.column(edge_type, TIME))  # ascending within a row
     elif TIME in bundle.columns(source_type):
         times = np.asarray(bundle.column(source_type, TIME))[sources]
-    ages, order = np.empty((len(nodes), 0)), np.arange(len(sources))
-    if times is not None and until is not None:
         targets = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
         order = np.lexsort((times, targets))
         sources, times = sources[order], times[order]
-        # One number for (entity, time), in the order of both.
-        instants = np.unique(times)
-        codes = targets * (len(instants) + 1) + np.searchsorted(instants, times)
-        known = np.searchsorted(instants, until, side="right")
-        last = np.searchsorted(codes, nodes * (len(instants) + 1) + known)
+    ages = np.empty((len(nodes), 0))
+    if times is not None and until is not None:
+        last = _ends_of_known(times, first, last, until)
         has_any = last > first
         ages = np.full((len(nodes), 1), np.nan)
         ages[has_any, 0] = until[has_any] - times[last[has_any] - 1]
@@ -159,6 +156,20 @@ def _history(
     rows = np.concatenate([of_sources[sources], *(each[order] for each in of_edges)], axis=1)
     means, count = _means(np.nan_to_num(rows), first, last, np.nan)
     return [count, ages, means]
+
+
+def _ends_of_known(
+    times: np.ndarray, first: np.ndarray, last: np.ndarray, until: np.ndarray
+) -> np.ndarray:
+    """Ends of what is known at a time, in ranges [first, last) of ascending times: a binary search
+    of all ranges together.
+    """
+    while (is_open := first < last).any():
+        middle = np.where(is_open, (first + last) // 2, 0)
+        is_known = is_open & (times[middle] <= until)
+        first = np.where(is_known, middle + 1, first)
+        last = np.where(is_open & ~is_known, middle, last)
+    return first
 
 
 def _means(
@@ -193,7 +204,6 @@ class BoostedTrees:
     def __init__(self, columns: np.ndarray, labels: np.ndarray, num_classes: int | None) -> None:
         import lightgbm
 
-        step = -(-len(labels) // _MAX_BOOSTED)
         settings: dict[str, object] = {
             "verbosity": -1,
             "seed": 0,
@@ -204,7 +214,7 @@ class BoostedTrees:
         }
         if num_classes is not None:
             settings |= {"objective": "multiclass", "num_class": num_classes}
-        data = lightgbm.Dataset(columns[::step], labels[::step])
+        data = lightgbm.Dataset(columns, labels)
         self._model = lightgbm.train(settings, data, _NUM_TREES)
 
     def guess(self, columns: np.ndarray) -> np.ndarray:

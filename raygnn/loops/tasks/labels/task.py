@@ -15,7 +15,7 @@ from raygnn.data.standardization import ColumnScale
 from raygnn.data.transforms.fit import is_heavy_tailed
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines, label_baselines
-from raygnn.loops.row_guesses import BoostedTrees
+from raygnn.loops.row_guesses import MAX_BOOSTED, BoostedTrees
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.labels.target import METRICS_OF_ORDER, LabelOutput, LabelTarget
@@ -170,6 +170,7 @@ class LabelTask(EncoderTask[BatchT]):
         is_missing = find_spec("lightgbm") is None or self.env.bundle.is_of_parts
         if is_missing or not (is_class or is_number):
             return None
+        train = train[:: -(-len(train) // MAX_BOOSTED)]
         labels = self.target.labels[train].reshape(-1)
         return BoostedTrees(columns(train), labels, output.num_outputs if is_class else None)
 
