@@ -173,7 +173,8 @@ def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = Fals
     try:
         bundle, config = open_tables(loaded, uri, on_cluster, progress=progress), loaded.config
         kind = target_class(config.task.type)
-        is_known = config.data.splits is None and not bundle.training_tables
+        has_rows = bundle.training_tables or any(e.time is not None for e in bundle.label_edges)
+        is_known = config.data.splits is None and not has_rows
         if is_known or kind is None or not has_transforms(bundle):
             return bundle
         found = kind.find(bundle, config, kind.Arguments.of(config.task.args))

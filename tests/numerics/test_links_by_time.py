@@ -23,6 +23,7 @@ from raygnn.data.tables.graph_tables import (
     node_rows,
     write_tables,
 )
+from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
 from raygnn.metrics import FullRanking, Links
 from raygnn.runtime.data_source import open_bundle
 from raygnn.serving.answers import Answers
@@ -182,6 +183,15 @@ def _loaded(folder: Path, graph: str) -> Any:
     from raygnn.config import load_config
 
     return load_config(_config(folder, graph))
+
+
+def test_features_are_fitted_until_the_last_training_row(shop: Shop, tmp_path: Path) -> None:
+    config = _loaded(tmp_path, shop.write(tmp_path / "graph"))
+    bundle = open_bundle(config, None)
+    arguments = LinkTargetArguments.of(config.config.task.args)
+    fitted = LinkTarget.find(bundle, config.config, arguments).fit_rows(bundle, config.config)
+    last = dates(ASKED[SPLITS == "train"]).max().astype(int)
+    assert (fitted.until, fitted.unit) == (last, "us")
 
 
 def test_repeated_purchases_are_learned(trained: tuple[Any, str], shop: Shop) -> None:

@@ -324,9 +324,12 @@ class LinkTarget(TaskTarget):
         )
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
-        """Rows until the end of training if time splits the links, else all rows."""
+        """Rows until the end of training if time splits the links, or if links are rows with times;
+        else all rows.
+        """
         rule = config.data.splits
-        if rule is None or rule.type != "temporal":
+        is_temporal = self.by_time if rule is None else rule.type == "temporal"
+        if not is_temporal:
             return FitRows()
         times, unit = self.splits["train"].times, time_unit_of(bundle, self.links[0])
         return FitRows.until_last(times, unit)
