@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import resource
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, repeat
@@ -55,28 +57,29 @@ def write_database(folder: Path, num_rows: int) -> None:
     rng = np.random.default_rng(0)
     num_customers, num_products = num_rows // 55, num_rows // 500
     rate = rng.exponential(1, num_customers)
+    entries: dict[str, dict[str, object]] = {}
+    task = folder / "tasks" / "orders-soon"
+    for path in (folder / "db", task):
+        path.mkdir(parents=True)
+
+    def write(name: str, columns: dict[str, np.ndarray], **entry: object) -> None:
+        frame = pd.DataFrame(columns)
+        frame.insert(0, f"{name}_id", np.arange(len(frame)))
+        frame.to_parquet(folder / "db" / f"{name}.parquet")
+        entries[name] = {"pkey": f"{name}_id", "time_col": None, "fkeys": {}, **entry}
+
+    write("customers", {"age": rng.integers(18, 90, num_customers)})
+    write("products", {"price": rng.random(num_products, np.float32)})
     keys = {"customer": "customers", "product": "products"}
-    tables = {
-        "customers": {"age": rng.integers(18, 90, num_customers)},
-        "products": {"price": rng.random(num_products, np.float32)},
-    }
-    entries = {name: {"pkey": f"{name}_id", "time_col": None, "fkeys": {}} for name in tables}
     for name, share in EVENTS.items():
         num = int(num_rows * share)
-        tables[name] = {
+        columns = {
             "customer": rng.choice(num_customers, num, p=rate / rate.sum()),
             "product": rng.integers(0, num_products, num),
             "amount": rng.random(num, np.float32),
             "date": _dates(np.sort(rng.random(num)) * DAYS),
         }
-        entries[name] = {"pkey": f"{name}_id", "time_col": "date", "fkeys": keys}
-    task = folder / "tasks" / "orders-soon"
-    for path in (folder / "db", task):
-        path.mkdir(parents=True)
-    for name, columns in tables.items():
-        frame = pd.DataFrame(columns)
-        frame.insert(0, f"{name}_id", np.arange(len(frame)))
-        frame.to_parquet(folder / "db" / f"{name}.parquet")
+        write(name, columns, time_col="date", fkeys=keys)
     num = num_rows // TABLE_ROWS
     customer, date = rng.integers(0, num_customers, num), _dates(rng.random(num) * DAYS)
     per_month = rate / rate.sum() * num_rows * EVENTS["orders"] * 30 / DAYS
@@ -91,9 +94,9 @@ def write_database(folder: Path, num_rows: int) -> None:
         part.to_parquet(task / f"{split}.parquet")
     times = {"val_timestamp": str(VAL), "test_timestamp": str(TEST)}
     _dump(folder, {"name": "scale", "manifest_version": 1, **times, "tables": entries})
-    columns = {"entity_table": "customers", "entity_col": "customer", "target_col": "ordered"}
+    ends = {"entity_table": "customers", "entity_col": "customer", "target_col": "ordered"}
     kinds = {"kind": "forecast", "task_type": "binary_classification", "timedelta": "30 days"}
-    _dump(task, {"name": task.name, "manifest_version": 1, **kinds, **columns, "time_col": "date"})
+    _dump(task, {"name": task.name, "manifest_version": 1, **kinds, **ends, "time_col": "date"})
 
 
 def _dates(days: np.ndarray) -> np.ndarray:
@@ -117,15 +120,48 @@ class StepClock(Callback):
 def measure(work: Path, num_rows: int, steps: int) -> str:
     """Generates a database, trains some steps with defaults, and returns a table of figures.
 
-    Rates of batches and of training are rows per second of processor time, since PyG's loader
-    samples in turns with the steps, and raygnn's in a thread beside them.
+    Each part runs in a process of its own, whose peak memory is a figure. Rates of batches and of
+    training are rows per second of processor time, since PyG's loader samples in turns with the
+    steps, and raygnn's in a thread beside them.
     """
     shutil.rmtree(work, ignore_errors=True)
     database, graph = work / "database", work / "graph"
-    write_database(database, num_rows)
-    start = time.perf_counter()
-    raygnn.prepare.main(["relbench", str(database), "--out", str(graph)])
-    converted = time.perf_counter()
+    seconds_of, memory = {}, {}
+
+    def run(name: str, function: Callable[..., Any], *args: object) -> Any:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            pool.submit(_peak_memory).result()  # imports
+            start = time.perf_counter()
+            result = pool.submit(function, *args).result()
+            seconds_of[name] = time.perf_counter() - start
+            memory[name] = peak = pool.submit(_peak_memory).result()
+        print(f"{name}: {seconds_of[name]:,.0f} s, {peak:.1f} GiB", flush=True)
+        return result
+
+    run("generate", write_database, database, num_rows)
+    run("convert", raygnn.prepare.main, ["relbench", str(database), "--out", str(graph)])
+    metrics, rates = run("raygnn", _raygnn_rates, work, graph, steps)
+    if WITH_PYG_LIB:
+        rates |= run("PyG", _pyg_rates, database, steps)
+    shutil.rmtree(work)
+    lines = [
+        ("", f"{num_rows:,} rows, {num_rows // TABLE_ROWS:,} training rows"),
+        ("read and write as a graph", f"{num_rows / seconds_of['convert']:,.0f} rows/s"),
+        ("ingest, training and test", f"{seconds_of['raygnn']:,.0f} s"),
+        *((f"{name}: peak memory", f"{peak:.1f} GiB") for name, peak in memory.items()),
+        ("test AUROC", f"{metrics['test/auroc']:.3f}"),
+        ("training", f"{metrics['perf/seeds_per_s']:,.0f} rows/s over {steps} steps"),
+        *((f"{what}, processor time", f"{rate:,.0f} rows/s") for what, rate in rates.items()),
+    ]
+    return markdown(lines)
+
+
+def _peak_memory() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def _raygnn_rates(work: Path, graph: Path, steps: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Metrics of a run with defaults, and rates of its batches and steps."""
     settings = {"max_steps": steps, "validate_every": {"steps": steps}, "eval": "sampled"}
     config = {
         "data": {"uri": str(graph), "cache_dir": str(work / "cache")},
@@ -137,28 +173,14 @@ def measure(work: Path, num_rows: int, steps: int) -> str:
         "scaling": {"num_workers": 0},
         "run": {"storage_path": str(work), "name": "run"},
     }
-    StepClock.seconds.clear()
     result = raygnn.train.fit(config, allow_modules=["relational_scale"])
-    end = time.perf_counter()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     loader = _loader(config)
     batches = (loader.make(*divmod(i, loader.num_batches)) for i in count())
     rates = {
         "raygnn: batches": _rate(_clocked(partial(next, batches) for _ in range(steps))),
         "raygnn: training": _rate(StepClock.seconds),
-        **(_pyg_rates(database, steps) if WITH_PYG_LIB else {}),
     }
-    shutil.rmtree(work)
-    lines = [
-        ("", f"{num_rows:,} rows, {num_rows // TABLE_ROWS:,} training rows"),
-        ("read and write as a graph", f"{num_rows / (converted - start):,.0f} rows/s"),
-        ("ingest, training and test", f"{end - converted:,.0f} s"),
-        ("peak memory", f"{peak:.1f} GiB"),
-        ("test AUROC", f"{result.metrics['test/auroc']:.3f}"),
-        ("training", f"{result.metrics['perf/seeds_per_s']:,.0f} rows/s over {steps} steps"),
-        *((f"{what}, processor time", f"{rate:,.0f} rows/s") for what, rate in rates.items()),
-    ]
-    return markdown(lines)
+    return result.metrics, rates
 
 
 def _loader(config: dict[str, Any]) -> Any:
