@@ -215,7 +215,7 @@ class EarlyStopping(Section):
     )
     min_delta: NonNegativeNumber | None = Field(
         default=None,
-        description="Smallest change that counts as an improvement; null is 0.0005 for the default "
+        description="Smallest change that counts as an improvement; null is 0.0002 for the default "
         "metric of link prediction, else 0.",
     )
 

@@ -108,7 +108,7 @@ class EarlyStopper:
 Watched = tuple[str, str]
 VALIDATION_LOSS: Watched = ("val/loss", "min")
 #: Of a ranking metric. A link model whose encoder does not help changes it by less.
-_LEAST_GAIN = 5e-4
+_LEAST_GAIN = 2e-4
 
 
 def best_tracker(
