@@ -386,9 +386,10 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             return at_times
         bases = self._bases_at_times(split, factors.settings.power, factors.settings.half_life)
         joined = []
-        for (positions, *encoded, _), basis in zip(at_times, bases, strict=True):
-            anchors, targets = map(factors.join, encoded, factors.rows(basis))
-            joined.append(RowsAtTime(positions, anchors, targets, factors.hidden(basis)))
+        for at, basis in zip(at_times, bases, strict=True):
+            of_anchors, of_targets = factors.rows(basis)
+            ends = factors.join(at.anchors, of_anchors), factors.join(at.targets, of_targets)
+            joined.append(RowsAtTime(at.positions, *ends, factors.hidden(basis)))
         return joined
 
     def _bases_at_times(self, split: str, power: float, half_life: float) -> list[LinkBasis]:
