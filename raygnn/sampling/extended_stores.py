@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -190,6 +192,10 @@ class ExtendedFeatureStore(LocalFeatureStore):
             for type_ in added.types
         }
         self._graph, self._added = bundle.graph, LocalFeatureStore(added, scales)
+        self._extended = bundle
+
+    def __reduce__(self) -> tuple[Callable[[], ExtendedFeatureStore], tuple[()]]:
+        return partial(ExtendedFeatureStore, self._extended, dict(self._standardization)), ()
 
     def _fill(
         self,
