@@ -52,8 +52,7 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
     """Fanouts of each edge type, in the sorted order in which a hop visits them.
 
     Raises:
-        ConfigError: an edge type is unknown or has another number of hops, or a fanout is not an
-            integer of at least -1.
+        ConfigError: an edge type is unknown, or has no fanouts of the others' number of hops.
         DataError: the graph has no edges.
     """
     if not edge_types:
