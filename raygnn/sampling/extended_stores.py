@@ -47,7 +47,7 @@ class ExtendedGraphStore(StoreOfBundle):
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
         """Raises NotImplementedError: an extended graph is encoded node by node."""
-        raise NotImplementedError
+        return self._out_degrees(edge_type, np.arange(self.num_nodes(edge_type[0])))
 
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
@@ -82,7 +82,7 @@ class ExtendedGraphStore(StoreOfBundle):
         return counts
 
     def _count_sources(self, edge_type: EdgeType) -> np.ndarray:
-        raise NotImplementedError
+        return self._out_degrees(edge_type, np.arange(self.num_nodes(edge_type[0])))
 
     def _touched(self, edge_type: EdgeType, direction: str) -> _TouchedRows:
         key = (edge_type, direction)
