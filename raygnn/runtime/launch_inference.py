@@ -80,12 +80,13 @@ def _run_in_process(
     config, output = model.loaded.config, OutputFolder.check(options.uri, options.overwrite)
     bundle, scaling = _open_graph(model, data), config.scaling
     job = _job(model, bundle, options, ask, output)
-    with graph_parts(bundle, config, on_ray=False) as parts:
-        job = replace(job, parts=parts)
-    context = ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)
-    is_first = context.rank == 0
-    with closing(context):
-        job = collectives.broadcast_object(job)  # one staging folder for all
+    with (
+        graph_parts(bundle, config, on_ray=False) as parts,
+        closing(ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)) as context,
+    ):
+        is_first = context.rank == 0
+        # One staging folder for all.
+        job = collectives.broadcast_object(replace(job, parts=parts))
         with output.in_progress() if is_first else nullcontext():
             collectives.barrier()
             manifest = run_inference(job, context)

@@ -47,7 +47,7 @@ class ExtendedGraphStore(StoreOfBundle):
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
         """Raises NotImplementedError: an extended graph is encoded node by node."""
-        return self._out_degrees(edge_type, np.arange(self.num_nodes(edge_type[0])))
+        raise NotImplementedError
 
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
