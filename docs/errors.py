@@ -23,7 +23,8 @@ _HEAD = """\
 Each error message ends with an id in brackets, as in `... [edges-dangling]`. Ids do not change when
 messages are reworded, so scripts, alerts and searches can rely on them. In Python, `error.id` and
 `error.ids` contain them. The status is the exit status of a command: 2 for an invalid config, table
-or folder, 1 for a failed run. Names in braces stand for values.
+or folder, 1 for a failed run, 143 for a stopped one (130 after Ctrl-C). Names in braces stand for
+values.
 
 `python -m docs.errors` writes this page from the code that raises the errors.
 """

@@ -237,10 +237,13 @@ class PreemptedError(RaygnnError):
         exit_status: 130 for SIGINT, else 143, as for a process that the signal ended.
     """
 
+    exit_status = 143
+
     def __init__(self, message: str, cause: str, *, id: str | None = None) -> None:
         super().__init__(message, id=id)
         self.cause = cause
-        self.exit_status = 130 if cause == "SIGINT" else 143
+        if cause == "SIGINT":
+            self.exit_status = 130
 
     def __reduce__(self) -> tuple[type[PreemptedError], tuple[str, str]]:
         return (type(self), (str(self), self.cause))

@@ -56,8 +56,9 @@ def to_pyg(
         reason = reason or "it reads relative times, which PyG's models do not"
     if reason:
         raise ConfigError(
-            f"model.type={name!r} is invalid for to_pyg: {reason}. Use predict and embed, or "
-            f"train one of: {', '.join(_NAMES)}, with plain arguments.",
+            f"model.type={name!r} is invalid for to_pyg: {reason}. Use predict, embed "
+            f"or export. These can be converted, with plain arguments: {', '.join(_NAMES)}; and "
+            "modules of your own.",
             id="model-to-pyg",
         )
     assert make is not None

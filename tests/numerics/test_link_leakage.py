@@ -135,3 +135,17 @@ def test_no_batch_sees_what_it_has_to_tell(drawn, direction):
                     seen |= carried
         task.close()
     assert seen  # the rest is sampled
+
+
+def test_reverse_edges_under_another_name_are_warned_of(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pairs = rng.integers(0, 40, (2, 200))
+    nodes = {name: node_rows(np.arange(40)) for name in "ab"}
+    edges = {
+        ("a", "buys", "b"): edge_rows(*pairs),
+        ("b", "bought_by", "a"): edge_rows(*pairs[::-1, ::-1]),
+        ("b", "seen_by", "a"): edge_rows(*rng.integers(0, 40, (2, 200))),
+    }
+    task = _task(str(tmp_path), GraphTables(nodes, edges), {"edge_type": "a__buys__b"}, "in")
+    found = [text for text in task.warnings() if "opposite direction" in text]
+    assert [text.split()[0] for text in found] == ["b__bought_by__a"]

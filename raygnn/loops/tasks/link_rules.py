@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+from scipy import sparse
+
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
 from raygnn.errors import ConfigError, Problem
@@ -67,3 +70,24 @@ def with_reverses(bundle: Bundle, edge_types: Sequence[EdgeType]) -> list[EdgeTy
 def reverse_types(bundle: Bundle) -> dict[EdgeType, EdgeType]:
     reverses = {edge_type: bundle.reverse_of(edge_type) for edge_type in bundle.edge_types}
     return {edge_type: other for edge_type, other in reverses.items() if other is not None}
+
+
+def undeclared_reverses(
+    bundle: Bundle, edge_types: Sequence[EdgeType], anchors: np.ndarray, targets: np.ndarray
+) -> list[EdgeType]:
+    """Edge types that have at least nine tenths of some links in the opposite direction.
+
+    They would reveal the links, because no `reverse_of` says that both are the same edges.
+    """
+    anchor_type, _, target_type = edge_types[0]
+    known = {*edge_types, *map(bundle.reverse_of, edge_types)}
+    found = []
+    for other in bundle.edge_types:
+        if other in known or (other[0], other[2]) != (target_type, anchor_type):
+            continue
+        csc = bundle.csc(other)
+        edges = np.ones(len(csc.indices), np.float32), csc.indices, csc.indptr
+        shape = bundle.num_nodes(anchor_type), bundle.num_nodes(target_type)
+        if np.mean(sparse.csr_matrix(edges, shape)[anchors, targets] > 0) >= 0.9:
+            found.append(other)
+    return found

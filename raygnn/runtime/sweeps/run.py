@@ -91,8 +91,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     with stop_requests() as requests:
         with signals_as_notices(stop):
             grid = tuner.fit()
-        if causes:
-            free_places_of_trials(held)
+        free_places_of_trials(held)
         drain_worker_lines(requests)  # the table comes last
     _conclude(plan, folder, grid, causes)
     return grid
@@ -254,12 +253,16 @@ def held_places() -> dict[str, bool]:
     table = internal("ray.core.generated.gcs_pb2", "PlacementGroupTableData")
     state = internal("ray._private.state", "state")
     accessor = attribute(state, "_connect_and_get_accessor")()
+    actor = attribute(state, "actor_table")
     job = ray.get_runtime_context().get_job_id()
     places: dict[str, Any] = {}
     for record in map(table.FromString, attribute(accessor, "get_placement_group_table")()):
         is_held = record.state != table.REMOVED and not record.is_detached
         if is_held and record.creator_actor_id and record.creator_job_id.hex() == job:
-            places[record.placement_group_id.hex()] = record.creator_actor_dead
+            # Ray does not mark a group that is registered after its actor died.
+            creator = actor(record.creator_actor_id.hex())
+            is_dead = record.creator_actor_dead or creator.get("State", "DEAD") == "DEAD"
+            places[record.placement_group_id.hex()] = is_dead
     return places
 
 
@@ -267,8 +270,8 @@ def free_places_of_trials(before: dict[str, bool]) -> None:
     """Frees the placement groups that trials leave behind, as soon as their controllers are dead.
 
     Ray does so for started workers: Ray Train registers a placement group with its cleaner only
-    then, and an unregistered one stays until this process leaves the cluster. `before`: placement
-    groups at the start of the sweep.
+    then. One of a trial that the scheduler or a signal stopped earlier would stay until this
+    process leaves the cluster, or longer. `before`: placement groups at the start of the sweep.
     """
     end_s = time.monotonic() + _WITHIN_S
     while time.monotonic() < end_s:

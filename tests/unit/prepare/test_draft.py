@@ -608,7 +608,7 @@ def test_the_drafted_model_beats_every_baseline(
 ) -> None:
     monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path / "cache"))
     assert main(["draft", str(raw[0])]) == 0
-    options = ["--training.max_epochs", "25", "--loggers", "[]"]
+    options = ["--training.max_epochs", "40", "--loggers", "[]"]
     options += ["--run.storage_path", str(tmp_path / "runs")]
     metrics = raygnn.train.fit(str(raw[0] / "train.yaml"), options).metrics
     names = ("auroc", "accuracy", "r2", "full_ndcg@20", "mrr")

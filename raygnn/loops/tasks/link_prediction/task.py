@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, build, resolve
+from raygnn.data.edge_types import REVERSE_PREFIX, edge_type_name
 from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks
@@ -38,6 +39,7 @@ from raygnn.loops.tasks.link_prediction.target import (
     most_candidates,
     ranks_all_by_default,
 )
+from raygnn.loops.tasks.link_rules import undeclared_reverses
 from raygnn.loops.tasks.objective import Objective
 from raygnn.losses import Candidates, LinkLoss, LinkScores
 from raygnn.losses.seed_losses import in_full_precision
@@ -283,13 +285,31 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         bundle = self.env.bundle
         if not reads_messages(self.env.loaded.config):
             return []
-        return [
+        silent = [
             text
             for node_type in dict.fromkeys(self.node_types)
             for text in self.silent_nodes(
                 node_type, range(bundle.num_nodes(node_type)), "the nodes"
             )
         ]
+        return [*silent, *self._revealing()]
+
+    def _revealing(self) -> Iterator[str]:
+        judged = self.target.splits["test" if self.target.splits["test"].num_links else "val"]
+        is_in_time = self.env.loaded.config.sampling.temporal is not None
+        if is_in_time or self.env.bundle.is_of_parts or not judged.num_links:
+            return
+        chosen = slice(10_000)
+        anchors = np.repeat(judged.anchors, np.diff(judged.indptr))[chosen]
+        found = undeclared_reverses(
+            self.env.bundle, self.output.edge_types, anchors, judged.targets[chosen]
+        )
+        for other in found:
+            yield (
+                f"{edge_type_name(other)} contains the links to predict in the opposite direction, "
+                "so messages reveal them. Declare reverse_of in graph.yaml, or name the relation "
+                f"{REVERSE_PREFIX}{self.output.edge_types[0][1]}"
+            )
 
     def prepares(self, epoch: int) -> bool:
         every = self.arguments.mine_every_epochs
