@@ -102,7 +102,9 @@ class Scaling(Section):
         "the present nodes.",
     )
     timeout_s: PositiveNumber = Field(
-        default=600.0, description="Seconds to wait for resources, and in a collective."
+        default=600.0,
+        description="Seconds to wait in a collective, and for actors with parts of a graph. Ray "
+        "waits three times 60 s for free resources.",
     )
 
     @property

@@ -63,11 +63,11 @@ def plan_resources(config: Config, num_runs: int = 1) -> WorkerResources:
 
 
 def missing_places(config: Config, resources: WorkerResources) -> str | None:
-    """A sentence on the missing resources after nodes left; None if there are enough."""
+    """A sentence on the missing resources after a failure; None if there are enough."""
     nodes = _alive_nodes(config)
     places, needed = _count_places(nodes, resources), config.scaling.min_workers
     if places >= needed:
-        return None
+        return _held_resources(resources, needed)
     return (
         f"This cluster of {count(len(nodes), 'node')} has room for {places} of the {needed} "
         "workers that are needed."
@@ -105,18 +105,25 @@ def _plan(config: Config, num_runs: int) -> WorkerResources:
             id="sweep-no-room",
         )
     if num_runs == 1:
-        _tell_what_is_held(resources, scaling.min_workers)
+        held = _held_resources(resources, scaling.min_workers)
+        if held is not None:
+            say(f"{held} The workers start when the rest is free")
     return resources
 
 
-def _tell_what_is_held(resources: WorkerResources, num_workers: int) -> None:
+def _held_resources(resources: WorkerResources, num_workers: int) -> str | None:
     free = ray.available_resources()
-    for name, amount in resources.as_ray().items():
-        if free.get(name, 0) < amount * num_workers:
-            say(
-                f"other work uses resources that the workers need: {name} {free.get(name, 0):g} of "
-                f"{amount * num_workers:g} is free. The workers start when the rest is free"
-            )
+    scarce = [
+        f"{name} {free.get(name, 0):g} of {amount * num_workers:g} is free"
+        for name, amount in resources.as_ray().items()
+        if free.get(name, 0) < amount * num_workers
+    ]
+    if not scarce:
+        return None
+    return (
+        f"other work uses resources that the workers need: {', '.join(scarce)}. "
+        "scaling.cpus_per_worker and num_workers make a run smaller."
+    )
 
 
 def count_fitting_runs(config: Config) -> int:
