@@ -35,14 +35,19 @@ _RECORDS = (
     (re.compile(r"Failed to (send|cancel) resource request for "), "GetTimeoutError"),
     # Of a process that Ray ends by SIGTERM while Python finalizes an object. SIGKILL follows.
     (re.compile(r"Exception ignored (in|while) ?"), "SystemExit"),
+    # Of Ray Train's controller after a worker died or a trial was stopped, which is printed anyway.
+    (re.compile(r"Graceful shutdown of backend failed"), "ray.exceptions."),
 )
 _IN_TRACEBACK = re.compile(r"\s|$|Traceback |The above exception |During handling of the above ")
+#: Lines of an error after its first one, which name the actor.
+_OF_ERROR = re.compile(r"\t|The actor (is|was) ")
 
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 #: Lines that were not shown, for a run that fails.
 _HELD: deque[str] = deque(maxlen=60)
-#: Of each process, the lines of a record until its error, and the error that makes it noise.
+#: Of each process, the lines of a record until its error, and the error that makes it noise. No
+#: lines: the record has just ended with that error.
 _records: dict[Any, tuple[list[str], str]] = {}
 _marks: dict[str, threading.Event] = {}
 
@@ -159,7 +164,10 @@ def _without_records(batch: dict[str, Any]) -> Iterator[str]:
         if batch["is_err"] and starts:
             yield from lines
             _records[process] = [line], starts[0]
+        elif not lines and noise and _OF_ERROR.match(line):
+            _HELD.append(_with_source(batch, line))
         elif not lines:
+            _records.pop(process, None)
             yield line
         elif _IN_TRACEBACK.match(line):
             lines.append(line)
@@ -167,6 +175,7 @@ def _without_records(batch: dict[str, Any]) -> Iterator[str]:
             del _records[process]
             if noise in line:
                 _HELD.extend(_with_source(batch, text) for text in [*lines, line])
+                _records[process] = [], noise
             else:
                 yield from [*lines, line]
 

@@ -119,6 +119,19 @@ def test_other_errors_of_requests_are_shown(printed, capsys) -> None:
     assert capsys.readouterr().err.splitlines() == ["Ray's own messages:", *lines[:-1]]
 
 
+def test_a_shutdown_without_its_workers_is_noise(printed, capsys) -> None:
+    cause = "The actor is dead because its worker process has died."
+    error = ["ray.exceptions.ActorDiedError: The actor died.", "\tpid: 7", cause]
+    trace = ["Traceback (most recent call last):", '  File "a.py", line 1, in f']
+    first = "Graceful shutdown of backend failed. This is expected if one of the workers"
+    _emit("before", first, *trace, *error[:2], actor="TrainController", is_err=True)
+    _emit(cause, "after", cause, actor="TrainController", is_err=True)
+    shown = [line for batch in printed for line in batch["lines"]]
+    assert shown == ["before", "after", cause]
+    show_held_lines()
+    assert "(TrainController) ray.exceptions.ActorDiedError" in capsys.readouterr().err
+
+
 def _dropped_exit(monkeypatch, capsys) -> list[str]:
     """What Python prints where a signal's handler raises SystemExit within a callback."""
 
