@@ -75,15 +75,18 @@ def reverse_types(bundle: Bundle) -> dict[EdgeType, EdgeType]:
 def undeclared_reverses(
     bundle: Bundle, edge_types: Sequence[EdgeType], anchors: np.ndarray, targets: np.ndarray
 ) -> list[EdgeType]:
-    """Edge types that have at least nine tenths of some links in the opposite direction.
+    """Edge types of as many edges that have nine tenths of some links in the opposite direction.
 
     They would reveal the links, because no `reverse_of` says that both are the same edges.
     """
     anchor_type, _, target_type = edge_types[0]
-    known = {*edge_types, *map(bundle.reverse_of, edge_types)}
+    linked = [edge_type for edge_type in edge_types if edge_type in bundle.edge_types]
+    numbers = {bundle.num_edges(edge_type) for edge_type in linked}
+    known = {*linked, *map(bundle.reverse_of, linked)}
     found = []
     for other in bundle.edge_types:
-        if other in known or (other[0], other[2]) != (target_type, anchor_type):
+        is_opposite = (other[0], other[2]) == (target_type, anchor_type)
+        if other in known or not is_opposite or bundle.num_edges(other) not in numbers:
             continue
         csc = bundle.csc(other)
         edges = np.ones(len(csc.indices), np.float32), csc.indices, csc.indptr
