@@ -274,8 +274,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     parser = command_parser("raygnn doctor", _EXAMPLES, description=_DESCRIPTION)
-    help_ = "folder or bucket for runs, or a stored graph or model to check"
-    parser.add_argument("uri", nargs="*", help=help_)
+    parser.add_argument(
+        "uri", nargs="*", help="folder or bucket for runs, or a stored graph or model to check"
+    )
     return parser
 
 

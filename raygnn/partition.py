@@ -85,8 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="hash: by original id (default); range: consecutive rows of a node table; ldg: the "
         "part of most neighbors; metis: fewest edges between parts (in memory, needs pymetis)",
     )
-    help_ = "drop: leave out bad rows"
-    add("--on-error", choices=["fail", "drop"], default="fail", help=help_)
+    add("--on-error", choices=["fail", "drop"], default="fail", help="drop: leave out bad rows")
     add("--undirected", action="store_true", help="like data.undirected")
     add(
         "--reverse-edges",

@@ -289,8 +289,7 @@ def _add_draft(commands: Any) -> None:
 def _add_npz(commands: Any) -> None:
     command = _add_command(commands, "npz", "from the sparse npz layout", _convert_npz)
     add = command.add_argument
-    help_ = "npz file (path or URI); its layouts are in docs/prepare.md"
-    add("uri", metavar="file", help=help_)
+    add("uri", metavar="file", help="npz file (path or URI); its layouts are in docs/prepare.md")
     add(
         "--largest-component",
         dest="is_largest_component",
@@ -445,8 +444,13 @@ def _add_split_and_features(command: argparse.ArgumentParser, default: str) -> N
     add = command.add_argument
     add("--split", help=f"{SPLIT_HELP} ({default})")
     add("--split-seed", type=int, default=0, metavar="S", help="default: 0")
-    help_ = "row: divide each feature row by its sum"
-    add("--normalize-features", dest="normalize", choices=["row"], default="", help=help_)
+    add(
+        "--normalize-features",
+        dest="normalize",
+        choices=["row"],
+        default="",
+        help="row: divide each feature row by its sum",
+    )
 
 
 if __name__ == "__main__":

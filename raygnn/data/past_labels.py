@@ -49,7 +49,7 @@ class PastLabels:
 
     @classmethod
     def none(cls, num_scores: int) -> PastLabels:
-        """Of a graph without labels."""
+        """The past labels of a graph that has none."""
         none = np.empty(0, np.int64)
         return cls(none, none, np.empty((0, num_scores), np.float32), 1.0)
 

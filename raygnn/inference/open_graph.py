@@ -285,7 +285,7 @@ class OpenGraph:
 
         with self._prepared():
             links = None
-            if self._used_factors:
+            if used_factors(self._model):
                 anchor, target = spec.output.ends
                 links = find_dated_links(self.bundle, config, (anchor, target))
             asked = (found, relation, k, self.bundle, spec, self._model, encode, links)
@@ -471,7 +471,7 @@ class OpenGraph:
 
         Closed-form rows of links with times are as of one moment.
         """
-        links, times, factors = self._spec.output.links, self._times, self._used_factors
+        links, times, factors = self._spec.output.links, self._times, used_factors(self._model)
         if times is None or not links or (relation is None and len(links) > 1) or factors:
             return
         edge_type = links[relation or 0]
@@ -558,10 +558,6 @@ class OpenGraph:
             self._encoder, env, self._spec, nodes, shared, self._times, self._stores, plan
         )
         return with_factors(sampled, self._model, self._spec, self._basis, nodes)
-
-    @property
-    def _used_factors(self) -> LinkFactors | None:
-        return used_factors(self._model)
 
     def _basis(self, factors: LinkFactors) -> LinkBasis:
         key = factors.settings

@@ -157,9 +157,8 @@ def _by_anchor(
     order = column_order(table, work / "anchor-order.npy")
     if order is None or time is None:
         return table, codes
-    return replace(table, indices=csr.indices[order], time=time[order], is_sorted=True), codes[
-        order
-    ]
+    by_anchor = replace(table, indices=csr.indices[order], time=time[order], is_sorted=True)
+    return by_anchor, codes[order]
 
 
 def _write_links_by_time(table: LinkTable, is_chosen: np.ndarray, folder: Path) -> None:
