@@ -115,7 +115,8 @@ def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> Loade
     saved = {**loaded.saved["sampling"], "temporal": temporal.model_dump(), "disjoint": disjoint}
     update: dict[str, Any] = {"sampling": sampling.model_copy(update=found)}
     all_saved = {**loaded.saved, "sampling": saved}
-    if config.task.type == "node_classification" and "optimizer" not in config.model_fields_set:
+    are_tables = all(task.task.type == "node_classification" for task in tasks)
+    if are_tables and "optimizer" not in config.model_fields_set:
         args = {**config.optimizer.args, "lr": _LR_OF_TABLES}
         update["optimizer"] = config.optimizer.model_copy(update={"args": args})
         all_saved["optimizer"] = {**loaded.saved["optimizer"], "args": args}

@@ -384,6 +384,62 @@ def test_a_server_answers_rows(busy: tuple[Any, str]) -> None:
         Predict.parse(b'{"ids": [3], "time": ["1970-05-01", "1970-05-02"]}')
 
 
+def test_rows_over_http_are_those_of_a_file(busy: tuple[Any, str], tmp_path: Path) -> None:
+    testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra serve")
+    from raygnn.serving.app import build_app
+
+    result, graph = busy
+    answers = Answers(result.model, graph)
+
+    async def ask(question: Predict) -> Any:
+        (answer,) = answers.answer([question])
+        return answer
+
+    client = testclient.TestClient(build_app(ask, check_alive=lambda: ask))
+    body = {"ids": [3, 4, 3], "time": ["1970-03-01", "1970-05-01", "1970-05-01"]}
+    pd.DataFrame({"id": body["ids"], "time": body["time"]}).to_csv(tmp_path / "rows.csv")
+    out = tmp_path / "out.csv"
+    options = ["--data.uri", graph, "--rows", str(tmp_path / "rows.csv"), "--out", str(out)]
+    assert raygnn.infer.main([str(result.path), *options]) == 0
+    found = pd.DataFrame(client.post("/predict", json=body).json()["rows"])
+    expected = pd.read_csv(out)
+    assert found.id.tolist() == expected.id.tolist()
+    assert [time[:10] for time in found.time] == expected.time.tolist()
+    assert np.allclose(found.probability, expected.probability, atol=1e-6)
+
+
+def test_two_tables_train_one_model(shop: Shop, tmp_path: Path) -> None:
+    """Both read counts, ages and past labels, and are used by their names."""
+    counts = shop.counts(-WINDOW, 0)
+    labels = {"active": (counts > 4).astype(np.int64), "bought": counts / 2}
+    tables = {name: shop.tables(values) for name, values in labels.items()}
+    both = {
+        name: replace(of_label.training_tables["active"], window=f"{WINDOW}d")
+        for name, of_label in tables.items()
+    }
+    graph = str(tmp_path / "graph")
+    write_tables(replace(tables["active"], training_tables=both), graph)
+    config = _config(tmp_path, graph, tasks={name: _task(table=name) for name in both})
+    del config["task"]
+    result = raygnn.train.fit(config)
+    assert result.metrics["test/active/auroc"] > 0.95
+    assert result.metrics["test/bought/r2"] > 0.7
+    times = raygnn.load(result.path, task="bought").spec.relative_time
+    assert times is not None
+    assert times.past_labels > 0
+    for name in both:
+        model = raygnn.load(result.path, task=name)
+        judged = model.evaluate(graph, split="test")
+        for metric, value in judged.items():
+            assert value == pytest.approx(result.metrics[f"test/{name}/{metric}"], rel=1e-5)
+        assert len(model.predict(graph, rows={"id": [3], "time": ["1970-05-01"]})) == 1
+    del config["optimizer"]
+    assert with_time_defaults(load_config(config)).config.optimizer.args["lr"] == 0.001
+    config["tasks"] = {name: _task(table=name, past_labels=name == "active") for name in both}
+    with raises("tasks-past-labels", "tasks.active"):
+        raygnn.train.fit(config, ["--run.overwrite", "true"])
+
+
 def test_new_nodes_and_events_are_seen_from_their_time_on(
     busy: tuple[Any, str], tmp_path: Path
 ) -> None:

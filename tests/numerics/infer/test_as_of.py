@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from raygnn.models.exact import ExactOptions
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.temporal import Temporal
+from raygnn.serving.answers import Answers
+from raygnn.serving.messages import TopK
 from tests.errors import raises
 from tests.numerics.infer.conftest import (
     DAY,
@@ -169,6 +172,26 @@ def test_known_links_are_those_of_that_time(temporal_links, tmp_path):
     every = {(anchor, item) for anchor in anchors for item in range(NUM_ITEMS)}
     assert offered == every - bought
     assert found.manifest["as_of"] == day * DAY
+
+
+def test_a_server_ranks_as_of_the_time_of_a_request(temporal_links, tmp_path):
+    """As raygnn.infer writes it; requests for another time and for the end are others."""
+    graph, anchors = temporal_links.graph, [0, 5]
+    overrides = ["--data.uri", graph, "--scaling.num_workers", "0", *EXACT]
+    found = raygnn.infer.top_k(
+        temporal_links.run, tmp_path, 4, anchors, overrides, as_of="1970-03-02"
+    )
+    answers = Answers(raygnn.load(temporal_links.run), graph)
+    bodies = ({"time": "1970-03-02"}, {"time": "1970-02-01"}, {})
+    as_of, earlier, now = (
+        TopK.parse(json.dumps({"anchors": anchors, "k": 4, **body}).encode()) for body in bodies
+    )
+    rows, *others = answers.answer([as_of, earlier, now])
+    expected = read(found, "neighbors")
+    assert [row["neighbor_id"] for row in rows] == expected["neighbor_id"].tolist()
+    np.testing.assert_allclose([row["score"] for row in rows], expected["score"], rtol=1e-5)
+    for other in others:
+        assert [row["score"] for row in other] != [row["score"] for row in rows]
 
 
 def test_a_model_of_links_is_as_good_as_its_test_says(temporal_links, tmp_path):

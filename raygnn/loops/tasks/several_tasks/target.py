@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from raygnn.config.cross_rules import INPUTS_OF_ENCODER
 from raygnn.config.section import MISSING, value_at
 from raygnn.data.bundle import Bundle
 from raygnn.data.fit_rows import FitRows
 from raygnn.errors import ConfigError, DataError, KeyPath, Problem, dotted, parse_path
 from raygnn.loops.model_spec import ModelSpec, Output, read_output
+from raygnn.loops.tasks.node_classification.target import NodeTarget
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget, target_class
 
 if TYPE_CHECKING:
@@ -160,7 +163,16 @@ class SeveralTarget(TaskTarget):
                 settings = kind.Arguments.of(of_task.task.args)
                 targets[name] = kind.find(bundle, of_task, settings)
         output = SeveralOutput({name: target.output for name, target in targets.items()})
-        return cls(arguments, output, targets)
+        target = cls(arguments, output, targets)
+        for name, entry in config.tasks.items():
+            if entry.args.get("past_labels") is True and not target.num_past_columns:
+                raise ConfigError(
+                    f"tasks.{name}.args.past_labels=True is invalid: the tasks share the inputs of "
+                    "an encoder, and not all learn labels of one form for the same entities. "
+                    "Remove it, or train this task alone.",
+                    id="tasks-past-labels",
+                )
+        return target
 
     def trained_output(self, loaded: LoadedConfig) -> SeveralOutput:
         outputs = {}
@@ -177,6 +189,27 @@ class SeveralTarget(TaskTarget):
         ]
         ends = [rows for rows in row_sets if rows.until is not None]
         return min(ends, key=lambda rows: rows.until or 0, default=FitRows())
+
+    def reads_times(self) -> bool:
+        """Whether all tasks learn rows of training tables."""
+        return all(
+            isinstance(target, NodeTarget) and target.reads_times()
+            for target in self.targets.values()
+        )
+
+    def training_times(self, bundle: Bundle, config: Config) -> np.ndarray | None:
+        times = [
+            self.targets[name].training_times(bundle, of_task)
+            for name, of_task in config.task_configs.items()
+        ]
+        known = [each for each in times if each is not None]
+        return np.concatenate(known) if len(known) == len(times) else None
+
+    @property
+    def num_past_columns(self) -> int:
+        """Those of each task, if all tasks have as many for the same entities; otherwise 0."""
+        columns = {(t.output.ends, t.num_past_columns) for t in self.targets.values()}
+        return columns.pop()[1] if len(columns) == 1 else 0
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
         for name, target in self.targets.items():
