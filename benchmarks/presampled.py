@@ -33,9 +33,14 @@ from raygnn.sampling import (
     blocks_of,
 )
 from raygnn.sampling.batch import NodeBatch
-from raygnn.sampling.presampled.record import SamplePlan, SampleRecord, SplitPlan, save_plan
-from raygnn.sampling.presampled.rows import RowLayout
-from raygnn.sampling.presampled.stored_samples import (
+from raygnn.sampling.sample_record import (
+    RowLayout,
+    SamplePlan,
+    SampleRecord,
+    SplitPlan,
+    save_plan,
+)
+from raygnn.sampling.stored_samples import (
     StoredSamples,
     row_bytes,
     rows_per_file,

@@ -34,7 +34,7 @@ from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.splits import make_splits
-from raygnn.loops.tasks.self_supervised.probe import ProbeRows, fit_probe
+from raygnn.loops.tasks.self_supervised.task import ProbeRows, fit_probe
 
 CONFIGS = Path(__file__).with_name("ssl_configs")
 

@@ -185,9 +185,9 @@ def _place(uri: str) -> Iterator[Finding]:
 
 def _bundle(uri: str) -> Iterator[Finding]:
     from raygnn.data.bundle import Bundle
-    from raygnn.data.bundle_check import check_arrays
     from raygnn.data.bundle_record import BundleRecord
     from raygnn.data.cache import NOTE, noted_files
+    from raygnn.data.ingest.build_bundle import check_arrays
 
     remedy = "Remove the folder; the next run builds it again"
     record = BundleRecord.load(Path(uri))
@@ -213,7 +213,7 @@ def _parts(uri: str) -> Iterator[Finding]:
 
 
 def _samples(uri: str) -> Iterator[Finding]:
-    from raygnn.sampling.presampled.record import SampleRecord, load_plan
+    from raygnn.sampling.sample_record import SampleRecord, load_plan
 
     load_plan(uri)
     record = SampleRecord.load(uri)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from raygnn.loops.model_spec import ModelSpec
     from raygnn.outputs.needs import Needs
     from raygnn.sampling.parts import PartitionedGraph
-    from raygnn.sampling.presampled.stored_samples import StoredSamples
+    from raygnn.sampling.stored_samples import StoredSamples
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,11 @@ from raygnn.config.components import build
 from raygnn.config.documents import parse_scalar
 from raygnn.config.section import Component
 from raygnn.data.convert.clean_up import SPLIT_HELP, parse_split
-from raygnn.data.convert.csv import CsvSource, csv_tables
+from raygnn.data.convert.csv import CsvSource, csv_tables, spec_error
 from raygnn.data.convert.draft import write_draft
 from raygnn.data.convert.label_query import LabelQuery, parse_duration, parse_question
 from raygnn.data.convert.labels import LabelTimes, write_labels
 from raygnn.data.convert.npz import npz_tables
-from raygnn.data.convert.old_spec import spec_error
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
 from raygnn.data.convert.relbench import write_relbench
 from raygnn.data.convert.train_config import CONFIG_NAME, drops_rows

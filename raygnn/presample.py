@@ -13,7 +13,7 @@ from raygnn.console import show
 from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from raygnn.sampling.presampled.record import SampleRecord
+    from raygnn.sampling.sample_record import SampleRecord
 
 _USAGE = """\
 raygnn presample CONFIG --out URI [--epochs N] [--section.key value ...]

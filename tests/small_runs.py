@@ -30,7 +30,7 @@ from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.outputs.run_start import open_run_folder
 from raygnn.parallel import all_reduce, collectives
 from raygnn.runtime.data_source import open_bundle
-from raygnn.sampling.presampled.stored_samples import StoredSamples
+from raygnn.sampling.stored_samples import StoredSamples
 from raygnn.worker import run_worker
 from tests.rank_pool import RankPool
 

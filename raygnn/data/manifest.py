@@ -25,7 +25,7 @@ from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import is_below, is_remote, join, read_text, reading_input, redact
 from raygnn.data.tables.files import PLAIN_CSV, CsvFormat
-from raygnn.data.transforms.spec import ColumnTransform, DateFormat, NumberFormat
+from raygnn.data.transforms.values import ColumnTransform, DateFormat, NumberFormat
 from raygnn.errors import DataError, RuleError
 
 MANIFEST_NAME = "graph.yaml"

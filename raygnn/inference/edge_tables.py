@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.data.links.split import LinkSplit, time_unit_of
+from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError, DataError

@@ -29,7 +29,7 @@ from raygnn.inference.output_folder import PICTURE, OutputFolder
 from raygnn.inference.row_tables import times_of
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task
-from raygnn.loops.tasks.labels.target import LabelOutput
+from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.feature_layers import embedding_channels
 from raygnn.models.graph_encoder import EdgePredictor
 from raygnn.models.masked_model import MaskedModel

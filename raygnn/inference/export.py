@@ -11,19 +11,24 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import MLP
 from torch_geometric.nn.module_dict import ModuleDict
 
+from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.standardization import ColumnScale
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.tasks.labels.target import LabelOutput
+from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero import Hetero, HeteroLayer
 from raygnn.models.to_pyg import to_pyg
+from raygnn.sampling.protocols import message_type
+from raygnn.sampling.stores import LocalFeatureStore
 
 #: The file in a program that describes its inputs and outputs.
 NOTE = "raygnn.json"
@@ -348,3 +353,31 @@ def _note(model: nn.Module, spec: ModelSpec) -> str:
         ((node_type, width),) = spec.widths.items()
         takes |= {"node_type": node_type, "width": width}
     return json.dumps({**takes, **gives})
+
+
+def pyg_graph(bundle: Bundle, spec: ModelSpec, direction: str) -> Data | HeteroData:
+    """All nodes and edges of a graph; features standardized, edges along the messages.
+
+    Args:
+        bundle: the part of the graph that the model reads.
+        direction: `in` or `out`, as `sampling.direction`.
+    """
+    features, graph = LocalFeatureStore(bundle, spec.standardization), HeteroData()
+    for name in bundle.node_types:
+        graph[name].num_nodes = bundle.num_nodes(name)
+        if spec.feature in bundle.columns(name) and name not in spec.embedded_types:
+            rows = features.gather(name, spec.feature, np.arange(bundle.num_nodes(name)))
+            graph[name].x = torch.from_numpy(np.array(rows))
+    for edge_type in bundle.edge_types:
+        csc, store = bundle.csc(edge_type), graph[message_type(edge_type, direction)]
+        targets = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
+        ends = np.stack([csc.indices.astype(np.int64), targets])
+        store.edge_index = torch.from_numpy(ends if direction == "in" else ends[::-1].copy())
+        for column, called in spec.edge_inputs.items():
+            if column in bundle.columns(edge_type):
+                rows = features.gather(edge_type, column, np.arange(len(targets)))
+                store[called] = torch.from_numpy(np.array(rows))
+    if len(graph.node_types) > 1 or len(graph.edge_types) > 1:
+        return graph
+    (nodes,), edges = graph.node_stores, graph.edge_stores
+    return Data(**nodes, **(edges[0] if edges else {}))

@@ -24,7 +24,7 @@ from raygnn.data.tables.read_ids import as_plain_texts, original_ids
 from raygnn.inference.embeddings import Embeddings, used_factors
 from raygnn.inference.job import Score, TopKRequest
 from raygnn.loops.model_spec import Output
-from raygnn.loops.tasks.labels.target import LabelOutput
+from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.decoders import Decoder, InnerProduct, top_k
 from raygnn.models.graph_encoder import EdgePredictor
 from raygnn.models.link_factors import LinkBasis, LinkFactors

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from raygnn.data.added_rows import RowReader
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.links.labelled_edges import SeedEdges
+from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.manifest import Manifest, TrainingTable
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import Time
@@ -43,6 +43,7 @@ from raygnn.inference.explanations import (
     seed_node,
     seed_pair,
 )
+from raygnn.inference.export import pyg_graph
 from raygnn.inference.job import (
     EdgeRequest,
     NodeRequest,
@@ -57,7 +58,6 @@ from raygnn.inference.link_rows import find_link_rows, rank_targets
 from raygnn.inference.neighbor_search import EdgeValues, NeighborSearch, build_decoder
 from raygnn.inference.new_rows import TablesSource, row_reader
 from raygnn.inference.node_tables import NodeTables, Table, check_finite, cut
-from raygnn.inference.pyg_graph import pyg_graph
 from raygnn.inference.row_tables import RowRequest, find_rows, with_times
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
 from raygnn.inference.set_up import loader_options, set_up_task

@@ -11,8 +11,8 @@ import numpy as np
 from raygnn.data.bundle import Bundle, LabelEdges
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.extended_bundle import Addition
-from raygnn.data.links.labelled_edges import SeedEdges
 from raygnn.data.links.split import find_label_edges
+from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.time_units import (
     AsOf,
     Time,

@@ -7,7 +7,7 @@ import numpy as np
 
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.links.labelled_edges import SeedEdges
+from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.time_units import TIME, window_as_time
 
 #: Guesses are left out where they would hold more numbers.

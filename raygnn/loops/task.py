@@ -20,7 +20,7 @@ from raygnn.losses import Candidates
 from raygnn.metrics import Diagnostic, MetricsOverTime
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.parts import PartitionedGraph
-from raygnn.sampling.presampled.stored_samples import StoredSamples
+from raygnn.sampling.stored_samples import StoredSamples
 
 
 @dataclass(frozen=True)

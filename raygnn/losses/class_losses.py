@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from raygnn.config.section import NonNegativeNumber
-from raygnn.data.label_counts import BALANCED, LabelCounts
+from raygnn.data.standardization import BALANCED, LabelCounts
 from raygnn.errors import ConfigError, DataError, did_you_mean
 from raygnn.losses.seed_losses import Loss, entries, in_full_precision
 

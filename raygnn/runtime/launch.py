@@ -30,7 +30,7 @@ from raygnn.runtime.data_source import check_source, open_training_tables, table
 
 if TYPE_CHECKING:
     from raygnn.loops.model_spec import ModelSpec
-    from raygnn.sampling.presampled.stored_samples import StoredSamples
+    from raygnn.sampling.stored_samples import StoredSamples
 
 
 @dataclass(frozen=True)

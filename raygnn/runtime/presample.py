@@ -28,7 +28,7 @@ from raygnn.runtime.stored_samples import (
     sampled_loaders,
 )
 from raygnn.sampling.prefetch import map_ahead
-from raygnn.sampling.presampled.record import (
+from raygnn.sampling.sample_record import (
     RECORD_NAME,
     SampleFile,
     SamplePlan,
@@ -37,7 +37,7 @@ from raygnn.sampling.presampled.record import (
     load_plan,
     save_plan,
 )
-from raygnn.sampling.presampled.stored_samples import (
+from raygnn.sampling.stored_samples import (
     StoredSamples,
     Written,
     row_bytes,

@@ -23,8 +23,8 @@ from raygnn.loops.model_spec import ModelSpec
 from raygnn.runtime.ingest import lent_cpus
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.runtime.stored_samples import Loaders, sampled_loaders
-from raygnn.sampling.presampled.record import PLAN_NAME, SampleFile, SamplePlan
-from raygnn.sampling.presampled.stored_samples import Written, write_file
+from raygnn.sampling.sample_record import PLAN_NAME, SampleFile, SamplePlan
+from raygnn.sampling.stored_samples import Written, write_file
 
 _BLOCKS_OF_A_CPU = 64  # tasks of Ray Data; a task writes several files where there are more
 _FILE_KEYS = ("split", "epoch", "first", "last")

@@ -16,14 +16,14 @@ from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.sampling.batch_sequence import SampledSequence
 from raygnn.sampling.neighbor_sampler import NeighborSampler
-from raygnn.sampling.presampled.record import (
+from raygnn.sampling.sample_record import (
+    RowLayout,
     SamplePlan,
     SplitPlan,
     check_same_settings,
     other_requests,
 )
-from raygnn.sampling.presampled.rows import RowLayout
-from raygnn.sampling.presampled.stored_samples import StoredSamples
+from raygnn.sampling.stored_samples import StoredSamples
 
 Loaders = Mapping[str, SampledSequence]
 

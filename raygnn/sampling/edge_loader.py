@@ -12,7 +12,7 @@ from torch import Tensor
 from torch_geometric.sampler import BaseSampler
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.links.labelled_edges import SeedEdges
+from raygnn.data.links.supervision import SeedEdges
 from raygnn.errors import DataError
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler

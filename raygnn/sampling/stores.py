@@ -19,10 +19,9 @@ from torch import Tensor
 
 from raygnn.data.arrays import ask_for_rows
 from raygnn.data.bundle import Bundle, SparseColumn
-from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.bundle_record import ColumnInfo, Quantization
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import Addition
-from raygnn.data.quantization import Quantization
 from raygnn.data.standardization import Affine, ColumnScale, Standardization
 from raygnn.errors import DataError
 from raygnn.sampling import pick as kernels

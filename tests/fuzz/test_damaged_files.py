@@ -17,8 +17,7 @@ import torch
 from raygnn import doctor
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle, SparseColumn
-from raygnn.data.bundle_check import check_arrays
-from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.ingest.build_bundle import check_arrays, ingest
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import Outline, Part
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
@@ -28,7 +27,7 @@ from raygnn.outputs.model_export import write_model
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.presample import presample
 from raygnn.runtime.data_checks import find_spec
-from raygnn.sampling.presampled.stored_samples import StoredSamples
+from raygnn.sampling.stored_samples import StoredSamples
 from tests.fuzz.cases import cases
 from tests.small_runs import small_config
 

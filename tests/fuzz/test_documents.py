@@ -11,7 +11,7 @@ import pytest
 
 from raygnn.config import load_config
 from raygnn.config.documents import parse_json
-from raygnn.data.convert.old_spec import spec_error
+from raygnn.data.convert.csv import spec_error
 from raygnn.data.manifest import Manifest
 from raygnn.errors import RaygnnError
 from raygnn.loops.model_spec import ModelSpec

@@ -22,7 +22,7 @@ from raygnn.presample import presample
 from raygnn.runtime.data_checks import with_time_defaults
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.neighbor_sampler import NeighborSampler
-from raygnn.sampling.presampled.stored_samples import StoredSamples
+from raygnn.sampling.stored_samples import StoredSamples
 from tests.errors import raises
 from tests.partitioned_graphs import asked_shop, assert_same, friends, shop
 from tests.partitioned_runs import LINKS

@@ -18,8 +18,8 @@ from raygnn.data.tables.graph_tables import write_tables
 from raygnn.presample import presample
 from raygnn.runtime import presample as runtime
 from raygnn.sampling.neighbor_sampler import NeighborSampler
-from raygnn.sampling.presampled.record import RECORD_NAME
-from raygnn.sampling.presampled.stored_samples import write_file
+from raygnn.sampling.sample_record import RECORD_NAME
+from raygnn.sampling.stored_samples import write_file
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
 from tests.partitioned_runs import LINKS, planted_parts

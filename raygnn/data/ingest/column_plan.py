@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn.console import say
+from raygnn.data.bundle_record import Quantization
 from raygnn.data.ingest.pieces import cut_table, read_blocks
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature, TimeColumn
-from raygnn.data.quantization import Quantization
 from raygnn.data.time_units import TIME_UNIT
-from raygnn.data.transforms.spec import Format, NumberFormat
 from raygnn.data.transforms.state import FittedColumn, FittedFeature, PlainColumn
-from raygnn.data.transforms.values import is_text_type, kind_of
+from raygnn.data.transforms.values import Format, NumberFormat, is_text_type, kind_of
 from raygnn.errors import DataError
 
 Layout = Literal["scalar", "list", "fixed_list", "binary", "string", "time", "number", "any"]

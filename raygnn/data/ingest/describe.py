@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from raygnn.data.arrays import open_array
-from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, column_path
+from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, Quantization, column_path
 from raygnn.data.ingest.column_plan import DensePlan, SparsePlan
 from raygnn.data.ingest.read_rows import ReadResult
 from raygnn.data.ingest.schedule import Schedule
-from raygnn.data.quantization import Quantization
 from raygnn.errors import DataError
 
 _BLOCK_ELEMENTS = 1 << 17  # 1 MiB of float64: what is worked on stays within a core's cache

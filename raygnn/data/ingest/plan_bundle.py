@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from raygnn.data.bundle_record import FORMAT_VERSION
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
-from raygnn.data.ingest.fit_features import FeatureTable, fit_features
-from raygnn.data.ingest.quantize_features import quantize_features
+from raygnn.data.ingest.fit_features import FeatureTable, fit_features, quantize_features
 from raygnn.data.ingest.scan import ScannedTable, fingerprint, scan_tables
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.ingest.table_plan import (

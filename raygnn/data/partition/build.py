@@ -24,7 +24,12 @@ from raygnn.data.checksums import type_adapter
 from raygnn.data.filesystem import absolute, exists, is_remote, join, locked, redact
 from raygnn.data.id_map import IdIndex
 from raygnn.data.ingest.describe import class_tables, describe_columns
-from raygnn.data.ingest.edges import BuiltEdges, measured_record, report_rows
+from raygnn.data.ingest.edges import (
+    BuiltEdges,
+    describe_training_table,
+    measured_record,
+    report_rows,
+)
 from raygnn.data.ingest.findings import Finding, merge
 from raygnn.data.ingest.nodes import all_kept
 from raygnn.data.ingest.pieces import Piece, cut_table
@@ -32,7 +37,6 @@ from raygnn.data.ingest.plan_bundle import GraphPlan, GraphSource, IngestOptions
 from raygnn.data.ingest.read_rows import Bucket, BucketedIds, ReadResult
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.ingest.table_plan import EdgePlan, TrainingPlan, plan_reverse
-from raygnn.data.ingest.training_rows import describe_training_table
 from raygnn.data.partition import shuffle
 from raygnn.data.partition.by_neighbors import assign_parts, check_metis, parts_path
 from raygnn.data.partition.record import (

@@ -14,7 +14,6 @@ import numpy as np
 
 from raygnn.data.arrays import Source, gather_ragged_rows, gather_rows, sync_folder
 from raygnn.data.bundle import Bundle, SparseColumn
-from raygnn.data.bundle_check import check_arrays, check_part_arrays
 from raygnn.data.bundle_record import (
     INDICES,
     INDPTR,
@@ -30,7 +29,7 @@ from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import absolute, redact
 from raygnn.data.id_map import IdKind, build_index, gather_ids
-from raygnn.data.ingest.build_bundle import bundle_folder, is_whole
+from raygnn.data.ingest.build_bundle import bundle_folder, check_arrays, check_part_arrays, is_whole
 from raygnn.data.ingest.nodes import gather_sparse
 from raygnn.data.links.folder import message_codes
 from raygnn.data.links.message_graph import MessageGraph, Messages

@@ -17,6 +17,7 @@ from raygnn.data.arrays import Rows, Source, gather_rows, index_dtype, open_arra
 from raygnn.data.bundle_record import INDICES, NODES
 from raygnn.data.edge_kernels import DROPPED
 from raygnn.data.id_map import gather_ids, read_ids
+from raygnn.data.ingest.edges import gather_training_rows
 from raygnn.data.ingest.nodes import find_repeated, gather_nodes
 from raygnn.data.ingest.pieces import Piece
 from raygnn.data.ingest.read_rows import (
@@ -39,7 +40,6 @@ from raygnn.data.ingest.sort_edges import (
     order_buckets,
 )
 from raygnn.data.ingest.table_plan import DST, SRC, EdgePlan, NodePlan, TrainingPlan
-from raygnn.data.ingest.training_rows import gather_training_rows
 
 Method = Literal["hash", "range", "ldg", "metis"]
 

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from raygnn.data.transforms.spec import ColumnTransform
 from raygnn.data.transforms.state import (
     AnyState,
     Bucket,
@@ -32,7 +31,7 @@ from raygnn.data.transforms.state import (
     Standard,
     Time,
 )
-from raygnn.data.transforms.values import Kind, lists, read_numbers, texts
+from raygnn.data.transforms.values import ColumnTransform, Kind, lists, read_numbers, texts
 from raygnn.errors import DataError
 
 # A double is a whole number of up to 54 bits times 2^(exponent - 54), in three digits here.

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from pydantic import Discriminator
 
 from raygnn.data.checksums import type_adapter
-from raygnn.data.transforms.spec import Format
 from raygnn.data.transforms.values import (
+    Format,
     Kind,
     Lists,
     kind_of,

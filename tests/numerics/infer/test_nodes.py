@@ -19,7 +19,7 @@ import raygnn.infer
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, write_tables
-from raygnn.loops.tasks.labels.task import prediction_columns, probability_columns
+from raygnn.loops.tasks.label_task import prediction_columns, probability_columns
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.models import GraphSAGE
 from raygnn.sampling.blocks import Block

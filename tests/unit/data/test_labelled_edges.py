@@ -12,9 +12,9 @@ import pytest
 from raygnn.config.data_section import HashSplit, TemporalSplit
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.links.labelled_edges import SeedEdges, split_labelled_edges
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.split import LinkSplit
+from raygnn.data.links.supervision import SeedEdges, split_labelled_edges
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import open_partitioned
 from raygnn.data.tables.columns import split_column

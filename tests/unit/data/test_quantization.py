@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from raygnn.data.bundle import Bundle, SparseColumn
+from raygnn.data.bundle_record import Quantization
 from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.ingest.quantize_features import ValueRange
+from raygnn.data.ingest.fit_features import ValueRange
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import open_partitioned
-from raygnn.data.quantization import Quantization
 from raygnn.data.standardization import ColumnScale
 from raygnn.outputs.advice import coarse_steps
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler

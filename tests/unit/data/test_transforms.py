@@ -40,7 +40,6 @@ from raygnn.data.transforms.fit import (
     fit,
     needs_counts,
 )
-from raygnn.data.transforms.spec import ColumnTransform
 from raygnn.data.transforms.state import (
     VERSION,
     Category,
@@ -48,7 +47,7 @@ from raygnn.data.transforms.state import (
     FittedFeature,
     PlainColumn,
 )
-from raygnn.data.transforms.values import Kind, kind_of, looks_like_times, texts
+from raygnn.data.transforms.values import ColumnTransform, Kind, kind_of, looks_like_times, texts
 from tests.errors import raises
 
 ANY_KEY = np.uint64(np.iinfo(np.uint64).max)

@@ -12,7 +12,7 @@ import pytest
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.label_counts import LabelCounts
+from raygnn.data.standardization import LabelCounts
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.runtime.data_checks import find_spec
 from tests.errors import raises

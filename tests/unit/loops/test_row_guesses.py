@@ -9,7 +9,7 @@ import pytest
 
 from raygnn.data.bundle import SeedRows
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.links.labelled_edges import SeedEdges
+from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.row_guesses import (
     BoostedTrees,

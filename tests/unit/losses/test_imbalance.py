@@ -14,7 +14,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 from torch.nn import functional
 
-from raygnn.data.label_counts import LabelCounts
+from raygnn.data.standardization import LabelCounts
 from raygnn.losses import BinaryCrossEntropy, BinaryFocal, CrossEntropy, Focal, Loss
 from tests.errors import raises
 

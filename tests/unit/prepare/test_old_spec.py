@@ -12,7 +12,7 @@ import yaml
 from raygnn import prepare
 from raygnn.config.data_section import HashSplit
 from raygnn.data.bundle import Bundle
-from raygnn.data.convert.old_spec import spec_error
+from raygnn.data.convert.csv import spec_error
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import make_supervision

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.links.labelled_edges import SeedEdges
+from raygnn.data.links.supervision import SeedEdges
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from raygnn.data.splits import SPLIT_CODES
 from raygnn.data.tables.csv_tables import NULL_WORDS
 from raygnn.data.transforms.fit import looks_like_ids
-from raygnn.data.transforms.spec import Format
 from raygnn.data.transforms.values import (
+    Format,
     is_number_type,
     is_text_type,
     looks_like_times,

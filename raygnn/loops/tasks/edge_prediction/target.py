@@ -14,14 +14,14 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.fit_rows import FitRows
-from raygnn.data.links.labelled_edges import SeedEdges, split_labelled_edges
 from raygnn.data.links.split import LinkSplit, find_label_edges, label_values, time_unit_of
+from raygnn.data.links.supervision import SeedEdges, split_labelled_edges
 from raygnn.data.partition.part import Pairs
 from raygnn.data.splits import SPLIT_NAMES, has_label
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.model_spec import ids_digest
-from raygnn.loops.tasks.labels.target import (
+from raygnn.loops.tasks.label_target import (
     LabelArguments,
     LabelOutput,
     LabelTarget,

@@ -17,7 +17,7 @@ from raygnn.data.splits import SPLIT_NAMES, has_label, make_splits
 from raygnn.data.time_units import AsOf, check_time_units, parse_time, unit_words, window_as_time
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.tasks.labels.target import (
+from raygnn.loops.tasks.label_target import (
     LabelArguments,
     LabelOutput,
     LabelTarget,

@@ -19,7 +19,7 @@ from raygnn.loops.row_guesses import (
     history_columns,
     past_label_guesses,
 )
-from raygnn.loops.tasks.labels.task import MAX_GATHERED, LabelTask
+from raygnn.loops.tasks.label_task import MAX_GATHERED, LabelTask
 from raygnn.loops.tasks.node_classification.target import NodeOutput, NodeTarget
 from raygnn.metrics import Diagnostic, MetricsOverTime
 from raygnn.models.graph_encoder import GraphEncoder, NodePredictor

@@ -11,7 +11,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.splits import Splits, make_splits
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.model_spec import Output
-from raygnn.loops.tasks.labels.target import (
+from raygnn.loops.tasks.label_target import (
     LabelArguments,
     LabelTarget,
     choose_label,

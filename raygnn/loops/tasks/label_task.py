@@ -18,7 +18,7 @@ from raygnn.loops.baselines import Baselines, label_baselines
 from raygnn.loops.row_guesses import MAX_BOOSTED, BoostedTrees
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
-from raygnn.loops.tasks.labels.target import METRICS_OF_ORDER, LabelOutput, LabelTarget
+from raygnn.loops.tasks.label_target import METRICS_OF_ORDER, LabelOutput, LabelTarget
 from raygnn.loops.tasks.objective import label_objective
 from raygnn.losses.seed_losses import standardized
 from raygnn.metrics import (

@@ -16,10 +16,16 @@ from raygnn.data.filesystem import absolute, is_remote, join, open_fs, redact, r
 from raygnn.errors import DataError
 from raygnn.sampling.batch_sequence import SampledSequence
 from raygnn.sampling.neighbor_sampler import NeighborSampler
-from raygnn.sampling.presampled.record import SampleFile, SamplePlan, SampleRecord, other_requests
-from raygnn.sampling.presampled.rows import SCHEMA, RowLayout
 from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import seed_order
+from raygnn.sampling.sample_record import (
+    SCHEMA,
+    RowLayout,
+    SampleFile,
+    SamplePlan,
+    SampleRecord,
+    other_requests,
+)
 
 _MAX_FOOTERS = 16  # footers of files that a loader caches
 

@@ -1,28 +1,152 @@
+"""Self-supervised methods, which compare two views of a batch or reconstruct hidden features."""
+
 from __future__ import annotations
 
 import copy
 import math
-from abc import abstractmethod
-from typing import ClassVar, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
 from raygnn.config.section import NonNegativeNumber, PositiveNumber
-from raygnn.loops.tasks.self_supervised.methods.base import (
-    Setting,
-    Shares,
-    TwoViews,
-)
+from raygnn.errors import ConfigError
 from raygnn.losses import Candidates
 from raygnn.losses.seed_losses import in_full_precision
 from raygnn.models.arguments import Share
 from raygnn.models.encoder import build_norm
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.sparse_input import dense
 from raygnn.parallel.sharding import own_part
 from raygnn.sampling.batch import NodeBatch
+from raygnn.sampling.blocks import hetero_blocks_of
+from raygnn.sampling.views import (
+    drawn,
+    drop_edges,
+    mask_features,
+    places_drawn,
+    view_key,
+    with_hop_of_seeds,
+)
+
+#: One share for both views, or one for each.
+Shares = Share | list[Share]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The setting of a method.
+
+    Attributes:
+        node_type: type of the seeds.
+        channels: width of their embeddings.
+        num_features: width of their features, without category codes; 0 without any.
+        encoder: with its initial weights.
+        build_layer: builds a message passing layer like the encoder's, from embeddings to a width.
+    """
+
+    node_type: str
+    channels: int
+    num_features: int
+    encoder: GraphEncoder
+    build_layer: Callable[[int], nn.Module]
+
+
+class Method(nn.Module, ABC):
+    """Views of a batch, heads after the encoder, and the loss of their outputs.
+
+    The heads are parameters of the module and train with the encoder.
+
+    Attributes:
+        is_joint: the loss of a micro-batch reads rows of all micro-batches of the step.
+        extra_hops: additional hops of training batches.
+    """
+
+    is_joint: ClassVar[bool] = False
+    extra_hops: ClassVar[int] = 0
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__()
+        self.node_type = setting.node_type
+
+    def draw(self, batch: NodeBatch) -> NodeBatch:
+        """Adds `views` and `drawn` nodes to a batch. Called in sampler threads."""
+        return batch
+
+    def drawn(self, batch: NodeBatch) -> NodeBatch:
+        return batch if batch.views else self.draw(batch)
+
+    @abstractmethod
+    def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
+        """Inputs of the loss, [num_seeds, channels] each, with gradient.
+
+        `embeddings` are the encoder's, to detect a collapse.
+        """
+
+    def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
+        raise NotImplementedError(f"{type(self).__name__}.offer")
+
+    @abstractmethod
+    def loss(
+        self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
+    ) -> tuple[Tensor, float]:
+        """The summed loss of a batch, and its divisor. `offered`: rows of all batches, if joint."""
+
+    def on_start(self, encoder: GraphEncoder) -> None: ...
+
+    def after_step(self, encoder: GraphEncoder, progress: float) -> None:
+        """Called after each step. `progress`: finished share of the run; 0 without a limit."""
+
+    def embed(self, encoder: GraphEncoder, batch: NodeBatch) -> Tensor:
+        """[num_seeds, channels], of distinct seeds."""
+        rows: Tensor = encoder(batch)[self.node_type]
+        return rows
+
+
+class TwoViews(Method):
+    """A method that compares the embeddings of a node in two views of its neighborhood.
+
+    Args:
+        drop_edges: share of the edges that a view drops; a list of two has one for each view.
+        mask_features: share of the feature columns that are 0 in a view, likewise.
+    """
+
+    def __init__(
+        self, setting: Setting, drop_edges: Shares = 0.3, mask_features: Shares = 0.3
+    ) -> None:
+        super().__init__(setting)
+        self._drop_edges = _pair("drop_edges", drop_edges)
+        self._mask_features = _pair("mask_features", mask_features)
+
+    def draw(self, batch: NodeBatch) -> NodeBatch:
+        shares = enumerate(self._drop_edges)
+        views = (drop_edges(batch, share, view_key(batch, 2 * i)) for i, share in shares)
+        return replace(batch, views=tuple(views))
+
+    def views(self, batch: NodeBatch) -> tuple[NodeBatch, NodeBatch]:
+        first, second = (
+            mask_features(view, self._mask_features[i], view_key(batch, 2 * i + 1))
+            for i, view in enumerate(self.drawn(batch).views)
+        )
+        return first, second
+
+
+def _pair(name: str, value: Shares) -> list[Share]:
+    shares = value if isinstance(value, list) else [value, value]
+    if len(shares) != 2:
+        raise ConfigError.invalid(
+            f"task.args.method.args.{name}",
+            value,
+            "there are two views",
+            "Set one share for both, or a list of two",
+            id="method-views",
+        )
+    return shares
 
 
 class GRACE(TwoViews):
@@ -316,3 +440,176 @@ class BarlowTwins(Correlations):
         diagonal = correlation.diagonal()
         others = correlation.square().sum() - diagonal.square().sum()
         return (1 - diagonal).square().sum() + self.redundancy * others
+
+
+#: Exponent of the cosine error.
+Power = Annotated[float, Field(ge=1)]
+
+# Added to the squared norm of what is decoded: a node whose neighbors are all masked has zeros,
+# where the gradient of a cosine has no bound.
+_LEAST_NORM = 1e-2
+
+
+class _Reconstruction(Method):
+    def __init__(self, setting: Setting, drop_edges: Share, alpha: Power) -> None:
+        super().__init__(setting)
+        if not setting.num_features:
+            raise ConfigError(
+                f"task.args.method is invalid: it reconstructs features, but nodes of type "
+                f"{setting.node_type!r} have no numeric ones. Set barlow_twins, cca_ssg, "
+                "bgrl or grace.",
+                id="method-no-features",
+            )
+        self._drop_edges = float(drop_edges)
+        self.alpha = float(alpha)
+
+    def draw(self, batch: NodeBatch) -> NodeBatch:
+        return replace(batch, views=(drop_edges(batch, self._drop_edges, view_key(batch, 0)),))
+
+    def features(self, encoder: GraphEncoder, batch: NodeBatch) -> Tensor:
+        """[num_nodes, num_features] of all nodes of the seeds' type, without categories."""
+        x = dense(batch.nodes[self.node_type].columns["x"])
+        if self.node_type not in encoder.categories:
+            return x
+        numbers: Tensor = encoder.categories[self.node_type].numbers
+        return x[:, numbers]
+
+    def loss(
+        self, batch: NodeBatch, rows: dict[str, Tensor], offered: Candidates | None
+    ) -> tuple[Tensor, float]:
+        found, features = (in_full_precision(rows[name]) for name in ("found", "features"))
+        unit = found / (found.square().sum(dim=1, keepdim=True) + _LEAST_NORM**2).sqrt()
+        cosine = (unit * functional.normalize(features)).sum(dim=1)
+        error = (1 - cosine).clamp(min=0) ** self.alpha
+        return error.sum(), float(len(error))
+
+
+class GraphMAE(_Reconstruction):
+    """Masked autoencoder: reconstructs the features of masked nodes from their neighborhood.
+
+    Masked nodes have a learned token as features. Their embeddings are set to 0 before a message
+    passing layer like the encoder's decodes them from the neighbors' embeddings. Sampled training
+    batches have one more hop, with the first fanout.
+
+    Source: arXiv:2205.10803.
+
+    Args:
+        mask: share of masked nodes; the loss is on the seeds among them.
+        replace: share of the masked nodes with another node's features instead of the token.
+        alpha: power of the cosine error.
+        drop_edges: share of dropped edges.
+    Raises:
+        ConfigError: the nodes have no features.
+    """
+
+    extra_hops = 1
+
+    def __init__(
+        self,
+        setting: Setting,
+        mask: Annotated[float, Field(gt=0, lt=1)] = 0.5,
+        replace: Share = 0.05,
+        alpha: Power = 3.0,
+        drop_edges: Share = 0.0,
+    ) -> None:
+        super().__init__(setting, drop_edges, alpha)
+        self._mask = float(mask)
+        self._replace = float(replace)
+        width = self._input_width(setting)
+        self.token = nn.Parameter(torch.zeros(width))
+        self.to_decoder = nn.Linear(setting.channels, setting.channels, bias=False)
+        self.decoder = setting.build_layer(setting.num_features)
+
+    @staticmethod
+    def _input_width(setting: Setting) -> int:
+        categories = setting.encoder.categories
+        if setting.node_type not in categories:
+            return setting.num_features
+        layer = categories[setting.node_type]
+        return setting.num_features + layer.codes.numel()
+
+    def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
+        batch = self.drawn(batch)
+        (view,) = batch.views
+        is_masked = self._is_masked(batch)
+        masked = self._with_masked(view, is_masked, batch.drawn)
+        encoded = encoder(with_hop_of_seeds(masked))
+        embeddings = encoded[self.node_type]
+        inputs = {name: self.to_decoder(rows) for name, rows in encoded.items()}
+        hidden = is_masked[: len(embeddings)].unsqueeze(1)
+        inputs[self.node_type] = inputs[self.node_type].masked_fill(hidden, 0)
+        decoded = self.decoder(inputs, hetero_blocks_of(view)[-1:])[self.node_type]
+        chosen = batch.drawn["masked seeds"]
+        return {
+            "embeddings": embeddings[chosen].detach(),
+            "found": decoded[chosen],
+            "features": self.features(encoder, batch)[chosen],
+        }
+
+    def draw(self, batch: NodeBatch) -> NodeBatch:
+        batch = super().draw(batch)
+        nodes, seeds = batch.nodes[self.node_type], batch.seed_index
+        is_masked = self._is_masked(batch)
+        masks = {"masked seeds": seeds[is_masked[seeds]]}
+        if self._replace:
+            swapped = is_masked & drawn(nodes.n_id, self._replace, view_key(batch, 2))
+            (rows,) = swapped.nonzero(as_tuple=True)
+            others = places_drawn(nodes.n_id[rows], len(nodes.n_id), view_key(batch, 3))
+            masks |= {"swapped": rows, "swapped for": others}
+        return replace(batch, drawn=masks)
+
+    def _is_masked(self, batch: NodeBatch) -> Tensor:
+        return drawn(batch.nodes[self.node_type].n_id, self._mask, view_key(batch, 1))
+
+    def _with_masked(
+        self, batch: NodeBatch, is_masked: Tensor, found: Mapping[str, Tensor]
+    ) -> NodeBatch:
+        nodes = batch.nodes[self.node_type]
+        x = dense(nodes.columns["x"])
+        shown = torch.where(is_masked.unsqueeze(1), self.token.to(x.dtype), x)
+        if self._replace:
+            others = x[found["swapped for"]].to(shown.dtype)
+            shown = shown.index_copy(0, found["swapped"], others)
+        changed = {**batch.nodes}
+        changed[self.node_type] = replace(nodes, columns={**nodes.columns, "x": shown})
+        return replace(batch, nodes=changed)
+
+
+class FeatureReconstruction(_Reconstruction):
+    """Denoising: reconstructs the features of a node from its embedding in a view.
+
+    The view drops edges and hides feature columns. A perceptron decodes.
+
+    Args:
+        drop_edges: share of dropped edges.
+        mask_features: share of the feature columns that are 0.
+        hidden_channels: width of the decoder's hidden layer. Default: that of the embeddings.
+        alpha: power of the cosine error.
+    Raises:
+        ConfigError: the nodes have no features.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        drop_edges: Share = 0.3,
+        mask_features: Share = 0.5,
+        hidden_channels: PositiveInt | None = None,
+        alpha: Power = 3.0,
+    ) -> None:
+        super().__init__(setting, drop_edges, alpha)
+        self._mask_features = float(mask_features)
+        width = setting.channels if hidden_channels is None else hidden_channels
+        self.decoder = nn.Sequential(
+            nn.Linear(setting.channels, width), nn.PReLU(), nn.Linear(width, setting.num_features)
+        )
+
+    def rows(self, encoder: GraphEncoder, batch: NodeBatch) -> dict[str, Tensor]:
+        (view,) = self.drawn(batch).views
+        view = mask_features(view, self._mask_features, view_key(batch, 1))
+        embeddings = self.embed(encoder, view)
+        return {
+            "embeddings": embeddings.detach(),
+            "found": self.decoder(embeddings),
+            "features": self.features(encoder, batch)[batch.seed_index],
+        }

@@ -15,9 +15,8 @@ from torch import Tensor
 from raygnn.console import count
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
-from raygnn.data.label_counts import BALANCED, LabelCounts
 from raygnn.data.splits import Splits
-from raygnn.data.standardization import ColumnScale
+from raygnn.data.standardization import BALANCED, ColumnScale, LabelCounts
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.model_spec import Output
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget

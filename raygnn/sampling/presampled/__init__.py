@@ -1,1 +1,0 @@
-"""Stored neighborhoods: Parquet files with one row per micro-batch."""
