@@ -265,8 +265,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 
 def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str]) -> None:
     from raygnn.inference.extended_graph import ExtendedGraph
-    from raygnn.inference.link_rows import relbench_links
-    from raygnn.inference.row_tables import read_rows, relbench_table, write_table
+    from raygnn.inference.row_tables import read_rows, relbench_links, relbench_table, write_table
     from raygnn.loops.tasks.link_prediction.target import LinkOutput
     from raygnn.loops.tasks.node_classification.target import NodeOutput
     from raygnn.trained_model import load

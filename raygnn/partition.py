@@ -11,7 +11,7 @@ from raygnn.data.edge_types import edge_type_name
 from raygnn.data.ingest.plan_bundle import FeatureDtype, IngestOptions
 from raygnn.data.partition.build import Partitioning
 from raygnn.data.partition.record import PartitionRecord
-from raygnn.data.partition.shuffle import Method
+from raygnn.data.partition.steps import Method
 
 _DESCRIPTION = """\
 Splits a graph into parts. A part contains its nodes and their incoming edges.

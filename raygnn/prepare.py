@@ -29,7 +29,7 @@ from raygnn.data.convert.relbench import write_relbench
 from raygnn.data.convert.train_config import CONFIG_NAME, drops_rows
 from raygnn.data.filesystem import exists, join, read_text, reading_input, redact
 from raygnn.data.manifest import Manifest
-from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
+from raygnn.data.synthetic import GENERATORS, synthetic_tables
 from raygnn.data.tables.graph_tables import (
     GraphTables,
     check_folder,

@@ -20,8 +20,8 @@ from raygnn.inference.evaluate import evaluate_model, probe_model
 from raygnn.inference.explanations import ExplainOptions, Explanations
 from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph
-from raygnn.inference.node_tables import Table
 from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.result_tables import Table
 from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.loops.context import local_device
 from raygnn.loops.model_spec import ModelSpec, schema_bundle

@@ -50,8 +50,8 @@ def sweep(
         TrainingError: every trial failed.
         PreemptedError: SIGTERM or Ctrl-C stopped the sweep. Call again to resume.
     """
-    from raygnn.runtime.sweeps.plan import load_sweep
-    from raygnn.runtime.sweeps.run import run_sweep
+    from raygnn.runtime.sweep import run_sweep
+    from raygnn.runtime.sweep_plan import load_sweep
 
     return run_sweep(load_sweep(config, overrides, allow_modules), data=data)
 

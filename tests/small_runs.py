@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.job import TrainJob
 from raygnn.loops.callbacks import Callback

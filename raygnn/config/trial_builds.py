@@ -29,7 +29,7 @@ _INSIDE_TASKS: dict[str, tuple[str, ...]] = {
 }
 
 #: Are named, as components are: the rooms that the config is for import the config.
-_GENERATORS = "raygnn.data.synthetic.generators"
+_GENERATORS = "raygnn.data.synthetic"
 _TARGETS = "raygnn.loops.tasks.target"
 
 

@@ -24,8 +24,8 @@ from raygnn.data.manifest import DenseFeature, Manifest
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.data.transforms.state import FittedColumn, FittedFeature
 from raygnn.errors import ConfigError
-from raygnn.inference.node_tables import Table
 from raygnn.inference.output_folder import PICTURE, OutputFolder
+from raygnn.inference.result_tables import Table
 from raygnn.inference.row_tables import times_of
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task

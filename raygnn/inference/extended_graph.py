@@ -19,8 +19,8 @@ from raygnn.inference.embeddings import KeptEmbeddings, extended_basis
 from raygnn.inference.job import TopKOptions, TopKRequest, check_no_new_nodes, known_types
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.new_rows import check_takes_new
-from raygnn.inference.node_tables import Table
 from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.result_tables import Table
 from raygnn.models.link_factors import LinkBasis, LinkFactors
 
 

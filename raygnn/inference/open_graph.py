@@ -22,7 +22,6 @@ from raygnn.data.manifest import Manifest, TrainingTable
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
-from raygnn.inference.edge_tables import EdgeTables, edges_to_predict, pairs_to_predict
 from raygnn.inference.embeddings import (
     Embeddings,
     ExactEmbeddings,
@@ -54,11 +53,24 @@ from raygnn.inference.job import (
     predicts_edges,
     relation_of,
 )
-from raygnn.inference.link_rows import find_link_rows, rank_targets
 from raygnn.inference.neighbor_search import EdgeValues, NeighborSearch, build_decoder
 from raygnn.inference.new_rows import TablesSource, row_reader
-from raygnn.inference.node_tables import NodeTables, Table, check_finite, cut
-from raygnn.inference.row_tables import RowRequest, find_rows, with_times
+from raygnn.inference.result_tables import (
+    EdgeTables,
+    NodeTables,
+    Table,
+    check_finite,
+    cut,
+    edges_to_predict,
+    pairs_to_predict,
+)
+from raygnn.inference.row_tables import (
+    RowRequest,
+    find_link_rows,
+    find_rows,
+    rank_targets,
+    with_times,
+)
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
 from raygnn.inference.set_up import loader_options, set_up_task
 from raygnn.loops.model_spec import ModelSpec

@@ -20,7 +20,6 @@ from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.filesystem import redact
 from raygnn.data.partition.part import Outline
 from raygnn.errors import FAILURES
-from raygnn.inference.edge_tables import EdgeTables, edges_to_predict
 from raygnn.inference.embeddings import (
     Embeddings,
     ExactEmbeddings,
@@ -30,7 +29,7 @@ from raygnn.inference.embeddings import (
 )
 from raygnn.inference.job import EdgeRequest, InferenceJob, NodeRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
-from raygnn.inference.node_tables import NodeTables, cut
+from raygnn.inference.result_tables import EdgeTables, NodeTables, cut, edges_to_predict
 from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.process import prepare_process

@@ -17,8 +17,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from raygnn.models.adjacency import Adjacency, HeadEdges, MergedEdges, merge_edges
-from raygnn.models.segment import apply_eagerly, bag_sum, row_sum, segment_chunks
+from raygnn.models.segment import (
+    Adjacency,
+    HeadEdges,
+    MergedEdges,
+    apply_eagerly,
+    bag_sum,
+    merge_edges,
+    row_sum,
+    segment_chunks,
+)
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block

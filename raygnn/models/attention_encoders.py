@@ -13,8 +13,6 @@ from torch.nn import functional
 from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
 from raygnn.errors import Problem
-from raygnn.models.adjacency import Adjacency
-from raygnn.models.arguments import Share, broken_heads
 from raygnn.models.attention import (
     additive_scores,
     dot_scores,
@@ -24,8 +22,8 @@ from raygnn.models.attention import (
     weighted_segment_sum,
 )
 from raygnn.models.edge_features import edge_attr_of, edge_dot, weighted_edge_sum, with_self_loops
-from raygnn.models.encoder import Encoder, EncoderOptions, OverBlocks
-from raygnn.models.segment import transform_first
+from raygnn.models.encoder import Encoder, EncoderOptions, OverBlocks, Share, broken_heads
+from raygnn.models.segment import Adjacency, transform_first
 from raygnn.models.sparse_input import Features, apply_linear, linear
 from raygnn.sampling.blocks import Block
 

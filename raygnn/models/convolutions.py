@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch_geometric.nn import GINConv, GINEConv, SAGEConv
 from torch_geometric.nn.dense.linear import Linear
 
-from raygnn.models.adjacency import Adjacency
 from raygnn.models.edge_features import edge_attr_of, relu_edge_sum
 from raygnn.models.encoder import (
     ACTIVATIONS,
@@ -22,6 +21,7 @@ from raygnn.models.encoder import (
     call_before_norm,
 )
 from raygnn.models.segment import (
+    Adjacency,
     mean_of,
     scale_sampled,
     segment_max,

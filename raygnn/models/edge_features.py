@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from raygnn.errors import ConfigError
-from raygnn.models.adjacency import Adjacency
-from raygnn.models.segment import apply_eagerly, bag_sum, row_sum, segment_chunks
+from raygnn.models.segment import Adjacency, apply_eagerly, bag_sum, row_sum, segment_chunks
 
 if TYPE_CHECKING:
     from raygnn.sampling.blocks import Block

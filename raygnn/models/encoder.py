@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
@@ -18,12 +19,52 @@ from torch_geometric.nn.norm import BatchNorm
 
 from raygnn.config.arguments import Arguments, validated_arguments
 from raygnn.data.edge_types import EdgeType
-from raygnn.errors import ConfigError
-from raygnn.models.arguments import Share, signature_with_options
+from raygnn.errors import ConfigError, Problem
 from raygnn.models.sparse_input import Features, apply_linear, dropout
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import Block, HeteroBlock
 from raygnn.sampling.sparse_features import SparseFeatures
+
+#: A probability to leave something out.
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def broken_heads(options: Any) -> Iterator[Problem]:
+    width, num_heads = options.hidden_channels, options.num_heads
+    if width % num_heads:
+        lower, upper = width // num_heads * num_heads, -(-width // num_heads) * num_heads
+        yield Problem(
+            ("hidden_channels",),
+            "it is the width of all heads together and must be a multiple of "
+            f"model.args.num_heads={num_heads}",
+            f"Set {lower} or {upper}" if lower else f"Set {upper}",
+            id="model-heads",
+        )
+
+
+def signature_with_options(cls: Any, takes_options: Callable[..., None]) -> inspect.Signature:
+    """The signature of an encoder's class, with the fields of its `Options` as parameters.
+
+    Args:
+        takes_options: the constructor whose `**options` are these fields. A class with another
+            constructor keeps that signature.
+    """
+    signature = inspect.signature(cls.__init__)
+    parameters = list(signature.parameters.values())[1:]
+    if cls.__init__ is takes_options:
+        named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+        known = {p.name for p in named}
+        parameters = named + [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.is_required() else field.default,
+            )
+            for name, field in cls.Options.model_fields.items()
+            if name not in known
+        ]
+    return inspect.Signature(parameters)
+
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,

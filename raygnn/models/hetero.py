@@ -15,13 +15,11 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, Problem
-from raygnn.models.adjacency import Adjacency, positions
-from raygnn.models.arguments import Share, broken_heads
 from raygnn.models.attention_encoders import BlockGATConv, BlockGATv2Conv, BlockTransformerConv
 from raygnn.models.convolutions import BlockGINConv, BlockGINEConv, BlockSAGEConv
-from raygnn.models.encoder import Rows
+from raygnn.models.encoder import Rows, Share, broken_heads
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
-from raygnn.models.segment import segment_mean
+from raygnn.models.segment import Adjacency, positions, segment_mean
 from raygnn.models.sparse_input import ProjectedRows, formed
 
 if TYPE_CHECKING:

@@ -15,8 +15,6 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import Problem
-from raygnn.models.adjacency import Adjacency, merge_edges
-from raygnn.models.arguments import Share, broken_heads
 from raygnn.models.attention import (
     dot_scores,
     gather_dst,
@@ -25,9 +23,9 @@ from raygnn.models.attention import (
     softmax_over_blocks,
     weighted_segment_sum,
 )
-from raygnn.models.encoder import Activation, Rows
+from raygnn.models.encoder import Activation, Rows, Share, broken_heads
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
-from raygnn.models.segment import transform_first
+from raygnn.models.segment import Adjacency, merge_edges, transform_first
 from raygnn.models.sparse_input import ProjectedRows, formed, mapped_from
 from raygnn.sampling.blocks import HeteroBlock
 

@@ -15,7 +15,6 @@ from torch_geometric.nn.module_dict import ModuleDict
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError
-from raygnn.models.arguments import signature_with_options
 from raygnn.models.encoder import (
     ACTIVATIONS,
     BlockEncoder,
@@ -23,6 +22,7 @@ from raygnn.models.encoder import (
     StackOptions,
     build_norm,
     call_before_norm,
+    signature_with_options,
 )
 from raygnn.models.node_inputs import NodeInputs
 from raygnn.models.sparse_input import Features, ProjectedRows, dropout, formed

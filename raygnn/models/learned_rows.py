@@ -10,10 +10,9 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.models.adjacency import Adjacency
 from raygnn.models.encoder import Rows
 from raygnn.models.hetero_encoder import HeteroEncoder, block_of
-from raygnn.models.segment import scale_sampled, segment_sum
+from raygnn.models.segment import Adjacency, scale_sampled, segment_sum
 from raygnn.sampling.blocks import HeteroBlock
 
 

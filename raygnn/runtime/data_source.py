@@ -228,7 +228,7 @@ def _fitted_on(loaded: LoadedConfig) -> tuple[Any, ...]:
 
 
 def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str | None) -> str:
-    from raygnn.data.synthetic.generators import synthetic_tables
+    from raygnn.data.synthetic import synthetic_tables
 
     text = json.dumps([__version__, generator, arguments], sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()

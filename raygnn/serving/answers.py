@@ -14,8 +14,8 @@ from raygnn.data.added_rows import AddedRows
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.extended_graph import ExtendedGraph
-from raygnn.inference.node_tables import Table
 from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.result_tables import Table
 from raygnn.serving.messages import Answer, Embed, Predict, Question, Refused, Score, TopK
 from raygnn.trained_model import TrainedModel
 

@@ -10,7 +10,7 @@ from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning
 from raygnn.data.partition.part import open_partitioned
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.runtime import partition as where
 from raygnn.runtime.partition import partition_tables

@@ -12,7 +12,7 @@ import pytest
 import raygnn.loops.engine
 import raygnn.train
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine

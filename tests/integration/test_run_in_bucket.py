@@ -11,7 +11,7 @@ from safetensors.torch import load
 
 import raygnn.train
 from raygnn.data.filesystem import join, open_fs, read_text, write_text
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.outputs.checkpoints.store import CheckpointStore
 from tests.small_runs import small_config

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.errors import RaygnnError
 

@@ -21,7 +21,7 @@ import raygnn.train
 import raygnn.tune
 from raygnn.config import load_config
 from raygnn.data.bundle_record import RECORD_NAME
-from raygnn.runtime.sweeps.run import free_places_of_trials, held_places
+from raygnn.runtime.sweep import free_places_of_trials, held_places
 from tests.errors import raises
 from tests.linger import Linger
 from tests.small_runs import small_config

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine

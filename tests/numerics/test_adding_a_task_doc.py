@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from raygnn.config.registry import SLOTS
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,7 @@ from torch import nn
 
 from raygnn.config import load_config
 from raygnn.loops.optimization import Optimization, compile_module
-from raygnn.models.adjacency import Adjacency
-from raygnn.models.segment import segment_sum_and_rows
+from raygnn.models.segment import Adjacency, segment_sum_and_rows
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config, trained_weights
 

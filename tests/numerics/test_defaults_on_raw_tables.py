@@ -13,7 +13,7 @@ import pytest
 import raygnn.infer
 import raygnn.prepare
 import raygnn.train
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from tests.tiers import slow
 

@@ -10,7 +10,7 @@ import torch
 from torch_geometric.nn import LightGCN as PyGLightGCN
 
 from raygnn.config import load_config
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.models import LightGCN

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import raygnn.train
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from tests.errors import raises
 from tests.small_runs import (

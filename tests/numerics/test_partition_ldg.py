@@ -14,7 +14,7 @@ from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.record import PartitionRecord
-from raygnn.data.partition.shuffle import Method
+from raygnn.data.partition.steps import Method
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from tests.errors import raises
 

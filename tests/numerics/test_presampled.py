@@ -15,7 +15,7 @@ import torch
 
 from raygnn.config import build, load_config
 from raygnn.data.pagerank_graph import neighborhood_graph
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.task import TaskEnvironment
 from raygnn.presample import presample

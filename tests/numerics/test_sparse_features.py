@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.columns import sparse_rows
 from raygnn.data.tables.graph_tables import node_rows, write_tables
 from raygnn.models import GraphSAGE

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.synthetic.link_graphs import likes
 from raygnn.data.tables.columns import sparse_rows
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables

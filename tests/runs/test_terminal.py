@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import raygnn.train
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from tests.small_runs import small_config
 

@@ -37,7 +37,7 @@ from raygnn.data.ingest.plan_bundle import GraphPlan, GraphSource, IngestOptions
 from raygnn.data.ingest.read_rows import Bucket, BucketedIds, ReadResult
 from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.ingest.table_plan import EdgePlan, TrainingPlan, plan_reverse
-from raygnn.data.partition import shuffle
+from raygnn.data.partition import steps
 from raygnn.data.partition.by_neighbors import assign_parts, check_metis, parts_path
 from raygnn.data.partition.record import (
     RECORD_NAME,
@@ -47,18 +47,21 @@ from raygnn.data.partition.record import (
     part_folder,
     save_part,
 )
-from raygnn.data.partition.shuffle import (
+from raygnn.data.partition.steps import (
     ARRAYS,
+    BUILDING,
     BY_BUCKET,
     BY_PART,
     BY_SOURCE,
     BY_TARGET,
     DENSE,
     KEPT,
+    Done,
     GroupedRows,
     Method,
+    Steps,
+    building,
 )
-from raygnn.data.partition.steps import BUILDING, Done, Steps, building
 from raygnn.data.partition.transfer import send_parts
 from raygnn.errors import DataError
 
@@ -236,7 +239,7 @@ class _Build:
         self.context.say(f"reading {num_rows:,} nodes of {count(len(pieces), 'type')}")
         read, findings = {}, []
         for name, plan in self.plan.nodes.items():
-            fn = partial(shuffle.read_nodes, plan=plan, num_buckets=self.how.num_parts)
+            fn = partial(steps.read_nodes, plan=plan, num_buckets=self.how.num_parts)
             done = self.steps.run(f"read/{name}", fn, pieces[name], f"reading {name}")
             read[name] = _Read(
                 [
@@ -255,7 +258,7 @@ class _Build:
 
     def _index(self, name: str, read: _Read) -> list[Done]:
         fn = partial(
-            shuffle.index_bucket,
+            steps.index_bucket,
             plan=self.plan.nodes[name],
             pieces=read.pieces,
             drop=self.context.drop,
@@ -297,7 +300,7 @@ class _Build:
         num_rows = self.plan.node_tables[name].num_rows
         indexed = self._index(name, read) if self.context.drop else []
         fn = partial(
-            shuffle.place_nodes,
+            steps.place_nodes,
             method=self.how.method,
             num_parts=self.how.num_parts,
             num_rows=num_rows,
@@ -329,10 +332,10 @@ class _Build:
             )
         ]
         step = f"{self.stage}number/{name}"
-        numbered = self.steps.run(step, shuffle.number_nodes, items, f"dense ids of {name}")
+        numbered = self.steps.run(step, steps.number_nodes, items, f"dense ids of {name}")
         dense = [one.folder for one in numbered]
         pieces = [(by, folder) for (_, by), folder in zip(read.pieces, dense, strict=True)]
-        fn, step = partial(shuffle.join_bucket, pieces=pieces), f"{self.stage}join/{name}"
+        fn, step = partial(steps.join_bucket, pieces=pieces), f"{self.stage}join/{name}"
         joined = self.steps.run(step, fn, self._parts, f"dense ids of {name} by hash")
         buckets = tuple(
             Bucket(ids.folder, IdIndex(**ids.result["index"]), one.folder / DENSE)
@@ -343,7 +346,7 @@ class _Build:
     def _gather(self, name: str, read: _Read, nodes: _Nodes) -> list[Done]:
         plan = self.plan.nodes[name]
         classes = class_tables(read.results, plan.columns)
-        fn = partial(shuffle.gather_part, plan=plan, pieces=nodes.by_part, classes=classes)
+        fn = partial(steps.gather_part, plan=plan, pieces=nodes.by_part, classes=classes)
         return self.steps.run(f"nodes/{name}", fn, self._parts, f"gathering {name} by part")
 
     def _ends(
@@ -353,7 +356,7 @@ class _Build:
 
     def _read_edges(self, plan: EdgePlan, nodes: Mapping[str, _Nodes]) -> _Read:
         fn = partial(
-            shuffle.read_edges,
+            steps.read_edges,
             plan=plan,
             ids=(nodes[plan.edge_type[0]].ids, nodes[plan.edge_type[2]].ids),
             first_ids=self._ends(plan, nodes),
@@ -376,7 +379,7 @@ class _Build:
                 for one in read.done
             ]
         fn = partial(
-            shuffle.sort_part_edges,
+            steps.sort_part_edges,
             plan=plan,
             pieces=pieces,
             classes=class_tables(read.results, plan.columns),
@@ -389,7 +392,7 @@ class _Build:
     ) -> tuple[TrainingTableRecord, list[Done]]:
         entities = nodes[plan.node_type]
         fn = partial(
-            shuffle.read_training_rows,
+            steps.read_training_rows,
             plan=plan,
             ids=entities.ids,
             num_nodes=entities.first_ids[-1],
@@ -399,7 +402,7 @@ class _Build:
         results = _results(read)
         (num_kept,) = report_rows([plan], [table.num_rows], [results], self.context)
         cut = partial(
-            shuffle.cut_training_rows,
+            steps.cut_training_rows,
             plan=plan,
             pieces=[
                 GroupedRows(one.folder, one.folder / KEPT, (0, one.result["num_kept"]))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import raygnn.train
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from tests.small_runs import small_config
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch_geometric.nn import HGTConv, LGConv, RGCNConv
 
 from raygnn.models import HGT, RGCN, Hetero, HeteroEncoder, LightGCN, SimpleHGN, hetero_attention
-from raygnn.models.adjacency import merge_edges
 from raygnn.models.exact import ExactOptions, exact_inference
 from raygnn.models.hetero import RGCNLayer
 from raygnn.models.hetero_attention import HGTLayer, SimpleHGNLayer
+from raygnn.models.segment import merge_edges
 from raygnn.sampling.batch import Batch, NodeRecord
 from raygnn.sampling.blocks import HeteroBlock
 from tests.errors import raises

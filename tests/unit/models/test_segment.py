@@ -10,7 +10,6 @@ from torch import Tensor
 from torch_geometric.utils import scatter, softmax
 
 from raygnn.models import segment
-from raygnn.models.adjacency import Adjacency
 from raygnn.models.attention import (
     additive_scores,
     dot_scores,
@@ -20,6 +19,7 @@ from raygnn.models.attention import (
     weighted_segment_sum,
 )
 from raygnn.models.segment import (
+    Adjacency,
     segment_chunks,
     segment_max,
     segment_mean,

@@ -18,7 +18,7 @@ from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.convert.pyg import tables_from_pyg
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.splits import make_splits
-from raygnn.data.synthetic.generators import GENERATORS, synthetic_tables
+from raygnn.data.synthetic import GENERATORS, synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, write_tables
 from tests.generated import SMALL
 

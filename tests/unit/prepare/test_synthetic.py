@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from raygnn.config.documents import parse_yaml
+from raygnn.data.synthetic import GENERATORS, synthetic_problems, synthetic_tables
 from raygnn.data.synthetic.draws import (
     draw_bits,
     draw_integers,
@@ -17,7 +18,6 @@ from raygnn.data.synthetic.draws import (
     draw_permutation,
     draw_uniform,
 )
-from raygnn.data.synthetic.generators import GENERATORS, synthetic_problems, synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables
 from tests.errors import error_cases, raises
 from tests.generated import SMALL

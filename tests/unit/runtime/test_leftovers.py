@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raygnn.runtime.sweeps import run
+from raygnn.runtime import sweep
 
 _OLD, _NEW, _OTHER = ("a" * 36, "b" * 36, "c" * 36)
 
@@ -18,14 +18,16 @@ def test_places_are_freed_once_their_controller_is_dead(monkeypatch: pytest.Monk
             return looks.pop(0)
         return {place: is_dead for place, is_dead in looks[0].items() if place not in removed}
 
-    monkeypatch.setattr(run, "held_places", held)
-    monkeypatch.setattr(run, "remove_placement_group", lambda group: removed.append(group.id.hex()))
-    run.free_places_of_trials({_OLD: True})
+    monkeypatch.setattr(sweep, "held_places", held)
+    monkeypatch.setattr(
+        sweep, "remove_placement_group", lambda group: removed.append(group.id.hex())
+    )
+    sweep.free_places_of_trials({_OLD: True})
     assert removed == [_NEW]
 
 
 def test_places_of_what_lives_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "held_places", lambda: {_OTHER: False})
-    monkeypatch.setattr(run, "remove_placement_group", lambda group: pytest.fail("removed"))
-    monkeypatch.setattr(run, "_WITHIN_S", 0.3)
-    run.free_places_of_trials({})
+    monkeypatch.setattr(sweep, "held_places", lambda: {_OTHER: False})
+    monkeypatch.setattr(sweep, "remove_placement_group", lambda group: pytest.fail("removed"))
+    monkeypatch.setattr(sweep, "_WITHIN_S", 0.3)
+    sweep.free_places_of_trials({})

@@ -7,7 +7,7 @@ import pytest
 
 import raygnn.train
 from raygnn.config import load_config, source
-from raygnn.runtime.sweeps.plan import load_sweep
+from raygnn.runtime.sweep_plan import load_sweep
 from tests.errors import raises
 
 CONFIG = {

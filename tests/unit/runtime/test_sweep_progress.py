@@ -8,8 +8,8 @@ import pytest
 from ray import cloudpickle
 
 from raygnn.errors import ConfigError
-from raygnn.runtime.sweeps.plan import TIME_ATTRIBUTE
-from raygnn.runtime.sweeps.progress import SweepProgress
+from raygnn.runtime.sweep_plan import TIME_ATTRIBUTE
+from raygnn.runtime.sweep_progress import SweepProgress
 
 
 class FailedTrial:
@@ -46,7 +46,7 @@ def test_a_failed_trial_says_why_in_a_line(capsys, tmp_path, error, is_pickled, 
 
 def test_a_sweep_prints_a_validation_a_minute(capsys, monkeypatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("raygnn.runtime.sweeps.progress.time.time", lambda: clock[0])
+    monkeypatch.setattr("raygnn.runtime.sweep_progress.time.time", lambda: clock[0])
     progress = SweepProgress("val/loss", "min")
     for number in range(1, 14):  # two minutes, and a validation each 10 s
         result = {"val/loss": 1 / number, TIME_ATTRIBUTE: number}

@@ -9,7 +9,7 @@ import pytest
 from ray.exceptions import ActorDiedError
 from ray.tune.integration.ray_train import TuneReportCallback
 
-from raygnn.runtime.sweeps.run import ReportValidations
+from raygnn.runtime.sweep import ReportValidations
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianSt
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 
 from raygnn.config import load_config
-from raygnn.runtime.sweeps.plan import TIME_ATTRIBUTE, scheduler, search_space, searcher
+from raygnn.runtime.sweep_plan import TIME_ATTRIBUTE, scheduler, search_space, searcher
 from tests.errors import raises
 
 

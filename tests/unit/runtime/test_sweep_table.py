@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from raygnn.runtime.sweeps.progress import TrialRow, as_json, best_value, rank, table
+from raygnn.runtime.sweep_progress import TrialRow, as_json, best_value, rank, table
 
 ROWS = [
     TrialRow("trial-00000", {"lr": 0.1, "model": "GCN"}, "finished", 0.5, 8),

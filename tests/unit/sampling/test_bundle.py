@@ -11,7 +11,7 @@ import torch
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import ingest
-from raygnn.data.synthetic.generators import synthetic_tables
+from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from tests.batches import check_ids

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.models.adjacency import Adjacency
+from raygnn.models.segment import Adjacency
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, blocks_of, hetero_blocks_of
 from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 from tests.batches import check_ids

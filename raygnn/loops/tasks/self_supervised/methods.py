@@ -18,8 +18,7 @@ from raygnn.config.section import NonNegativeNumber, PositiveNumber
 from raygnn.errors import ConfigError
 from raygnn.losses import Candidates
 from raygnn.losses.seed_losses import in_full_precision
-from raygnn.models.arguments import Share
-from raygnn.models.encoder import build_norm
+from raygnn.models.encoder import Share, build_norm
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.sparse_input import dense
 from raygnn.parallel.sharding import own_part

@@ -21,7 +21,7 @@ from raygnn.data.filesystem import join
 from raygnn.errors import ConfigError, RaygnnError, choose_from
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.runtime.ray_internals import attribute
-from raygnn.runtime.sweeps.plan import TIME_ATTRIBUTE
+from raygnn.runtime.sweep_plan import TIME_ATTRIBUTE
 
 
 class SweepProgress(Callback):

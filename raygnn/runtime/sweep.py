@@ -34,8 +34,8 @@ from raygnn.runtime.launch import default_name, warn_of_vanishing
 from raygnn.runtime.preflight import plan_resources
 from raygnn.runtime.ray_internals import attribute, internal
 from raygnn.runtime.ray_train import train_on_ray
-from raygnn.runtime.sweeps.plan import SweepPlan
-from raygnn.runtime.sweeps.progress import TrialRow, as_json, rank, table
+from raygnn.runtime.sweep_plan import SweepPlan
+from raygnn.runtime.sweep_progress import TrialRow, as_json, rank, table
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid, Tuner
@@ -123,8 +123,8 @@ def _tuner(
     from ray import tune
 
     from raygnn.data.filesystem import arrow_filesystem
-    from raygnn.runtime.sweeps.plan import scheduler, search_space, searcher
-    from raygnn.runtime.sweeps.progress import StopWithoutMetric, SweepProgress, trial_name
+    from raygnn.runtime.sweep_plan import scheduler, search_space, searcher
+    from raygnn.runtime.sweep_progress import StopWithoutMetric, SweepProgress, trial_name
 
     section = plan.section
     # Through the object store: what Tune pickles into the sweep's folder holds no secrets.
@@ -161,7 +161,7 @@ def _tuner(
 
 
 def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list[str]) -> None:
-    from raygnn.runtime.sweeps.progress import trial_rows
+    from raygnn.runtime.sweep_progress import trial_rows
     from raygnn.runtime.worker_lines import show_held_lines
 
     section = plan.section
