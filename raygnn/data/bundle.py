@@ -259,10 +259,6 @@ class Bundle:
         """Number of edges of a type, including reverse copies of undirected ones."""
         return self._edge(edge_type).num_edges
 
-    def is_directed(self, edge_type: EdgeType) -> bool:
-        """False if each row of the table also represents its reverse."""
-        return self._edge(edge_type).directed
-
     def columns(self, type_: str | EdgeType) -> dict[str, ColumnInfo]:
         """Features, labels, `weight` and `time` of a node or edge type, by name."""
         record = self._node(type_) if isinstance(type_, str) else self._edge(type_)

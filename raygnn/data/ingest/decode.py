@@ -192,7 +192,7 @@ def label_rows(
     rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     if plan.label == "regression":
         return _regression_rows(plan, rows, findings)
-    return _class_rows(plan, rows, missing, findings)
+    return _class_rows(plan, rows, findings)
 
 
 def _regression_rows(plan: DensePlan, rows: np.ndarray, findings: FindingCollector) -> np.ndarray:
@@ -204,9 +204,7 @@ def _regression_rows(plan: DensePlan, rows: np.ndarray, findings: FindingCollect
     return stored.reshape(-1, *plan.shape)
 
 
-def _class_rows(
-    plan: DensePlan, rows: np.ndarray, missing: np.ndarray, findings: FindingCollector
-) -> np.ndarray:
+def _class_rows(plan: DensePlan, rows: np.ndarray, findings: FindingCollector) -> np.ndarray:
     column = plan.sources[0].column
     rows = np.where(np.isnan(rows), -1.0, rows)
     fraction = (rows != np.floor(rows)).any(axis=1) | np.isinf(rows).any(axis=1)

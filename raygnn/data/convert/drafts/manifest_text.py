@@ -47,7 +47,7 @@ def manifest_lines(tables: Sequence[Table], task: Task) -> Iterator[str]:
             yield from _node_lines(table, label)
         elif is_training_rows(table):
             rows.extend(_training_lines(table, label))
-        edges.extend(_edge_lines(table, tables, label))
+        edges.extend(_edge_lines(table, label))
     if edges:
         yield "edge_types:\n"
         yield from edges
@@ -221,7 +221,7 @@ def _transform(column: Column) -> str:
     return "transform: auto"
 
 
-def _edge_lines(table: Table, tables: Sequence[Table], label: str | None) -> Iterator[str]:
+def _edge_lines(table: Table, label: str | None) -> Iterator[str]:
     if table.key is not None:
         for reference in table.references.values():
             relation = type_name(_END_OF_KEY.sub("", reference.column) or reference.column)
