@@ -177,7 +177,7 @@ def label_rows(
     plan: DensePlan, columns: Mapping[str, pa.Array], findings: FindingCollector
 ) -> np.ndarray:
     """Rows of a numeric label; unlabelled is -1, in regression NaN."""
-    parts, missing = [], np.zeros(len(next(iter(columns.values()))), bool)
+    parts = []
     for source in plan.sources:
         if source.layout == "number":
             stored = columns[source.column]
@@ -186,9 +186,8 @@ def label_rows(
             findings.add(source.column, rule, REPAIR, unreadable, stored, id="labels-not-numbers")
             parts.append(values[:, None])
             continue
-        values, null = source_rows(source, columns[source.column], findings, keep_nulls=True)
-        missing |= null
-        parts.append(values.reshape(len(null), -1).astype(np.float64, copy=False))
+        values, _ = source_rows(source, columns[source.column], findings, keep_nulls=True)
+        parts.append(values.reshape(len(values), -1).astype(np.float64, copy=False))
     rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     if plan.label == "regression":
         return _regression_rows(plan, rows, findings)
