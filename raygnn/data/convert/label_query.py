@@ -138,7 +138,7 @@ def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery
         )
     else:
         known = " UNION ALL ".join(_times_of_events(node_type, graph))
-    known = f"SELECT id, min(first) AS since FROM ({known}) GROUP BY ALL"
+    known = f"SELECT id, min(first) AS since FROM ({known}) WHERE id IS NOT NULL GROUP BY ALL"
     labelled = f"{label} AS {'label' if target_type is None else TARGET}"
     sql = (
         f"WITH known AS ({known}),\n"

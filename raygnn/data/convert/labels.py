@@ -454,14 +454,15 @@ class _Tables:
             f" WHEN \"{columns.time}\" <= TIMESTAMP '{by_split[split][-1]}' THEN '{split}'"
             for split in SPLIT_NAMES
         )
-        if columns.target is None:
-            given = ", ".join(f'"{label}"' for label in columns.labels)
-            where = " AND ".join(f'"{label}" IS NOT NULL' for label in columns.labels)
-        else:
-            given = f'unnest("{columns.target}") AS {TARGET}'
-            where = "true"
-        sql = f"SELECT {columns.key}, {given}, CASE{cases} END AS split FROM asked WHERE {where}"
-        table = self._connection.sql(f"SELECT * FROM ({sql}) ORDER BY ALL").to_arrow_table()
+        names = [f'"{label}"' for label in columns.labels]
+        given = ", ".join(names)
+        if columns.target is not None:
+            names, given = [TARGET], f'unnest("{columns.target}") AS {TARGET}'
+        sql = f"SELECT {columns.key}, {given}, CASE{cases} END AS split FROM asked"
+        where = " AND ".join(f"{name} IS NOT NULL" for name in names)
+        table = self._connection.sql(
+            f"SELECT * FROM ({sql}) WHERE {where} ORDER BY ALL"
+        ).to_arrow_table()
         fields = [
             pa.field(field.name, pa.float64()) if pa.types.is_decimal(field.type) else field
             for field in table.schema

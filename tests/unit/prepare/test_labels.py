@@ -182,6 +182,31 @@ def test_lists_become_label_edges(shop: Path) -> None:
     assert task.args["edge_type"] == "user__asked__item"
 
 
+@pytest.mark.parametrize("question", ["count(purchases) over 20d", "list(purchases.item) over 20d"])
+def test_references_of_events_may_have_gaps(shop: Path, question: str) -> None:
+    """A purchase by nobody is of no user, and one of nothing adds nothing to a list."""
+    (shop / "graph.yaml").write_text("""\
+format: raygnn/graph-v1
+node_types:
+  user: {files: users.csv, id: user_id}
+  item: {files: items.parquet, id: sku}
+  purchases: {files: purchases.csv, id: id, time: day}
+edge_types:
+  - {type: [purchases, by, user], files: by.csv, source: id, target: user_id}
+  - {type: [purchases, item, item], files: items.csv, source: id, target: item}
+""")
+    rows = pd.read_csv(shop / "purchases.csv").rename(columns={"sku": "item"})
+    rows["item"] = rows["item"].astype("Int64")
+    rows.loc[1::5, "user_id"] = rows.loc[2::5, "item"] = None
+    rows["id"] = range(len(rows))
+    for file, column in (("purchases", "id"), ("by", "user_id"), ("items", "item")):
+        rows[rows[column].notna()].to_csv(shop / f"{file}.csv", index=False)
+    assert prepare(["labels", str(shop), "--predict", question, "--for", "user", *OPTIONS]) == 0
+    found = _read(shop, "label_edges" if "list" in question else "training_tables")
+    assert len(found) > 0
+    assert not found.isna().any(axis=None)
+
+
 def test_the_window_is_open_at_its_start_and_closed_at_its_end(tmp_path: Path) -> None:
     days = [0, 10, 20, 30, 40]  # of purchases of one user; each time is one of these
     day = START + np.array(days) * DAY
