@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ from raygnn.data.convert.drafts.roles import (
     is_used,
     show_columns,
 )
+from raygnn.data.convert.labels import with_labels, written_labels
 from raygnn.data.convert.train_config import write_config
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, open_fs, redact, write_text
@@ -77,7 +79,11 @@ class Draft(NamedTuple):
 
 
 def draft(
-    folder: str, refs: Sequence[str] = (), task: str | None = None, encoding: str | None = None
+    folder: str,
+    refs: Sequence[str] = (),
+    task: str | None = None,
+    encoding: str | None = None,
+    old: Manifest | None = None,
 ) -> Draft:
     """Drafts the manifest of a folder, and writes nothing.
 
@@ -86,11 +92,15 @@ def draft(
         refs: corrections of references: `ratings.movie_id=movies.id`, `ratings.stars=none`.
         task: `TABLE.COLUMN` to predict, or a table of links to predict.
         encoding: encoding of text files that are not UTF-8; None detects it.
+        old: a graph.yaml of the folder, of which the labels of `prepare labels` are kept.
     Raises:
         DataError: there are no tables, none can be nodes, or one is unreadable.
         ConfigError: `refs` or `task` name unknown tables or columns.
     """
-    tables = [read_table(name, files, uris, encoding) for name, files, uris in find_tables(folder)]
+    labels = {} if old is None else written_labels(old)
+    files_of_labels = {entry["files"] for entries in labels.values() for _, entry in entries}
+    found = find_tables(folder, without=files_of_labels)
+    tables = [read_table(name, files, uris, encoding) for name, files, uris in found]
     tables = [table for table in tables if table.columns]
     if not tables:
         raise DataError(
@@ -118,7 +128,7 @@ def draft(
             f"refers to another ({names}). Write graph.yaml by hand: docs/graph-format.md.",
             id="prepare-no-nodes",
         )
-    text = "".join(manifest_lines(tables, chosen))
+    text = with_labels("".join(manifest_lines(tables, chosen)), labels)
     lines = [*_picture(tables), f"task: {chosen.description}"]
     num_references = sum(len(table.references) for table in tables)
     return Draft(text, list(_notes(text)), made, lines, chosen, num_references)
@@ -135,13 +145,17 @@ def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
     """
     uri = manifest_uri(folder)
     fs, path = open_fs(uri)
-    if fs.exists(path) and not overwrite:
+    old = None
+    if fs.exists(path) and overwrite:
+        with suppress(DataError):
+            old = Manifest.load(uri)
+    elif fs.exists(path):
         raise DataError(
             f"folder {redact(folder)!r} is invalid: it has a graph.yaml already. Train on it, or "
             "replace it with --overwrite.",
             id="prepare-graph-exists",
         )
-    found = draft(folder, **options)
+    found = draft(folder, old=old, **options)
     for name, table in found.made.items():
         write_parquet(table, join(folder, name))
     write_text(uri, found.text)

@@ -8,7 +8,8 @@ window, and no window exceeds the data. Labels cover (t, t + window].
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.config.documents import dump_yaml
+from raygnn.config.documents import dump_yaml, parse_yaml
 from raygnn.console import count
 from raygnn.data.convert.label_query import TARGET, LabelQuery, longest, table_names
 from raygnn.data.convert.train_config import write_config
@@ -525,6 +526,29 @@ def _declare(
     if not is_right:  # graph.yaml is in another style, or replaces the entry
         text = expected.dump()
     write_text(uri, text)
+
+
+def written_labels(manifest: Manifest) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Names and entries of the tables in a graph.yaml that label queries wrote, by section."""
+    content = parse_yaml(manifest.dump()).value
+    tables = content.get("training_tables", {}).items()
+    links = [(entry["type"][1], entry) for entry in content.get("label_edges", [])]
+    found = {"training_tables": [*tables], "label_edges": links}
+    return {
+        section: [(name, e) for name, e in entries if e["files"] == f"{section}/{name}.parquet"]
+        for section, entries in found.items()
+    }
+
+
+def with_labels(text: str, labels: Mapping[str, Sequence[tuple[str, dict[str, Any]]]]) -> str:
+    """A graph.yaml with the tables of `written_labels` whose node types it has."""
+    for section, entries in labels.items():
+        for name, entry in entries:
+            added = _with_entry(text, section, name, entry)
+            with suppress(DataError):
+                Manifest.parse(added)
+                text = added
+    return text
 
 
 def _with_entry(text: str, section: str, name: str, entry: dict[str, Any]) -> str:

@@ -567,6 +567,69 @@ def test_events_take_their_times_from_what_they_refer_to(raw: tuple[Path, RawFol
     assert all(dates[race] == day for race, day in results.to_pandas().astype(str).to_numpy())
 
 
+def _clinics(folder: Path) -> None:
+    """Clinics with ids of two columns, and visits that are booked before they take place."""
+    num = 400
+    regions, numbers = ["North", "South", "East"], [1, 2, 3, 4]
+    pairs = [(region, number) for region in regions for number in numbers]
+    patients = [f"P-{i}" for i in range(50)]
+    at = some(pairs, num)
+    booked = RNG.integers(0, 10**8, num)
+    times = {"booked": booked, "arrived": booked + 10**6, "born": booked - 10**6}
+    write(folder, "patients.csv", patient_id=patients, **{"class": some(["a", "b"], 50)})
+    ids = {"Region": [p[0] for p in pairs], "Clinic No": [p[1] for p in pairs]}
+    write(folder, "clinics.csv", **ids, beds=some([10.5, 20.25], len(pairs)))
+    write(
+        folder,
+        "visits.csv",
+        visit_id=[f"v{i}" for i in range(num)],
+        patient=some(patients, num),
+        Region=[f"{region} " for region, _ in at],
+        **{"Clinic No": [float(number) for _, number in at]},
+        **{name: pa.array(seconds, pa.timestamp("s")) for name, seconds in times.items()},
+    )
+
+
+def test_ids_of_several_columns_are_joined(tmp_path: Path) -> None:
+    """In one spelling, in the table that they are of and in those that refer to it."""
+    _clinics(tmp_path)
+    found = draft(str(tmp_path))
+    graph = Manifest.parse(found.text)
+    assert graph.node_types["clinics"].id == "Region Clinic No"
+    assert ("visits", "Region_Clinic", "clinics") in [table.type for table in graph.edge_types]
+    ids, ends = (
+        found.made[f"_drafted/{name}.parquet"].column("Region Clinic No").to_pylist()
+        for name in ("clinics", "visits")
+    )
+    assert set(ends) <= set(ids)
+    assert "East|4" in ids
+
+
+def test_dates_later_than_the_time_of_their_row_are_no_features(tmp_path: Path) -> None:
+    _clinics(tmp_path)
+    text = draft(str(tmp_path)).text
+    visits = Manifest.parse(text).node_types["visits"]
+    assert visits.time is not None
+    assert visits.time.column == "booked"
+    columns = [column.column for column in visits.features["x"].columns]
+    assert "born" in columns
+    assert "arrived" not in columns
+    assert "arrived is left out: it holds dates later than booked" in text
+
+
+def test_labels_of_questions_outlive_another_draft(tmp_path: Path) -> None:
+    """Also the question itself is printed where another column can be predicted."""
+    pytest.importorskip("duckdb")
+    _clinics(tmp_path)
+    (question,) = [note for note in write_draft(str(tmp_path)).notes if "prepare labels" in note]
+    assert main(shlex.split(question.partition("raygnn prepare ")[2])) == 0
+    before = Manifest.load(str(tmp_path))
+    assert before.training_tables["visits_soon"].window == "30d"
+    again = write_draft(str(tmp_path), overwrite=True)
+    assert Manifest.load(str(tmp_path)) == before
+    assert not any("visits_soon (" in line for line in again.picture)
+
+
 @pytest.mark.parametrize("encoding", [None, "cp1250"])
 def test_encodings_are_detected_said_and_overridden(tmp_path: Path, encoding: str | None) -> None:
     names = [f"\u0159 {i}" for i in range(9)]

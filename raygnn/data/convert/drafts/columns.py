@@ -27,7 +27,7 @@ NUMBER_FORMATS: tuple[Format, ...] = ("decimal_point", "decimal_comma")
 FEW_CLASSES = 20
 _OPEN_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}\b"  # 05/06/2024 is two dates
 _WHOLE_NUMBER = r"^[0-9]{1,18}(\.0+)?$"
-_REPEATED = 0.01  # a key may repeat an id, or lack one, in this share of the rows: an error
+_ERRORS = 0.01  # share of the rows in which a key may repeat or lack an id, or times be swapped
 _MOST_CATEGORY_WORDS = 3
 
 
@@ -104,7 +104,7 @@ class Column:
         """Whether each row has its own id, apart from a few errors."""
         num_rows = len(self.values)
         num_errors = num_rows - len(self.distinct_ids)
-        return self.kind in {"int", "text"} and num_rows > 0 and num_errors <= _REPEATED * num_rows
+        return self.kind in {"int", "text"} and num_rows > 0 and num_errors <= _ERRORS * num_rows
 
     @cached_property
     def is_unique(self) -> bool:
@@ -114,7 +114,7 @@ class Column:
     def repeats(self) -> bool:
         """Whether more than a few ids are in several rows."""
         num_ids = len(self.ids) - int(self.ids.null_count)
-        return len(self.distinct_ids) < (1 - _REPEATED) * num_ids
+        return len(self.distinct_ids) < (1 - _ERRORS) * num_ids
 
     @property
     def is_free_text(self) -> bool:
@@ -154,13 +154,25 @@ class Column:
         return self.kind == "time" or is_one_date
 
     @cached_property
-    def span(self) -> tuple[datetime, datetime]:
-        """The first and the last of the times."""
+    def times(self) -> pa.Array:
+        """[num_rows] timestamps of a column of times."""
         times: pa.Array = self.values.combine_chunks()
         if is_text_type(times.type):
             times, _ = parsed_times(times, *self.formats[:1])
-        ends = pc.min_max(times.cast(pa.timestamp("us"), safe=False)).as_py()
+        return times.cast(pa.timestamp("us"), safe=False)
+
+    @cached_property
+    def span(self) -> tuple[datetime, datetime]:
+        """The first and the last of the times."""
+        ends = pc.min_max(self.times).as_py()
         return ends["min"], ends["max"]
+
+    def is_later_than(self, time: Column) -> bool:
+        """Whether both are times, and those of this column are later in more than a few rows."""
+        if not (self.is_time and time.is_time):
+            return False
+        share = pc.mean(pc.greater(self.times, time.times)).as_py()
+        return share is not None and share > _ERRORS
 
     @property
     def is_split(self) -> bool:

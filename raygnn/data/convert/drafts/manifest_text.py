@@ -106,7 +106,7 @@ def _node_lines(table: Table, label: str | None) -> Iterator[str]:
         yield f"    # ? {note}\n"
     yield f"    files: {_quoted(table.pattern)}\n    id: {_quoted(table.key or '')}\n"
     roles = roles_of(table, label)
-    yield from _feature_lines(roles.features, "x")
+    yield from _feature_lines(roles.features, "x", roles.time)
     if roles.label is not None:
         yield from _label_lines(roles.label)
     if roles.split is not None:
@@ -164,8 +164,8 @@ def _time(column: Column) -> str:
     return f"{{column: {name}, format: {formats[0]}}}" if formats else name
 
 
-def _feature_lines(columns: Sequence[Column], name: str) -> Iterator[str]:
-    reasons = {column.name: _why_no_feature(column) for column in columns}
+def _feature_lines(columns: Sequence[Column], name: str, time: Column | None) -> Iterator[str]:
+    reasons = {column.name: _why_no_feature(column, time) for column in columns}
     kept = [column for column in columns if reasons[column.name] is None]
     if kept:
         yield f"    features:\n      {name}:\n"
@@ -184,8 +184,8 @@ def _feature_lines(columns: Sequence[Column], name: str) -> Iterator[str]:
         yield f"    # ? {', '.join(left_out)} {are} left out: {hold} {reason}\n"
 
 
-def _why_no_feature(column: Column) -> str | None:
-    """The reason that no transform reads a column. None if one does."""
+def _why_no_feature(column: Column, time: Column | None) -> str | None:
+    """The reason that a column is no feature of rows with a time. None if a transform reads it."""
     if column.kind == "other" or not column.num_given:
         return "nothing that becomes numbers"
     if len(column.distinct) == 1 and not column.values.null_count:
@@ -197,6 +197,11 @@ def _why_no_feature(column: Column) -> str | None:
     if len(formats) > 1:
         return (
             "dates as 05/06/2024, of May or of June: add it with format: day_first or month_first"
+        )
+    if time is not None and column.is_later_than(time):
+        return (
+            f"dates later than {time.name}, which may be unknown by then; add one that is known, "
+            "such as the end of a contract"
         )
     is_name = column.is_free_text and not formats and not column.is_prose
     return "a different name in most rows" if is_name else None
@@ -245,7 +250,7 @@ def _edge_lines(table: Table, label: str | None) -> Iterator[str]:
         if each.is_unique:
             yield f"    # ? {each.name} is left out: each row has another value\n"
     features = [column for column in roles.features if not column.is_unique]
-    yield from _feature_lines(features, "edge_attr")
+    yield from _feature_lines(features, "edge_attr", roles.time)
     if roles.label is not None:
         yield from _label_lines(roles.label)
 

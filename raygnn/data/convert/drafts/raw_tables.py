@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -105,7 +105,8 @@ class Table:
         self.columns[name] = Column(name, values)
 
 
-def find_tables(folder: str) -> Iterator[tuple[str, str, list[str]]]:
+def find_tables(folder: str, without: Collection[str] = ()) -> Iterator[tuple[str, str, list[str]]]:
+    """Name, file pattern and URIs of the tables of a folder; `without`: paths to leave out."""
     fs, root = open_fs(folder)
     paths = sorted(fs.find(root)) if fs.isdir(root) else []
     groups: dict[tuple[str, str], list[str]] = {}
@@ -113,7 +114,8 @@ def find_tables(folder: str) -> Iterator[tuple[str, str, list[str]]]:
         inside = PurePosixPath(path[len(root.rstrip("/")) + 1 :])
         found = suffix_and_format(inside.name)
         is_hidden = any(part.startswith((".", "_")) for part in inside.parts)
-        if found is None or is_hidden or len(inside.parts) > 3:
+        is_left_out = is_hidden or inside.as_posix() in without
+        if found is None or is_left_out or len(inside.parts) > 3:
             continue
         suffix, _ = found
         stem = inside.name[: -len(suffix)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -112,7 +113,52 @@ def parse_overrides(refs: Sequence[str], tables: Sequence[Table]) -> Overrides:
 
 
 def find_references(tables: list[Table], overrides: Overrides) -> None:
-    """Sets `key`, `references` and `rejected` of all tables."""
+    """Sets `key`, `references` and `rejected` of all tables, and joins ids of several columns."""
+    _find_single_references(tables, overrides)
+    alone = [table for table in tables if table.key is None and not table.references]
+    are_joined = [_join_key(table, tables) for table in alone]
+    if any(are_joined):
+        for table in tables:
+            table.references.clear()
+            table.rejected.clear()
+        _find_single_references(tables, overrides)
+
+
+def _join_key(table: Table, tables: Sequence[Table]) -> bool:
+    """Adds a column that joins the ids of a table which are several columns, and of other tables
+    with these columns. Returns whether there are such columns.
+    """
+    others = [other for other in tables if other is not table]
+    shared = [
+        name
+        for name, column in table.columns.items()
+        if column.kind in {"int", "text"} and any(name in other.columns for other in others)
+    ]
+    for names in (*combinations(shared, 2), *combinations(shared, 3)):
+        name = " ".join(names)
+        key = Column(name, _joined_ids(table, names))
+        referring = {
+            other.name: pc.mean(pc.is_in(ids, value_set=key.distinct)).as_py()
+            for other in others
+            if {*names} <= {*other.columns}
+            and (ids := _joined_ids(other, names).drop_null()).length()
+        }
+        if not key.is_unique or max(referring.values(), default=0) < _NAMED_RATE:
+            continue
+        for each in tables:
+            if each is table or referring.get(each.name, 0) >= _NAMED_RATE:
+                each.set_column(name, _joined_ids(each, names))
+                each.repairs.append(f"{name} joins {' and '.join(names)}, the ids of {table.name}")
+        return True
+    return False
+
+
+def _joined_ids(table: Table, names: Sequence[str]) -> pa.ChunkedArray:
+    parts = [pc.cast(table.columns[name].ids, pa.string()) for name in names]
+    return pc.binary_join_element_wise(*parts, "|")
+
+
+def _find_single_references(tables: list[Table], overrides: Overrides) -> None:
     for table in tables:
         table.key = _find_key(table, tables, overrides)
     _release_shared_keys(tables, overrides)

@@ -253,19 +253,21 @@ def _likely_task(tables: Sequence[Table], folder: str) -> Task:
         for table in sorted(tables, key=lambda table: not is_training_rows(table))
         if is_used(table) and (label := roles_of(table).label) is not None
     ]
+    question = _question(tables, folder)
+    asked = [] if question is None else [f"a question about the future: {question}"]
     named = [pair for pair in labels if pair[1].name.lower() in LABELS]
     for table, label in (*named, *labels):
         is_sure = (table, label) in named or roles_of(table).split is not None
         sureness = "a column of labels: sure" if is_sure else "by its name: likely"
-        return Task(table.name, label.name, sureness=sureness)
+        notes = [] if is_training_rows(table) else asked
+        return Task(table.name, label.name, sureness=sureness, notes=notes)
     examples = _examples(tables)
     such = f", such as --task {' or --task '.join(examples)}" if examples else ""
     notes = [
-        f"no labels: draft again with --overwrite --task TABLE.COLUMN to predict a column{such}"
+        f"no labels: draft again with --overwrite --task TABLE.COLUMN to predict a column{such}",
+        *asked,
     ]
     edges = [table for table in tables if is_edges(table)]
-    if (question := _question(tables, folder)) is not None:
-        notes.append(f"a question about the future: {question}")
     if edges:
         best = max(edges, key=lambda table: (_joins_people(table), is_event(table)))
         is_likely = _joins_people(best) and is_event(best)
