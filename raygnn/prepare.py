@@ -21,6 +21,7 @@ from raygnn.config.section import Component
 from raygnn.data.convert.clean_up import SPLIT_HELP, parse_split
 from raygnn.data.convert.csv import CsvSource, csv_tables, spec_error
 from raygnn.data.convert.draft import write_draft
+from raygnn.data.convert.drafts.roles import GUESS
 from raygnn.data.convert.label_query import LabelQuery, parse_duration, parse_question
 from raygnn.data.convert.labels import LabelTimes, write_labels
 from raygnn.data.convert.npz import npz_tables
@@ -81,7 +82,9 @@ def _write_draft(args: argparse.Namespace) -> int:
     print(f"wrote {' and '.join(map(redact, draft.written))}; review them")
     for note in draft.notes:
         print(f"  ? {note}")
-    if draft.config is not None:
+    if draft.task.question is not None and draft.task.sureness == GUESS:
+        print(f"next: {draft.task.question}")
+    elif draft.config is not None:
         print(f"next: raygnn train {shlex.quote(redact(draft.config))}")
     if draft.num_references:
         return 0

@@ -17,7 +17,7 @@ from raygnn.data.convert.clean_up import normalize_rows, split_nodes, undirected
 from raygnn.data.filesystem import naming_missing, redact
 from raygnn.data.manifest import FORMAT
 from raygnn.data.tables.columns import Features, SparseRows
-from raygnn.data.tables.csv_tables import QUOTED, read_batches, read_header
+from raygnn.data.tables.csv_tables import QUOTED, is_row, read_batches, read_header
 from raygnn.data.tables.files import CsvFormat, is_parquet, open_parquet, open_stream
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.data.transforms.values import is_text_type
@@ -37,7 +37,8 @@ class CsvSource:
         edges: edge list; source and target default to its first two columns.
         nodes: labels; id and label default to its first two columns.
         features: numbers and an id column, or `{id: [feature indices]}` (.json).
-        has_header: false counts columns from 0, in all files.
+        has_header: false counts columns from 0, in all files. A file whose first line contains
+            whole numbers only has no header in any case.
     """
 
     edges: str
@@ -137,7 +138,6 @@ class _File:
         self.where = redact(uri)
         self.first_line: int | None = None
         self.has_header = True
-        self.has_numbers = not files.has_header
         self.is_json = uri.lower().removesuffix(".gz").endswith(".json")
         if is_parquet(uri):
             with open_parquet(uri) as file:
@@ -145,8 +145,8 @@ class _File:
         elif self.is_json:
             self.table = _read_ragged(uri)
         else:
-            self.has_header = files.has_header
-            self.table, self.first_line = _read_text(uri, files)
+            self.table, self.first_line, self.has_header = _read_text(uri, files)
+        self.has_numbers = not (files.has_header and self.has_header)
         self.names = (
             self.table.column_names
             if self.has_header
@@ -203,6 +203,15 @@ class _File:
         try:
             numbers = pc.cast(texts, pa.int64())
         except pa.ArrowInvalid:
+            is_number = pc.match_substring_regex(texts, r"^\d+$").to_numpy(zero_copy_only=False)
+            if not self.has_header and len(texts) > 1 and not is_number[0] and is_number[1:].all():
+                raise self.error(
+                    option,
+                    f"{texts[0].as_py()!r} is a name among numbers",
+                    [0],
+                    "Leave out --no-header: files without a header are recognized",
+                    id="prepare-header",
+                ) from None
             return texts
         return numbers if pc.cast(numbers, texts.type).equals(texts) else texts
 
@@ -366,7 +375,10 @@ def _is_number(value: object) -> bool:
     return True
 
 
-def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int]:
+def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int, bool]:
+    """Reads the columns as texts. Returns also the line of the first row, and whether the file has
+    a header.
+    """
     where = redact(uri)
     with _open(uri, where) as stream:
         lines = stream.read(_SNIFFED_BYTES).decode("utf-8", "replace").splitlines()
@@ -378,6 +390,9 @@ def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int]:
     separator = files.separator or _find_separator(sample, where)
     form = CsvFormat(separator=separator, header=files.has_header, skip_lines=num_skipped)
     names = read_header(uri, where, form)
+    if form.header and is_row(names):
+        form = form.model_copy(update={"header": False})
+        names = read_header(uri, where, form)
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(
             f"{where}: its header has {', '.join(map(repr, repeated))} more than once. Give "
@@ -388,7 +403,7 @@ def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int]:
     table = pa.Table.from_batches(read_batches(uri, where, types, form), pa.schema(types))
     # A column may have more than the 2 GiB of `string`.
     table = table.cast(pa.schema(dict.fromkeys(names, pa.large_string())))
-    return table, num_skipped + files.has_header + 1
+    return table, num_skipped + form.header + 1, form.header
 
 
 def _find_separator(sample: Sequence[str], where: str) -> str:

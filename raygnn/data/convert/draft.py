@@ -19,6 +19,7 @@ from raygnn.data.convert.drafts.raw_tables import (
     Reference,
     Table,
     find_tables,
+    list_unread,
     read_table,
 )
 from raygnn.data.convert.drafts.references import (
@@ -130,6 +131,8 @@ def draft(
         )
     text = with_labels("".join(manifest_lines(tables, chosen)), labels)
     lines = [*_picture(tables), f"task: {chosen.description}"]
+    if others := list_unread(folder):
+        lines.insert(0, f"not read: {', '.join(others)} (tables are .parquet, .csv or .tsv files)")
     num_references = sum(len(table.references) for table in tables)
     return Draft(text, list(_notes(text)), made, lines, chosen, num_references)
 

@@ -102,6 +102,7 @@ def write_labels(
         columns = _Columns.of(asked, query, manifest)
         num_unknown = tables.drop_unknown(columns, "asked")
         tables.check(columns, by_split)
+        unrecorded = tables.drop_unrecorded(columns, by_split) if columns.labels else []
         warnings = tables.leaks(columns, manifest)
         rows = tables.rows(columns, by_split)
     train = rows.filter(pc.equal(rows.column("split"), SPLIT_NAMES[0]))
@@ -126,6 +127,7 @@ def write_labels(
         if len(spans) > 1:
             asked_at = f"at {len(spans)} times, {spans[0]} to {spans[-1]}"
         lines.append(f"{split}: {count(num_rows, 'row')} {asked_at}")
+    lines += unrecorded
     if num_unknown:
         lines.append(f"{num_unknown:,} rows of unknown {columns.node_type} are left out")
     dropped = tables.num_rows - len(rows)
@@ -377,6 +379,41 @@ class _Tables:
                 id="labels-read-future",
             )
             self._compare(columns, [at], end, error)
+
+    def drop_unrecorded(self, columns: _Columns, by_split: dict[str, list[datetime]]) -> list[str]:
+        """Leaves out the first training and the last test times at which all labels are one value.
+
+        The events of the question are not recorded there: they begin later than other tables, or
+        end earlier. Returns a line about these times.
+        """
+        lines = []
+        labels = ", ".join(f'"{label}"' for label in columns.labels)
+        where = " AND ".join(f'"{label}" IS NOT NULL' for label in columns.labels)
+        for split, which, order in (("train", "first", "ASC"), ("test", "last", "DESC")):
+            times = by_split[split]
+            found = self._connection.sql(
+                f'SELECT "{columns.time}", min(row({labels})), count(DISTINCT row({labels})) '
+                f"FROM asked WHERE {where} AND \"{columns.time}\" BETWEEN '{times[0]}' AND "
+                f"'{times[-1]}' GROUP BY ALL ORDER BY 1 {order}"
+            ).fetchall()
+            value = found[0][1] if found else ()
+            is_same = [row[1:] == (value, 1) for row in found]
+            num_same = is_same.index(False) if False in is_same else 0
+            if num_same == 0:
+                continue
+            first, last = sorted((found[0][0], found[num_same - 1][0]))
+            by_split[split] = [time for time in times if not first <= time <= last]
+            ((num_rows,),) = self._connection.execute(
+                f"DELETE FROM asked WHERE \"{columns.time}\" BETWEEN '{first}' AND '{last}'"
+            ).fetchall()
+            self.num_rows -= num_rows
+            times_of = count(num_same, f"{split} time")
+            value = ", ".join(map(str, value))
+            lines.append(
+                f"the {which} {times_of}, {first} to {last}, left out: the label is {value} in all "
+                "rows, as if its events were not recorded then"
+            )
+        return lines
 
     def _compare(
         self,

@@ -226,6 +226,15 @@ def read_header(uri: str, name: str, form: CsvFormat = PLAIN_CSV) -> tuple[str, 
         ) from error
 
 
+def is_row(header: Sequence[str]) -> bool:
+    """Whether the first line of a file contains whole numbers, and so is a row of ids.
+
+    The names 0, 1, 2, ... are those of columns that were not named.
+    """
+    is_numbered = list(header) == [str(position) for position in range(len(header))]
+    return not is_numbered and all(name.strip().isdigit() for name in header)
+
+
 def _cause(error: Exception) -> str:
     return _QUOTED_LINE.sub(r"\1", str(error))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,17 @@ def test_separators_are_found(text: str, has_header: bool, folder: Path) -> None
     edges = write(folder, "some.txt", text)
     ids = csv_tables(CsvSource(edges=edges, has_header=has_header)).nodes["node"].table.column("id")
     assert sorted(ids.to_pylist()) in (["x, y", "z;"], [1, 2, 3, 4], [1, 2])
+
+
+def test_a_first_line_of_ids_is_an_edge(folder: Path) -> None:
+    """Beside labels with a header, which would be a node without one."""
+    edges = write(folder, "bare.txt", "10\t7\n7\t3\n")
+    files = CsvSource(edges=edges, nodes=str(folder / "labels.csv"))
+    tables = csv_tables(files)
+    assert pairs(tables) == [(3, 7), (7, 3), (7, 10), (10, 7)]
+    assert pairs(csv_tables(replace(files, source="1", target="0"), True)) == [(7, 10), (3, 7)]
+    with raises("prepare-header", "--id", "--no-header"):
+        csv_tables(replace(files, has_header=False))
 
 
 def test_edges_labels_and_features(folder: Path) -> None:

@@ -641,6 +641,59 @@ def test_encodings_are_detected_said_and_overridden(tmp_path: Path, encoding: st
     assert f"read as {encoding or 'cp1252'}; --encoding reads it as another" in found.text
 
 
+def test_seconds_of_what_was_reported_are_its_time(tmp_path: Path) -> None:
+    """Rather than the start of the policy, at which a claim was not known."""
+    days = [str(day) for day in np.datetime64("2023-01-01") + np.arange(60)]
+    ids = list(range(1000, 1600, 10))
+    customers = list(range(500, 530))
+    write(tmp_path, "customers.csv", customer_id=customers, age=some([20, 30], 30))
+    of = some(customers, 60)
+    write(tmp_path, "policies.csv", policy_id=ids, customer_id=of, start_date=days)
+    write(
+        tmp_path,
+        "claims.csv",
+        claim_id=[f"S{i}" for i in range(200)],
+        policy_id=some(ids, 200),
+        reported=RNG.integers(1_675_000_000, 1_690_000_000, 200),
+    )
+    assert Manifest.parse(draft(str(tmp_path)).text).node_types["claims"].time.column == "reported"
+
+
+@pytest.mark.parametrize("gaps", [0, 0.1])
+def test_events_without_one_of_their_ends_stay_events(tmp_path: Path, gaps: float) -> None:
+    """As edges, a tenth of the calls would be left out."""
+    write(tmp_path, "customers.csv", customer_id=list(range(500, 530)), age=some([20, 30], 30))
+    write(
+        tmp_path, "agents.csv", agent_id=[f"A{i}" for i in range(20)], region=some(["n", "s"], 20)
+    )
+    agent = [f"A{i}" if i >= 20 * gaps else "NA" for i in RNG.integers(0, 20, 300)]
+    days = pa.array(RNG.integers(19_000, 19_400, 300), pa.int32()).cast(pa.date32())
+    columns = {"customer_id": some(list(range(500, 530)), 300), "agent_id": agent, "day": days}
+    write(tmp_path, "calls.csv", call_id=list(range(300)), **columns)
+    found = draft(str(tmp_path))
+    assert ("calls" in Manifest.parse(found.text).node_types) is (gaps > 0)
+    assert any("gaps written as NA" in note for note in found.notes) is (gaps > 0)
+
+
+def test_a_file_without_a_header_is_a_list_of_edges(tmp_path: Path) -> None:
+    """Also if some of its ids have no row in the table of nodes."""
+    ids = np.sort(RNG.choice(100_000, 300, replace=False)) + 100_000
+    write(tmp_path, "papers.csv", paper=ids[:250], field=some(["art", "law"], 250))
+    (tmp_path / "edges.csv").write_text(
+        "\n".join(f"{one},{other}" for one, other in RNG.choice(ids, (900, 2)))
+    )
+    (tmp_path / "more.txt").write_text("1 2")
+    found = draft(str(tmp_path))
+    (edges,) = Manifest.parse(found.text).edge_types
+    assert (edges.type, edges.source, edges.target) == (
+        ("papers", "edges", "papers"),
+        "source",
+        "target",
+    )
+    assert found.made["_drafted/edges.parquet"].num_rows == 900
+    assert found.picture[0].startswith("not read: more.txt")
+
+
 def test_digits_of_dates_are_times(tmp_path: Path) -> None:
     write(tmp_path, "accounts.csv", account_id=[1, 2, 3], open_date=[930101, 931230, 940615])
     columns = {"date": [19930201, 19940101, 19950630, 19950701], "amount": [1.5, 2.5, 3.5, 4.5]}

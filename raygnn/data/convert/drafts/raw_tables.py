@@ -20,20 +20,29 @@ from raygnn.data.splits import SPLIT_CODES
 from raygnn.data.tables.csv_tables import (
     NULL_MARK,
     NULL_WORDS,
+    PLAIN_CSV,
     CsvSniff,
     arrow_type,
+    is_row,
     kind_of_values,
     read_header,
     read_together,
     separator_of,
 )
-from raygnn.data.tables.files import is_parquet, open_stream, read_parquet, suffix_and_format
+from raygnn.data.tables.files import (
+    CsvFormat,
+    is_parquet,
+    open_stream,
+    read_parquet,
+    suffix_and_format,
+)
 from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError
 
 #: Where a draft writes tables; the next draft of the folder does not read them.
 DRAFTED = "_drafted"
 _NUMBERED = re.compile(r"[-_.]?(part[-_.]?)?\d+([-_]of[-_]\d+)?$")
+_OTHER_TABLES = re.compile(r"^(?!readme|license).*\.(txt|dat|data|xlsx?|jsonl?|db|sqlite)(\.gz)?$")
 _DATES = frozenset(["date", "day", "time"])
 _TIMES = _DATES | {"timestamp", "ts", "datetime", "at", "epoch"}
 _EPOCH = 631_152_000, 4_102_444_800  # 1990 to 2100, in seconds since 1970
@@ -143,6 +152,13 @@ def find_tables(folder: str, without: Collection[str] = ()) -> Iterator[tuple[st
         yield name, pattern, [join(folder, path) for path in inner]
 
 
+def list_unread(folder: str) -> list[str]:
+    """Names of files that may be tables in another format."""
+    fs, root = open_fs(folder)
+    names = [PurePosixPath(path).name for path in fs.ls(root, detail=False)]
+    return sorted(name for name in names if _OTHER_TABLES.search(name.lower()))
+
+
 def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | None = None) -> Table:
     """Reads all rows of a table.
 
@@ -157,8 +173,15 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
         parts = [read_parquet(uri) for uri in uris]
     else:
         try:  # as ingest does
-            header = read_header(uris[0], uris[0])
-            parts = read_together([CsvSniff(uri, uri, header) for uri in uris], ids=header)
+            header, form = read_header(uris[0], uris[0]), PLAIN_CSV
+            if is_row(header):
+                form = CsvFormat(header=False)
+                header = read_header(uris[0], uris[0], form)
+            parts = read_together([CsvSniff(uri, uri, header, form) for uri in uris], ids=header)
+            if not form.header:
+                names = _names_of_columns(len(header))
+                parts = [part.rename_columns(names) for part in parts]
+                repairs.append(f"the first line is a row; its columns are {', '.join(names)}")
         except DataError:
             parts, is_typed = _read_leniently(uris, encoding, repairs), False
     table = pa.concat_tables(parts, promote_options="permissive")
@@ -250,6 +273,13 @@ def _decoded(data: bytes, encoding: str | None, uri: str) -> tuple[str, str]:
     raise AssertionError(f"latin-1 decodes all of {uri}")
 
 
+def _names_of_columns(num_columns: int) -> list[str]:
+    """Names for a file without a header; a file of two columns is a list of edges."""
+    if num_columns == 2:
+        return ["source", "target"]
+    return [f"column_{position}" for position in range(num_columns)]
+
+
 def _distinct_names(header: str, separator: str) -> list[str]:
     fields = pacsv.read_csv(
         pa.BufferReader(header.encode() + b"\n"),
@@ -298,10 +328,11 @@ def _without_null_words(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedA
 
 def _with_dates(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str | None]:
     """Converts integers such as 20240521 or 930521 to dates, and seconds or milliseconds since 1970
-    to timestamps, in columns named accordingly.
+    to timestamps, in columns named accordingly (`called_at`, `reported`).
     """
     words = {*words_of(name)}
-    if not (pa.types.is_integer(values.type) and _TIMES & words):
+    is_moment = bool(_TIMES & words) or any(word.endswith("ed") for word in words)
+    if not (pa.types.is_integer(values.type) and is_moment):
         return values, None
     low, high = pc.min_max(values).as_py().values()
     for unit, size in (("s", 1), ("ms", 1000)):

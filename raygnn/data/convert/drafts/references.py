@@ -290,7 +290,9 @@ def _match(table: Table, column: Column, other: Table) -> Match:
         why = "too many rows have an unknown value" if rate > 0.1 else ""
         return Match(level, rate, is_accepted, names if is_accepted else why)
     is_within = table is other and is_number and has_stem and _ends_together(values, keys)
-    if rate < _UNNAMED_RATE or (level == 0 and table is other and not is_within):
+    is_end_of_gaps = level == 1 and is_number and len(values) >= _FEW and _is_sparse(values, keys)
+    least = _NAMED_RATE if is_end_of_gaps else _UNNAMED_RATE
+    if rate < least or (level == 0 and table is other and not is_within):
         is_close = rate >= 0.9 and (level or not is_number) and table is not other
         return Match(level, rate, False, "too many rows have an unknown value" if is_close else "")
     if is_number:
@@ -482,8 +484,15 @@ def spell_references(tables: Sequence[Table]) -> None:
                 how = f"the ids of {reference.table}"
             table.set_column(name, pa.chunked_array([values]) if isinstance(values, pa.Array)
                              else values)  # fmt: skip
-            example = column.distinct[0].as_py() if len(column.distinct) else ""
-            table.repairs.append(f"{name}: written as {how} (such as {example!r} in the files)")
+            is_gap = pc.and_(pc.is_valid(column.values), pc.is_null(column.ids))
+            gaps = column.values.filter(is_gap).unique()
+            others = column.values.filter(pc.invert(is_gap)).drop_null()
+            if len(gaps):
+                words = ", ".join(map(str, gaps.to_pylist()))
+                table.repairs.append(f"{name}: {pc.sum(is_gap).as_py():,} gaps written as {words}")
+            if len(others) and (not len(gaps) or not _is_read_as(Column(name, others), key)):
+                example = others[0].as_py()
+                table.repairs.append(f"{name}: written as {how} (such as {example!r} in the files)")
 
 
 def _is_read_as(column: Column, key: Column) -> bool:

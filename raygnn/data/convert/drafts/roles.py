@@ -16,6 +16,7 @@ from raygnn.data.convert.drafts.references import ENDS, OWN_NAME, PEOPLE, key_le
 from raygnn.errors import ConfigError
 
 TIMES = ("time", "timestamp", "date", "day", "created", "created_at", "updated_at")
+GUESS = "a guess"
 LABELS = ("label", "labels", "target", "class", "y")
 # Words of columns that are known later than the rest of their row, and that people ask for.
 _OUTCOMES = word_set(
@@ -28,6 +29,7 @@ _STARTS = word_set("registered signup joined since opened hired founded enrolled
 _MOST_CLASSES = 100
 _MOST_EDGE_COLUMNS = 2  # beside the time: rows with ids of their own and more columns are nodes
 _MOST_EXAMPLES = 4
+_GAPS = 0.02  # rows without one of two ends are still rows; as edges, they would be left out
 _ROW_ID = "row_id"
 _WINDOWS = (30, 7, 1)  # days of the question about the future
 
@@ -104,7 +106,9 @@ def _asks(table: Table) -> bool:
 
 def _joins(table: Table) -> bool:
     """Whether rows link two nodes, rather than being something with links of its own."""
-    if len(table.references) != 2:
+    if len(table.references) != 2 or any(
+        table.columns[name].ids.null_count > _GAPS * table.num_rows for name in table.references
+    ):
         return False
     if table.key is None or key_level(table.key, table, ()) < OWN_NAME:
         return True
@@ -213,6 +217,7 @@ class Task:
         reference: in a table of nodes, the column whose links are predicted.
         is_event: rows happen at a time, so that later rows are the test.
         sureness: confidence of the choice, for people.
+        question: the command that asks the most likely question about the future, if any.
     """
 
     table: str | None = None
@@ -220,6 +225,7 @@ class Task:
     reference: str | None = None
     is_event: bool = False
     sureness: str = ""
+    question: str | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -271,14 +277,15 @@ def _likely_task(tables: Sequence[Table], folder: str) -> Task:
     if edges:
         best = max(edges, key=lambda table: (_joins_people(table), is_event(table)))
         is_likely = _joins_people(best) and is_event(best)
-        sureness = "people and things, with times: likely" if is_likely else "a guess"
-        return Task(best.name, sureness=sureness, notes=notes)
+        sureness = "people and things, with times: likely" if is_likely else GUESS
+        return Task(best.name, sureness=sureness, question=question, notes=notes)
     events = [table for table in tables if table.key is not None and table.references]
     if not events:
         no_edges = "no column refers to another table or row: there are no edges to train on"
         return Task(notes=[no_edges, *notes])
     table = max(events, key=lambda table: len(table.references))
-    return Task(table.name, reference=next(iter(table.references)), sureness="a guess", notes=notes)
+    reference = next(iter(table.references))
+    return Task(table.name, None, reference, sureness=GUESS, question=question, notes=notes)
 
 
 def _given_task(tables: Sequence[Table], wanted: str) -> Task:
