@@ -176,12 +176,11 @@ def build_decoder(score: Score, model: nn.Module, output: Output) -> Decoder:
 
 
 def _known(request: TopKRequest, bundle: Bundle) -> list[KnownPositives]:
-    links = [LinkSplit(t, labels=_has_labels(bundle, t)) for t in request.filter_known]
+    links = [
+        LinkSplit(t, labels=find_label_edges(bundle, t, "positive") is not None)
+        for t in request.filter_known
+    ]
     if request.times is None:
         return [known_positives(bundle, link) for link in links]
     moment = request.times.moment
     return [known_positives_as_of(bundle, link, request.anchors, moment) for link in links]
-
-
-def _has_labels(bundle: Bundle, edge_type: tuple[str, str, str]) -> bool:
-    return find_label_edges(bundle, edge_type, "positive") is not None

@@ -18,10 +18,9 @@ from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.batch_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.link_loader import check_link_sampler
-from raygnn.sampling.links import edges_of_links
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
-from raygnn.sampling.seeds import check_seeds
+from raygnn.sampling.seeds import check_seeds, edges_of_links
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,6 @@ from raygnn.sampling.batch import (
 )
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.batch_sequence import SampledOptions, SampledSequence
-from raygnn.sampling.links import LinkSeeds, RowDraws, SeedKind, edges_of_links
 from raygnn.sampling.negatives import (
     NONE,
     UNIFORM,
@@ -36,7 +35,7 @@ from raygnn.sampling.negatives import (
 from raygnn.sampling.neighbor_sampler import DISJOINT_LINKS, NeighborSampler
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampledSubgraph, SampleRequest
 from raygnn.sampling.rng import BatchKey, batch_key, chain_key, text_key
-from raygnn.sampling.seeds import check_seeds
+from raygnn.sampling.seeds import LinkSeeds, RowDraws, SeedKind, check_seeds, edges_of_links
 from raygnn.sampling.temporal import as_seed_times
 
 if TYPE_CHECKING:

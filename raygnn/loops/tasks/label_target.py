@@ -290,18 +290,15 @@ def label_shape(
     labels: np.ndarray, info: ColumnInfo, problem: str | None
 ) -> dict[str, str | int | tuple[str, ...] | None]:
     """Fields of `LabelOutput` from a label's column. `problem` of None follows the labels' type."""
-    kind = problem or _problem_of(labels)
+    if problem is None:
+        has_columns = labels.ndim == 2 and labels.shape[1] > 1
+        problem = "multi_label" if has_columns else "multi_class"
+        problem = "regression" if labels.dtype.kind == "f" else problem
     return {
-        "problem": kind,
-        "num_outputs": _num_outputs(labels, kind, info.num_classes),
+        "problem": problem,
+        "num_outputs": _num_outputs(labels, problem, info.num_classes),
         "class_names": info.class_names,
     }
-
-
-def _problem_of(labels: np.ndarray) -> str:
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        return "regression" if labels.dtype.kind == "f" else "multi_label"
-    return "regression" if labels.dtype.kind == "f" else "multi_class"
 
 
 def _num_outputs(labels: np.ndarray, problem: str, num_classes: int | None) -> int:

@@ -23,9 +23,9 @@ from raygnn.sampling import (
     blocks_of,
     hetero_blocks_of,
 )
-from raygnn.sampling.links import edges_of_links
 from raygnn.sampling.negatives import RandomNegatives
 from raygnn.sampling.rng import batch_key, seed_order
+from raygnn.sampling.seeds import edges_of_links
 from tests.batches import check_ids, is_same
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
