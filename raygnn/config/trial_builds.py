@@ -34,7 +34,7 @@ _TARGETS = "raygnn.loops.tasks.target"
 
 
 def broken_arguments(
-    config: Config, allow_modules: Sequence[str], left_out: Sequence[KeyPath] = ()
+    config: Config, allow_modules: Sequence[str], left_out: Sequence[KeyPath]
 ) -> Iterator[Problem | str]:
     """Problems in the arguments of components.
 

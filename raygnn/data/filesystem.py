@@ -220,10 +220,10 @@ def _canonical(uri: str) -> str:
     return f"{scheme}://{posixpath.normpath(unquote(path).lstrip('/'))}"
 
 
-def check_regular(uri: str, place: str | None = None) -> None:
+def check_regular(uri: str, place: str) -> None:
     """Raises a DataError if a local path is a device, a pipe or a socket, which may never end."""
     if not is_remote(uri):
-        _check_regular(open_fs(uri)[1], place or f"uri={redact(uri)!r}")
+        _check_regular(open_fs(uri)[1], place)
 
 
 def _check_regular(path: str, place: str) -> None:

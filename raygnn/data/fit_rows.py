@@ -95,9 +95,6 @@ class FitRows:
         return hashlib.sha256(named.encode() + ids).hexdigest()[:20]
 
 
-ALL_ROWS = FitRows()
-
-
 def has_transforms(bundle: Bundle) -> bool:
     return any(info.transforms for type_ in bundle.types for info in bundle.columns(type_).values())
 

@@ -29,6 +29,8 @@ from raygnn.models.segment import Adjacency, merge_edges, transform_first
 from raygnn.models.sparse_input import ProjectedRows, formed, mapped_from
 from raygnn.sampling.blocks import HeteroBlock
 
+_NEGATIVE_SLOPE = 0.2  # of SimpleHGN, as in GAT
+
 
 class HGTLayer(nn.Module):
     """PyG's `HGTConv` for equal widths, over destination-sorted blocks.
@@ -226,14 +228,12 @@ class SimpleHGNLayer(nn.Module):
         num_heads: int,
         edge_type_channels: int,
         attn_dropout: float = 0.0,
-        negative_slope: float = 0.2,
     ) -> None:
         super().__init__()
         self.node_types = list(node_types)
         self.edge_types = list(edge_types)
         self.num_heads = num_heads
         self.attn_dropout = attn_dropout
-        self.negative_slope = negative_slope
         self.lin = nn.Linear(channels, channels, bias=False)
         self.lin_res = nn.Linear(channels, channels)
         self.lin_edge = nn.Linear(edge_type_channels, num_heads * edge_type_channels, bias=False)
@@ -292,7 +292,7 @@ class SimpleHGNLayer(nn.Module):
         of_dst = (values[name][:num_dst] * self.att_dst).sum(dim=-1)
         score = gather_src(of_src, adjacency) + gather_dst(of_dst, adjacency)
         score = score + torch.cat(scores).index_select(0, merged.order)
-        score = functional.leaky_relu(score, self.negative_slope)
+        score = functional.leaky_relu(score, _NEGATIVE_SLOPE)
         weights = segment_softmax(score, adjacency)
         weights = functional.dropout(weights, self.attn_dropout, self.training)
         return weighted_segment_sum(value, weights, adjacency).flatten(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -32,8 +31,8 @@ def check_seeds(graph: GraphStore, node_type: str, seeds: np.ndarray) -> np.ndar
 def exclusions(
     graph: GraphStore,
     pairs: Mapping[EdgeType, np.ndarray],
-    numbers: Mapping[EdgeType, np.ndarray] = MappingProxyType({}),
-    code: Callable[[str, np.ndarray, np.ndarray], np.ndarray] | None = None,
+    numbers: Mapping[EdgeType, np.ndarray],
+    code: Callable[[str, np.ndarray, np.ndarray], np.ndarray] | None,
 ) -> dict[EdgeType, Exclusion]:
     """Excluded pairs by the node that would sample the edge.
 

@@ -67,8 +67,8 @@ def parts_on_disk(
     folder: Folder,
     record: PartitionRecord,
     scratch: Path,
-    is_read: Callable[[str], bool] = lambda _: True,
-    progress: Progress = lambda _: None,
+    is_read: Callable[[str], bool],
+    progress: Progress,
 ) -> Iterator[list[Path]]:
     """Folders with files of all parts, with temporary copies of parts in a bucket.
 

@@ -107,12 +107,12 @@ def unify(kinds: Sequence[CsvKind]) -> CsvKind:
     return "float" if distinct <= {"int", "padded", "float"} else "string"
 
 
-def arrow_type(kind: CsvKind, is_id: bool = False) -> pa.DataType:
+def arrow_type(kind: CsvKind, is_id: bool) -> pa.DataType:
     return pa.string() if is_id and kind == "padded" else _TYPES[kind]
 
 
 def read_batches(
-    uri: str, name: str, types: Mapping[str, pa.DataType], form: CsvFormat = PLAIN_CSV
+    uri: str, name: str, types: Mapping[str, pa.DataType], form: CsvFormat
 ) -> Iterator[pa.RecordBatch]:
     """Reads the columns in `types`, block by block.
 
@@ -141,7 +141,7 @@ def read_batches(
         ) from error
 
 
-def read_together(files: Sequence[CsvSniff], ids: Collection[str] = ()) -> list[pa.Table]:
+def read_together(files: Sequence[CsvSniff], ids: Collection[str]) -> list[pa.Table]:
     """Reads the rows of each file of a table, in the first file's needed columns of the narrowest
     common kinds.
 

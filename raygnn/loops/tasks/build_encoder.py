@@ -20,7 +20,7 @@ from raygnn.data.edge_types import (
     parse_edge_type,
     type_name,
 )
-from raygnn.data.fit_rows import ALL_ROWS, FitRows, statistics
+from raygnn.data.fit_rows import FitRows, statistics
 from raygnn.data.links.message_graph import Messages, message_graph
 from raygnn.data.partition.part import Outline
 from raygnn.data.standardization import ColumnScale, Standardization
@@ -423,7 +423,7 @@ def find_standardization(
     feature: str,
     edge_columns: Mapping[str, str],
     node_types: Collection[str],
-    rows: FitRows = ALL_ROWS,
+    rows: FitRows,
 ) -> Standardization:
     """Standardization of the features that a model reads, without factors on messages
     (`edge_weight`).

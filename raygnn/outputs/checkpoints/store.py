@@ -297,7 +297,7 @@ def put_rows(
     state: dict[str, Any],
     read: Callable[[int], Rows],
     world_size: int,
-    tables: ShardedTables | None = None,
+    tables: ShardedTables | None,
 ) -> None:
     """Puts removed rows back into a state, with one rank's file in memory at a time.
 
