@@ -238,11 +238,17 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
     has_one_way = any(t.directed and t.type[0] == t.type[2] for t in graph.edge_types)
     is_plain = len(graph.node_types) == 1 == len(graph.edge_types) and not has_one_way
     has_features = all(table.features for table in graph.node_types.values())
-    # What people like is best read from all their links. Nothing else has times that could leak.
-    others = {n for n, table in graph.node_types.items() if table.time} - {*ends}
-    others |= {table.type[1] for table in graph.edge_types if table.time and table is not rows}
-    is_liking = len({*ends}) == 2 and not others
+    # What people like is best read from all their links, and from nothing that happens later.
+    is_liking = kind == "link_prediction" and is_timed and len({*ends}) == 2
     is_default = name in graph.training_tables or kind == "edge_prediction" or is_liking
+    fanouts = {}
+    for table in graph.edge_types if is_liking else ():
+        source, relation, target = table.type
+        is_event = table.time is not None and table is not rows
+        if is_event or (source not in ends and graph.node_types[source].time is not None):
+            fanouts[edge_type_name(table.type)] = [0, 0]
+        if is_event:
+            fanouts[edge_type_name((target, f"rev_{relation}", source))] = [0, 0]
     return {
         "task": kind,
         "args": args,
@@ -250,4 +256,5 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
         "reverse_edges": True if has_one_way else None,
         "splits": None if rows.split else splits,
         "temporal": {} if is_timed and not is_default else None,
+        "fanouts": fanouts or None,
     }

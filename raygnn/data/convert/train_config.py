@@ -13,6 +13,7 @@ _COMMENTS = {
     "on_error: drop": "leaves out rows that cannot be read, and counts them",
     "quantiles: [0.8, 0.9]": "the last tenth of the time is the test",
     "temporal: {}": "reads nothing later than the row that is predicted",
+    "fanouts:": "events that could reveal later links are not read",
     "reverse_edges: true": "messages flow both ways",
     "num_workers: 0": "in this process; without this line, workers of Ray train",
 }
@@ -30,6 +31,7 @@ def write_config(
     reverse_edges: bool | None = None,
     splits: dict[str, Any] | None = None,
     temporal: dict[str, Any] | None = None,
+    fanouts: dict[str, list[int]] | None = None,
     overwrite: bool = False,
 ) -> tuple[str, bool]:
     """Writes a config that trains on a graph.
@@ -49,12 +51,13 @@ def write_config(
     if fs.exists(path) and not overwrite:
         return uri, False
     on_error = "drop" if drops else None
+    sampling = {"temporal": temporal, "fanouts": fanouts}
     data = {"uri": folder, "on_error": on_error, "reverse_edges": reverse_edges, "splits": splits}
     config = {
         "data": {key: value for key, value in data.items() if value is not None},
         "task": {"type": task, "args": args},
         "model": model,
-        "sampling": None if temporal is None else {"temporal": temporal},
+        "sampling": {key: value for key, value in sampling.items() if value is not None} or None,
         "scaling": {"num_workers": 0},
     }
     content = {key: value for key, value in config.items() if value is not None}

@@ -425,8 +425,14 @@ def test_the_drafted_config_learns_what_there_is(shop: Path, tmp_path: Path) -> 
     assert _config(shop, "--overwrite") == {**links, **rest}
     visits = {"customer": some(USERS, 90), "brand_id": some([7, 8, 9], 90)}
     visits["at"] = pa.array(RNG.integers(0, 10**9, 90), pa.timestamp("s"))
-    write(shop, "visits.csv", **visits)  # later visits could reveal purchases
-    assert _config(shop, "--overwrite", "--task", "purchases")["temporal"]
+    write(shop, "visits.csv", **visits)
+    assert _config(shop, "--overwrite", "--task", "purchases") == {**links, **rest}
+    config = load_config(str(shop / "train.yaml")).config
+    # Later visits could reveal purchases.
+    assert config.sampling.fanouts == {
+        "customers__visits__brands": [0, 0],
+        "brands__rev_visits__customers": [0, 0],
+    }
     folder = tmp_path / "follows"
     write(folder, "follows.csv", **{"from": [1, 2, 3], "to": [2, 3, 1]})
     args = {"edge_type": "node__follows__node"}
