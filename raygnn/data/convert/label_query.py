@@ -143,9 +143,10 @@ def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery
     sql = (
         f"WITH known AS ({known}),\n"
         f"events AS (\n"
-        f"  SELECT t.timestamp, x.{_quoted(events.entity)} AS id, {value} AS label\n"
+        f"  SELECT t.timestamp, {events.entity} AS id, {value} AS label\n"
         f"  FROM timestamps t JOIN (SELECT * FROM {name}{where}) x\n"
         f"  ON x.{time} > t.timestamp AND x.{time} <= t.timestamp + INTERVAL '{{window}}'\n"
+        f"{events.joined}"
         f"  GROUP BY ALL)\n"
         f"SELECT t.timestamp, k.id AS {key}, {labelled}\n"
         f"FROM timestamps t JOIN known k ON k.since <= t.timestamp\n"
@@ -157,17 +158,19 @@ def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery
 
 @dataclass(frozen=True)
 class _Events:
-    """A table whose rows refer to the entities.
+    """A table whose rows refer to the entities, or to a table that does.
 
     Attributes:
-        entity: column of the ids of entities.
+        entity: SQL of the ids of entities.
         others: referenced node type by other column.
+        joined: SQL that joins the table in between, if any.
     """
 
     view: str
     entity: str
     time: str
     others: dict[str, str]
+    joined: str = ""
 
 
 def _events(question: str, table: str, node_type: str, graph: Manifest) -> _Events:
@@ -180,14 +183,27 @@ def _events(question: str, table: str, node_type: str, graph: Manifest) -> _Even
         )
     time = names[table].time
     references = _references(table, names[table], graph)
-    columns = [column for column, other in references.items() if other == node_type]
-    if len(columns) != 1:
-        rule = f"{table} refers to {node_type} in " + (" and ".join(columns) or "no column")
+    paths = [[column] for column, other in references.items() if other == node_type] or [
+        [column, middle, next_column]
+        for column, middle in references.items()
+        for next_column, other in _references(middle, graph.node_types[middle], graph).items()
+        if other == node_type
+    ]
+    if len(paths) != 1:
+        rule = f"{table} refers to {node_type} in " + (
+            " and ".join(".".join(path) for path in paths) or "no column"
+        )
         raise _invalid(question, rule, "Write the question as SQL (--sql)")
     if time is None:
         raise _invalid(question, f"{table} has no time", "Declare its time in graph.yaml")
-    others = {column: other for column, other in references.items() if column != columns[0]}
-    return _Events(table, columns[0], time.column, others)
+    column, *rest = paths[0]
+    others = {name: other for name, other in references.items() if name != column}
+    if not rest:
+        return _Events(table, f"x.{_quoted(column)}", time.column, others)
+    middle, next_column = rest
+    key = _quoted(graph.node_types[middle].id)
+    joined = f"  JOIN {_quoted(middle)} m ON m.{key} = x.{_quoted(column)}\n"
+    return _Events(table, f"m.{_quoted(next_column)}", time.column, others, joined)
 
 
 def _times_of_events(node_type: str, graph: Manifest) -> Iterator[str]:

@@ -115,7 +115,7 @@ def write_labels(
     lines = []
     for split in SPLIT_NAMES:
         num_rows = sum(value == split for value in rows.column("split").to_pylist())
-        spans = [str(time).removesuffix(" 00:00:00") for time in by_split[split]]
+        spans = [_shown(time) for time in by_split[split]]
         if num_rows == 0:
             raise DataError(
                 f"--name={name!r} is invalid: the query makes no row for {split}, asked at "
@@ -145,6 +145,10 @@ def write_labels(
         how["temporal"] = {"strategy": "last"}
     config, _ = write_config(manifest_folder(graph), task, args, **how)
     return Labels(kind, tuple(lines), warnings, config)
+
+
+def _shown(time: datetime) -> str:
+    return str(time).removesuffix(" 00:00:00")
 
 
 @dataclass(frozen=True)
@@ -389,7 +393,10 @@ class _Tables:
         lines = []
         labels = ", ".join(f'"{label}"' for label in columns.labels)
         where = " AND ".join(f'"{label}" IS NOT NULL' for label in columns.labels)
-        for split, which, order in (("train", "first", "ASC"), ("test", "last", "DESC")):
+        for split, which, order in (
+            ("train", "first training", "ASC"),
+            ("test", "last test", "DESC"),
+        ):
             times = by_split[split]
             found = self._connection.sql(
                 f'SELECT "{columns.time}", min(row({labels})), count(DISTINCT row({labels})) '
@@ -407,11 +414,10 @@ class _Tables:
                 f"DELETE FROM asked WHERE \"{columns.time}\" BETWEEN '{first}' AND '{last}'"
             ).fetchall()
             self.num_rows -= num_rows
-            times_of = count(num_same, f"{split} time")
-            value = ", ".join(map(str, value))
+            times_of = f"{count(num_same, 'time')}, {_shown(first)} to {_shown(last)}"
             lines.append(
-                f"the {which} {times_of}, {first} to {last}, left out: the label is {value} in all "
-                "rows, as if its events were not recorded then"
+                f"the {which} {times_of}, left out: the label is {', '.join(map(str, value))} in "
+                "all rows, as if its events were not recorded then"
             )
         return lines
 

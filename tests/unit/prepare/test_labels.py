@@ -185,6 +185,33 @@ def test_entities_without_times_exist_from_their_first_event_in_any_table(
     assert set(rows.user_id[rows.label == 1]) == {"u1", "u2"}
 
 
+def test_events_may_name_the_entity_in_the_table_that_they_refer_to(shop: Path) -> None:
+    """Returns name a purchase, and purchases a user."""
+    (shop / "graph.yaml").write_text("""\
+format: raygnn/graph-v1
+node_types:
+  user: {files: users.csv, id: user_id, time: joined}
+  order: {files: orders.csv, id: id, time: day}
+  back: {files: back.csv, id: back_id, time: day}
+edge_types:
+  - {type: [order, by, user], files: orders.csv, source: id, target: user_id}
+  - {type: [back, of, order], files: back.csv, source: back_id, target: order_id}
+""")
+    orders = pd.read_csv(shop / "purchases.csv", parse_dates=["day"])
+    orders["id"] = np.arange(len(orders)) + 1000
+    orders.to_csv(shop / "orders.csv", index=False)
+    back = pd.DataFrame({"order_id": orders["id"], "day": orders.day}).iloc[::2]
+    back.assign(back_id=np.arange(len(back))).to_csv(shop / "back.csv", index=False)
+    question = ["--predict", "count(back) over 20d", "--for", "user", *OPTIONS]
+    assert prepare(["labels", str(shop), *question]) == 0
+    rows = _read(shop)
+    for row in rows.itertuples():
+        mine = orders[::2][orders[::2].user_id == row.user_id]
+        inside = (mine.day > row.timestamp) & (mine.day <= row.timestamp + 20 * DAY)
+        assert row.label == inside.sum()
+    assert rows.label.sum() > 0
+
+
 def test_lists_become_label_edges(shop: Path) -> None:
     question = "list(purchases.sku) over 20d"
     assert prepare(["labels", str(shop), "--predict", question, "--for", "user", *OPTIONS]) == 0
