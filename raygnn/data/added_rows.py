@@ -16,7 +16,7 @@ from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
 from raygnn.data.extended_bundle import AddedEdges, Addition, ExtendedIds
-from raygnn.data.filesystem import absolute, exists, is_below, join, redact
+from raygnn.data.filesystem import absolute, exists, is_below, join, open_fs, redact
 from raygnn.data.ingest.column_plan import (
     DensePlan,
     SourceColumn,
@@ -42,7 +42,7 @@ from raygnn.data.manifest import (
     manifest_folder,
     manifest_uri,
 )
-from raygnn.data.tables.files import CsvFormat, list_files, match_files
+from raygnn.data.tables.files import CsvFormat, list_files, match_files, suffix_and_format
 from raygnn.data.time_units import TIME_UNIT
 from raygnn.data.transforms.state import FittedColumn
 from raygnn.errors import DataError, choose_from
@@ -409,6 +409,16 @@ def _files_by_type(
             "new nodes.",
             id="append-no-files",
         )
+    if not is_named and (
+        unread := _unread(folder, [p for here, _ in files.values() for p in here])
+    ):
+        expected = list(dict.fromkeys(p for table in base.tables.values() for p in table.files))
+        raise DataError(
+            f"--new-nodes={redact(folder)!r} is invalid: {', '.join(unread[:_EXAMPLES])} would not "
+            f"be read, since the files of the graph are {', '.join(expected[:_EXAMPLES])}. Name "
+            f"tables like these, or write a {MANIFEST_NAME} with the types of the graph.",
+            id="append-file-unknown",
+        )
     unknown = [str(type_) for type_ in files if type_ not in base.tables]
     if unknown:
         raise DataError(
@@ -423,6 +433,21 @@ def _present(folder: str, patterns: Sequence[str]) -> tuple[str, ...]:
     """The patterns that match a file. Patterns that lead out of the folder do not."""
     inside = [pattern for pattern in patterns if is_below(join(folder, pattern), [folder])]
     return tuple(p for p in inside if match_files(folder, p, "--new-nodes"))
+
+
+def _unread(folder: str, patterns: Sequence[str]) -> list[str]:
+    """The tables of a folder, relative to it, that no pattern matches."""
+    fs, root = open_fs(folder)
+    matches = (match_files(folder, pattern, "--new-nodes") for pattern in patterns)
+    read = {open_fs(uri)[1] for found in matches for uri, _ in found}
+    paths = {path[len(root.rstrip("/")) + 1 :]: path for path in sorted(fs.find(root))}
+    return [
+        name
+        for name, path in paths.items()
+        if path not in read
+        and suffix_and_format(name)
+        and not name.rpartition("/")[2].startswith(("_", "."))
+    ]
 
 
 def _array(name: str, column: str, rows: Rows) -> pa.Array:

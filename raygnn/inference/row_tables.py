@@ -254,16 +254,18 @@ def _times(values: Any, unit: str | None, written: DateFormat | None) -> np.ndar
             texts, (given, is_wrong) = given, parsed_times(given, written)
             if is_wrong.any():
                 raise ValueError(f"{texts[int(is_wrong.argmax())].as_py()!r} is not a date")
+        if given.null_count:
+            raise ValueError(f"row {1 + int(given.is_null().index(True).as_py())} has none")
         is_date = pa.types.is_timestamp(given.type) or pa.types.is_date(given.type)
         is_number = pa.types.is_integer(given.type) or pa.types.is_floating(given.type)
-        if given.null_count or not (is_number if unit is None else is_date):
+        if not (is_number if unit is None else is_date):
             given = pa.array([parse_time(value, unit) for value in given.to_pylist()])
         elif is_date:
             given = given.cast(pa.timestamp("us"), safe=False)
     except (TypeError, ValueError, OverflowError) as error:
         raise DataError(
             f"rows are invalid: a time cannot be read ({error}). The times of the graph are "
-            f"{words}: give {words} without nulls.",
+            f"{words}: give each row one.",
             id="infer-rows-times",
         ) from error
     found = (given.cast(pa.int64()) if pa.types.is_timestamp(given.type) else given).to_numpy()

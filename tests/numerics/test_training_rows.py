@@ -333,9 +333,14 @@ def test_rows_are_read_as_the_tables_of_a_graph(
     asked.write_text("id,time\n3,1980-01-01\n")
     assert raygnn.infer.main(arguments) == 0
     assert "is 1980-01-01, and the graph ends at 1970-08-28: nothing" in capsys.readouterr().out
-    for text in ("id,time\n3,yesterday\n", "id,time\n3.5,1970-05-01\n"):
+    for text in (
+        "id,time\n3,yesterday\n",
+        "id,time\n3.5,1970-05-01\n",
+        "id,time\n3,1970-05-01\n4,\n",
+    ):
         asked.write_text(text)
         assert raygnn.infer.main(arguments) == 2
+    assert "a time cannot be read (row 2 has none)" in capsys.readouterr().err
 
 
 def test_rows_are_explained_as_of_their_times(busy: tuple[Any, str]) -> None:

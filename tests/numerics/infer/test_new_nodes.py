@@ -104,6 +104,9 @@ def test_a_folder_may_have_the_files_of_the_graph_without_a_manifest(grown, tmp_
         for out, folder in (("found", str(plain_folder)), ("expected", new))
     )
     assert found.equals(expected)
+    shutil.copy(next(plain_folder.rglob("*.parquet")), plain_folder / "people.parquet")
+    with raises("append-file-unknown", "people.parquet would not be read"):
+        raygnn.infer.predict(trained.run, tmp_path / "out", overrides, new_nodes=str(plain_folder))
     with raises("append-no-files", "parquet"):
         (tmp_path / "empty").mkdir()
         raygnn.infer.predict(
