@@ -107,6 +107,8 @@ class TimeInput:
         edge_features: feature columns of these edge types that the model reads with the ages.
         dates: whether dates among the features are read as ages too.
         past_labels: columns of an entity's labels that are known at the seed's time, if any.
+        event_types: names of edge types from events: rows with times that refer to a node.
+        season: whether the time of the year at the seed's time is read.
     """
 
     column: str
@@ -116,6 +118,8 @@ class TimeInput:
     edge_features: tuple[str, ...] = ()
     dates: bool = False
     past_labels: int = 0
+    event_types: tuple[str, ...] = ()
+    season: bool = False
 
 
 @dataclass(frozen=True)

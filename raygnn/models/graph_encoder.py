@@ -98,7 +98,7 @@ class GraphEncoder(nn.Module):
         if times is None:
             return {}
         read = [name for name in times.node_types if name in batch.nodes]
-        return {name: times.joined(batch, name, rows.get(name)) for name in read}
+        return {name: times.joined(batch, name, rows) for name in read}
 
     def embed(self, node_type: str, x: Features) -> Features:
         """The encoder's input from feature rows."""

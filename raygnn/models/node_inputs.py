@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from torch_geometric.nn.module_dict import ModuleDict
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.past_labels import PAST
 from raygnn.data.time_units import TIME
+from raygnn.data.transforms.state import YEAR_S
 from raygnn.errors import ConfigError, DataError
 from raygnn.models.sparse_input import Features, ProjectedRows, apply_linear, dense, formed
 from raygnn.sampling.batch import Batch
@@ -255,6 +257,9 @@ def share_of_built() -> RowShare | None:
 _NUM_WAVES = 4
 _FINEST = 1 / 1000  # of the span of a type's times
 _MEMORIES = (1 / 512, 1 / 128, 1 / 32, 1 / 8)  # of the span, in which a past edge fades to 1/e
+_FADED = 0.1  # weight of no events in a mean, so that events long ago say little
+_SEASON_CHANNELS = 4
+_YEAR_US = YEAR_S * 1e6
 #: Width of the encoding of an age.
 AGE_CHANNELS = 1 + 2 * _NUM_WAVES
 
@@ -306,6 +311,10 @@ class RelativeTime:
     `edge_features`, also sums of the sampled edges and of their features in which older edges fade,
     at four rates. Nodes of the last hop sample no edges, so these are 0 there.
 
+    Edges from events, which are nodes with times, have the age of the latest event, fading counts,
+    and the means of the events' input rows in which older events fade. A mean over neighbors would
+    not show how the latest of them differ.
+
     Dates among the features become ages at the seed's time, with their sign: a date of its own says
     in which period a row lies, and rows of the test lie in another one.
 
@@ -316,8 +325,10 @@ class RelativeTime:
         edge_types: message types.
         timed_edges: edge types with times.
         edge_features: by edge type with times, the widths of its features by column.
+        event_widths: by edge type from events, the width of their input rows.
         dates: dates among the features, by node type.
         past: node type with columns of past labels, and their number.
+        season: node type with columns of the time of the year, if any. Times are microseconds.
     """
 
     span: float
@@ -326,27 +337,38 @@ class RelativeTime:
     edge_types: tuple[EdgeType, ...]
     timed_edges: frozenset[EdgeType]
     edge_features: Mapping[EdgeType, Mapping[str, int]] = field(default_factory=dict)
+    event_widths: Mapping[EdgeType, int] = field(default_factory=dict)
     dates: Mapping[str, Sequence[DateColumn]] = field(default_factory=dict)
     past: tuple[str, int] | None = None
+    season: str | None = None
 
     def channels(self, node_type: str) -> int:
         width = AGE_CHANNELS if node_type in self.timed_nodes else 0
         width += (1 + AGE_CHANNELS) * len(self.dates.get(node_type, ()))
         if self.past is not None and node_type == self.past[0]:
             width += self.past[1]
+        if node_type == self.season:
+            width += _SEASON_CHANNELS
         into = [t for t in self.edge_types if t[2] == node_type]
         return width + sum(self._width(edge_type) for edge_type in into)
 
     def _width(self, edge_type: EdgeType) -> int:
+        if edge_type in self.event_widths:
+            return 1 + AGE_CHANNELS + len(_MEMORIES) * (1 + self.event_widths[edge_type])
         if edge_type not in self.timed_edges:
             return 1
         features = self.edge_features.get(edge_type, {})
         memory = len(_MEMORIES) * (1 + sum(features.values())) if features else 0
         return 2 + AGE_CHANNELS + memory
 
-    def joined(self, batch: Batch, node_type: str, x: Features | None) -> Tensor:
-        """Input rows [num_nodes, width] with the columns appended; the columns alone without x."""
-        columns, dates = [self.columns(batch, node_type)], self.dates.get(node_type, ())
+    def joined(self, batch: Batch, node_type: str, inputs: Mapping[str, Features]) -> Tensor:
+        """Input rows [num_nodes, width] with the columns appended; the columns alone without rows.
+
+        Args:
+            inputs: input rows by node type.
+        """
+        columns, x = [self.columns(batch, node_type, inputs)], inputs.get(node_type)
+        dates = self.dates.get(node_type, ())
         if x is None:
             return columns[0]
         rows, seed_time = dense(x), batch.nodes[node_type].seed_time
@@ -359,7 +381,12 @@ class RelativeTime:
                 rows[:, date.position] = 0
         return torch.cat([rows, *columns], dim=1)
 
-    def columns(self, batch: Batch, node_type: str) -> Tensor:
+    def columns(
+        self,
+        batch: Batch,
+        node_type: str,
+        inputs: Mapping[str, Features] = MappingProxyType({}),
+    ) -> Tensor:
         nodes = batch.nodes[node_type]
         assert nodes.seed_time is not None
         num_nodes = len(nodes.n_id)
@@ -370,14 +397,20 @@ class RelativeTime:
             found.append(encode_age(nodes.seed_time - time, self.span))
         for edge_type in self.edge_types:
             if edge_type[2] == node_type:
-                found.append(self._of_edges(batch, edge_type))
+                found.append(self._of_edges(batch, edge_type, inputs))
         if self.past is not None and node_type == self.past[0]:
             past = nodes.columns[PAST]
             assert isinstance(past, Tensor)
             found.append(past)
+        if node_type == self.season:
+            turn = nodes.seed_time.double() / _YEAR_US % 1 * (2 * math.pi)
+            waves = torch.stack([turn, 2 * turn], dim=1)
+            found.append(torch.cat([waves.sin(), waves.cos()], dim=1).float())
         return torch.cat(found, dim=1)
 
-    def _of_edges(self, batch: Batch, edge_type: EdgeType) -> Tensor:
+    def _of_edges(
+        self, batch: Batch, edge_type: EdgeType, inputs: Mapping[str, Features]
+    ) -> Tensor:
         nodes = batch.nodes[edge_type[2]]
         num_nodes, device = len(nodes.n_id), nodes.n_id.device
         out = torch.zeros(num_nodes, self._width(edge_type), device=device)
@@ -387,6 +420,9 @@ class RelativeTime:
         num_sampled = edges.dst_ptr.diff()
         num_dst = len(num_sampled)
         out[:num_dst, 0] = edges.dst_degree[:num_dst].log1p()
+        if edge_type in self.event_widths:
+            out[:, 1:] = self._of_events(batch, edge_type, inputs)
+            return out
         if edge_type not in self.timed_edges:
             return out
         assert nodes.seed_time is not None
@@ -403,13 +439,41 @@ class RelativeTime:
             out[:, 2 + AGE_CHANNELS :] = self._memory(age, rows, target, num_nodes)
         return out
 
+    def _of_events(
+        self, batch: Batch, edge_type: EdgeType, inputs: Mapping[str, Features]
+    ) -> Tensor:
+        """[num_nodes, width]: encoded age of the latest event, logarithms of fading counts, fading
+        means at each rate.
+        """
+        source, target = batch.edges[edge_type].edge_index
+        nodes, time = batch.nodes[edge_type[2]], batch.nodes[edge_type[0]].columns[TIME]
+        assert isinstance(time, Tensor)
+        assert nodes.seed_time is not None
+        age = (nodes.seed_time[target] - time[source]).float()
+        # Without events, the latest one is as old as the span.
+        latest = age.new_full((len(nodes.n_id),), self.span)
+        latest = latest.scatter_reduce_(0, target, age, "amin")
+        weights = self._fading(age)
+        counts = weights.new_zeros(len(latest), len(_MEMORIES)).index_add_(0, target, weights)
+        found = [encode_age(latest, self.span), counts.log1p()]
+        if self.event_widths[edge_type]:
+            rows = dense(inputs[edge_type[0]])[source].float()
+            for weight, count in zip(weights.unbind(1), counts.unbind(1), strict=True):
+                sums = rows.new_zeros(len(latest), rows.shape[1])
+                sums = sums.index_add(0, target, rows * weight.unsqueeze(1))
+                found.append(sums / (count + _FADED).unsqueeze(1))
+        return torch.cat(found, dim=1)
+
+    def _fading(self, age: Tensor) -> Tensor:
+        """[num_edges, len(_MEMORIES)]: weights, from 1 at age 0 to 0."""
+        rates = 1 / (self.span * torch.tensor(_MEMORIES, device=age.device))
+        return (-age.float().clamp(min=0).unsqueeze(1) * rates).exp()
+
     def _memory(
         self, age: Tensor, features: Sequence[Tensor], target: Tensor, num_nodes: int
     ) -> Tensor:
         """[num_nodes, len(_MEMORIES) * (1 + width)]: logarithms of fading counts, fading sums."""
         rows = torch.cat([age.new_ones(len(age), 1).float(), *features], dim=1)
-        rates = 1 / (self.span * torch.tensor(_MEMORIES, device=age.device))
-        weight = (-age.float().clamp(min=0).unsqueeze(1) * rates).exp()
-        faded = (weight.unsqueeze(2) * rows.unsqueeze(1)).flatten(1)
+        faded = (self._fading(age).unsqueeze(2) * rows.unsqueeze(1)).flatten(1)
         sums = faded.new_zeros(num_nodes, faded.shape[1]).index_add_(0, target, faded)
         return sums.sign() * sums.abs().log1p()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -199,9 +200,9 @@ def build_encoder(
     model: Component = config.model
     categories = category_inputs(bundle, spec.feature)
     widths = spec.widths | {name: inputs.out_channels for name, inputs in categories.items()}
-    times = _relative_time(config, spec)
     interactions = _interactions(config, spec, widths)
     widths |= {name: inputs.out_channels for name, inputs in interactions.items()}
+    times = _relative_time(config, spec, widths)
     if times is not None:
         widths |= {t: widths.get(t, 0) + times.channels(t) for t in times.node_types}
     injected: dict[str, Any] = {}
@@ -276,14 +277,26 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
     times = [np.asarray(bundle.column(node_type, column)) for node_type in timed]
     lows = [np.quantile(t[:: -(-len(t) // _MAX_TIMES)], _FIRST_ROWS) for t in [*times, seed_times]]
     span = float(seed_times.max() - min(lows))
+    is_of_nodes, is_dated = target.output.predicted_edges is None, time_unit(bundle, column) == "us"
+    # A row has one edge to each of its references, and what it refers to has many rows.
+    event_types = [
+        edge_type_name(t)
+        for t in bundle.edge_types
+        for source, _, into in [message_type(t, config.sampling.direction)]
+        if source in timed
+        and edge_type_name(t) not in timed_edges
+        and bundle.num_edges(t) > bundle.num_nodes(into)
+    ]
     return TimeInput(
         column,
         span if span > 0 else 1.0,
         tuple(timed),
         tuple(timed_edges),
         target.output.own_columns,
-        dates=config.model.interaction is None and time_unit(bundle, column) == "us",
+        dates=config.model.interaction is None and is_dated,
         past_labels=target.num_past_columns,
+        event_types=tuple(event_types) if is_of_nodes else (),
+        season=is_of_nodes and is_dated and float(np.ptp(seed_times)) > _SEASONS,
     )
 
 
@@ -294,7 +307,9 @@ def _timed_types(times: TimeInput, target: TaskTarget) -> Collection[str]:
     return {*times.node_types, *(target.output.ends if reads_rows else ())}
 
 
-def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
+def _relative_time(
+    config: Config, spec: ModelSpec, widths: Mapping[str, int] = MappingProxyType({})
+) -> RelativeTime | None:
     times = spec.relative_time
     if times is None:
         return None
@@ -314,8 +329,13 @@ def _relative_time(config: Config, spec: ModelSpec) -> RelativeTime | None:
             }
             for name in times.edge_types
         },
+        event_widths={
+            t: widths.get(t[0], 0)
+            for t in (message_type(parse_edge_type(n), direction) for n in times.event_types)
+        },
         dates={name: _find_dates(spec, name) for name in spec.node_types} if times.dates else {},
         past=(spec.output.ends[0], times.past_labels) if times.past_labels else None,
+        season=spec.output.ends[0] if times.season else None,
     )
     read = tuple(name for name in layer.node_types if layer.channels(name))
     return replace(layer, node_types=read)
@@ -378,6 +398,7 @@ def _interactions(
 
 _SECOND = 1e6  # in microseconds, the unit of dates
 _YEAR = YEAR_S * _SECOND
+_SEASONS = 2 * _YEAR  # training must see a season twice
 _MAX_TIMES = 100_000  # of a type, of which the first are found
 _FIRST_ROWS = 0.01  # share of rows that may be earlier than the first time that counts
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from raygnn.data.transforms.state import YEAR_S
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero import Hetero
 from raygnn.models.node_inputs import AGE_CHANNELS, DateColumn, RelativeTime, encode_age
@@ -103,6 +104,39 @@ def test_edges_and_their_features_fade_with_age():
             torch.testing.assert_close(found[:, -8 + 2 * i + j], sums.log1p())
 
 
+def test_the_latest_events_count_most():
+    """Items read the users that bought them as events, at the times of these users."""
+    time = np.arange(20) * 5
+    x = np.arange(20, dtype=np.float32)[:, None]
+    graph = shop()
+    graph.stored["user"] = {"x": x, "time": time}
+    times = replace(TIMES, timed_edges=frozenset(), event_widths={BUYS: 1})
+    batch = batch_of(graph, 90)
+    found = times.columns(batch, "item", {"user": batch.nodes["user"].columns["x"]})
+    assert found.shape[1] == times.channels("item")
+    user, item = batch.edges[BUYS].edge_index
+    ages = 90 - batch.nodes["user"].columns["time"][user].float()
+    for node in item.unique().tolist():
+        age, row = ages[item == node], batch.nodes["user"].columns["x"][user[item == node], 0]
+        torch.testing.assert_close(found[node, 1:10], encode_age(age.min()[None], SPAN)[0])
+        for i, memory in enumerate((SPAN / 512, SPAN / 128, SPAN / 32, SPAN / 8)):
+            weight = (-age / memory).exp()
+            torch.testing.assert_close(found[node, 10 + i], weight.sum().log1p())
+            mean = (weight * row).sum() / (weight.sum() + 0.1)
+            torch.testing.assert_close(found[node, 14 + i], mean)
+
+
+def test_a_season_returns_after_a_year():
+    year, half = YEAR_S * 1e6, YEAR_S * 5e5
+    times = replace(TIMES, season="user")
+    columns = [
+        times.columns(batch_of(shop(), as_of=int(at)), "user")[0, -4:]
+        for at in (year, 2 * year, 3 * half)
+    ]
+    torch.testing.assert_close(columns[0], columns[1])
+    assert (columns[0] - columns[2]).abs().max() > 1
+
+
 @pytest.mark.parametrize("node_type", ["user", "item"])
 def test_only_differences_of_times_count(node_type):
     columns = TIMES.columns(batch_of(shop(), as_of=50), node_type)
@@ -140,7 +174,7 @@ def test_dates_become_ages_at_the_seed():
         nodes = replace(
             batch.nodes["user"], n_id=torch.arange(2), seed_time=torch.tensor([as_of] * 2)
         )
-        return times.joined(replace(batch, nodes={"user": nodes}), "user", x)
+        return times.joined(replace(batch, nodes={"user": nodes}), "user", {"user": x})
 
     found = rows(x, 105)
     assert found.shape == (2, 2 + times.channels("user"))
