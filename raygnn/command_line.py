@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from raygnn.config import LoadedConfig, load_config
-from raygnn.console import print_json, print_nothing, printing
+from raygnn.console import print_json, print_nothing, printing, say
 from raygnn.data.filesystem import is_storage_error, redact
-from raygnn.errors import ConfigError, RaygnnError
+from raygnn.errors import ConfigError, PreemptedError, RaygnnError
 from raygnn.loops.signals import Terminated, signals_as_interrupts
 from raygnn.process_start import exit_normally
 
@@ -160,10 +160,13 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
         with signals_as_interrupts():
             command()
     except RaygnnError as error:
+        if isinstance(error, PreemptedError):
+            say("", "stop", reason=error.cause)
         print(f"{type(error).__name__}:\n{redact(str(error))}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt as stop:  # before training, or a second time
         name, status = ("SIGTERM", 143) if isinstance(stop, Terminated) else ("SIGINT", 130)
+        say("", "stop", reason=name)
         print(f"stopped by {name}: {interrupted}", file=sys.stderr)
         return status
     except SystemExit as stop:  # raised by user code, outside the stages whose errors ranks share

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,9 +20,8 @@ EVENT_START = "[raygnn-event] "
 
 _WARNING = "warning: "
 _label = ""
-#: A step's line is left out if another line is younger. Short runs print validations only.
-_STEP_LINE_EVERY_S = 10.0
-_last_line_s = -math.inf
+#: Lines of these kinds are left out if the last line is younger, in seconds.
+_LEFT_OUT_WITHIN_S = {"step": 10.0, "validation": 1.0}
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,42 @@ class Event:
         return f"{start}] {self.text}"
 
 
+class LineLimit:
+    """Passes on a line of steps every ten seconds, one of validations every second, and the last
+    validation.
+    """
+
+    def __init__(self, print_line: Callable[[Event], None]) -> None:
+        self._print_line = print_line
+        self._last_s = -math.inf
+        self._left_out: Event | None = None  # the newest validation
+
+    def print(self, event: Event) -> None:
+        now_s = time.monotonic()
+        if now_s - self._last_s < _LEFT_OUT_WITHIN_S.get(event.kind, 0.0):
+            self._left_out = event if event.kind == "validation" else self._left_out
+            return
+        if self._left_out is not None and event.kind != "validation":
+            self._print_line(self._left_out)
+        self._left_out, self._last_s = None, now_s
+        self._print_line(event)
+
+
+_lines = LineLimit(lambda event: say_line(event.line))
+_warnings_of_trials: set[str] = set()
+
+
 def print_text(event: Event) -> None:
     """Prints an event as a line.
 
-    Steps print a line every ten seconds. Trials of a sweep print only warnings: the sweep prints
-    their results.
+    Trials of a sweep print only warnings, each once: the sweep prints their results.
     """
-    global _last_line_s
-    now_s = time.monotonic()
-    is_shown = event.text and (not event.label or event.kind == "warning")
-    if is_shown and (event.kind != "step" or now_s - _last_line_s >= _STEP_LINE_EVERY_S):
-        _last_line_s = now_s
-        say_line(event.line)
+    if event.label:
+        if event.kind != "warning" or event.text in _warnings_of_trials:
+            return
+        _warnings_of_trials.add(event.text)
+    if event.text:
+        _lines.print(event)
 
 
 def print_json(event: Event) -> None:
@@ -128,6 +152,18 @@ def pass_on(line: str) -> None:
         return
     label, _, text = line.removeprefix(LINE_START).partition("] ")
     _printer(Event("warning" if text.startswith(_WARNING) else "message", text, label.strip()))
+
+
+@contextmanager
+def announced(text: str, after_s: float = 10.0) -> Iterator[None]:
+    """Prints a line if a block takes longer than `after_s`."""
+    timer = threading.Timer(after_s, say, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def label_lines(label: str) -> None:

@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from raygnn.console import Event, show_duration, show_left, show_performance
+from raygnn.console import Event, LineLimit, show_duration, show_left, show_performance
 
 _BAR_WIDTH = 32
 _MAX_METRICS = 8
@@ -32,14 +32,15 @@ def live_view(console: Console | None = None) -> Iterator[Callable[[Event], None
 class LiveView:
     """Printed lines with progress bars and a metrics table below them.
 
-    Each validation prints a line. Lines of log windows are not printed, because the table shows
-    them.
+    Validations print at most one line a second. Lines of log windows are not printed, because the
+    table shows them.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live: Live | None = None
         self._state = TrainingState()
+        self._lines = LineLimit(self._print_line)
 
     def print(self, event: Event) -> None:
         if event.kind == "start":
@@ -47,7 +48,7 @@ class LiveView:
         self._state.add(event)
         in_picture = event.kind == "baseline" and self._state.is_running
         if event.text and event.kind != "step" and not in_picture:
-            self._print_line(event)
+            self._lines.print(event)
         if event.kind == "start" and self._live is None:
             # Output of Ray or of the user's program also appears above the view.
             self._live = Live(

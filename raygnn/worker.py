@@ -167,6 +167,8 @@ def _record_start(
         if context.rank == 0:
             with job.folder.held():
                 job.folder.forget_failure()
+                if resumed_from is None and job.folder.read_starts():
+                    say("no checkpoint to resume from: training starts from the beginning")
                 job.folder.record_start(
                     resumed_from=resumed_from, step=step, num_workers=context.world_size
                 )

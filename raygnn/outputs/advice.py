@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.console import count, say, warn
+from raygnn.console import announced, count, say, warn
 from raygnn.data.arrays import memory_bytes
 from raygnn.data.edge_types import type_name
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
@@ -45,7 +46,8 @@ class Advice(Callback):
         if engine.context.rank == 0:
             for text in self._warnings:
                 warn(text)
-            say_baselines(self._metrics, "val")
+            has_test = engine.task.loader("test") is not None
+            say_baselines(self._metrics, "val", prints=not has_test)
 
     def on_train_end(self, engine: Engine) -> None:
         weights = engine.task.score_weights()
@@ -92,7 +94,9 @@ class Advice(Callback):
     def _find_baselines(
         self, engine: Engine, split: str, num_batches: int | None
     ) -> Baselines | BaselinesOfParts | None:
-        baselines = engine.task.baselines(split, num_batches, engine.metrics)
+        slow = f"computing baselines on {split}, which read no graph, to compare the model with"
+        with announced(slow) if engine.context.rank == 0 else nullcontext():
+            baselines = engine.task.baselines(split, num_batches, engine.metrics)
         for guess, metrics in baselines.metrics.items() if baselines else ():
             for name, value in metrics.items():
                 self._metrics[f"{_PREFIX}{guess}/{split}/{name}"] = value
@@ -108,10 +112,12 @@ def baselines_of(metrics: Mapping[str, Any], split: str = "") -> dict[str, dict[
     return by_split
 
 
-def say_baselines(metrics: Mapping[str, Any], split: str) -> None:
+def say_baselines(metrics: Mapping[str, Any], split: str, *, prints: bool = True) -> None:
+    """Reports the baselines of a split; without `prints`, to a live view and as JSON only."""
     for guess, of_guess in baselines_of(metrics, f"{split}/").items():
         shown = "  ".join(f"{name} {of_guess[name]:.4f}" for name in headline(of_guess))
-        say(f"baseline {guess}: {shown}", "baseline", baseline=guess, metrics=of_guess)
+        text = f"baseline {guess}: {shown}" if prints else ""
+        say(text, "baseline", baseline=guess, metrics=of_guess)
 
 
 def say_warmth(metrics: Mapping[str, Any]) -> None:

@@ -16,12 +16,13 @@ from typing import Any
 from raygnn import __version__
 from raygnn.config import LoadedConfig
 from raygnn.config.documents import parse_json
-from raygnn.console import say
+from raygnn.console import say, warn
 from raygnn.data.filesystem import (
     delete,
     exists,
     generation,
     is_remote,
+    is_storage_error,
     join,
     locked,
     open_fs,
@@ -30,7 +31,7 @@ from raygnn.data.filesystem import (
     redact,
     write_if_unchanged,
 )
-from raygnn.errors import RuleError, RunError
+from raygnn.errors import PreemptedError, RuleError, RunError
 
 #: Files that a run writes to `run.model_uri` and `run.logs_uri`, which several runs may share.
 _WRITTEN_ELSEWHERE = re.compile(
@@ -46,6 +47,7 @@ class RunStatus(Enum):
     """State of a run; only `FINISHED` is terminal, others can resume."""
 
     RUNNING = "running"
+    STOPPED = "stopped"  # by a signal
     FAILED = "failed"
     FINISHED = "finished"
 
@@ -101,6 +103,25 @@ class RunFolder:
         """
         changes = state_of(status, loaded, stop_reason)
         self._change_state(lambda state: {**state, **changes})
+
+    @contextmanager
+    def stop_recorded(self) -> Iterator[None]:
+        """Writes into `run.json` that a signal stopped the run in this block."""
+
+        def stopped(state: dict[str, Any]) -> dict[str, Any]:
+            is_running = state.get("status") == RunStatus.RUNNING.value
+            return {**state, "status": RunStatus.STOPPED.value} if is_running else state
+
+        try:
+            yield
+        except (PreemptedError, KeyboardInterrupt):
+            try:
+                self._change_state(stopped)
+            except Exception as error:
+                if not isinstance(error, RunError) and not is_storage_error(error):
+                    raise
+                warn(f"could not write the stop into run.json: {redact(str(error))}")
+            raise
 
     def is_this_start(self) -> bool:
         return (self.read_state() or {}).get("attempt") == self.attempt
@@ -169,7 +190,14 @@ class RunFolder:
             "step": step,
             "resumed_from": resumed_from,
         }
-        self._change_state(lambda state: {**state, "starts": [*state.get("starts", []), start]})
+        status = RunStatus.RUNNING.value  # after a failure, if Ray restarts the workers
+        self._change_state(
+            lambda state: {
+                **state,
+                "status": status,
+                "starts": [*state.get("starts", []), start],
+            }
+        )
 
     def read_lineage(self) -> frozenset[str] | None:
         """The starts whose checkpoints belong to this run; None if all in the folder do.
@@ -248,7 +276,7 @@ def _parsed_state(content: bytes, uri: str) -> dict[str, Any]:
     except (RuleError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(
             f"{redact(join(uri, 'run.json'))} is damaged: {type(error).__name__}: {error}. Delete "
-            "the file to resume from the run's checkpoints, or set --run.overwrite true to start "
+            "the file to resume from the run's checkpoints, or set run.overwrite to true to start "
             "from scratch.",
             id="run-damaged",
         ) from error

@@ -190,8 +190,9 @@ def _claim(folder: RunFolder, loaded: LoadedConfig) -> bool:
 def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: RunFolder) -> None:
     resume = loaded.config.checkpoint.resume
     taken = f"run.name={folder.name!r} is invalid"
-    replace_it = "Set --run.overwrite true to replace it, or another run.name"
-    if state is None or (state["status"] == RunStatus.RUNNING.value and not state.get("starts")):
+    replace_it = "Set run.overwrite to true to replace it, or another run.name"
+    is_finished = state is not None and state["status"] == RunStatus.FINISHED.value
+    if state is None or (not is_finished and not state.get("starts")):
         # Workers never started, as where a start is refused after it has opened the folder.
         if resume in ("must", "last", "best"):
             raise RunError(
@@ -200,7 +201,6 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
                 id="resume-no-run",
             )
         return
-    is_finished = state["status"] == RunStatus.FINISHED.value
     if state["fingerprint"] != loaded.fingerprint():
         differences = _differences(folder, loaded)
         what = "an unfinished run of another config is there"

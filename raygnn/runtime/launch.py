@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +98,8 @@ def _run_in_process(
             if context.rank == 0:
                 folder = open_run_folder(loaded, name)
         folder = collectives.broadcast_object(folder)
-        return Outcome(folder, run_worker(make_job(folder), context))
+        with folder.stop_recorded() if context.rank == 0 else nullcontext():
+            return Outcome(folder, run_worker(make_job(folder), context))
 
 
 def _run_on_ray(
@@ -112,7 +113,8 @@ def _run_on_ray(
     with _training_job(loaded, tables, tried, on_ray=True) as make_job:
         folder = open_run_folder(loaded, name)
         warn_of_vanishing(folder)
-        return Outcome(folder, train_on_ray(make_job(folder), resources))
+        with folder.stop_recorded():
+            return Outcome(folder, train_on_ray(make_job(folder), resources))
 
 
 @contextmanager

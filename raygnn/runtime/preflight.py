@@ -63,11 +63,11 @@ def plan_resources(config: Config, num_runs: int = 1) -> WorkerResources:
 
 
 def missing_places(config: Config, resources: WorkerResources) -> str | None:
-    """A sentence on the missing resources after a failure; None if there are enough."""
+    """A sentence if the nodes have too few places, whether or not these are free; else None."""
     nodes = _alive_nodes(config)
     places, needed = _count_places(nodes, resources), config.scaling.min_workers
     if places >= needed:
-        return _held_resources(resources, needed)
+        return None
     return (
         f"This cluster of {count(len(nodes), 'node')} has room for {places} of the {needed} "
         "workers that are needed."
@@ -105,13 +105,14 @@ def _plan(config: Config, num_runs: int) -> WorkerResources:
             id="sweep-no-room",
         )
     if num_runs == 1:
-        held = _held_resources(resources, scaling.min_workers)
+        held = held_resources(resources, scaling.min_workers)
         if held is not None:
             say(f"{held} The workers start when the rest is free")
     return resources
 
 
-def _held_resources(resources: WorkerResources, num_workers: int) -> str | None:
+def held_resources(resources: WorkerResources, num_workers: int) -> str | None:
+    """A sentence on resources that are not free before workers start; None if all are."""
     free = ray.available_resources()
     scarce = [
         f"{name} {free.get(name, 0):g} of {amount * num_workers:g} is free"

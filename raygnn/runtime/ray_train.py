@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: A file system of several machines may show a new file to another one so much later.
 _SEEN_WITHIN_S = 10.0
 
+_REMEDY = "Start the same run again to resume from its last checkpoint, if there is one."
+
 
 def train_on_ray(
     job: TrainJob,
@@ -51,7 +53,7 @@ def train_on_ray(
             delete(join(folder.uri, "checkpoint_manager_snapshot.json"))
             try:
                 metrics: dict[str, Any] = run_on_workers(
-                    Work(_train_worker, job, "Training", label, requests),
+                    Work(_train_worker, job, "Training", label, requests, _REMEDY),
                     config,
                     resources,
                     folder.uri,

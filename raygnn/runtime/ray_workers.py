@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,25 +16,38 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig, TrainingFailedError
+from ray.exceptions import ActorDiedError
+from ray.train import (
+    FailureConfig,
+    LoggingConfig,
+    RunConfig,
+    ScalingConfig,
+    TrainingFailedError,
+    UserCallback,
+)
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raygnn.config import Config
-from raygnn.console import label_lines, print_with, prints_lines, send_to_driver
+from raygnn.console import Event, label_lines, print_with, prints_lines, say, send_to_driver
 from raygnn.data.filesystem import arrow_filesystem
 from raygnn.errors import LostRankError, RaygnnError, TrainingError
 from raygnn.loops.signals import Terminated, signal_handlers_kept, signals_as_notices
 from raygnn.parallel.collectives import CUDA_BACKEND, NCCL_ENVIRONMENT
 from raygnn.runtime.connection import ADDRESS_VARIABLE
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
-from raygnn.runtime.preflight import WorkerResources, missing_places, warn_of_missing_places
+from raygnn.runtime.preflight import (
+    WorkerResources,
+    held_resources,
+    missing_places,
+    warn_of_missing_places,
+)
 from raygnn.runtime.ray_internals import internal
 from raygnn.runtime.worker_lines import show_held_lines
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
-    from ray.train import Result, UserCallback
+    from ray.train import Result
 
 
 @dataclass(frozen=True)
@@ -42,8 +56,10 @@ class Work:
 
     Attributes:
         job: a dataclass with a `bundle_path`, which is adapted to each worker's node.
+        what: names the work in messages.
         label: prefix of the workers' lines, such as the name of a trial.
         stop_requests: the actor that receives the driver's signals.
+        remedy: ends the message of a failure.
     """
 
     function: Callable[[Any, Any], Any]
@@ -51,6 +67,7 @@ class Work:
     what: str
     label: str = ""
     stop_requests: ActorHandle | None = None
+    remedy: str = "Start it again."
 
 
 def run_on_workers(
@@ -104,7 +121,7 @@ def run_on_workers(
                 controller_failure_limit=2,
             ),
             logging_config=LoggingConfig(log_level="WARNING"),
-            callbacks=list(callbacks),
+            callbacks=[*callbacks, Failures(work.what, work.label, scaling.max_failures)],
             worker_runtime_env={"env_vars": NCCL_ENVIRONMENT} if resources.use_gpu else None,
         ),
     )
@@ -116,8 +133,15 @@ def run_on_workers(
                 returned = fit_interruptibly(trainer, work.stop_requests).return_value
     except TrainingFailedError as error:
         show_held_lines()
-        explained = [_explain_failure(error, work.what), missing_places(config, resources)]
-        raise TrainingError("\n".join(filter(None, explained)), id="run-workers-died") from error
+        failures = getattr(error, "worker_failures", {})
+        limit = f"is not restarted (scaling.max_failures={scaling.max_failures})"
+        reasons = [f"{work.what} failed and {limit}:", *describe_failures(failures)]
+        explained = reasons if failures else [f"{work.what} failed: {error}"]
+        missing = missing_places(config, resources)
+        if missing is None and not failures:
+            missing = held_resources(resources, scaling.min_workers)
+        explained += filter(None, [missing, work.remedy])
+        raise TrainingError("\n".join(explained), id="run-workers-died") from error
     if isinstance(returned, RaygnnError):
         raise returned
     return returned
@@ -166,21 +190,44 @@ def _run_worker(config: dict[str, Any]) -> Any:
         )
         job = replace(work.job, bundle_path=path)
         return work.function(job, RayWorkerContext(work.stop_requests))
-    except LostRankError:
-        raise
+    except LostRankError as error:
+        # `Failures` prints the rank that died. The traceback of those that waited for it is noise.
+        raise error.with_traceback(None) from None
     except RaygnnError as error:
         return error
 
 
-def _explain_failure(error: Any, what: str) -> str:
-    failures = getattr(error, "worker_failures", {})
-    lines = [f"rank {rank}: {_last_line(cause)}" for rank, cause in failures.items()]
-    return f"{what} failed and was not restarted any more:\n" + "\n".join(lines or [str(error)])
+class Failures(UserCallback):
+    """Prints which ranks failed, in Ray Train's controller, if it restarts them."""
+
+    def __init__(self, what: str, label: str, max_failures: int) -> None:
+        self._what, self._label, self._max_failures = what, label, max_failures
+        self._num_failures = 0
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        self._num_failures += 1
+        if 0 <= self._max_failures < self._num_failures:
+            return  # the driver raises the error
+        causes = "; ".join(describe_failures(worker_exceptions))
+        text = f"warning: {causes}. {self._what} starts again with new workers"
+        send_to_driver(Event("warning", text, self._label))
 
 
-def _last_line(cause: BaseException) -> str:
-    lines = str(cause).strip().splitlines()
-    return lines[-1] if lines else repr(cause)  # such as an assertion without a text
+def describe_failures(failures: Mapping[int, BaseException]) -> list[str]:
+    """One line per rank. Leaves out ranks that failed because they lost another one."""
+    causes = {
+        rank: error for rank, error in failures.items() if not isinstance(error, LostRankError)
+    }
+    return [f"rank {rank} {_describe(error)}" for rank, error in (causes or failures).items()]
+
+
+def _describe(error: BaseException) -> str:
+    text = str(error).strip()
+    died = getattr(error, "health_check_failure", error)
+    process = re.search(r"\tpid: (\d+)(?:.*\tip: (\S+))?", text, re.DOTALL)
+    if isinstance(died, ActorDiedError) and process is not None:
+        return f"died (process {process[1]} on {process[2]})"
+    return f"failed: {text.splitlines()[-1] if text else repr(error)}"
 
 
 class _StopRequests:
@@ -230,7 +277,11 @@ def fit_interruptibly(trainer: Any, requests: ActorHandle) -> Result:
         except BaseException as error:  # noqa: BLE001 - raised in the main thread
             future.set_exception(error)
 
-    with signals_as_notices(lambda cause: requests.ask.remote(cause)):
+    def ask(cause: str) -> None:
+        say(f"{cause}: the run stops after its next step. A second signal ends it immediately")
+        requests.ask.remote(cause)
+
+    with signals_as_notices(ask):
         threading.Thread(target=run, name="raygnn-fit", daemon=True).start()
         return future.result()
 

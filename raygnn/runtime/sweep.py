@@ -85,6 +85,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
 
     def stop(cause: str) -> None:
         causes.append(cause)
+        say(f"{cause}: the trials are stopped; they keep their checkpoints")
         os.kill(os.getpid(), signal.SIGUSR1)  # Tune saves its state and stops
 
     held = held_places()
@@ -93,7 +94,8 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
             grid = tuner.fit()
         free_places_of_trials(held)
         drain_worker_lines(requests)  # the table comes last
-    _conclude(plan, folder, grid, causes)
+    with folder.stop_recorded():
+        _conclude(plan, folder, grid, causes)
     return grid
 
 

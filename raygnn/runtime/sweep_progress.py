@@ -35,6 +35,7 @@ class SweepProgress(Callback):
     def __init__(self, metric: str, mode: str) -> None:
         self._metric, self._mode = metric, mode
         self._next_s = 0.0
+        self._stopped: set[str] = set()  # trials that the scheduler stopped
 
     def on_trial_start(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any
@@ -49,6 +50,8 @@ class SweepProgress(Callback):
         result: dict[str, Any],
         **info: Any,
     ) -> None:
+        if result.get("done"):
+            self._stopped.add(str(trial))
         if self._metric in result and time.time() >= self._next_s:
             self._next_s = time.time() + self.EVERY_S
             value = f"{self._metric} {result[self._metric]:.5g}"
@@ -61,7 +64,11 @@ class SweepProgress(Callback):
         best = analysis.get(self._mode)
         num_validations = int(trial.last_result.get(TIME_ATTRIBUTE, 0))
         shown_best = "" if best is None else f": best {self._metric} {best:.5g}"
-        say(f"{trial} ended after {count(num_validations, 'validation')}{shown_best}")
+        if str(trial) in self._stopped:
+            # It may finish another validation meanwhile, which the table counts.
+            say(f"{trial} stopped early at validation {num_validations}{shown_best}")
+        else:
+            say(f"{trial} ended after {count(num_validations, 'validation')}{shown_best}")
 
     def on_trial_error(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any

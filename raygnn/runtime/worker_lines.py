@@ -37,6 +37,8 @@ _RECORDS = (
     (re.compile(r"Exception ignored (in|while) ?"), "SystemExit"),
     # Of Ray Train's controller after a worker died or a trial was stopped, which is printed anyway.
     (re.compile(r"Graceful shutdown of backend failed"), "ray.exceptions."),
+    # Of a rank that waited for one that died.
+    (re.compile(r"Error in training function:"), "LostRankError"),
 )
 _IN_TRACEBACK = re.compile(r"\s|$|Traceback |The above exception |During handling of the above ")
 #: Lines of an error after its first one, which name the actor.

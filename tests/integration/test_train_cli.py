@@ -84,7 +84,7 @@ def test_a_finished_run_is_not_run_again(capsys, config, tmp_path):
     before = (tmp_path / "runs" / "run" / "metrics.json").read_bytes()
     status, err = _status(capsys, config)
     assert status == 2
-    assert "that run has finished. Set --run.overwrite true" in err
+    assert "that run has finished. Set run.overwrite to true" in err
     assert (tmp_path / "runs" / "run" / "metrics.json").read_bytes() == before
     assert _status(capsys, config, "--run.overwrite", "true")[0] == 0
 

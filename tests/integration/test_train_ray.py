@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def _config(folder: Path, graph: str, **changes) -> dict:
     return small_config(folder, **{**settings, **changes})
 
 
-def test_a_killed_worker_changes_nothing_of_the_result(ranks, graph, tmp_path):
+def test_a_killed_worker_changes_nothing_of_the_result(ranks, graph, tmp_path, capfd):
     marker = tmp_path / "kill"
     marker.touch()
     killer = {
@@ -88,6 +89,10 @@ def test_a_killed_worker_changes_nothing_of_the_result(ranks, graph, tmp_path):
     config = _config(tmp_path / "ray", graph, callbacks=[killer])
     result = raygnn.train.fit(config, allow_modules=["tests"])
     assert not marker.exists()
+    printed = capfd.readouterr()
+    assert re.search(r"warning: rank 1 died \(process \d+ on .*\)\. Training starts", printed.out)
+    assert "resumed from step-" in printed.out
+    assert "Traceback" not in printed.err
 
     # What Ray hands back.
     assert result.error is None

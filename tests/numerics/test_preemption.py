@@ -102,10 +102,15 @@ def test_the_command_ends_with_the_status_of_the_signal(graph, tmp_path, capsys,
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config))
     (tmp_path / "stopped" / "kill").touch()
-    command = [str(path), "--allow-module", "tests"]
+    command = [str(path), "--allow-module", "tests", "--log-format", "json"]
     before = signal.getsignal(signal.SIGTERM)
     assert raygnn.train.main(command) == status
-    assert f"was stopped by {name} after step 5" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert f"was stopped by {name} after step 5" in printed.err
+    last = json.loads(printed.out.splitlines()[-1])
+    assert (last["event"], last["reason"]) == ("stop", name)
+    state = json.loads((tmp_path / "stopped" / "run" / "run.json").read_text())
+    assert state["status"] == "stopped"
     assert signal.getsignal(signal.SIGTERM) == before
     assert raygnn.train.main(command) == 0
     straight = _config(tmp_path / "straight", 0, step=99)

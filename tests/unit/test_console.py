@@ -6,13 +6,17 @@ import io
 import json
 import math
 import re
+import time
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from raygnn import console
 from raygnn.console import (
     Event,
+    LineLimit,
+    announced,
     label_lines,
     pass_on,
     print_json,
@@ -75,6 +79,36 @@ def test_what_a_worker_sends_is_printed_by_its_driver(capsys):
     with printing(print_text):
         pass_on("[raygnn trial-2] warning: a line")
     assert capsys.readouterr().out == "[raygnn trial-2] warning: a line\n"
+
+
+def test_validations_print_a_line_a_second_and_the_last_one(monkeypatch):
+    clock, lines = [0.0], []
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    limit = LineLimit(lambda event: lines.append(event.text))
+    for number in range(1, 11):
+        limit.print(Event("validation", f"epoch {number}"))
+        limit.print(Event("step", "a step"))
+        clock[0] += 0.25
+    limit.print(Event("end", "stopped"))
+    assert lines == ["epoch 1", "epoch 5", "epoch 9", "epoch 10", "stopped"]
+
+
+def test_trials_print_the_same_warning_once(monkeypatch, capsys):
+    monkeypatch.setattr(console, "_warnings_of_trials", set())
+    for trial in ("trial-1", "trial-2"):
+        print_text(Event("message", "epoch 1", trial))
+        print_text(Event("warning", "warning: few steps", trial))
+    print_text(Event("warning", "warning: few steps"))
+    warning = "warning: few steps\n"
+    assert capsys.readouterr().out == f"[raygnn trial-1] {warning}[raygnn] {warning}"
+
+
+def test_slow_work_is_announced_once(capsys):
+    with announced("slow work", after_s=0.01):
+        time.sleep(0.2)
+    with announced("fast work", after_s=60):
+        pass
+    assert capsys.readouterr().out == "[raygnn] slow work\n"
 
 
 START = {"monitor": "val/mrr", "mode": "max", "steps_per_epoch": 10}

@@ -34,4 +34,4 @@ def test_a_sweep_under_a_name_that_is_taken_is_refused(capsys, tmp_path):
     (folder / "run.json").write_text('{"status": "finished", "fingerprint": "x"}')
     place = ["--run.storage_path", str(tmp_path), "--run.name", "mine"]
     assert raygnn.tune.main([str(EXAMPLES / "sweep.yaml"), *place]) == 2
-    assert "that run has finished. Set --run.overwrite true" in capsys.readouterr().err
+    assert "that run has finished. Set run.overwrite to true" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import pytest
 from raygnn.config import LoadedConfig, load_config
 from raygnn.data import filesystem
 from raygnn.data.filesystem import read_text
-from raygnn.errors import RunError
+from raygnn.errors import PreemptedError, RunError
 from raygnn.outputs import run_folder, run_start
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.run_start import check_run_folder, open_run_folder
@@ -52,6 +52,23 @@ def test_a_folder_whose_workers_never_started_is_taken_over(tmp_path: Path) -> N
         open_run_folder(_load(tmp_path, "--checkpoint.resume=must"), "run")
 
 
+def test_a_signal_stops_a_run_that_is_running(tmp_path: Path) -> None:
+    unstarted = open_run_folder(_load(tmp_path, "--optimizer.args.lr=0.5"), "run")
+    with pytest.raises(KeyboardInterrupt), unstarted.stop_recorded():
+        raise KeyboardInterrupt
+    assert unstarted.read_state()["status"] == "stopped"
+    run = _started(tmp_path)  # taken over, although with another config
+    with pytest.raises(PreemptedError), run.stop_recorded():
+        raise PreemptedError("stopped", "SIGTERM", id="run-stopped")
+    assert run.read_state()["status"] == "stopped"
+    run.record_start(resumed_from="step-4", step=4, num_workers=1)
+    assert run.read_state()["status"] == "running"
+    run.write_state(RunStatus.FINISHED, _load(tmp_path))
+    with pytest.raises(KeyboardInterrupt), run.stop_recorded():
+        raise KeyboardInterrupt
+    assert run.read_state()["status"] == "finished"
+
+
 def test_another_config_is_told_by_the_keys_that_differ(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("LR_THERE", "0.25")
     _started(
@@ -70,7 +87,7 @@ def test_another_config_is_told_by_the_keys_that_differ(tmp_path: Path, monkeypa
         "sampling.fanouts is [4] there and [15, 10] here; "
         "optimizer.args.lr is '${env:LR_THERE}' there and 0.005 here; "
         "training.global_batch_size is 16 there and 8 here. "
-        "Set --run.overwrite true to replace it, or another run.name. [run-other-config]"
+        "Set run.overwrite to true to replace it, or another run.name. [run-other-config]"
     )
 
 

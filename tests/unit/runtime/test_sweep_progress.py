@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray import cloudpickle
@@ -57,3 +59,26 @@ def test_a_sweep_prints_a_validation_a_minute(capsys, monkeypatch) -> None:
         "[raygnn] trial-00000 validation 7: val/loss 0.14286",
         "[raygnn] trial-00000 validation 13: val/loss 0.076923",
     ]
+
+
+def test_a_trial_that_the_scheduler_stops_says_at_which_validation(capsys, monkeypatch) -> None:
+    progress = SweepProgress("val/loss", "min")
+    progress._next_s = math.inf
+    for name, is_stopped in (("trial-00000", True), ("trial-00001", False)):
+        result = {"val/loss": 0.5, TIME_ATTRIBUTE: 2, "done": is_stopped}
+        trial = RunningTrial(name, result)
+        progress.on_trial_result(2, [], trial, result)
+        progress.on_trial_complete(2, [], trial)
+    assert capsys.readouterr().out.splitlines() == [
+        "[raygnn] trial-00000 stopped early at validation 2: best val/loss 0.5",
+        "[raygnn] trial-00001 ended after 2 validations: best val/loss 0.5",
+    ]
+
+
+class RunningTrial:
+    def __init__(self, name: str, result: dict[str, Any]) -> None:
+        self._name, self.last_result = name, result
+        self.metric_analysis = {"val/loss": {"min": result["val/loss"]}}
+
+    def __str__(self) -> str:
+        return self._name

@@ -132,6 +132,15 @@ def test_a_shutdown_without_its_workers_is_noise(printed, capsys) -> None:
     assert "(TrainController) ray.exceptions.ActorDiedError" in capsys.readouterr().err
 
 
+def test_the_traceback_of_a_rank_that_lost_another_one_is_noise(printed, capsys) -> None:
+    trace = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "    f()"]
+    first = "Error in training function:"
+    _emit(first, *trace, "raygnn.errors.LostRankError: Rank 1 lost another rank", "", is_err=True)
+    mistake = [first, *trace, "ValueError: a mistake"]
+    _emit(*mistake, is_err=True)
+    assert [line for batch in printed for line in batch["lines"]] == ["", *mistake]
+
+
 def _dropped_exit(monkeypatch, capsys) -> list[str]:
     """What Python prints where a signal's handler raises SystemExit within a callback."""
 
