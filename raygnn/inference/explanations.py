@@ -17,6 +17,7 @@ from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
 from torch_geometric.explain.config import ModelConfig
 from torch_geometric.explain.metric import fidelity
 
+from raygnn.console import warn
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import join, write_text
@@ -216,6 +217,11 @@ def explain_batches(
         ConfigError: the model reads nothing to mask.
     """
     explained = [_Explained(b, seed_of(b), task, model, names, options) for b in batches]
+    if any(one.hides_edges for one in explained):
+        warn(
+            "edges have importance 0, because the model reads them without PyG's MessagePassing, "
+            "or changes edge_index first: only columns are explained"
+        )
     parts = {
         name: Table(pa.concat_tables([getattr(one, name) for one in explained]))
         for name in ("predictions", "edges", "neighbors", "columns")
@@ -260,6 +266,7 @@ class _Explained:
         self._masked = masked = MaskedModel(model, batch, self._head)
         with masked.explained(), torch.enable_grad():
             masked.check_layers()
+            self.hides_edges = masked.hides_edges
             if self._problem == "multi_label":
                 self._label = int(masked(masked.x, masked.edge_index).argmax())
             explainer = _explainer(masked, self._problem, options.method)

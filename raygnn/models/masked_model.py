@@ -28,7 +28,9 @@ class MaskedModel(nn.Module):
     model. raygnn's encoders read blocks, so they take the mask from one such module here: before
     each layer, every edge of its block gets its own row, the source's times the mask. An edge has
     one mask in all layers. Self-edges of the graph have none, because attention replaces them. PyG
-    skips the convolutions of such an encoder, since they would apply the mask once more.
+    skips the convolutions of such an encoder, since they would apply the mask once more. In a
+    module with `forward(x_dict, edge_index_dict)`, each convolution takes the masks of the edge
+    type whose `edge_index` it is called with.
 
     Attributes:
         x: [num_nodes, num_elements], block-diagonal over node types: a type's elements are 0 in the
@@ -36,6 +38,7 @@ class MaskedModel(nn.Module):
         edge_index: int64 [2, num_edges], concatenated over edge types, with rows of x.
         rows, elements: rows and columns of x, by node type.
         edges: columns of `edge_index`, by edge type.
+        masks_edges: whether masks reach the model's edges, as `check_layers` finds.
     Args:
         model: with an `encoder`, in evaluation mode.
         batch: a batch of one seed.
@@ -51,6 +54,7 @@ class MaskedModel(nn.Module):
         self.model = model
         self._head = head
         self._mask = _EdgeMask()
+        self._num_masked_calls = 0
         self._batch = batch
         encoder: GraphEncoder = model.encoder
         inputs = {name: _input_rows(encoder, name, x) for name, x in _inputs(encoder, batch)}
@@ -106,9 +110,14 @@ class MaskedModel(nn.Module):
                     module.explain = None
                     module._edge_mask = None
 
+    @property
+    def hides_edges(self) -> bool:
+        """Whether the model may read edges that masks do not reach."""
+        return isinstance(self.model.encoder.module, SubgraphModule) and not self.masks_edges
+
     def _inner_convolutions(self) -> list[MessagePassing]:
         module = self.model.encoder.module
-        if isinstance(module, SubgraphModule):
+        if isinstance(module, SubgraphModule) and not isinstance(module, TypedSubgraphModule):
             return []
         layers = module.modules()
         return [
@@ -121,12 +130,15 @@ class MaskedModel(nn.Module):
         """Raises a ConfigError if masks of ones change the output of the user's own layers."""
         if not self.masks_edges or not self._inner_convolutions():
             return
+        self._num_masked_calls = 0
         ones = self.x.new_ones(self.edge_index.shape[1])
         with torch.no_grad():
             plain = self(self.x, self.edge_index)
             set_masks(self, ones, self.edge_index, apply_sigmoid=False)
             masked = self(self.x, self.edge_index)
             clear_masks(self)
+        if isinstance(self.model.encoder.module, TypedSubgraphModule):
+            self.masks_edges = self._num_masked_calls > 0
         if not torch.allclose(plain, masked, rtol=1e-3, atol=1e-4):
             raise ConfigError(
                 f"explain is invalid: layers of {type(self.model.encoder.module).__name__} read "
@@ -154,7 +166,11 @@ class MaskedModel(nn.Module):
             for name, module in encoder.categories.items()
             if name in rows
         ]
-        if self._mask._edge_mask is not None and not isinstance(encoder.module, SubgraphModule):
+        if self._mask._edge_mask is None:
+            pass
+        elif isinstance(encoder.module, TypedSubgraphModule):
+            handles += self._mask_messages()
+        elif not isinstance(encoder.module, SubgraphModule):
             layers: Any = encoder.module.layers
             handles += [
                 layer.register_forward_pre_hook(self._with_masked_edges) for layer in layers
@@ -164,6 +180,46 @@ class MaskedModel(nn.Module):
         finally:
             for handle in handles:
                 handle.remove()
+
+    def _mask_messages(self) -> list[Any]:
+        """Multiplies the messages of convolutions by masks, until the returned hooks are removed.
+
+        A convolution's edge type is that of the `edge_index` it is called with.
+        """
+        ones = self.x.new_ones(self.edge_index.shape[1], 1)
+        mask = self._mask.explain_message(ones, None)[:, 0]
+        types = {id(edges.edge_index): t for t, edges in self._batch.edges.items()}
+        called_with: dict[nn.Module, EdgeType | None] = {}
+
+        def note(conv: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            found = (types.get(id(value)) for value in (*args, *kwargs.values()))
+            called_with[conv] = next(filter(None, found), None)
+
+        def multiply(conv: MessagePassing, _: Any, messages: Any) -> Any:
+            edge_type = called_with.get(conv)
+            if edge_type is None or not isinstance(messages, Tensor):
+                return messages
+            self._num_masked_calls += 1
+            factors, num_messages = (
+                mask[_slice(self.edges[edge_type])],
+                messages.size(conv.node_dim),
+            )
+            if num_messages != len(factors):  # the convolution has replaced self-edges
+                src, dst = self._batch.edges[edge_type].edge_index
+                factors = factors[src != dst]
+                factors = functional.pad(factors, (0, num_messages - len(factors)), value=1.0)
+            shape = [1] * messages.dim()
+            shape[conv.node_dim] = -1
+            return messages * factors.view(shape)
+
+        return [
+            handle
+            for conv in self._inner_convolutions()
+            for handle in (
+                conv.register_forward_pre_hook(note, with_kwargs=True),
+                conv.register_message_forward_hook(multiply),
+            )
+        ]
 
     def _with_masked_edges(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Adds a row per edge after a layer's source rows, for all blocks of the layer."""
@@ -256,9 +312,7 @@ def _input_rows(encoder: GraphEncoder, node_type: str, x: Any) -> Tensor:
 
 def _reads_edges(encoder: GraphEncoder) -> bool:
     module = encoder.module
-    if isinstance(module, TypedSubgraphModule):  # each layer has its own edges
-        return False
-    if isinstance(module, SubgraphModule):  # PyG masks layers of its own class only
+    if isinstance(module, SubgraphModule):  # masks reach layers of PyG's class only
         return any(isinstance(layer, MessagePassing) for layer in module.modules())
     return not isinstance(module, MLP) and getattr(module, "reads_messages", True)
 

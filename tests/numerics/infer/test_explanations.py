@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from torch import nn
-from torch_geometric.nn import SAGEConv
+from torch_geometric.nn import HeteroConv, SAGEConv
 
 import raygnn
 import raygnn.explain
@@ -361,6 +362,55 @@ def test_encoders_of_convolutions_of_pyg_are_explained(planted, tmp_path):
     hits = [row.source_id in planted.causes[row.id] for row in kept.itertuples()]
     assert np.mean(hits) > 0.9
     assert found.predictions.to_pandas()["score_kept"].mean() > 0.8
+
+
+class OverTypes(nn.Module):
+    """A module for `HeteroData`, with one convolution for each edge type and layer."""
+
+    def __init__(self, out_channels: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            HeteroConv({("n", "to", "n"): SAGEConv((-1, -1), channels)})
+            for channels in (16, out_channels)
+        )
+
+    def forward(self, x_dict, edge_index_dict):
+        first, second = self.layers
+        hidden = {name: x.relu() for name, x in first(x_dict, edge_index_dict).items()}
+        return second(hidden, edge_index_dict)
+
+
+class WithoutConvolutions(nn.Module):
+    """Sums neighbors by itself, which PyG's explainers cannot see."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_channels, out_channels)
+
+    def forward(self, x, edge_index):
+        source, target = edge_index
+        return self.linear(x + torch.zeros_like(x).index_add(0, target, x[source]))
+
+
+def test_modules_for_several_types_are_explained(planted, tmp_path, capsys):
+    trained(tmp_path, planted.graph, model__type=f"{__name__}.OverTypes")
+    model = raygnn.load(tmp_path / "run", allow_modules=["tests"])
+    found = model.explain(planted.graph, NODES, num_edges=NUM_CAUSES, num_columns=1)
+    edges = found.edges.to_pandas()
+    kept = edges[edges["kept"]]
+    hits = [row.source_id in planted.causes[row.id] for row in kept.itertuples()]
+    assert len(hits) == NUM_CAUSES * len(NODES)
+    assert np.mean(hits) > 0.9
+    assert "warning: edges" not in capsys.readouterr().out
+
+
+def test_edges_that_masks_do_not_reach_are_named(planted, tmp_path, capsys):
+    type_ = f"{__name__}.WithoutConvolutions"
+    trained(tmp_path, planted.graph, model__type=type_, training__max_epochs=1)
+    model = raygnn.load(tmp_path / "run", allow_modules=["tests"])
+    found = model.explain(planted.graph, NODES[:1], num_columns=1)
+    assert not found.edges.to_pandas()["importance"].any()
+    assert "warning: edges have importance 0" in capsys.readouterr().out
 
 
 def test_layers_that_masked_edges_change_are_refused(planted, tmp_path):
