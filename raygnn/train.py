@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from raygnn.command_line import config_parser, exit_process, load_from_arguments, run_command
 from raygnn.config import config_json_schema, load_config
 from raygnn.console import show
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, RaygnnError
 
 if TYPE_CHECKING:
     from raygnn.runtime.result import RunResult
@@ -31,6 +31,11 @@ raygnn train train.yaml --log-format json > train.jsonl
 raygnn train --print-schema > schema.json
 raygnn train --export runs/papers --out models/papers
 """
+_SET_IN_DATA = (
+    "The graph was passed as data, so set what the message looks for in graph.yaml there. PyG's "
+    "attributes: x and edge_attr are features, y labels, train_mask, val_mask and test_mask the "
+    "split, time and edge_time times, edge_weight weights."
+)
 
 
 def fit(
@@ -65,7 +70,12 @@ def fit(
     from raygnn.runtime.launch import launch
     from raygnn.runtime.result import build_result
 
-    outcome = launch(load_config(config, overrides, allow_modules, model), data=data)
+    try:
+        outcome = launch(load_config(config, overrides, allow_modules, model), data=data)
+    except RaygnnError as error:
+        if data is not None and "graph.yaml" in str(error):
+            error.add_note(_SET_IN_DATA)
+        raise
     load_model = partial(_load_model, outcome.folder.uri, tuple(allow_modules), model)
     return build_result(outcome.folder, outcome.metrics, load_model)
 

@@ -70,7 +70,7 @@ class ExtendedGraph(OpenGraph):
         if len(known_anchors):
             shown = as_plain_texts(graph.take_ids(anchor, known_anchors[:1]))[0].as_py()
             raise ConfigError(
-                f"--anchors is invalid: {shown!r} is a node of the graph, and with new nodes only "
+                f"anchors are invalid: {shown!r} is a node of the graph, and with new nodes only "
                 "these are anchors. Ask for known ones without new nodes.",
                 id="rows-anchor-known",
             )

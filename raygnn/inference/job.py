@@ -66,12 +66,12 @@ class NodeRequest:
         chosen = what or next(iter(output.predictions), "embeddings")
         if chosen not in WHAT:
             raise ConfigError(
-                f"--what={chosen!r} is invalid: unknown output. Set one of: {', '.join(WHAT)}.",
+                f"what={chosen!r} is invalid: unknown output. Set one of: {', '.join(WHAT)}.",
                 id="infer-what-unknown",
             )
         wanted = node_types or task_types
         for name in wanted:
-            check_node_type(spec, name, "--node-type")
+            check_node_type(spec, name, "node_type")
         if chosen != "embeddings":
             output.check_predicts(chosen, wanted)
         return cls(chosen, wanted, times)  # type: ignore[arg-type]
@@ -96,8 +96,8 @@ class EdgeRequest:
         """Validates a request. Raises a ConfigError if the model has no such output."""
         if node_types:
             raise ConfigError(
-                f"--node-type={node_types[0]!r} is invalid: the model predicts edges. Leave it "
-                "out, or add --what embeddings.",
+                f"node_type={node_types[0]!r} is invalid: the model predicts edges. Leave it "
+                "out, or set what to embeddings.",
                 id="infer-node-type-other",
             )
         spec.output.check_predicts(what, ())
@@ -160,7 +160,7 @@ class TopKOptions(BaseModel):
         """
         task_ends = spec.output.ends
         ends = (self.anchor_type or task_ends[0], self.target_type or task_ends[1])
-        options = ("--anchor-type", "--targets")
+        options = ("anchor_type", "targets")
         for name, fixed, option in zip(ends, task_ends, options, strict=True):
             check_node_type(spec, name, option)
             if self.edge_type is not None and name != fixed:
@@ -284,8 +284,8 @@ def check_no_new_nodes(new_nodes: object) -> None:
     """Raises a ConfigError if predictions of edges are requested for new nodes."""
     if new_nodes is not None:
         raise ConfigError(
-            f"--new-nodes={str(new_nodes)!r} is invalid: the model predicts edges, and new nodes "
-            "have none. Add --what embeddings, or write the edges into the graph.",
+            f"new_nodes={str(new_nodes)!r} is invalid: the model predicts edges, and new nodes "
+            "have none. Set what to embeddings, or write the edges into the graph.",
             id="infer-new-nodes-edges",
         )
 

@@ -217,7 +217,7 @@ def read_seed_rows(bundle: Bundle, node_type: str, request: RowRequest) -> SeedR
         raise ConfigError(
             "rows are invalid: they have times, and the model was trained without "
             f"sampling.temporal, so it uses edges of all times. Leave {time_columns[0]} out, or "
-            "train with --sampling.temporal '{}'.",
+            "train with sampling.temporal: {}.",
             id="infer-rows-unread",
         )
     times = None
@@ -242,7 +242,7 @@ def _warn_of_far_times(times: np.ndarray, end: AsOf) -> None:
     if end.unit is not None and latest.time - end.time > _FAR_US:
         warn(
             f"the latest time of the rows is {latest}, and the graph ends at {end}: nothing after "
-            "its end is known. Append newer rows (--new-nodes), or check the times."
+            "its end is known. Append newer rows (new_nodes), or check the times."
         )
 
 
@@ -290,7 +290,7 @@ def find_link_rows(
     output, rows, split = spec.output, request.rows, request.split
     if not isinstance(output, LinkOutput):
         raise ConfigError(
-            "--top-k is invalid with rows: the model predicts labels. Leave it out.",
+            "top_k is invalid with rows: the model predicts labels. Leave it out.",
             id="infer-options-clash",
         )
     if not isinstance(rows, str):

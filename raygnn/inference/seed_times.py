@@ -95,8 +95,8 @@ def find_seed_times(
     if temporal is None:
         if as_of is not None:
             raise ConfigError(
-                f"--as-of={as_of!r} is invalid: the model was trained without sampling.temporal, "
-                "so it uses edges of all times. Leave it out, or set --sampling.temporal '{}'.",
+                f"as_of={as_of!r} is invalid: the model was trained without sampling.temporal, "
+                "so it uses edges of all times. Leave it out, or set sampling.temporal to {}.",
                 id="infer-as-of-unread",
             )
         return None
@@ -171,7 +171,7 @@ def times_of_pairs(
 
 def _parsed_time(text: str, unit: str | None) -> Time:
     """A time in the graph's unit. Numbers are microseconds if times are dates."""
-    key = f"--as-of={text[:50]!r} is invalid"
+    key = f"as_of={text[:50]!r} is invalid"
     try:
         return parse_time(text, unit)
     except OverflowError as error:

@@ -174,15 +174,15 @@ class Output(ABC):
         tables = ("embeddings", *self.predictions)
         if what not in tables:
             raise ConfigError(
-                f"--what={what!r} is invalid: the model has no such output. Set one of: "
+                f"what={what!r} is invalid: the model has no such output. Set one of: "
                 f"{', '.join(tables)}.",
                 id="infer-what-unknown",
             )
         others = [name for name in node_types if name not in self.ends]
         if others:
             raise ConfigError(
-                f"--node-type={others[0]!r} is invalid: the model predicts {self.ends[0]!r}. Set "
-                "that type, or --what embeddings.",
+                f"node_type={others[0]!r} is invalid: the model predicts {self.ends[0]!r}. Set "
+                "that type, or what to embeddings.",
                 id="infer-node-type-other",
             )
 

@@ -291,11 +291,12 @@ def _say_fitted(config: Config, bundle: Bundle, rows: FitRows) -> None:
         say("transforms: fitted on the training rows of split columns, otherwise on all rows")
         return
     line = f"transforms and standardization: fitted on {rows}"
-    is_ruled = config.data.splits is not None and rows.are_all
-    if is_ruled:
-        warn(f"{line}, including the validation and test rows of data.splits")
-    else:
+    if config.data.splits is None or not rows.are_all:
         say(line)
+    elif {each.task.type for each in config.single_tasks} == {"link_prediction"}:
+        say(f"{line} of nodes, since data.splits splits links only")
+    else:
+        warn(f"{line}, including the validation and test rows of data.splits")
 
 
 def _say_learned(bundle: Bundle, feature: str) -> None:

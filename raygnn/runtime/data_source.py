@@ -238,11 +238,13 @@ def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str |
 
 
 def _write_data(data: Any, cache_dir: str | None) -> str:
-    from raygnn.data.convert.pyg import tables_from_pyg
+    from raygnn.data.convert.pyg import tables_from_pyg, unread_attributes
     from raygnn.data.tables.graph_tables import GraphTables
 
     is_tables = isinstance(data, GraphTables)
     tables, kind = (data, "tables") if is_tables else (tables_from_pyg(data), "pyg")
+    if not is_tables and (unread := unread_attributes(data)):
+        say(f"attributes of data that are not read: {', '.join(unread)}")
     return _write_once(cache_dir, f"{kind}-{_content_key(tables)[:20]}", lambda: tables)
 
 

@@ -296,7 +296,7 @@ def test_each_task_is_used_by_its_name(tmp_path, graph, trained):
         assert judged[metric] == pytest.approx(metrics[f"test/{name}/{metric}"], rel=1e-6)
         with raises("infer-task", "nothing", "genre"):
             raygnn.load(run, task="nothing")
-    with raises("infer-task", "--task is missing", "task=NAME", "genre, follows, rating"):
+    with raises("infer-task", "task is missing", "genre, follows, rating"):
         raygnn.load(run)
     rows = [
         raygnn.load(run, task=name).embed(str(graph), node_type="film")["embedding"]

@@ -124,10 +124,15 @@ def tables_from_pyg(
     for edge_type, store in edge_stores.items():
         where = "data" if isinstance(data, Data) else f"data[{edge_type!r}]"
         edges[edge_type] = _edge_rows(store, ids[edge_type[0]], ids[edge_type[2]], where)
-    known = _NODE_NAMES | _EDGE_NAMES
-    if left := sorted({name for store in data.stores for name in store} - known):
-        notes.append(f"attributes not written: {', '.join(left)}")
+    if unread := unread_attributes(data):
+        notes.append(f"attributes not written: {', '.join(unread)}")
     return GraphTables(nodes, edges, tuple(dict.fromkeys(notes)))
+
+
+def unread_attributes(data: Any) -> list[str]:
+    """Names of attributes of a graph that `tables_from_pyg` does not read."""
+    names = {name for store in _single_graph(data).stores for name in store}
+    return sorted(names - _NODE_NAMES - _EDGE_NAMES)
 
 
 def _single_graph(data: Any) -> Any:

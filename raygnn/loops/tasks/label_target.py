@@ -108,7 +108,7 @@ class LabelOutput(Output):
         """Raises a ConfigError for probabilities of a number."""
         if what == "probabilities" and self.problem == "regression":
             raise ConfigError(
-                f"--what='probabilities' is invalid: {self.label!r} is a number, not a class. Set "
+                f"what='probabilities' is invalid: {self.label!r} is a number, not a class. Set "
                 "predictions.",
                 id="infer-what-regression",
             )

@@ -178,7 +178,7 @@ class CheckpointStore:
             lines = [f"{name}: {reason}" for name, reason in passed_over.items()]
             raise CheckpointError(
                 "No checkpoint of this run can be read:\n" + "\n".join(lines) + "\nSet "
-                "checkpoint.resume to never with run.overwrite true to start from scratch.",
+                "checkpoint.resume to never and run.overwrite to true to start from scratch.",
                 id="checkpoint-none-valid",
             )
         return None, passed_over

@@ -141,7 +141,7 @@ def test_any_number_of_ranks_writes_the_same_files(ranks, model, tmp_path):
         ),
         (
             {"edge_type": BUYS, "anchor_type": "item"},
-            ("infer-node-type-fixed", "--anchor-type='item'", BUYS, "user"),
+            ("infer-node-type-fixed", "anchor_type='item'", BUYS, "user"),
         ),
     ],
 )

@@ -11,10 +11,13 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
+import raygnn.train
 from raygnn.config import LoadedConfig, load_config
 from raygnn.data.bundle import Bundle
+from raygnn.errors import DataError
 from raygnn.runtime.data_source import open_bundle, open_trial_bundle, tables_uri
 from tests.errors import raises
+from tests.small_runs import small_config
 
 _DATA = {"synthetic": {"type": "planted_partition", "num_nodes": 60, "num_classes": 3, "seed": 0}}
 
@@ -98,3 +101,19 @@ def test_a_trial_ingests_only_what_makes_another_bundle(
     opened = open_trial_bundle(trial, sweep, str(bundle.path), given)
     assert (opened.path != bundle.path) is is_ingested
     assert ("ingest: wrote bundle" in capsys.readouterr().out) is is_ingested
+
+
+def test_attributes_of_pyg_that_are_not_read_are_named(tmp_path: Path, capsys) -> None:
+    graph = Data(x=torch.randn(6, 2), edge_index=torch.tensor([[0, 1], [3, 4]]), pos=torch.ones(6))
+    tables_uri(_trial(tmp_path, source=False), graph)
+    assert "attributes of data that are not read: pos" in capsys.readouterr().out
+
+
+def test_an_error_about_a_graph_in_memory_says_where_to_set_it(tmp_path: Path) -> None:
+    graph = Data(x=torch.randn(6, 2), edge_index=torch.tensor([[0, 1], [3, 4]]))
+    config = small_config(tmp_path, scaling__num_workers=0)
+    config.pop("data", None)
+    with pytest.raises(DataError) as raised:
+        raygnn.train.fit(config, data=graph)
+    assert "graph.yaml" in str(raised.value)
+    assert "y labels" in raised.value.__notes__[0]

@@ -66,8 +66,8 @@ class LinkOutput(Output):
 
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
         raise ConfigError(
-            f"--what={what!r} is invalid: the model predicts links, not labels. Set embeddings, or "
-            "--top-k with --anchors.",
+            f"what={what!r} is invalid: the model predicts links, not labels. Set embeddings, or "
+            "ask for the top-k neighbors of anchors.",
             id="infer-what-links",
         )
 

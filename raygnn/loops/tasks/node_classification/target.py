@@ -62,8 +62,8 @@ class NodeOutput(LabelOutput):
         others = [name for name in node_types if name != self.node_type]
         if others:
             raise ConfigError(
-                f"--node-type={others[0]!r} is invalid: the model predicts {self.label!r} of "
-                f"{self.node_type!r}. Set that type, or --what embeddings.",
+                f"node_type={others[0]!r} is invalid: the model predicts {self.label!r} of "
+                f"{self.node_type!r}. Set that type, or what to embeddings.",
                 id="infer-node-type-other",
             )
         self.check_problem(what)

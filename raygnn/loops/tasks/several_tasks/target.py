@@ -62,7 +62,7 @@ def choose_task(spec: ModelSpec, task: str | None) -> str | None:
         if task is None:
             return None
         raise ConfigError(
-            f"--task={task!r} is invalid: the model has one task, without a name. Leave it out.",
+            f"task={task!r} is invalid: the model has one task, without a name. Leave it out.",
             id="infer-task-single",
         )
     if task in output.tasks:
@@ -70,12 +70,11 @@ def choose_task(spec: ModelSpec, task: str | None) -> str | None:
     names = ", ".join(output.tasks)
     if task is None:
         raise ConfigError(
-            "--task is missing: the model has several tasks. Set it (task=NAME in Python) to one "
-            f"of: {names}.",
+            f"task is missing: the model has several tasks. Set it to one of: {names}.",
             id="infer-task",
         )
     raise ConfigError(
-        f"--task={task!r} is invalid: the model has no such task. Set one of: {names}.",
+        f"task={task!r} is invalid: the model has no such task. Set one of: {names}.",
         id="infer-task",
     )
 
