@@ -280,9 +280,9 @@ class TrainedModel(nn.Module):
         factors = getattr(self.module, "factors", None)
         if isinstance(factors, LinkFactors) and factors.is_used:
             warn(
-                "the program gives the rows of the encoder. The model also scores by closed-form "
-                "rows of the links of a graph: train with model.args.node_embeddings: false if "
-                "the program is to rank as well as the model"
+                "the exported program computes only the encoder's embeddings, but the model also "
+                "ranks by closed-form rows. Train with model.args.node_embeddings: false if the "
+                "program must rank as well as the model"
             )
         write = export_onnx if fspath(uri).endswith(".onnx") else export_program
         write_bytes(fspath(uri), write(self.module, self.spec, name))

@@ -57,7 +57,7 @@ def sweep(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    interrupted = "started again under the same run.name, the sweep resumes"
+    interrupted = "the same command resumes the sweep, if it sets run.name"
     return run_command(_run, build_parser(), argv, interrupted=interrupted)
 
 

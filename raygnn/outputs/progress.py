@@ -61,7 +61,7 @@ class Progress(Callback):
             **self._position(engine),
         )
         if engine.task.loss_unit is not None:
-            say(f"losses are of {engine.task.loss_unit}")
+            say(f"unit of the loss: {engine.task.loss_unit}")
 
     def on_train_step_end(self, engine: Engine, totals: StepTotals) -> None:
         self._recent.append((engine.position.step, engine.training_time_s))

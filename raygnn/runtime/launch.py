@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.config import LoadedConfig
 from raygnn.config.training_section import Training
-from raygnn.console import say
+from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
 from raygnn.errors import ConfigError, RunError
 from raygnn.job import TrainJob
@@ -154,9 +154,9 @@ def _open_samples(
 def warn_of_vanishing(folder: RunFolder) -> None:
     """Warns if outputs go to a folder that Ray deletes at the end of the job."""
     if "/runtime_resources/working_dir_files/" in folder.uri:
-        say(
-            "run.storage_path lies in the copy of the working directory that Ray made for this "
-            f"job, and deletes after it: {folder.uri}. Set an absolute path or a bucket."
+        warn(
+            "run.storage_path is in Ray's copy of the working directory, which Ray deletes after "
+            f"the job: {folder.uri}. Set an absolute path or a bucket."
         )
 
 

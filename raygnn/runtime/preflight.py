@@ -123,7 +123,7 @@ def held_resources(resources: WorkerResources, num_workers: int) -> str | None:
         return None
     return (
         f"other work uses resources that the workers need: {', '.join(scarce)}. "
-        "scaling.cpus_per_worker and num_workers make a run smaller."
+        "Lower scaling.cpus_per_worker or scaling.num_workers to use less."
     )
 
 

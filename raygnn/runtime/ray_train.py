@@ -71,7 +71,8 @@ def train_on_ray(
                         "a higher limit or on nodes that stay.",
                         id="run-preempted",
                     ) from error
-                say(f"{error} Workers start again on other nodes.")
+                stopped = str(error).partition(". ")[0]
+                say(f"{stopped}. Its workers start again on other nodes, and resume")
             else:
                 return metrics
             finally:

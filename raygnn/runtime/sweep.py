@@ -175,8 +175,8 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
     say(f"report      {join(folder.uri, 'report.html')}")
     if causes:
         raise PreemptedError(
-            f"The sweep was stopped by {causes[0]}. Started again under --run.name {folder.name}, "
-            "it continues.",
+            f"The sweep was stopped by {causes[0]}. Start it again with run.name {folder.name!r} "
+            "to resume.",
             causes[0],
             id="sweep-stopped",
         )

@@ -66,7 +66,7 @@ def test_the_quickstart_as_a_job(head, checkout):
     assert "[raygnn] test: " in done.stdout
     assert "succeeded" in done.stdout + done.stderr
     # Ray deletes the folder that it has unpacked for the job, and the outputs with it.
-    assert "run.storage_path lies in the copy" in done.stdout
+    assert "run.storage_path is in Ray's copy" in done.stdout
 
 
 def test_a_task_of_the_users_own(head, checkout, tmp_path):

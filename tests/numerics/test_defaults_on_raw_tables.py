@@ -67,7 +67,7 @@ def test_prices_are_learned_and_told_in_their_own_unit(
     assert metrics["test/r2"] >= 0.95
     assert 5_000 < metrics["test/mae"] < 20_000
     assert metrics["test/loss"] < 0.05  # of standardised prices, whose mean alone gives 1
-    assert "losses are of price in standard deviations (" in capsys.readouterr().out
+    assert "unit of the loss: price in standard deviations (" in capsys.readouterr().out
     run = str(tmp_path / "run")
     graph = ["--data.uri", str(graphs / "houses"), "--data.cache_dir", str(graphs / "cache")]
     written = raygnn.infer.predict(

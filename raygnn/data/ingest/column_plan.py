@@ -249,7 +249,7 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
     kind = spec.kind or ("regression" if is_float else "class" if is_scalar else "multilabel")
     if spec.kind is None and is_float and is_scalar and _are_two_classes(table, spec.columns[0]):
         kind = "class"
-        say(f"ingest: {place}: only 0 and 1, so two classes (kind: regression regresses them)")
+        say(f"ingest: {place}: only 0 and 1, so two classes (kind: regression predicts numbers)")
     if kind == "class" and not is_scalar:
         raise DataError(
             f"{place}.kind='class' is invalid: a class is one number per row, but the columns "

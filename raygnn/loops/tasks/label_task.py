@@ -341,5 +341,5 @@ def _unit(label: str, scale: ColumnScale, rows: str) -> str:
     (mean,), (std,) = scale.mean, scale.std
     return (
         f"{label} in standard deviations ({std:,.6g}) from its mean ({mean:,.6g}) over the "
-        f"training {rows}; metrics and predictions are of {label} itself"
+        f"training {rows}; metrics and predictions are in its own unit"
     )

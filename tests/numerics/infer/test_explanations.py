@@ -367,11 +367,11 @@ def test_encoders_of_convolutions_of_pyg_are_explained(planted, tmp_path):
 class OverTypes(nn.Module):
     """A module for `HeteroData`, with one convolution for each edge type and layer."""
 
-    def __init__(self, out_channels: int) -> None:
+    def __init__(self, out_channels: int, hidden_channels: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             HeteroConv({("n", "to", "n"): SAGEConv((-1, -1), channels)})
-            for channels in (16, out_channels)
+            for channels in (hidden_channels, out_channels)
         )
 
     def forward(self, x_dict, edge_index_dict):
@@ -405,8 +405,8 @@ def test_modules_for_several_types_are_explained(planted, tmp_path, capsys):
 
 
 def test_edges_that_masks_do_not_reach_are_named(planted, tmp_path, capsys):
-    type_ = f"{__name__}.WithoutConvolutions"
-    trained(tmp_path, planted.graph, model__type=type_, training__max_epochs=1)
+    model = {"type": f"{__name__}.WithoutConvolutions"}
+    trained(tmp_path, planted.graph, model=model, training={"max_epochs": 1})
     model = raygnn.load(tmp_path / "run", allow_modules=["tests"])
     found = model.explain(planted.graph, NODES[:1], num_columns=1)
     assert not found.edges.to_pandas()["importance"].any()
