@@ -151,7 +151,7 @@ class NodePredictor(nn.Module):
         return (prediction, embeddings) if with_embeddings else prediction
 
     def readout(self, embedding: Any) -> Any:
-        """[num_nodes, width of the encoder] to [num_nodes, num_outputs]."""
+        """Predictions [num_nodes, num_outputs] from embeddings [num_nodes, encoder's width]."""
         return self.head(embedding)
 
 
@@ -159,8 +159,8 @@ class LinkPredictor(nn.Module):
     """Embeds the nodes of a batch of links; the task scores them with `decoder`.
 
     Args:
-        factors: closed-form rows, which embeddings of the whole graph are joined with; a batch of
-            training has rows of the encoder alone.
+        factors: closed-form rows, appended to embeddings of the whole graph. A training batch has
+            only rows of the encoder.
     """
 
     def __init__(
@@ -177,12 +177,13 @@ class LinkPredictor(nn.Module):
 
 
 class FactorizedEdges(nn.Module):
-    """Values of edges from biases and factors of both ends; see `factorize`.
+    """Predicts values of edges from biases and factors of both ends, which `factorize` computes.
 
-    They are parameters that do not train. Buffers are averaged over ranks, which rounds.
+    They are stored as parameters that do not train, because buffers are averaged over ranks, which
+    rounds.
 
     Args:
-        num_nodes: of sources and of targets.
+        num_nodes: numbers of sources and of targets.
         channels: width of the factors.
     """
 
@@ -195,13 +196,19 @@ class FactorizedEdges(nn.Module):
 
     @torch.no_grad()
     def fill(self, mean: float, rows: Sequence[np.ndarray]) -> None:
-        """Takes the mean, and the rows of sources and of targets."""
+        """Sets the mean, and the rows of sources and of targets."""
         self.mean.fill_(mean)
         for name, values in zip(_ENDS, rows, strict=True):
             self.get_parameter(name).copy_(torch.from_numpy(values))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """[num_edges, 1] of int64 [2, num_edges], dense ids of both ends; -1 has zeros."""
+        """Predicts edges from dense ids of their ends.
+
+        Args:
+            ids: int64 [2, num_edges]. An unknown end is -1 and adds nothing.
+        Returns:
+            float [num_edges, 1].
+        """
         source, target = (self._rows(name, of) for name, of in zip(_ENDS, ids, strict=True))
         products = (source[:, 1:] * target[:, 1:]).sum(dim=1)
         return (self.mean + source[:, 0] + target[:, 0] + products).unsqueeze(1)
@@ -239,7 +246,7 @@ class EdgeHead(nn.Module):
             nn.init.zeros_(self.out.bias)
 
     def forward(self, source: Tensor, target: Tensor, inputs: Tensor | None) -> Tensor:
-        """[num_edges, out_channels] from [num_edges, in_channels] of both ends."""
+        """Predicts edges, [num_edges, out_channels], from [num_edges, in_channels] of both ends."""
         attr = [] if inputs is None else [inputs.to(source.dtype)]
         rows = torch.cat([source, target, source * target, *attr], dim=1)
         out: Tensor = self.out(self.hidden(rows).relu())
