@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,9 @@ def test_rank_0_dies_in_a_checkpoint_and_ray_starts_it_again(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert not (tmp_path / "ranks" / "armed").exists()
+    assert re.search(r"warning: rank 0 died \(process \d+ on .*\)\. Training starts", done.stdout)
+    assert "resumed from step-" in done.stdout
+    assert "Traceback" not in done.stderr
     assert_equal_outcomes(tmp_path / "run", straight(2, _SETTINGS))
 
 

