@@ -116,8 +116,8 @@ def start(
         from raygnn.serving.web_server import WebServer, listen
     except ImportError as error:
         raise ConfigError(
-            f"raygnn.serve cannot be used: {error}. Run `pip install -e '.[serve]'` in "
-            "raygnn's folder.",
+            f"raygnn.serve cannot be used: {str(error).partition('. ')[0]}. Run "
+            "`pip install -e '.[serve]'` in raygnn's folder.",
             id="serve-extra-missing",
         ) from error
     from raygnn.runtime.connection import connect

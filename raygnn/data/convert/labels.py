@@ -393,9 +393,9 @@ class _Tables:
         lines = []
         labels = ", ".join(f'"{label}"' for label in columns.labels)
         where = " AND ".join(f'"{label}" IS NOT NULL' for label in columns.labels)
-        for split, which, order in (
-            ("train", "first training", "ASC"),
-            ("test", "last test", "DESC"),
+        for split, which, what, order in (
+            ("train", "first", "training time", "ASC"),
+            ("test", "last", "test time", "DESC"),
         ):
             times = by_split[split]
             found = self._connection.sql(
@@ -414,7 +414,7 @@ class _Tables:
                 f"DELETE FROM asked WHERE \"{columns.time}\" BETWEEN '{first}' AND '{last}'"
             ).fetchall()
             self.num_rows -= num_rows
-            times_of = f"{count(num_same, 'time')}, {_shown(first)} to {_shown(last)}"
+            times_of = f"{count(num_same, what)}, {_shown(first)} to {_shown(last)}"
             lines.append(
                 f"the {which} {times_of}, left out: the label is {', '.join(map(str, value))} in "
                 "all rows, as if its events were not recorded then"

@@ -647,7 +647,8 @@ def test_encodings_are_detected_said_and_overridden(tmp_path: Path, encoding: st
     assert f"read as {encoding or 'cp1252'}; --encoding reads it as another" in found.text
 
 
-def test_seconds_of_what_was_reported_are_its_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_gaps", [False, True])  # with gaps, integers are read as floats
+def test_seconds_of_what_was_reported_are_its_time(tmp_path: Path, has_gaps: bool) -> None:
     """Rather than the start of the policy, at which a claim was not known."""
     days = [str(day) for day in np.datetime64("2023-01-01") + np.arange(60)]
     ids = list(range(1000, 1600, 10))
@@ -660,9 +661,15 @@ def test_seconds_of_what_was_reported_are_its_time(tmp_path: Path) -> None:
         "claims.csv",
         claim_id=[f"S{i}" for i in range(200)],
         policy_id=some(ids, 200),
-        reported=RNG.integers(1_675_000_000, 1_690_000_000, 200),
+        reported=[
+            None if has_gaps else 1_680_000_000.0,
+            *RNG.integers(1_675_000_000, 1_690_000_000, 199),
+        ],
     )
-    assert Manifest.parse(draft(str(tmp_path)).text).node_types["claims"].time.column == "reported"
+    found = draft(str(tmp_path))
+    assert Manifest.parse(found.text).node_types["claims"].time.column == "reported"
+    note = "reported: 1 rows have none; data.on_error: drop leaves them out"
+    assert any(note in each for each in found.notes) is has_gaps
 
 
 @pytest.mark.parametrize("gaps", [0, 0.1])

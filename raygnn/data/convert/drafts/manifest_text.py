@@ -85,6 +85,9 @@ def _remarks(table: Table) -> Iterator[str]:
             yield f"{table.key}: {repeated:,} {rows} an id; data.on_error: drop keeps the first"
         if empty:
             yield f"{table.key}: {empty:,} rows have none; data.on_error: drop leaves them out"
+    time = roles_of(table).time
+    if time is not None and (num_gaps := int(time.values.null_count)):
+        yield f"{time.name}: {num_gaps:,} rows have none; data.on_error: drop leaves them out"
     for name, reference in table.references.items():
         column = table.columns[name]
         # Nodes without a reference have no edge; an edge without an end is an error.

@@ -332,14 +332,16 @@ def _with_dates(name: str, values: pa.ChunkedArray) -> tuple[pa.ChunkedArray, st
     """
     words = {*words_of(name)}
     is_moment = bool(_TIMES & words) or any(word.endswith("ed") for word in words)
-    if not (pa.types.is_integer(values.type) and is_moment):
+    is_float = pa.types.is_floating(values.type)  # integers with gaps, or fractions of seconds
+    if not (is_moment and (is_float or pa.types.is_integer(values.type))):
         return values, None
     low, high = pc.min_max(values).as_py().values()
     for unit, size in (("s", 1), ("ms", 1000)):
         if low is not None and _EPOCH[0] * size <= low and high < _EPOCH[1] * size:
-            times = pc.cast(pc.cast(values, pa.int64()), pa.timestamp(unit))
+            whole = pc.floor(values) if is_float else values
+            times = pc.cast(pc.cast(whole, pa.int64()), pa.timestamp(unit))
             return times, f"times, in {unit} since 1970 in the files"
-    if not _DATES & words:
+    if is_float or not _DATES & words:
         return values, None
     texts = pc.cast(values, pa.string())
     for pattern, form in _DIGITS_OF_DATES:
