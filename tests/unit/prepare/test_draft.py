@@ -388,7 +388,7 @@ def test_every_doubt_is_printed_and_the_rest_is_ingested(tmp_path: Path, capsys:
     assert "{column: since, transform: auto}" in text
     assert "{column: sum, transform: auto, format: decimal_point}" in text
     assert "{column: bonus, transform: auto, format: decimal_comma}" in text
-    assert "{column: renewed, transform: auto, format: month_first}" in text
+    assert "renewed is left out: it holds dates later than since" in text  # read as month_first
     assert "    time: {column: filed, format: day_first}\n" in text
     bundle = ingest(str(tmp_path), IngestOptions(on_error="drop"), tmp_path / "cache")
     assert bundle.num_nodes("customers") == 200
@@ -621,6 +621,19 @@ def test_dates_later_than_the_time_of_their_row_are_no_features(tmp_path: Path) 
     assert "born" in columns
     assert "arrived" not in columns
     assert "arrived is left out: it holds dates later than booked" in text
+
+
+def test_dates_later_than_the_start_of_a_thing_are_no_features(tmp_path: Path) -> None:
+    """Even if it is for a person to say whether a member exists only from the start on."""
+    joined = np.datetime64("2023-01-01") + np.arange(100)
+    columns = {"born": joined - 9000, "joined": joined, "last_login": joined + 50}
+    dates = {name: [str(day) for day in days] for name, days in columns.items()}
+    write(tmp_path, "members.csv", member_id=list(range(100)), **dates)
+    write(tmp_path, "likes.csv", member_id=some(list(range(100)), 300), page=some(SKUS, 300))
+    text = draft(str(tmp_path)).text
+    members = Manifest.parse(text).node_types["members"]
+    assert [column.column for column in members.features["x"].columns] == ["born", "joined"]
+    assert "joined: a feature; if rows exist only from then on" in text
 
 
 def test_labels_of_questions_outlive_another_draft(tmp_path: Path) -> None:

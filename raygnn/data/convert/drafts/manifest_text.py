@@ -109,15 +109,17 @@ def _node_lines(table: Table, label: str | None) -> Iterator[str]:
         yield f"    # ? {note}\n"
     yield f"    files: {_quoted(table.pattern)}\n    id: {_quoted(table.key or '')}\n"
     roles = roles_of(table, label)
-    yield from _feature_lines(roles.features, "x", roles.time)
+    starts = [column for column in roles.features if is_start(column)]
+    start = roles.time or next(iter(starts), None)
+    yield from _feature_lines(roles.features, "x", start)
     if roles.label is not None:
         yield from _label_lines(roles.label)
     if roles.split is not None:
         yield f"    split: {_quoted(roles.split.name)}\n"
     if roles.time is not None:
         yield f"    time: {_time(roles.time)}\n"
-    elif starts := [column.name for column in roles.features if is_start(column)]:
-        names = ", ".join(starts)
+    elif starts:
+        names = ", ".join(column.name for column in starts)
         yield f"    # ? {names}: a feature; if rows exist only from then on, make it the time\n"
 
 
