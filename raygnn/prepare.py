@@ -18,9 +18,10 @@ from raygnn.config.arguments import arguments_of
 from raygnn.config.components import build
 from raygnn.config.documents import parse_scalar
 from raygnn.config.section import Component
+from raygnn.console import count
 from raygnn.data.convert.clean_up import SPLIT_HELP, parse_split
 from raygnn.data.convert.csv import CsvSource, csv_tables, spec_error
-from raygnn.data.convert.draft import write_draft
+from raygnn.data.convert.draft import repair_tables, write_draft
 from raygnn.data.convert.drafts.roles import GUESS
 from raygnn.data.convert.label_query import LabelQuery, parse_duration, parse_question
 from raygnn.data.convert.labels import LabelTimes, write_labels
@@ -74,9 +75,12 @@ def _write_tables(args: argparse.Namespace) -> None:
 
 
 def _write_draft(args: argparse.Namespace) -> int:
-    draft = write_draft(
-        args.folder, args.overwrite, refs=args.ref, task=args.task, encoding=args.encoding
-    )
+    options = {"refs": args.ref, "task": args.task, "encoding": args.encoding}
+    if args.repair:
+        written = repair_tables(args.folder, **options)
+        print(f"wrote {count(len(written), 'repaired table')}: {', '.join(map(redact, written))}")
+        return 0
+    draft = write_draft(args.folder, args.overwrite, **options)
     for line in draft.picture:
         print(line)
     print(f"wrote {' and '.join(map(redact, draft.written))}; review them")
@@ -277,6 +281,7 @@ def _add_draft(commands: Any) -> None:
     add = _add_parser(commands, "draft", summary, text, run=_write_draft).add_argument
     add("folder", help="folder of the tables (path or URI)")
     add("--overwrite", action="store_true", help="replace both files")
+    add("--repair", action="store_true", help="only repair tables again that have changed")
     add(
         "--ref",
         action="append",

@@ -170,6 +170,39 @@ def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
     return found._replace(written=[uri, config] if is_new else [uri], config=config)
 
 
+def repair_tables(folder: str, **options: Any) -> list[str]:
+    """Writes the repaired tables that a graph.yaml reads again, from tables that have changed.
+
+    Args:
+        options: of `draft`, as they were for this graph.yaml.
+    Returns:
+        URIs of the written files.
+    Raises:
+        DataError: as `draft`, there is no graph.yaml, or it reads a file that the draft would not
+            write.
+    """
+    graph = Manifest.load(folder)
+    found = draft(folder, old=graph, **options)
+    tables: list[NodeTable | EdgeTable | TrainingTable] = [
+        *graph.node_types.values(),
+        *graph.edge_types,
+        *graph.training_tables.values(),
+    ]
+    files = dict.fromkeys(name for table in tables for name in table.files)
+    names = [name for name in files if name.startswith(f"{DRAFTED}/")]
+    for name in names:
+        if name not in found.made:
+            raise DataError(
+                f"folder {redact(folder)!r} is invalid: graph.yaml reads {name}, which a draft of "
+                "its tables does not write. Repeat the options --ref, --task and --encoding of "
+                "the draft, or draft again with --overwrite.",
+                id="prepare-repair",
+            )
+    for name in names:
+        write_parquet(found.made[name], join(folder, name))
+    return [join(folder, name) for name in names]
+
+
 def _picture(tables: Sequence[Table]) -> Iterator[str]:
     keys = {table.name: table.key for table in tables}
     for table in tables:

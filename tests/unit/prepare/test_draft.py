@@ -15,7 +15,7 @@ import pytest
 
 import raygnn.train
 from raygnn.config import load_config
-from raygnn.data.convert.draft import draft, write_draft
+from raygnn.data.convert.draft import draft, repair_tables, write_draft
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import Manifest
 from raygnn.prepare import main
@@ -683,6 +683,26 @@ def test_seconds_of_what_was_reported_are_its_time(tmp_path: Path, has_gaps: boo
     assert Manifest.parse(found.text).node_types["claims"].time.column == "reported"
     note = "reported: 1 rows have none; data.on_error: drop leaves them out"
     assert any(note in each for each in found.notes) is has_gaps
+
+
+def test_changed_tables_are_repaired_again(tmp_path: Path) -> None:
+    """And graph.yaml stays as it was edited."""
+    write(tmp_path, "users.csv", user_id=list(range(0, 400, 10)), age=some([20, 30], 40))
+    write(tmp_path, "items.csv", item_id=["a", "b", "c"], price=[1.0, 2.0, 3.0])
+    columns = {"user_id": some([float(i) for i in range(0, 400, 10)], 99), "item_id": ["a"] * 99}
+    write_text(tmp_path / "likes.csv", **columns)
+    assert main(["draft", str(tmp_path)]) == 0
+    text = (tmp_path / "graph.yaml").read_text() + "# mine\n"
+    (tmp_path / "graph.yaml").write_text(text)
+    with (tmp_path / "likes.csv").open("a") as file:
+        file.write("390.0,c\n")
+    assert main(["draft", str(tmp_path), "--repair"]) == 0
+    assert (tmp_path / "graph.yaml").read_text() == text
+    (copy,) = (tmp_path / "_drafted").iterdir()
+    assert pq.read_table(copy).num_rows == 100
+    (tmp_path / "graph.yaml").write_text(text.replace("likes.parquet", "likes_of.parquet"))
+    with raises("prepare-repair", "_drafted/likes_of.parquet", "--ref"):
+        repair_tables(str(tmp_path))
 
 
 @pytest.mark.parametrize("gaps", [0, 0.1])
