@@ -174,6 +174,19 @@ def test_numbers_of_tables_have_a_robust_loss_by_default() -> None:
     assert NodeOutput("user", **number).default_loss == "mse"
 
 
+@pytest.mark.parametrize(
+    ("least", "losses", "is_named"), [(0, [], False), (8, [], True), (8, [{"type": "mse"}], False)]
+)
+def test_totals_that_are_mostly_zero_are_named(
+    shop: Shop, tmp_path: Path, least: int, losses: list[dict[str, str]], is_named: bool
+) -> None:
+    counts = shop.counts(-WINDOW, 0).astype(float)
+    graph = shop.write(tmp_path / "graph", np.where(counts < least, 0, counts))
+    settings = {"training": {"max_steps": 1}, "losses": losses}
+    result = raygnn.train.fit(_config(tmp_path, graph, **settings))
+    assert ("% of the training rows" in result.metrics["warnings"]) is is_named
+
+
 def test_clamped_numbers_stay_in_the_range_of_training(shop: Shop, tmp_path: Path) -> None:
     """In metrics and predictions, before and after the model is saved."""
     counts = shop.counts(-WINDOW, 0).astype(float)

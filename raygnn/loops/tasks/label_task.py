@@ -179,9 +179,9 @@ class LabelTask(EncoderTask[BatchT]):
         return {}
 
     def warnings(self) -> list[str]:
-        """Warns about rare classes, and targets with a few huge values."""
+        """Warns about rare classes, and targets that are mostly 0 or have a few huge values."""
         if self.output.problem == "regression":
-            return self._long_tail()
+            return self._mostly_zero() or self._long_tail()
         if self.output.problem != "multi_class":
             return []
         counts = self._counts
@@ -206,6 +206,18 @@ class LabelTask(EncoderTask[BatchT]):
             f"classes of under {100 * share:.2g} % of the {counts.sum():,} training labels: "
             f"{', '.join(shown)}{more}. Accuracy hardly counts them; see f1_macro, "
             f"average_precision{of}, and per_class in metrics.json.{self._remedy()}"
+        ]
+
+    def _mostly_zero(self) -> list[str]:
+        values = self.target.labels[self.target.splits.train]
+        share = float((values == 0).mean()) if len(values) and values.ndim == 1 else 0.0
+        is_robust = not self.env.loaded.config.losses and self.output.default_loss == "huber"
+        if not is_robust or share <= 1 / 2:
+            return []
+        return [
+            f"{self.output.label!r} is 0 in {share:.0%} of the training rows. The default loss "
+            "predicts values between the median, which is 0, and the mean. To predict means, as "
+            "totals need them, set losses to [{type: mse}]."
         ]
 
     def _long_tail(self) -> list[str]:
