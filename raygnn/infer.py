@@ -349,6 +349,13 @@ def _check_together(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--out is missing. Name a folder or URI to write.", id="infer-out-missing"
         )
+    is_folder = options.table is None and options.rows is None
+    if is_folder and str(options.out).endswith((".parquet", ".csv")):
+        raise ConfigError(
+            f"--out={options.out!r} is invalid: tables of nodes and neighbors are written to a "
+            "folder, as Parquet files. Name a folder.",
+            id="infer-out-folder",
+        )
     if "top_k" in chosen and not {"anchors", "table", "rows"} & {*chosen}:
         raise ConfigError(
             "--top-k is invalid without --anchors. Name a file of ids.", id="infer-anchors-missing"

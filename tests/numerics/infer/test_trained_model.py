@@ -348,6 +348,8 @@ def test_all_labelled_nodes_of_another_graph_are_judged(node_model, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == found
     assert raygnn.infer.main([*arguments, "--out", "x"]) == 2
     assert "infer-options-clash" in capsys.readouterr().err
+    assert raygnn.infer.main([*arguments[:3], "--out", "x.csv"]) == 2  # only rows are one file
+    assert "infer-out-folder" in capsys.readouterr().err
 
 
 def test_what_cannot_be_judged_is_told(node_model, link_model, tmp_path):
