@@ -19,7 +19,7 @@ from raygnn.data.bundle_record import (
     NodeRecord,
     TrainingTableRecord,
 )
-from raygnn.data.edge_types import EdgeType, edge_type_name, resolve_fanouts
+from raygnn.data.edge_types import EdgeType, edge_type_name, resolve_fanouts, type_name
 from raygnn.data.filesystem import absolute, redact
 from raygnn.data.fit_rows import FitRows, has_transforms
 from raygnn.data.manifest import EdgeTable, LabelEdgeTable, Manifest, NodeTable
@@ -274,6 +274,8 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
             spec = make_spec(loaded, bundle, target)
         else:
             check_inputs(loaded, bundle, target)
+    if spec is not None:
+        _say_unread(config, bundle, spec)
     _say_learned(bundle, target.arguments.feature)
     _say_fitted(config, bundle, target.fit_rows(bundle, config))
     for line in target.summary(bundle):
@@ -297,6 +299,27 @@ def _say_fitted(config: Config, bundle: Bundle, rows: FitRows) -> None:
         say(f"{line} of nodes, since data.splits splits links only")
     else:
         warn(f"{line}, including the validation and test rows of data.splits")
+
+
+_MOST_UNREAD = 4  # columns that a line names
+
+
+def _say_unread(config: Config, bundle: Bundle, spec: ModelSpec) -> None:
+    read: dict[str | EdgeType, set[str | None]] = {}
+    for name in bundle.node_types:
+        read[name] = {spec.feature} if name in spec.widths else set()
+    for edge_type in bundle.edge_types:
+        if bundle.reverse_of(edge_type) not in read:  # a reverse has the same columns
+            read[edge_type] = {*spec.edge_columns, config.sampling.weight}
+    unread = [
+        f"{column} of {type_name(type_)}"
+        for type_, columns in read.items()
+        for column, info in bundle.columns(type_).items()
+        if info.role in ("feature", "weight") and column not in columns
+    ]
+    if unread:
+        more = f" and {len(unread) - _MOST_UNREAD} more" if unread[_MOST_UNREAD:] else ""
+        say(f"columns that the model does not read: {', '.join(unread[:_MOST_UNREAD])}{more}")
 
 
 def _say_learned(bundle: Bundle, feature: str) -> None:

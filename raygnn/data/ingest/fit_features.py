@@ -161,9 +161,16 @@ def fit_features(
             continue
         fitted[column.table.scanned.name, column.feature][column.position] = made
         alike.setdefault((column.place, describe(made, counted)), []).append(made.column)
+    unchanged = []
     for (place, description), names in alike.items():
         more = f" and {len(names) - _MAX_SHOWN:,} more" if names[_MAX_SHOWN:] else ""
-        progress(f"ingest: {place}: {', '.join(names[:_MAX_SHOWN])}{more}: {description}")
+        shown = f"{place}: {', '.join(names[:_MAX_SHOWN])}{more}"
+        if description == "unchanged":
+            unchanged.append(shown)
+        else:
+            progress(f"ingest: {shown}: {description}")
+    if unchanged:
+        progress(f"ingest: numbers left unchanged: {'; '.join(unchanged)}")
     if problems:
         raise DataError("\n".join(problems))
     return {

@@ -172,15 +172,16 @@ def test_ingest_prints_what_auto_chose(tmp_path: Path) -> None:
     bundle = made(tmp_path, table, columns, lines=lines)
     said = [line.partition("features.x: ")[2] for line in lines if "features.x" in line]
     assert [line if line.startswith("joined") else line.split(", ")[0] for line in said] == [
-        "price: unchanged",
         "age: unchanged",
         "country: one_hot",
         "income: log1p",
         "joined, day: time",
         "tags: multi_hot",
         "city: category",
+        "price",
     ]
-    assert said[1] == "age: unchanged, 9 gaps, missing: indicator"
+    assert said[0] == "age: unchanged, 9 gaps, missing: indicator"
+    assert lines.count("ingest: numbers left unchanged: node_types.n.features.x: price") == 1
     assert bundle.columns("n")["x"].shape == (1 + 2 + 2 + 1 + 7 + 2 + 1 + 7 + 2,)
 
 

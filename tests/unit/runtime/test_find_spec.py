@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch_geometric.data import Data
 
 from raygnn.config import LoadedConfig, build, load_config
 from raygnn.data.bundle import Bundle
+from raygnn.data.convert.pyg import tables_from_pyg
+from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.target import output_classes
 from raygnn.runtime.data_checks import find_spec
+from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
 from tests.small_runs import small_bundle, small_config
 
@@ -56,6 +60,24 @@ def test_workers_find_what_the_driver_finds(tmp_path, bundle, task, model):
     assert spec.fanouts == {"node__to__node": (4, 3)}
     assert (spec.node_types["node"].ids is not None) == (model == "LightGCN")
     assert len(pickle.dumps(spec)) < 3000
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "unread"),
+    [
+        ("GraphSAGE", {}, "edge_attr of node__to__node, weight of node__to__node"),
+        ("GINE", {}, "weight of node__to__node"),
+        ("GCN", {"edge_weight": "weight"}, "edge_attr of node__to__node"),
+    ],
+)
+def test_columns_that_the_model_does_not_read_are_named(tmp_path, capsys, model, arguments, unread):
+    edges = torch.randint(90, (2, 60))
+    columns = {"edge_attr": torch.randn(60, 2), "edge_weight": torch.rand(60)}
+    graph = Data(x=torch.randn(90, 2), y=torch.arange(90) % 2, edge_index=edges, **columns)
+    uri = write_tables(tables_from_pyg(graph), str(tmp_path / "graph"))
+    loaded = _loaded(tmp_path, data__uri=uri, model=model, task__args=arguments)
+    find_spec(loaded, open_bundle(loaded, None))
+    assert f"columns that the model does not read: {unread}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("loss", "is_scaled"), [("mse", True), ("torch.nn.PoissonNLLLoss", False)])
