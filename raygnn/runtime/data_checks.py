@@ -254,7 +254,7 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
     config, kind = loaded.config, target_class(loaded.config.task.type)
     if kind is None:
         return None
-    bundle = neighborhood_graph(config, bundle)
+    tables, bundle = bundle, neighborhood_graph(config, bundle)
     if config.sampling.component is None:
         _check_fanouts(config, bundle.edge_types)
         if (temporal := config.sampling.temporal) is not None and temporal.window is not None:
@@ -275,7 +275,7 @@ def find_spec(loaded: LoadedConfig, bundle: Bundle) -> ModelSpec | None:
         else:
             check_inputs(loaded, bundle, target)
     if spec is not None:
-        _say_unread(config, bundle, spec)
+        _say_unread(config, tables, spec)
     _say_learned(bundle, target.arguments.feature)
     _say_fitted(config, bundle, target.fit_rows(bundle, config))
     for line in target.summary(bundle):
