@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import time
@@ -119,6 +120,8 @@ def _tuner(
     os.environ.setdefault("TUNE_PRINT_ALL_TRIAL_ERRORS", "0")
     # Ray's new output prints a table and two links even with verbose=0.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    # It would explain with Ray's API how to resume; `_conclude` says it with raygnn's.
+    logging.getLogger("ray.tune.tune").setLevel(logging.ERROR)
     # Optuna warns for each resumed trial, because Tune counts its reports from 1 again.
     warnings.filterwarnings("ignore", "The reported value is ignored because this `step=")
     import ray
