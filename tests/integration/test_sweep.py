@@ -68,6 +68,7 @@ def test_asha_stops_a_trial_and_the_next_one_starts(tmp_path, capsys):
     grid = raygnn.tune.sweep(config, allow_modules=["tests"])
     out, err = capsys.readouterr()
     assert "[raygnn] trial-00002 failed: --optimizer: optimizer.type='Adma' is invalid" in out
+    assert "[raygnn] trial-00001 stopped early at validation 2: best val/accuracy" in out
     assert "Traceback" not in err
     assert len((out + err).splitlines()) <= 30
     assert out.count("ingest: wrote bundle") == 1
@@ -116,7 +117,7 @@ def _most_at_a_time(out: str) -> int:
     for line in out.splitlines():
         if re.search(r"trial-\d+ started: ", line):
             running += 1
-        elif re.search(r"trial-\d+ (ended after|failed)", line):
+        elif re.search(r"trial-\d+ (ended after|stopped early|failed)", line):
             running -= 1
         most = max(most, running)
     assert running == 0
