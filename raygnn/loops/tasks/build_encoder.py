@@ -278,13 +278,17 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
     lows = [np.quantile(t[:: -(-len(t) // _MAX_TIMES)], _FIRST_ROWS) for t in [*times, seed_times]]
     span = float(seed_times.max() - min(lows))
     is_of_nodes, is_dated = target.output.predicted_edges is None, time_unit(bundle, column) == "us"
+    messages = {t: message_type(t, config.sampling.direction) for t in bundle.edge_types}
+    inner = {target.output.ends[0]}  # types of nodes before the last hop, which sample edges
+    for _ in range(config.sampling.num_hops - 1):
+        inner |= {source for source, _, into in messages.values() if into in inner}
     # A row has one edge to each of its references, and what it refers to has many rows.
     event_types = [
         edge_type_name(t)
-        for t in bundle.edge_types
-        for source, _, into in [message_type(t, config.sampling.direction)]
+        for t, (source, _, into) in messages.items()
         if source in timed
         and edge_type_name(t) not in timed_edges
+        and into in inner
         and bundle.num_edges(t) > bundle.num_nodes(into)
     ]
     return TimeInput(
