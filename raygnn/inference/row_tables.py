@@ -354,8 +354,7 @@ def rank_targets(
         if links is not None:
             factors = model.factors
             assert isinstance(factors, LinkFactors)
-            power, half_life = factors.settings.power, factors.settings.half_life
-            basis = LinkBasis.as_of(links, moment, power, half_life, nodes[places])
+            basis = LinkBasis.as_of(links, moment, factors.settings, nodes[places])
             at_moment, targets = map(factors.join, (at_moment, targets), factors.rows(basis))
             known = factors.hidden(basis)
         for first in range(0, len(places), _ANCHORS_AT_A_TIME):

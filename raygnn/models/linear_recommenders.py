@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
+from torch.nn import functional
 
 
 def ease(
@@ -27,9 +29,9 @@ def ease(
     links = torch.zeros(num_nodes)
     links[torch.from_numpy(anchors), torch.from_numpy(targets)] = 1
     if num_nodes[0] < num_nodes[1]:  # Woodbury's identity: l2 times the inverse of links^T links
-        sparse = links.double().to_sparse()
-        across = torch.sparse.mm(sparse.T, _inverse(links @ links.T, l2))
-        inverse = -torch.sparse.mm(sparse.T, across.T.contiguous())
+        ones = links.double().to_sparse()
+        across = torch.sparse.mm(ones.T, _inverse(links @ links.T, l2))
+        inverse = -torch.sparse.mm(ones.T, across.T.contiguous())
         inverse.diagonal().add_(1)
     else:
         inverse = _inverse(links.T @ links, l2)
@@ -69,12 +71,12 @@ def ials(
     generator = torch.Generator().manual_seed(0)
     of_targets = 0.1 * torch.randn(num_nodes[1], channels, generator=generator)
     of_anchors = torch.zeros(num_nodes[0], channels)
-    ends = torch.from_numpy(np.stack([anchors, targets]))
-    ones = torch.ones(len(anchors))
-    links = torch.sparse_coo_tensor(ends, ones, num_nodes, check_invariants=True).coalesce()
+    ones = np.ones(len(anchors), np.float32)
+    by_anchor = sparse.csr_matrix((ones, (anchors, targets)), num_nodes)
+    by_target = by_anchor.T.tocsr()
     for _ in range(num_iterations):
-        of_anchors = _solved(links, of_targets, l2, weight)
-        of_targets = _solved(links.T.coalesce(), of_anchors, l2, weight)
+        of_anchors = _solved(by_anchor, of_targets, l2, weight)
+        of_targets = _solved(by_target, of_anchors, l2, weight)
     return of_anchors, of_targets
 
 
@@ -133,11 +135,21 @@ def _ridge(
     return out
 
 
-def _solved(links: Tensor, rows: Tensor, l2: float, weight: float) -> Tensor:
+def _solved(links: sparse.csr_matrix, rows: Tensor, l2: float, weight: float) -> Tensor:
     """Factors of one side from the links and the factors of the other; [num_own, channels]."""
     channels = rows.shape[1]
-    products = (rows.unsqueeze(2) * rows.unsqueeze(1)).flatten(1)
-    left = weight * torch.sparse.mm(links, products).unflatten(1, (channels, channels))
+    upper = torch.triu_indices(channels, channels)
+    sums = functional.embedding_bag(
+        torch.from_numpy(links.indices),
+        torch.cat([rows[:, upper[0]] * rows[:, upper[1]], rows], dim=1),
+        torch.from_numpy(links.indptr),
+        mode="sum",
+        per_sample_weights=torch.from_numpy(links.data),
+        include_last_offset=True,
+    )
+    squares, right = sums.split([upper.shape[1], channels], dim=1)
+    left = rows.new_empty(len(squares), channels, channels)
+    left[:, upper[0], upper[1]] = left[:, upper[1], upper[0]] = weight * squares
     left += rows.T @ rows + l2 * torch.eye(channels)
-    solved: Tensor = torch.linalg.solve(left, (1 + weight) * torch.sparse.mm(links, rows))
+    solved: Tensor = torch.linalg.solve(left, (1 + weight) * right)
     return solved

@@ -14,15 +14,42 @@ from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.time_units import Time
 
 MAX_RANK = 1024
+#: Linked nodes of the smaller side up to which all directions are computed, which is then faster.
+_MOST_EXACT = 2048
 #: Directions beyond `MAX_RANK`, and products with the matrix: a few make the others accurate.
 _MORE_DIRECTIONS, _NUM_PRODUCTS = 32, 6
 #: Least divisor, of links that are so old that they hardly count.
 _LEAST_LINKS = 1e-6
-#: Power of an anchor's number of links that its links are divided by.
-_ANCHOR_POWER = 0.5
 #: Links that each anchor has besides its own, spread over the targets by their popularity. They
 #: rank the targets for an anchor without links.
 _PRIOR = 1e-3
+
+
+class SpectralFilter(NamedTuple):
+    """The part of a basis that scores use.
+
+    Attributes:
+        power: of a target's number of links, that its links are divided by in the basis.
+        rank: directions that are read.
+        penalty: of the regression, as a share of the largest value.
+        is_rescaled: scores are multiplied by what links of the target were divided by.
+        half_life: age at which links of rows with times count half; 0 if their age does not matter.
+        hides_known: targets of earlier links of a row with a time are not ranked.
+        anchor_power: of an anchor's number of links, as `power`.
+    """
+
+    power: float = 0.25
+    rank: float = 128
+    penalty: float = 0.3
+    is_rescaled: float = False
+    half_life: float = 0.0
+    hides_known: float = False
+    anchor_power: float = 0.5
+
+    @property
+    def of_basis(self) -> tuple[float, float, float]:
+        """The settings that a basis depends on."""
+        return self.power, self.anchor_power, self.half_life
 
 
 @dataclass(frozen=True)
@@ -50,7 +77,7 @@ class LinkBasis:
 
     @classmethod
     def of(
-        cls, links: sparse.csr_matrix, power: float, rows: np.ndarray | None = None
+        cls, links: sparse.csr_matrix, settings: SpectralFilter, rows: np.ndarray | None = None
     ) -> LinkBasis:
         """Decomposes a matrix of weights of links, [num_anchors, num_targets].
 
@@ -58,6 +85,7 @@ class LinkBasis:
         `MAX_RANK` float64 numbers per node.
 
         Args:
+            settings: of which both powers are read.
             rows: anchors whose rows are computed. Default: all.
         Source: Halko, Martinsson and Tropp, Finding Structure with Randomness, arXiv:0909.4061,
             algorithm 4.4.
@@ -66,23 +94,16 @@ class LinkBasis:
         of_anchors, of_targets = (np.asarray(links.sum(axis)).ravel() for axis in (1, 0))
         linked = np.flatnonzero(of_targets)
         used = links[of_anchors > 0][:, linked]
-        scale = sparse.diags(np.maximum(of_targets[linked], _LEAST_LINKS) ** -power)
+        scale = sparse.diags(np.maximum(of_targets[linked], _LEAST_LINKS) ** -settings.power)
         divisors = np.maximum(of_anchors[of_anchors > 0], _LEAST_LINKS)
-        scaled = sparse.diags(divisors**-_ANCHOR_POWER) @ used @ scale
-        transposed = scaled.T.tocsr()
-        num_columns = min(MAX_RANK + _MORE_DIRECTIONS, *used.shape)
-        columns = np.random.default_rng(0).standard_normal((len(linked), num_columns))
-        for _ in range(_NUM_PRODUCTS if num_columns else 0):
-            columns = _orthonormal(transposed @ (scaled @ columns))
-        products = scaled @ columns
-        values, mix = linalg.eigh(products.T @ products)
-        values, mix = values[::-1][:MAX_RANK], mix[:, ::-1][:, :MAX_RANK]
+        scaled = sparse.diags(divisors**-settings.anchor_power) @ used @ scale
+        values, columns = _leading(scaled)
         directions = np.zeros((len(of_targets), len(values)))
-        directions[linked] = scale @ (columns @ mix)
+        directions[linked] = scale @ columns
         prior = _PRIOR * (of_targets / max(of_targets.sum(), _LEAST_LINKS)) @ directions
         anchors = links if rows is None else links[rows]
         return cls(
-            power,
+            settings.power,
             np.maximum(values, 0) / max(values.max(initial=0), 1e-12),
             directions.astype(np.float32),
             of_targets,
@@ -93,15 +114,10 @@ class LinkBasis:
 
     @classmethod
     def as_of(
-        cls,
-        links: DatedLinks,
-        time: Time,
-        power: float,
-        half_life: float,
-        rows: np.ndarray | None = None,
+        cls, links: DatedLinks, time: Time, settings: SpectralFilter, rows: np.ndarray | None = None
     ) -> LinkBasis:
         """Decomposes the links that are known at a time."""
-        return cls.of(links.as_of(time, half_life), power, rows)
+        return cls.of(links.as_of(time, settings.half_life), settings, rows)
 
     def extended(
         self, num_nodes: tuple[int, int], anchors: np.ndarray, targets: np.ndarray
@@ -130,31 +146,31 @@ class LinkBasis:
         return extended
 
 
+def _leading(matrix: sparse.csr_matrix) -> tuple[np.ndarray, np.ndarray]:
+    """At most `MAX_RANK` squared singular values, descending, and right singular vectors."""
+    num_rows, num_columns = matrix.shape
+    transposed = matrix.T.tocsr()
+    if min(matrix.shape) <= _MOST_EXACT and num_rows >= num_columns:
+        values, columns = linalg.eigh((transposed @ matrix).toarray())
+    else:
+        if num_rows <= _MOST_EXACT:
+            columns = _orthonormal(transposed.toarray())
+        else:
+            size = num_columns, MAX_RANK + _MORE_DIRECTIONS
+            columns = np.random.default_rng(0).standard_normal(size)
+            for _ in range(_NUM_PRODUCTS):
+                columns = _orthonormal(transposed @ (matrix @ columns))
+        products = matrix @ columns
+        values, mix = linalg.eigh(products.T @ products)
+        columns = columns @ mix[:, -MAX_RANK:]
+    return values[::-1][:MAX_RANK], columns[:, ::-1][:, :MAX_RANK]
+
+
 def _orthonormal(rows: np.ndarray) -> np.ndarray:
     """Columns that span those of `rows`, but for directions that hardly matter."""
     squares, mix = linalg.eigh(rows.T @ rows)
     is_used = squares > 1e-10 * squares[-1]
     return rows @ (mix[:, is_used] / np.sqrt(squares[is_used]))
-
-
-class SpectralFilter(NamedTuple):
-    """The part of a basis that scores use.
-
-    Attributes:
-        power: of the basis.
-        rank: directions that are read.
-        penalty: of the regression, as a share of the largest value.
-        is_rescaled: scores are multiplied by what links of the target were divided by.
-        half_life: age at which links of rows with times count half; 0 if their age does not matter.
-        hides_known: targets of earlier links of a row with a time are not ranked.
-    """
-
-    power: float = 0.25
-    rank: float = 128
-    penalty: float = 0.3
-    is_rescaled: float = False
-    half_life: float = 0.0
-    hides_known: float = False
 
 
 class LinkFactors(nn.Module):
@@ -169,7 +185,7 @@ class LinkFactors(nn.Module):
         by_time: anchors are rows of (anchor, time), with a basis of the links known at each time.
     Attributes:
         weights: of the encoder's scores, at most 1, and of the closed-form scores.
-        filter: float32 [6], a `SpectralFilter`.
+        filter: float32 [7], a `SpectralFilter`.
     Source: Steck, Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019, without its
         constraint, since known links are not ranked; normalized as in Shen et al., How Powerful is
         Graph Convolution for Recommendation?, arXiv:2108.07567.

@@ -17,7 +17,7 @@ from raygnn.loops.model_spec import ModelSpec
 from raygnn.models.encoder import BlockEncoder
 from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, InEdges, exact_inference
 from raygnn.models.graph_encoder import EDGE_ATTR, EDGE_WEIGHT, GraphEncoder
-from raygnn.models.link_factors import LinkBasis
+from raygnn.models.link_factors import LinkBasis, SpectralFilter
 from raygnn.models.sparse_input import Features
 from raygnn.sampling.batch_assembler import gather_rows_for_device
 from raygnn.sampling.protocols import (
@@ -131,7 +131,7 @@ def encode_exactly(
     )
 
 
-def link_basis(graph: GraphStore, edge_type: EdgeType, power: float) -> LinkBasis:
+def link_basis(graph: GraphStore, edge_type: EdgeType, settings: SpectralFilter) -> LinkBasis:
     """Decomposes the links of an edge type between two node types that carry messages."""
     edges = graph.adjacency(edge_type)
     neighbor, node = ends(edge_type, graph.direction)
@@ -141,7 +141,7 @@ def link_basis(graph: GraphStore, edge_type: EdgeType, power: float) -> LinkBasi
     by_node = sparse.csr_matrix(links, shape, copy=True)
     by_node.sum_duplicates()
     by_node.data[:] = 1  # a pair counts once
-    return LinkBasis.of(by_node if node == edge_type[0] else by_node.T, power)
+    return LinkBasis.of(by_node if node == edge_type[0] else by_node.T, settings)
 
 
 class _MessageEdges:

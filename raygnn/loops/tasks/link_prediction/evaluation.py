@@ -320,7 +320,8 @@ class _GuessTask:
 
 
 #: See `SpectralFilter`.
-POWERS, _RANKS, _ARE_RESCALED = (0.25, 0.5), (128, MAX_RANK), (False, True)
+_POWERS, _ANCHOR_POWERS = (0.25, 0.5), (0.25, 0.5)
+_RANKS, _ARE_RESCALED = (128, MAX_RANK), (False, True)
 _PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 #: Parts of the time of known links that are half-lives.
 _HALF_LIVES = (4, 12, 36)
@@ -409,23 +410,27 @@ def _some(num_rows: int, num_targets: int) -> np.ndarray:
 
 def choose_filter(
     judged: Sequence[JudgedRows],
-    bases: Callable[[float, float], Sequence[LinkBasis]],
+    bases: Callable[[SpectralFilter], Sequence[LinkBasis]],
     span: float = 0.0,
 ) -> SpectralFilter:
     """The filter with the best ranking of validation links by closed-form rows alone.
 
+    The second power of anchors is tried with the best power of targets only.
+
     Args:
-        bases: of each of `judged`, by power and half-life.
+        bases: of each of `judged`, by settings.
         span: time of the known links, of rows with times. Half-life and hidden links are chosen
             first.
     """
     factors = LinkFactors()
     factors.weights.copy_(torch.tensor([0.0, 1.0]))
+    scores: dict[SpectralFilter, float] = {}
 
     def best(choices: Iterable[SpectralFilter]) -> SpectralFilter:
-        scores = {}
-        for (power, half_life), group in groupby(choices, lambda c: (c.power, c.half_life)):
-            of_judged = bases(power, half_life)
+        """The best of these choices and of earlier ones."""
+        for _, of_one_basis in groupby(choices, lambda choice: choice.of_basis):
+            group = list(of_one_basis)
+            of_judged = bases(group[0])
             for choice in group:
                 factors.filter.copy_(torch.tensor(choice))
                 of_links = _scores(judged, map(factors.rows, of_judged))
@@ -437,8 +442,14 @@ def choose_filter(
         half_lives = [0.0, *(float(np.float32(span / part)) for part in _HALF_LIVES)]
         pairs = product(half_lives, (False, True))
         settings = best(settings._replace(half_life=h, hides_known=hides) for h, hides in pairs)
-    choices = product(POWERS, _RANKS, _PENALTIES, _ARE_RESCALED)
-    return best(SpectralFilter(*choice, *settings[4:]) for choice in choices)
+
+    def of_powers(powers: Iterable[float], anchor_power: float) -> Iterator[SpectralFilter]:
+        for choice in product(powers, _RANKS, _PENALTIES, _ARE_RESCALED):
+            yield SpectralFilter(*choice, *settings[4:6], anchor_power)
+
+    first, second = _ANCHOR_POWERS
+    settings = best(of_powers(_POWERS, first))
+    return best(of_powers([settings.power], second))
 
 
 def choose_weights(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -170,8 +170,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
-        self._basis_of: tuple[str, LinkBasis] | None = None
-        self._bases_of: tuple[tuple[str, float, float], list[LinkBasis]] | None = None
+        self._bases_of: tuple[tuple[Any, ...], list[LinkBasis]] | None = None
         self._filter: SpectralFilter | None = None
         self._mined: Tensor | None = None  # int32 [num_anchors, k], see `mine`
 
@@ -387,9 +386,9 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         if factors is not None and self._evaluates_by_layers:
             if self._is_weighed(split):
                 ends = self._every[self.node_types[0]].cpu(), self._every[self.node_types[1]].cpu()
-                self._weigh(factors, [ends], lambda power, _: [self._basis("val", power)])
+                self._weigh(factors, [ends], split)
             if factors.is_used:
-                basis = self._basis(split, factors.settings.power)
+                (basis,) = self._bases(split, factors.settings)
                 rows = zip(self.node_types, factors.rows(basis), strict=True)
                 self._every = {name: factors.join(self._every[name], own) for name, own in rows}
         if self._ranking is not None:
@@ -401,10 +400,10 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             return at_times
         if self._is_weighed(split):
             encoded = [(at.anchors.cpu(), at.targets.cpu()) for at in at_times]
-            self._weigh(factors, encoded, partial(self._bases_at_times, split))
+            self._weigh(factors, encoded, split)
         if not factors.is_used:
             return at_times
-        bases = self._bases_at_times(split, factors.settings.power, factors.settings.half_life)
+        bases = self._bases(split, factors.settings)
         joined = []
         for at, basis in zip(at_times, bases, strict=True):
             of_anchors, of_targets = factors.rows(basis)
@@ -412,16 +411,22 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             joined.append(RowsAtTime(at.positions, *ends, factors.hidden(basis)))
         return joined
 
-    def _bases_at_times(self, split: str, power: float, half_life: float) -> list[LinkBasis]:
-        """The decomposed links known at each time of rows; the latest result is kept."""
-        key = split, power, half_life
+    def _bases(self, split: str, settings: SpectralFilter) -> list[LinkBasis]:
+        """The decomposed links of a split, or those known at each time of rows; the latest result
+        is kept.
+        """
+        key = split, *settings.of_basis
         if self._bases_of is None or self._bases_of[0] != key:
-            anchors, times = self.target.splits[split].anchors, self.target.times(split)
             self._bases_of = None  # frees memory
-            bases = [
-                LinkBasis.as_of(self._dated, times[at[0]], power, half_life, anchors[at])
-                for at in self._rows_of_times(split)
-            ]
+            if self.target.by_time:
+                anchors, times = self.target.splits[split].anchors, self.target.times(split)
+                bases = [
+                    LinkBasis.as_of(self._dated, times[at[0]], settings, anchors[at])
+                    for at in self._rows_of_times(split)
+                ]
+            else:
+                graph, edge_type = self.message_store(split), self.output.edge_types[0]
+                bases = [link_basis(graph, edge_type, settings)]
             self._bases_of = key, bases
         return self._bases_of[1]
 
@@ -498,23 +503,22 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         self,
         factors: LinkFactors,
         encoded: Sequence[tuple[Tensor, Tensor]],
-        bases: Callable[[float, float], Sequence[LinkBasis]],
+        split: str,
     ) -> None:
         """Sets the filter, which does not depend on the encoder, and the weights. Collective.
 
         Args:
             encoded: rows of the encoder for each of the judged rows.
-            bases: see `choose_filter`.
+            split: of the judged rows.
         """
         if self._filter is None:
-            self._filter = choose_filter(self._judged, bases, self._span)
+            self._filter = choose_filter(self._judged, partial(self._bases, split), self._span)
         factors.filter.copy_(torch.tensor(self._filter))
         if isinstance(self.predictor().encoder.module, EASE):
             factors.weights.copy_(torch.tensor([0.0, 1.0]))
         else:
-            settings = factors.settings
-            used = bases(settings.power, settings.half_life)
-            choose_weights(factors, self._judged, encoded, used)
+            bases = self._bases(split, factors.settings)
+            choose_weights(factors, self._judged, encoded, bases)
         for chosen in (factors.filter, factors.weights):  # sums may differ in the last bit by node
             chosen.copy_(broadcast(chosen))
 
@@ -544,15 +548,6 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         """Positions of the rows of each distinct time, ascending."""
         distinct, time_index = np.unique(self.target.times(split), return_inverse=True)
         return [np.flatnonzero(time_index == i) for i in range(len(distinct))]
-
-    def _basis(self, split: str, power: float) -> LinkBasis:
-        if self._basis_of is not None:
-            of_split, basis = self._basis_of
-            if (of_split, basis.power) == (split, power):
-                return basis
-        basis = link_basis(self.message_store(split), self.output.edge_types[0], power)
-        self._basis_of = split, basis
-        return basis
 
     def _encode_graph(self, split: str) -> dict[str, Tensor]:
         encoder, graph = self.predictor().encoder, self.message_store(split)
