@@ -191,7 +191,7 @@ def find_basis(
         known = find_basis(replace(env, bundle=bundle.graph), spec, times, factors)
         return extended_basis(known, bundle, edge_type)
     if not factors.by_time:
-        return link_basis(graph_store(env.loaded, bundle), edge_type, settings)
+        return link_basis(graph_store(env.loaded, bundle), bundle, edge_type, settings)
     links = find_dated_links(bundle, env.loaded.config, (edge_type[0], edge_type[2]))
     assert links is not None
     assert times is not None

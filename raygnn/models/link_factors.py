@@ -20,6 +20,8 @@ _MOST_EXACT = 2048
 _MORE_DIRECTIONS, _NUM_PRODUCTS = 32, 6
 #: Least divisor, of links that are so old that they hardly count.
 _LEAST_LINKS = 1e-6
+#: Weight of the links of an anchor that many others follow, if their order matters.
+_LEAST_WEIGHT = 0.1
 #: Links that each anchor has besides its own, spread over the targets by their popularity. They
 #: rank the targets for an anchor without links.
 _PRIOR = 1e-3
@@ -36,6 +38,8 @@ class SpectralFilter(NamedTuple):
         half_life: age at which links of rows with times count half; 0 if their age does not matter.
         hides_known: targets of earlier links of a row with a time are not ranked.
         anchor_power: of an anchor's number of links, as `power`.
+        recency: later links of an anchor after which a link counts about half in its row; 0 if
+            their order does not matter.
     """
 
     power: float = 0.25
@@ -45,6 +49,7 @@ class SpectralFilter(NamedTuple):
     half_life: float = 0.0
     hides_known: float = False
     anchor_power: float = 0.5
+    recency: float = 0.0
 
     @property
     def of_basis(self) -> tuple[float, float, float]:
@@ -65,6 +70,7 @@ class LinkBasis:
         links: [num_anchors, num_targets], of all anchors or of some, and their rows
         anchors: float32 [num_anchors, rank], with
         prior: float32 [rank], the row of an anchor without links.
+        num_later: float64 [num_links], later links of the anchor of each of `links`, if known.
     """
 
     power: float
@@ -74,10 +80,15 @@ class LinkBasis:
     links: sparse.csr_matrix
     anchors: np.ndarray
     prior: np.ndarray
+    num_later: np.ndarray | None = None
 
     @classmethod
     def of(
-        cls, links: sparse.csr_matrix, settings: SpectralFilter, rows: np.ndarray | None = None
+        cls,
+        links: sparse.csr_matrix,
+        settings: SpectralFilter,
+        rows: np.ndarray | None = None,
+        num_later: np.ndarray | None = None,
     ) -> LinkBasis:
         """Decomposes a matrix of weights of links, [num_anchors, num_targets].
 
@@ -87,6 +98,7 @@ class LinkBasis:
         Args:
             settings: of which both powers are read.
             rows: anchors whose rows are computed. Default: all.
+            num_later: of all links, if all rows are computed.
         Source: Halko, Martinsson and Tropp, Finding Structure with Randomness, arXiv:0909.4061,
             algorithm 4.4.
         """
@@ -110,6 +122,7 @@ class LinkBasis:
             anchors,
             (anchors @ directions + prior).astype(np.float32),
             prior.astype(np.float32),
+            num_later,
         )
 
     @classmethod
@@ -119,11 +132,19 @@ class LinkBasis:
         """Decomposes the links that are known at a time."""
         return cls.of(links.as_of(time, settings.half_life), settings, rows)
 
+    def rows_of_anchors(self, recency: float) -> np.ndarray:
+        """`anchors`, in which earlier links count less if `recency` is not 0."""
+        if not recency or self.num_later is None:
+            return self.anchors
+        lacking = self.links.copy()
+        lacking.data *= (1 - _LEAST_WEIGHT) * (1 - 0.5 ** (self.num_later / recency))
+        return self.anchors - (lacking @ self.directions).astype(np.float32)
+
     def extended(
         self, num_nodes: tuple[int, int], anchors: np.ndarray, targets: np.ndarray
     ) -> LinkBasis:
-        """Adds nodes, and links to the rows of their anchors, but not to `links`. A new target
-        counts as without links.
+        """Adds nodes, and links to the rows of their anchors, but not to `links`, which do not
+        become older. A new target counts as without links.
 
         Args:
             num_nodes: of anchors and of targets, with the added ones.
@@ -185,7 +206,7 @@ class LinkFactors(nn.Module):
         by_time: anchors are rows of (anchor, time), with a basis of the links known at each time.
     Attributes:
         weights: of the encoder's scores, at most 1, and of the closed-form scores.
-        filter: float32 [7], a `SpectralFilter`.
+        filter: float32 [8], a `SpectralFilter`.
     Source: Steck, Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019, without its
         constraint, since known links are not ranked; normalized as in Shen et al., How Powerful is
         Graph Convolution for Recommendation?, arXiv:2108.07567.
@@ -217,7 +238,7 @@ class LinkFactors(nn.Module):
         scale = root * np.maximum(basis.num_links, _LEAST_LINKS) ** (
             (1 + is_rescaled) * basis.power
         )
-        anchors = basis.anchors[:, used] * gain.astype(np.float32)
+        anchors = basis.rows_of_anchors(self.settings.recency)[:, used] * gain.astype(np.float32)
         targets = basis.directions[:, used] * scale.astype(np.float32)[:, None]
         has_links = basis.num_links > 0
         if has_links.any():  # a target without links has the mean score of the others

@@ -182,3 +182,27 @@ def test_item_regression_beats_factors_and_these_popularity_on_generated_likes(t
     assert ndcg["ease"] > 1.02 * ndcg["ials"], ndcg
     assert ndcg["ials"] > 1.1 * ndcg["popularity"], ndcg
     assert "ease" in metrics["no_better_than_baseline"]
+
+
+def test_the_order_of_links_counts_where_the_next_ones_follow_the_last(tmp_path):
+    """A user reads five items of a topic, then five of another; EASE recommends from all topics."""
+    rng = np.random.default_rng(0)
+    num_users, num_topics, num_each = 300, 20, 10
+    topics = np.argsort(rng.random((num_users, num_topics)), axis=1)[:, :6]
+    chosen = np.argsort(rng.random((num_users, 6, num_each)), axis=2)[:, :, :5]
+    item = (num_each * topics[:, :, None] + chosen).reshape(-1)
+    user = np.repeat(np.arange(num_users), 30)
+    order = rng.permutation(len(item))
+    reads = edge_rows(user[order], item[order], time=np.tile(np.arange(30), num_users)[order])
+    nodes = {
+        "user": node_rows(np.arange(num_users)),
+        "item": node_rows(np.arange(num_topics * num_each)),
+    }
+    uri = write_tables(
+        GraphTables(nodes, {("user", "reads", "item"): reads}), str(tmp_path / "tables")
+    )
+    bundle = ingest(uri, IngestOptions(reverse_edges=True), str(tmp_path / "cache"))
+    config = _config(tmp_path)
+    config["data"]["splits"] = {"type": "temporal", "quantiles": [0.8, 0.9], "per": "anchor"}
+    metrics = run_rank(config, str(bundle.path))
+    assert metrics["test/full_ndcg@20"] > 1.5 * _baselines(metrics)["ease"]["full_ndcg@20"]

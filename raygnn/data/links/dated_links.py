@@ -72,6 +72,20 @@ class DatedLinks:
         return sparse.csr_matrix((weights, ends), self.num_nodes)
 
 
+def count_later(anchors: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Number of links of the same anchor that are later than each link, float64 [num_links]."""
+    order = np.lexsort((times, anchors))
+    anchors, times = anchors[order], times[order]
+    starts_moment = np.ones(len(order), bool)
+    starts_moment[1:] = (anchors[1:] != anchors[:-1]) | (times[1:] != times[:-1])
+    ends = np.append(np.flatnonzero(starts_moment)[1:], len(order))
+    num_later = np.empty(len(order))
+    num_later[order] = (
+        np.searchsorted(anchors, anchors, side="right") - ends[np.cumsum(starts_moment) - 1]
+    )
+    return num_later
+
+
 def _pairs(bundle: Bundle, ends: tuple[str, str], column: str) -> Iterator[_Edges]:
     """Edges of each type between two node types. An edge type and its reverse count once."""
     seen = set()

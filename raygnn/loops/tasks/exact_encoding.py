@@ -10,7 +10,9 @@ import numpy as np
 from scipy import sparse
 from torch import Tensor
 
+from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.links.dated_links import count_later
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
@@ -131,17 +133,33 @@ def encode_exactly(
     )
 
 
-def link_basis(graph: GraphStore, edge_type: EdgeType, settings: SpectralFilter) -> LinkBasis:
-    """Decomposes the links of an edge type between two node types that carry messages."""
-    edges = graph.adjacency(edge_type)
-    neighbor, node = ends(edge_type, graph.direction)
-    shape = graph.num_nodes(node), graph.num_nodes(neighbor)
-    ones = np.ones(int(edges.indptr[-1]))
-    links = ones, np.asarray(edges.indices[:]), edges.indptr
-    by_node = sparse.csr_matrix(links, shape, copy=True)
-    by_node.sum_duplicates()
-    by_node.data[:] = 1  # a pair counts once
-    return LinkBasis.of(by_node if node == edge_type[0] else by_node.T, settings)
+def link_basis(
+    graph: GraphStore, bundle: Bundle, edge_type: EdgeType, settings: SpectralFilter
+) -> LinkBasis:
+    """Decomposes the links of an edge type between two node types that carry messages.
+
+    Args:
+        bundle: has the times of the edges, if they have any.
+    """
+    edges, num_later = graph.adjacency(edge_type), None
+    neighbors = np.asarray(edges.indices[:])
+    nodes = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
+    is_by_anchor = ends(edge_type, graph.direction)[1] == edge_type[0]
+    anchors, targets = (nodes, neighbors) if is_by_anchor else (neighbors, nodes)
+    if "time" in bundle.columns(edge_type):
+        times = np.asarray(bundle.column(edge_type, "time"))
+        num_later = count_later(
+            anchors, times if edges.e_id is None else times[np.asarray(edges.e_id[:])]
+        )
+    order = np.lexsort((targets, anchors) if num_later is None else (num_later, targets, anchors))
+    anchors, targets = anchors[order], targets[order]
+    is_first = np.diff(anchors, prepend=-1).astype(bool) | np.diff(targets, prepend=-1).astype(bool)
+    shape = graph.num_nodes(edge_type[0]), graph.num_nodes(edge_type[2])
+    pairs = anchors[is_first], targets[is_first]  # a pair counts once
+    links = sparse.csr_matrix((np.ones(len(pairs[0])), pairs), shape)
+    if num_later is not None:
+        num_later = num_later[order][is_first]
+    return LinkBasis.of(links, settings, num_later=num_later)
 
 
 class _MessageEdges:

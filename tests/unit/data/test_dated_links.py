@@ -10,7 +10,7 @@ import pytest
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.links.dated_links import DatedLinks
+from raygnn.data.links.dated_links import DatedLinks, count_later
 from raygnn.data.tables.graph_tables import (
     EdgeRows,
     GraphTables,
@@ -70,3 +70,12 @@ def test_links_without_times_and_nodes_with_several_anchors_are_left_out(tmp_pat
         ("purchase", "of", "item"): edge_rows(ROWS, ITEM),
     }
     assert DatedLinks.of(_bundle(tmp_path, edges, None), ENDS, "time") is None
+
+
+def test_later_links_are_those_of_the_same_anchor_after_the_moment_of_a_link() -> None:
+    moments = TIME // 7
+    expected = [
+        sum(USER[other] == USER[row] and moments[other] > moments[row] for other in ROWS)
+        for row in ROWS
+    ]
+    np.testing.assert_array_equal(count_later(USER, moments), expected)

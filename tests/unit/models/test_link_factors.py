@@ -98,6 +98,17 @@ def test_added_anchors_are_scored_by_their_links_as_if_they_had_been_there() -> 
     np.testing.assert_allclose(found[:, 51], average, rtol=1e-4, atol=1e-6)
 
 
+def test_links_count_less_the_more_later_links_their_anchor_has() -> None:
+    links = _links(80, 50)
+    num_later = RNG.integers(0, 9, links.nnz).astype(float)
+    basis = LinkBasis.of(links, SpectralFilter(), num_later=num_later)
+    aged = links.copy()
+    aged.data *= 0.1 + 0.9 * 0.5 ** (num_later / 3)
+    expected = basis.prior + aged @ basis.directions
+    np.testing.assert_allclose(basis.rows_of_anchors(3.0), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(basis.rows_of_anchors(0.0), basis.anchors)
+
+
 def test_the_weight_is_a_factor_of_scores_and_either_part_may_be_left_out() -> None:
     basis = LinkBasis.of(_links(80, 50), SpectralFilter())
     np.testing.assert_allclose(_scores(basis, weight=4.0), 4 * _scores(basis), rtol=1e-4, atol=1e-6)

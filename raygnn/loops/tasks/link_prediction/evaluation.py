@@ -323,6 +323,8 @@ class _GuessTask:
 _POWERS, _ANCHOR_POWERS = (0.25, 0.5), (0.25, 0.5)
 _RANKS, _ARE_RESCALED = (128, MAX_RANK), (False, True)
 _PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+#: Later links of an anchor after which a link counts about half.
+_RECENCIES = (10.0, 30.0)
 #: Parts of the time of known links that are half-lives.
 _HALF_LIVES = (4, 12, 36)
 #: Weights of closed-form scores relative to those of the encoder, in standard deviations.
@@ -419,37 +421,42 @@ def choose_filter(
 
     Args:
         bases: of each of `judged`, by settings.
-        span: time of the known links, of rows with times. Half-life and hidden links are chosen
-            first.
+        span: time of the known links, of rows with times. How links age, and whether known ones are
+            hidden, is chosen first. The order of an anchor's links counts if it improves the
+            ranking by a standard error.
     """
     factors = LinkFactors()
     factors.weights.copy_(torch.tensor([0.0, 1.0]))
-    scores: dict[SpectralFilter, float] = {}
+    ndcg: dict[SpectralFilter, Tensor] = {}
 
     def best(choices: Iterable[SpectralFilter]) -> SpectralFilter:
-        """The best of these choices and of earlier ones."""
-        for _, of_one_basis in groupby(choices, lambda choice: choice.of_basis):
+        judged_choices = list(choices)
+        for _, of_one_basis in groupby(judged_choices, lambda choice: choice.of_basis):
             group = list(of_one_basis)
             of_judged = bases(group[0])
             for choice in group:
                 factors.filter.copy_(torch.tensor(choice))
                 of_links = _scores(judged, map(factors.rows, of_judged))
-                scores[choice] = float(_ndcg(judged, of_links, choice).mean())
-        return max(scores, key=lambda choice: scores[choice])
+                ndcg[choice] = _ndcg(judged, of_links, choice)
+        return max(judged_choices, key=lambda choice: float(ndcg[choice].mean()))
 
     settings = SpectralFilter()
     if span:
         half_lives = [0.0, *(float(np.float32(span / part)) for part in _HALF_LIVES)]
         pairs = product(half_lives, (False, True))
         settings = best(settings._replace(half_life=h, hides_known=hides) for h, hides in pairs)
+    elif any(basis.num_later is not None for basis in bases(settings)):
+        recent = best(settings._replace(recency=recency) for recency in (0.0, *_RECENCIES))
+        if _is_better(ndcg[recent], ndcg[settings]):
+            settings = recent
 
     def of_powers(powers: Iterable[float], anchor_power: float) -> Iterator[SpectralFilter]:
         for choice in product(powers, _RANKS, _PENALTIES, _ARE_RESCALED):
-            yield SpectralFilter(*choice, *settings[4:6], anchor_power)
+            yield SpectralFilter(*choice, *settings[4:6], anchor_power, settings.recency)
 
-    first, second = _ANCHOR_POWERS
-    settings = best(of_powers(_POWERS, first))
-    return best(of_powers([settings.power], second))
+    first = best(of_powers(_POWERS, _ANCHOR_POWERS[0]))
+    second = best(of_powers([first.power], _ANCHOR_POWERS[1]))
+    return max(first, second, key=lambda choice: float(ndcg[choice].mean()))
 
 
 def choose_weights(
@@ -481,9 +488,14 @@ def choose_weights(
     choices = [(_LEAST, scale), *((1.0, ratio * scale) for ratio in (0.0, *_RATIOS))]
     ndcg = [judge(weights) for weights in choices]
     best = max(range(len(choices)), key=lambda i: float(ndcg[i].mean()))
-    gain = ndcg[best] - ndcg[0]
-    is_better = float(gain.mean()) > float(gain.std()) / len(gain) ** 0.5
+    is_better = _is_better(ndcg[best], ndcg[0])
     factors.weights.copy_(torch.tensor(choices[best if is_better else 0]))
+
+
+def _is_better(ndcg: Tensor, other: Tensor) -> bool:
+    """Whether it exceeds the other by more than a standard error."""
+    gain = ndcg - other
+    return float(gain.mean()) > float(gain.std()) / len(gain) ** 0.5
 
 
 def _scores(

@@ -426,7 +426,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 ]
             else:
                 graph, edge_type = self.message_store(split), self.output.edge_types[0]
-                bases = [link_basis(graph, edge_type, settings)]
+                bases = [link_basis(graph, self.env.bundle, edge_type, settings)]
             self._bases_of = key, bases
         return self._bases_of[1]
 
