@@ -205,4 +205,4 @@ def test_the_order_of_links_counts_where_the_next_ones_follow_the_last(tmp_path)
     config = _config(tmp_path)
     config["data"]["splits"] = {"type": "temporal", "quantiles": [0.8, 0.9], "per": "anchor"}
     metrics = run_rank(config, str(bundle.path))
-    assert metrics["test/full_ndcg@20"] > 1.5 * _baselines(metrics)["ease"]["full_ndcg@20"]
+    assert metrics["test/full_ndcg@20"] > 5 * _baselines(metrics)["ease"]["full_ndcg@20"]
