@@ -180,7 +180,8 @@ def test_nodes_of_the_last_hop_are_shared_by_edges_of_all_times(tmp_path):
     apart = loader.build(0, 0)
     assert 2 * len(shared.nodes["film"].n_id) < len(apart.nodes["film"].n_id)
     with torch.no_grad():
-        assert torch.equal(*(model(batch)[0] for batch in (shared, apart)))
+        # Products of matrices may round otherwise with another number of rows.
+        torch.testing.assert_close(*(model(batch)[0] for batch in (shared, apart)))
 
 
 @pytest.mark.slow

@@ -334,7 +334,7 @@ def _relative_time(
             for name in times.edge_types
         },
         event_widths={
-            t: widths.get(t[0], 0)
+            t: width if (width := widths.get(t[0], 0)) <= _MOST_EVENT_COLUMNS else 0
             for t in (message_type(parse_edge_type(n), direction) for n in times.event_types)
         },
         dates={name: _find_dates(spec, name) for name in spec.node_types} if times.dates else {},
@@ -403,6 +403,7 @@ def _interactions(
 _SECOND = 1e6  # in microseconds, the unit of dates
 _YEAR = YEAR_S * _SECOND
 _SEASONS = 2 * _YEAR  # training must see a season twice
+_MOST_EVENT_COLUMNS = 128  # of a type of events, of which a node reads four means
 _MAX_TIMES = 100_000  # of a type, of which the first are found
 _FIRST_ROWS = 0.01  # share of rows that may be earlier than the first time that counts
 
