@@ -30,6 +30,7 @@ from raygnn.data.tables.graph_tables import (
     write_tables,
 )
 from raygnn.loops.tasks.node_classification.target import NodeOutput
+from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.runtime.data_checks import with_time_defaults
 from raygnn.sampling.loader import RowPlan
 from raygnn.serving.answers import Answers
@@ -172,6 +173,39 @@ def test_numbers_of_tables_have_a_robust_loss_by_default() -> None:
     number: dict[str, Any] = {"label": "y", "problem": "regression", "num_outputs": 1}
     assert NodeOutput("user", **number, table="spent").default_loss == "huber"
     assert NodeOutput("user", **number).default_loss == "mse"
+
+
+def test_latest_events_are_read_as_of_each_row(shop: Shop, tmp_path: Path) -> None:
+    """Purchases as nodes that refer to users. Means of very wide rows are left out."""
+    labels = (shop.counts(-WINDOW, 0) > 4).astype(np.int64)
+    asked = shop.tables(labels).training_tables
+    users = node_rows(np.arange(NUM_USERS), {"x": np.ones((NUM_USERS, 1), np.float32)})
+
+    def write(name: str, width: int, shift: int) -> str:
+        is_later = shop.day > 150
+        x = np.random.default_rng(0).random((len(shop.day), width), np.float32)
+        x[is_later] += shift
+        ids, day = np.arange(len(shop.day)), shop.day + shift * is_later
+        purchases = node_rows(ids, {"x": x}, time=dates(day))
+        nodes = {"user": users, "purchase": purchases}
+        edges = {("purchase", "by", "user"): edge_rows(ids, shop.user)}
+        graph = str(tmp_path / name)
+        write_tables(GraphTables(nodes, edges, training_tables=asked), graph)
+        return graph
+
+    widths = {}
+    for width in (1, 200):
+        config = _config(tmp_path, write(f"wide{width}", width, 0), training={"max_epochs": 2})
+        result = raygnn.train.fit(config, ["--run.name", f"wide{width}"])
+        encoder = result.model.module.encoder
+        assert isinstance(encoder, GraphEncoder)
+        widths[width] = encoder.relative_time.channels("user")
+    assert widths[1] == widths[200] + 4
+    model = raygnn.load(str(tmp_path / "wide1"))
+    rows = {"id": np.arange(NUM_USERS), "time": ["1970-05-30"] * NUM_USERS}  # day 149
+    known = model.predict(str(tmp_path / "wide1"), rows=rows).to_pandas()
+    changed = model.predict(write("later", 1, 7), rows=rows).to_pandas()
+    pd.testing.assert_frame_equal(known, changed, check_exact=True)
 
 
 @pytest.mark.parametrize(
