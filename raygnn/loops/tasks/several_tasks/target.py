@@ -15,7 +15,6 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.fit_rows import FitRows
 from raygnn.errors import ConfigError, DataError, KeyPath, Problem, dotted, parse_path
 from raygnn.loops.model_spec import ModelSpec, Output, read_output
-from raygnn.loops.tasks.node_classification.target import NodeTarget
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget, target_class
 
 if TYPE_CHECKING:
@@ -192,7 +191,7 @@ class SeveralTarget(TaskTarget):
     def reads_times(self) -> bool:
         """Whether all tasks learn rows of training tables."""
         return all(
-            isinstance(target, NodeTarget) and target.reads_times()
+            target.output.predicted_edges is None and target.reads_times()
             for target in self.targets.values()
         )
 
