@@ -166,12 +166,11 @@ class MaskedModel(nn.Module):
             for name, module in encoder.categories.items()
             if name in rows
         ]
-        if self._mask._edge_mask is None:
-            pass
-        elif isinstance(encoder.module, TypedSubgraphModule):
+        has_mask, module = self._mask._edge_mask is not None, encoder.module
+        if has_mask and isinstance(module, TypedSubgraphModule):
             handles += self._mask_messages()
-        elif not isinstance(encoder.module, SubgraphModule):
-            layers: Any = encoder.module.layers
+        elif has_mask and not isinstance(module, SubgraphModule):
+            layers: Any = module.layers
             handles += [
                 layer.register_forward_pre_hook(self._with_masked_edges) for layer in layers
             ]
@@ -200,10 +199,8 @@ class MaskedModel(nn.Module):
             if edge_type is None or not isinstance(messages, Tensor):
                 return messages
             self._num_masked_calls += 1
-            factors, num_messages = (
-                mask[_slice(self.edges[edge_type])],
-                messages.size(conv.node_dim),
-            )
+            factors = mask[_slice(self.edges[edge_type])]
+            num_messages = messages.size(conv.node_dim)
             if num_messages != len(factors):  # the convolution has replaced self-edges
                 src, dst = self._batch.edges[edge_type].edge_index
                 factors = factors[src != dst]

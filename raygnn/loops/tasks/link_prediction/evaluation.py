@@ -438,7 +438,10 @@ def choose_filter(
                 factors.filter.copy_(torch.tensor(choice))
                 of_links = _scores(judged, map(factors.rows, of_judged))
                 ndcg[choice] = _ndcg(judged, of_links, choice)
-        return max(judged_choices, key=lambda choice: float(ndcg[choice].mean()))
+        return max(judged_choices, key=mean_ndcg)
+
+    def mean_ndcg(choice: SpectralFilter) -> float:
+        return float(ndcg[choice].mean())
 
     settings = SpectralFilter()
     if span:
@@ -451,12 +454,18 @@ def choose_filter(
             settings = recent
 
     def of_powers(powers: Iterable[float], anchor_power: float) -> Iterator[SpectralFilter]:
-        for choice in product(powers, _RANKS, _PENALTIES, _ARE_RESCALED):
-            yield SpectralFilter(*choice, *settings[4:6], anchor_power, settings.recency)
+        for power, rank, penalty, is_rescaled in product(powers, _RANKS, _PENALTIES, _ARE_RESCALED):
+            yield settings._replace(
+                power=power,
+                rank=rank,
+                penalty=penalty,
+                is_rescaled=is_rescaled,
+                anchor_power=anchor_power,
+            )
 
     first = best(of_powers(_POWERS, _ANCHOR_POWERS[0]))
     second = best(of_powers([first.power], _ANCHOR_POWERS[1]))
-    return max(first, second, key=lambda choice: float(ndcg[choice].mean()))
+    return max(first, second, key=mean_ndcg)
 
 
 def choose_weights(
