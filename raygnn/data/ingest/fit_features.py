@@ -34,7 +34,7 @@ from raygnn.data.transforms.fit import (
     fit,
     needs_counts,
 )
-from raygnn.data.transforms.state import FittedColumn, FittedFeature, Transforms
+from raygnn.data.transforms.state import FittedColumn, FittedFeature, NoValues, Transforms
 from raygnn.data.transforms.values import (
     ColumnTransform,
     Kind,
@@ -151,6 +151,7 @@ def fit_features(
         raise DataError("\n".join(problems))
     counts = _count_all(columns, schedule, progress)
     alike: dict[tuple[str, str], list[str]] = {}
+    empty: list[str] = []
     for i, column in enumerate(columns):
         try:
             is_of_nodes = column.table.id is not None
@@ -160,17 +161,21 @@ def fit_features(
             problems.append(str(error))
             continue
         fitted[column.table.scanned.name, column.feature][column.position] = made
-        alike.setdefault((column.place, describe(made, counted)), []).append(made.column)
+        if isinstance(made.state, NoValues):
+            empty.append(f"{made.column} of {column.place}")
+        else:
+            alike.setdefault((column.place, describe(made, counted)), []).append(made.column)
     unchanged = []
     for (place, description), names in alike.items():
-        more = f" and {len(names) - _MAX_SHOWN:,} more" if names[_MAX_SHOWN:] else ""
-        shown = f"{place}: {', '.join(names[:_MAX_SHOWN])}{more}"
+        shown = f"{place}: {_shown(names)}"
         if description == "unchanged":
             unchanged.append(shown)
         else:
             progress(f"ingest: {shown}: {description}")
     if unchanged:
         progress(f"ingest: numbers left unchanged: {'; '.join(unchanged)}")
+    if empty:
+        console.warn(f"models read 0 for columns without values in training rows: {_shown(empty)}")
     if problems:
         raise DataError("\n".join(problems))
     return {
@@ -184,6 +189,11 @@ def fit_features(
         )
         for table in tables
     }
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_SHOWN:,} more" if names[_MAX_SHOWN:] else ""
+    return f"{', '.join(names[:_MAX_SHOWN])}{more}"
 
 
 def count_rows(task: CountTask) -> list[Counts]:
@@ -321,6 +331,8 @@ def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None
             id="transform-category-nodes",
         )
     type_ = table.scanned.types[spec.column]
+    if pa.types.is_null(type_):
+        return "text"
     if spec.transform == "auto" and spec.format is None:
         return _kind_of_auto(table.scanned, spec.column, type_)
     kind = kind_of(spec.transform, type_, split=spec.separator is not None, written=spec.format)
@@ -328,14 +340,9 @@ def _kind(table: FeatureTable, spec: ColumnTransform, place: str) -> Kind | None
         name = f"transform: {spec.transform}" if spec.transform else "a column of numbers"
         name = name if spec.format is None else f"format: {spec.format}"
         other = "Set another transform, or auto" if spec.format is None else "Leave format out"
-        remedy = (
-            f"It takes {_TAKES[spec.format or kind or spec.transform]}. {other}"
-            if not pa.types.is_null(type_)
-            else "It has no values. Take it out of graph.yaml"
-        )
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: it is {type_}, which does not fit "
-            f"{name}. {remedy}.",
+            f"{name}. It takes {_TAKES[spec.format or kind or spec.transform]}. {other}.",
             id="transform-type",
         )
     return kind

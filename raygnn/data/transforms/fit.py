@@ -25,6 +25,7 @@ from raygnn.data.transforms.state import (
     Log1p,
     MinMax,
     MultiHot,
+    NoValues,
     Number,
     OneHot,
     RankGauss,
@@ -165,6 +166,7 @@ class Sample:
 class NumberCounts:
     """Statistics of rows of numbers or times, without infinite and unreadable values."""
 
+    num_rows: int
     num_gaps: int
     num_values: int
     low: float
@@ -179,7 +181,7 @@ class NumberCounts:
         """Counts rows.
 
         Args:
-            values: float64 [n]; NaN is a gap.
+            values: float64 [n]; NaN is a gap, infinity a value that is not counted.
             keys: uint64 [n].
             sums: whether to compute moments.
             bound: of a sample that these rows will be merged with.
@@ -188,6 +190,7 @@ class NumberCounts:
         finite = values[is_finite]
         near = is_finite & (keys <= bound)
         return cls(
+            len(values),
             int(np.isnan(values).sum()),
             len(finite),
             float(finite.min(initial=np.inf)),
@@ -197,11 +200,12 @@ class NumberCounts:
         )
 
     @property
-    def num_rows(self) -> int:
-        return self.num_gaps + self.num_values
+    def is_empty(self) -> bool:
+        return self.num_gaps == self.num_rows
 
     def merged(self, other: NumberCounts) -> NumberCounts:
         return NumberCounts(
+            self.num_rows + other.num_rows,
             self.num_gaps + other.num_gaps,
             self.num_values + other.num_values,
             min(self.low, other.low),
@@ -236,6 +240,10 @@ class TextCounts:
     @property
     def num_distinct(self) -> int:
         return len(self.values) - self.values.null_count
+
+    @property
+    def is_empty(self) -> bool:
+        return self.num_distinct == 0 and not self.is_cut
 
     def merged(self, other: TextCounts) -> TextCounts:
         num_rows = self.num_rows + other.num_rows
@@ -276,7 +284,7 @@ def count(
     if kind == "text":
         return TextCounts.of(texts(column), len(column))
     values, unreadable = read_numbers(column, kind, spec.unit, spec.format)
-    values, keys = values[~unreadable], keys[~unreadable]
+    values = np.where(unreadable, np.inf, values)
     needs_sample = spec.missing is not None or spec.transform in {"rank_gauss", "bucket", "auto"}
     bound = bound if needs_sample else np.uint64(0)
     return NumberCounts.of(values, keys, sums=spec.transform == "standard", bound=bound)
@@ -305,6 +313,8 @@ def fit(
         state: AnyState = Log1p() if spec.transform == "log1p" else Number()
         fill = None if spec.missing is None else 0.0
         return FittedColumn(spec.column, state, fill, format=spec.format)
+    if counts.is_empty:
+        return FittedColumn(spec.column, NoValues())
     if isinstance(counts, TextCounts):
         _check_vocabulary(spec, counts, place)
         if spec.transform == "auto":
@@ -387,12 +397,6 @@ def _check_vocabulary(spec: ColumnTransform, counts: TextCounts, place: str) -> 
             "distinct values, like ids and free texts. Take it out of graph.yaml, or write a "
             "coarser column.",
             id="transform-too-many-values",
-        )
-    if counts.num_distinct == 0:
-        raise DataError(
-            f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
-            "read. Take it out of graph.yaml, or write its values.",
-            id="transform-no-values",
         )
 
 

@@ -283,6 +283,17 @@ class HashedWords(State):
         return out / np.where(norms > 0, norms, 1)
 
 
+@dataclass(frozen=True)
+class NoValues(State):
+    """0 for all values: no training row has one."""
+
+    type: Literal["no_values"] = "no_values"
+    kind: ClassVar[Kind] = "text"
+
+    def rows(self, values: pa.Array) -> np.ndarray:
+        return np.zeros((len(values), 1))
+
+
 AnyState = Annotated[
     Number
     | Standard
@@ -294,7 +305,8 @@ AnyState = Annotated[
     | OneHot
     | Category
     | MultiHot
-    | HashedWords,
+    | HashedWords
+    | NoValues,
     Discriminator("type"),
 ]
 
@@ -338,7 +350,8 @@ class FittedColumn:
 
     def check_type(self, type_: pa.DataType, place: str) -> None:
         """Raises a DataError if a column has a type that the transform does not read."""
-        if not pa.types.is_null(type_) and not self.takes(type_):
+        is_any = pa.types.is_null(type_) or isinstance(self.state, NoValues)
+        if not is_any and not self.takes(type_):
             raise DataError(
                 f"{place}: column {self.column!r} is invalid: it is {type_}, which does not fit "
                 f"{self.state.type}, its transform in training. Write it as it was in training.",
@@ -358,7 +371,8 @@ class FittedColumn:
         if isinstance(state, MultiHot):
             return Applied(state.rows(lists(column, state.separator)), {})
         if state.kind == "text":
-            return Applied(state.rows(texts(column)).astype(np.float32, copy=False), {})
+            column = column if isinstance(state, NoValues) else texts(column)
+            return Applied(state.rows(column).astype(np.float32, copy=False), {})
         unit = state.unit if isinstance(state, Time) else None
         values, unreadable = read_numbers(column, state.kind, unit, self.format)
         what = "dates or times" if state.kind == "time" else "numbers"

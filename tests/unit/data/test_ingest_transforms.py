@@ -291,8 +291,6 @@ def test_a_damaged_or_newer_state_is_refused(tmp_path: Path) -> None:
         ({"column": "country", "transform": "multi_hot"}, "transform-type", ["separator"]),
         ({"column": "tags", "transform": "category"}, "transform-type", ["list<item: string>"]),
         ({"column": "price", "transform": "time"}, "transform-type", ["unit: s"]),
-        ({"column": "void", "transform": "standard"}, "transform-type", ["null"]),
-        ({"column": "gaps", "transform": "auto"}, "transform-no-values", []),
         ({"column": "id", "transform": "auto"}, "transform-ids", [60]),
         ({"column": "price", "transform": "log1p", "missing": "median"}, "transform-log1p", []),
         ({"column": "country", "transform": "time"}, "transform-no-values", []),
@@ -308,10 +306,8 @@ def test_a_damaged_or_newer_state_is_refused(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_named_with_its_column(
     tmp_path: Path, column: dict[str, Any], id: str, values: list[Any]
 ) -> None:
-    table = people().append_column("void", pa.nulls(NUM_ROWS))
-    table = table.append_column("gaps", pa.nulls(NUM_ROWS, pa.float64()))
     with raises(id, repr(column["column"]), *values):
-        made(tmp_path, table, [column])
+        made(tmp_path, people(), [column])
 
 
 def test_times_of_nodes_and_edges_may_have_a_format(tmp_path: Path) -> None:
@@ -396,6 +392,37 @@ def test_new_rows_of_gaps_alone_are_of_any_type(tmp_path: Path) -> None:
     assert np.array_equal(new[[0, 1, -3, -2, -1]], np.float32(expected))
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_columns_without_values_in_training_rows_are_zeros_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
+) -> None:
+    is_train = np.arange(NUM_ROWS) < 40
+    table = people().drop_columns(["tags"]).append_column("void", pa.nulls(NUM_ROWS, pa.float64()))
+    table = table.append_column("split", pa.array(np.where(is_train, "train", "test")))
+    columns: list[Any] = ["price"]
+    for name in ("age", "plan", "joined"):  # known in test rows only
+        values = pa.array(
+            [None if t else v for t, v in zip(is_train, table[name].to_pylist(), strict=True)]
+        )
+        table = table.append_column(f"late_{name}", values)
+        columns.append({"column": f"late_{name}", "transform": "auto"})
+    columns.append({"column": "void", "transform": "standard"})
+    bundle = made(tmp_path / "a", table, columns, spec={"split": "split"}, suffix=suffix)
+    assert (
+        "warning: models read 0 for columns without values in training rows: late_age of "
+        "node_types.n.features.x, late_plan of node_types.n.features.x, late_joined of "
+        "node_types.n.features.x, void of node_types.n.features.x\n"
+    ) in capsys.readouterr().out
+    expected = np.zeros((NUM_ROWS, 5), np.float32)
+    expected[:, 0] = table["price"].to_numpy()
+    assert np.allclose(x_of(bundle), expected)
+    fitted = {"n": {"x": bundle.columns("n")["x"].transforms}}
+    later = table.drop_columns(["void"]).append_column("void", pa.array(["a"] * NUM_ROWS))
+    again = made(tmp_path / "b", later, columns, transforms=fitted, suffix=suffix)
+    assert np.array_equal(x_of(again), x_of(bundle))
+    assert "warning" not in capsys.readouterr().out
+
+
 def test_edges_have_no_categories(tmp_path: Path) -> None:
     edges = pa.table({"s": ["p0"], "t": ["p1"], "kind": ["a"]})
     spec = {"features": {"edge_attr": {"column": "kind", "transform": "category"}}}
@@ -406,11 +433,11 @@ def test_edges_have_no_categories(tmp_path: Path) -> None:
 
 def test_all_problems_are_listed(tmp_path: Path) -> None:
     columns = [
-        {"column": "gaps", "transform": "standard"},
+        {"column": "country", "transform": "time"},
         {"column": "id", "transform": "auto"},
     ]
-    table = people().append_column("gaps", pa.nulls(NUM_ROWS, pa.float64()))
-    with raises("transform-no-values", "'gaps'") as caught:
+    table = people()
+    with raises("transform-no-values", "'country'") as caught:
         made(tmp_path, table, columns)
     assert caught.value.ids == ("transform-no-values", "transform-ids")
     columns = [

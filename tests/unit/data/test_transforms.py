@@ -476,9 +476,13 @@ def test_a_line_says_what_was_fitted() -> None:
         ({"transform": "multi_hot"}, pa.array([[], None], pa.list_(pa.string()))),
     ],
 )
-def test_columns_of_gaps_are_refused(options: dict[str, Any], column: pa.Array) -> None:
-    with raises("transform-no-values", "'c'"):
-        fitted(column, **options)
+def test_columns_of_gaps_become_zeros(options: dict[str, Any], column: pa.Array) -> None:
+    made = fitted(column, **options)
+    for later in (column, pa.array([1.5]), pa.array(["a"]), pa.array([["a"]]), pa.nulls(1)):
+        made.check_type(later.type, "x")
+        applied = made.apply(later)
+        assert not applied.broken
+        assert np.array_equal(applied.rows, np.zeros((len(later), 1)))
 
 
 def test_ids_are_no_categories() -> None:
