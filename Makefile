@@ -13,6 +13,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCHMARKS := sampling neighborhoods training encoders learned_rows link_steps exact_inference partitioned presampled sparse_features ingest memory scaling startup
 
+# Python compiles a module when it is first imported. pip would compile all of torch and Ray.
+INSTALL := $(BIN)/python -m pip install --no-compile -c constraints.txt
 PYTEST := $(BIN)/python -m pytest --numprocesses 2
 
 .PHONY: quickstart test test-full test-cluster fuzz lint docs wheel bench clean
@@ -45,21 +47,22 @@ wheel: $(VENV)/.installed-dev
 	rm -rf dist build/lib build/wheel
 	$(BIN)/python -m build --outdir dist
 	$(PYTHON) -m venv build/wheel
-	build/wheel/bin/python -m pip install -c constraints.txt dist/raygnn-*.whl
+	build/wheel/bin/python -m pip install --no-compile -c constraints.txt dist/raygnn-*.whl
 	cp examples/quickstart.py examples/quickstart.yaml build/wheel
 	cd build/wheel && bin/raygnn version && bin/python quickstart.py
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e .
+	$(INSTALL) -e .
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install -c constraints.txt -e ".[dev]"
-	touch $@
+$(VENV)/.installed-dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(INSTALL) -e ".[dev]"
+	touch $(VENV)/.installed $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
-	$(BIN)/python -m pip install -c constraints.txt -e ".[docs]"
+	$(INSTALL) -e ".[docs]"
 	touch $@
 
 bench: $(VENV)/.installed
