@@ -436,7 +436,10 @@ class RelativeTime:
         out[:, 1] = out.new_ones(num_nodes).scatter_reduce_(0, target, ages[:, 0], "amin")
         if features := self.edge_features.get(edge_type):
             rows = [edges.columns[name].reshape(len(age), -1).float() for name in features]
-            out[:, 2 + AGE_CHANNELS :] = self._memory(age, rows, target, num_nodes)
+            counts, sums = self._faded(age, torch.cat(rows, dim=1), target, num_nodes)
+            pairs = zip(counts.split(1, dim=1), sums, strict=True)
+            memory = torch.cat([part for pair in pairs for part in pair], dim=1)
+            out[:, 2 + AGE_CHANNELS :] = memory.sign() * memory.abs().log1p()
         return out
 
     def _of_events(
@@ -453,27 +456,27 @@ class RelativeTime:
         # Without events, the latest one is as old as the span.
         latest = age.new_full((len(nodes.n_id),), self.span)
         latest = latest.scatter_reduce_(0, target, age, "amin")
-        weights = self._fading(age)
-        counts = weights.new_zeros(len(latest), len(_MEMORIES)).index_add_(0, target, weights)
+        width = self.event_widths[edge_type]
+        rows = dense(inputs[edge_type[0]])[source].float() if width else age.new_zeros(len(age), 0)
+        counts, sums = self._faded(age, rows, target, len(latest))
         found = [encode_age(latest, self.span), counts.log1p()]
-        if self.event_widths[edge_type]:
-            rows = dense(inputs[edge_type[0]])[source].float()
-            for weight, count in zip(weights.unbind(1), counts.unbind(1), strict=True):
-                sums = rows.new_zeros(len(latest), rows.shape[1])
-                sums = sums.index_add(0, target, rows * weight.unsqueeze(1))
-                found.append(sums / (count + _FADED).unsqueeze(1))
+        found += [
+            total / (num.unsqueeze(1) + _FADED)
+            for total, num in zip(sums, counts.unbind(1), strict=True)
+        ]
         return torch.cat(found, dim=1)
 
-    def _fading(self, age: Tensor) -> Tensor:
-        """[num_edges, len(_MEMORIES)]: weights, from 1 at age 0 to 0."""
-        rates = 1 / (self.span * torch.tensor(_MEMORIES, device=age.device))
-        return (-age.float().clamp(min=0).unsqueeze(1) * rates).exp()
+    def _faded(
+        self, age: Tensor, rows: Tensor, target: Tensor, num_nodes: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Sums by target, of weights that fall from 1 at age 0 to 0 and of weighted rows.
 
-    def _memory(
-        self, age: Tensor, features: Sequence[Tensor], target: Tensor, num_nodes: int
-    ) -> Tensor:
-        """[num_nodes, len(_MEMORIES) * (1 + width)]: logarithms of fading counts, fading sums."""
-        rows = torch.cat([age.new_ones(len(age), 1).float(), *features], dim=1)
-        faded = (self._fading(age).unsqueeze(2) * rows.unsqueeze(1)).flatten(1)
-        sums = faded.new_zeros(num_nodes, faded.shape[1]).index_add_(0, target, faded)
-        return sums.sign() * sums.abs().log1p()
+        Returns:
+            Fading counts [num_nodes, len(_MEMORIES)], and at each rate sums [num_nodes, width].
+        """
+        rates = 1 / (self.span * torch.tensor(_MEMORIES, device=age.device))
+        weights = (-age.float().clamp(min=0).unsqueeze(1) * rates).exp()
+        counts = weights.new_zeros(num_nodes, len(_MEMORIES)).index_add_(0, target, weights)
+        empty = rows.new_zeros(num_nodes, rows.shape[1])
+        sums = [empty.index_add(0, target, rows * each) for each in weights.split(1, dim=1)]
+        return counts, sums
