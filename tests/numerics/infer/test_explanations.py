@@ -34,7 +34,7 @@ from tests.small_runs import small_config
 pytestmark = pytest.mark.slow
 
 NUM_NODES, NUM_IN, NUM_CAUSES = 600, 8, 2
-NODES = [f"n{i:03d}" for i in range(200, 220)]
+NODES = [f"n{i:03d}" for i in range(200, 210)]
 PAGE = (
     (Path(__file__).parents[3] / "docs" / "explanations.md").read_text("utf-8").replace("\\\n", "")
 )
@@ -109,6 +109,12 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
     return Planted(str(folder / "run"), graph, causes, metrics["test/accuracy"])
 
 
+@pytest.fixture
+def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of anything but the quality of masks."""
+    monkeypatch.setattr(explanations, "_EPOCHS", 5)
+
+
 @pytest.fixture(scope="module")
 def explained(planted: Planted) -> Explanations:
     """Of nodes that are heard by others or not, the explanations as large as the cause."""
@@ -134,7 +140,6 @@ def test_explanations_are_the_planted_cause(planted, explained):
     assert (columns[columns["kept"]]["column"] == "tone").all()
 
 
-@pytest.mark.slow
 def test_fidelity_beats_a_random_mask_of_the_size(planted, explained, monkeypatch):
     rng = np.random.default_rng(0)
 
@@ -195,12 +200,14 @@ def test_predictions_and_neighbors_are_those_of_the_graph(planted, explained):
         assert strongest[row.id, row.neighbor_id] == row.importance
 
 
+@pytest.mark.usefixtures("_few_steps")
 def test_a_sampled_neighborhood_is_smaller(planted):
     model = raygnn.load(planted.run, ["--sampling.fanouts", "[3, 2]"])
     found = model.explain(planted.graph, NODES[:2], exact=False)
     assert found.predictions["num_edges"].tolist() == [9, 9]
 
 
+@pytest.mark.usefixtures("_few_steps")
 def test_types_have_ids_and_columns_of_their_own(temporal_labels):
     found = raygnn.load(temporal_labels.run).explain(
         temporal_labels.graph, [3, 7], as_of="1970-02-20"
@@ -218,6 +225,7 @@ def test_types_have_ids_and_columns_of_their_own(temporal_labels):
     assert set(columns["column"]) == {"x"}
 
 
+@pytest.mark.usefixtures("_few_steps")
 @pytest.mark.parametrize("problem", ["multi_label", "regression"])
 def test_labels_and_values_are_explained(tmp_path, problem):
     rng = np.random.default_rng(1)
@@ -311,6 +319,7 @@ def test_predictions_of_edges_rest_on_neighbors_of_both_ends(tmp_path):
         model.explain(graph, [150])
 
 
+@pytest.mark.usefixtures("_few_steps")
 def test_scores_of_links_are_explained(link_model, tmp_path, capsys):
     model = raygnn.load(link_model.run)
     links = pq.read_table(Path(link_model.graph) / "edges" / "buys")
@@ -446,6 +455,7 @@ def test_attributions_of_captum_find_the_cause(planted, method):
         assert (edges[edges["kept"]]["target_id"] == edges[edges["kept"]]["id"]).all()
 
 
+@pytest.mark.usefixtures("_few_steps")
 def test_the_commands_of_the_page_write_tables_and_a_picture(
     planted, tmp_path, monkeypatch, capsys
 ):
@@ -477,6 +487,7 @@ def test_the_commands_of_the_page_write_tables_and_a_picture(
         assert_reports(capsys.readouterr().err, "output-not-empty")
 
 
+@pytest.mark.usefixtures("_few_steps")
 def test_the_lines_of_python_on_the_page_run(planted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^    ((?:model|explanations)[ .].*)$", PAGE, re.MULTILINE)
@@ -500,6 +511,7 @@ def test_what_is_missing_on_the_command_line_is_named(arguments, id, capsys):
     assert_reports(capsys.readouterr().err, id)
 
 
+@pytest.mark.usefixtures("_few_steps")
 def test_ids_of_numbers_are_listed_as_such(temporal_labels, tmp_path, capsys):
     where = ["--graph", temporal_labels.graph, "--out", str(tmp_path / "out")]
     assert raygnn.explain.main([temporal_labels.run, *where, "--nodes", "a,b"]) == 2
