@@ -39,10 +39,22 @@ def _add_task(root: Path) -> None:
     (root / registry).write_text(text.replace("_TASKS = {\n", f"_TASKS = {{\n{line}"))
 
 
-def _run(root: Path, module: str, *arguments: str) -> str:
+#: Runs commands in one process, since each would import torch again.
+PROGRAM = """
+import json, sys
+import raygnn.infer, raygnn.train
+
+for command, *arguments in json.loads(sys.argv[1]):
+    status = getattr(raygnn, command).main(arguments)
+    assert status == 0, (command, arguments)
+"""
+
+
+def _run(root: Path, *commands: tuple[str, ...]) -> str:
     environment = {**os.environ, "PYTHONPATH": str(root)}
     places = ("--data.cache_dir", "cache", "--scaling.num_workers", "0")
-    command = [sys.executable, "-m", module, *arguments, *places]
+    given = json.dumps([(*command, *places) for command in commands])
+    command = [sys.executable, "-c", PROGRAM, given]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -54,31 +66,32 @@ def test_the_page_adds_a_task(tmp_path):
     _add_task(tmp_path)
     (config,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "config.yaml").write_text(config)
-    run = ("--run.name", "degrees", "--run.storage_path", "runs", "--loggers", "[]")
-    said = _run(tmp_path, "raygnn.train", "config.yaml", *run)
+    of_training = yaml.safe_load(config)["data"]["synthetic"]
+    tables = synthetic_tables(**{**of_training, "num_nodes": 500, "avg_degree": 6.0})
+    graph = write_tables(tables, str(tmp_path / "graph"))
+    several = yaml.safe_load(config)
+    del several["task"]
+    several["tasks"] = {"degree": "node_degree", "group": "node_classification"}
+    (tmp_path / "several.yaml").write_text(yaml.safe_dump(several))
+
+    run = ("--run.storage_path", "runs", "--loggers", "[]", "--run.name")
+    of_graph = ("--data.uri", graph, "--out")
+    said = _run(
+        tmp_path,
+        ("train", "config.yaml", *run, "degrees"),
+        ("infer", "runs/degrees", *of_graph, "out"),
+        ("train", "several.yaml", *run, "several"),
+        ("infer", "runs/several", "--task", "degree", *of_graph, "two"),
+    )
     assert "degrees of 2,000 node nodes" in said
     saved = tmp_path / "runs" / "degrees"
     assert json.loads((saved / "metrics.json").read_text())["test/r2"] > 0.95
     assert json.loads((saved / "model.json").read_text())["degree"] == {"node_type": "node"}
-
-    of_training = yaml.safe_load(config)["data"]["synthetic"]
-    tables = synthetic_tables(**{**of_training, "num_nodes": 500, "avg_degree": 6.0})
-    graph = write_tables(tables, str(tmp_path / "graph"))
-    _run(tmp_path, "raygnn.infer", "runs/degrees", "--out", "out", "--data.uri", graph)
     predicted = pq.read_table(tmp_path / "out" / "node").sort_by("id")["prediction"].to_numpy()
     (edges,) = tables.edges.values()
     degrees = np.bincount(edges.table.column(edges.target).to_numpy(), minlength=500)
     assert np.corrcoef(predicted, degrees)[0, 1] > 0.95
     assert np.abs(predicted - degrees).mean() < 1
-
-    several = yaml.safe_load(config)
-    del several["task"]
-    several["tasks"] = {"degree": "node_degree", "group": "node_classification"}
-    (tmp_path / "several.yaml").write_text(yaml.safe_dump(several))
-    run = ("--run.name", "several", *run[2:])
-    _run(tmp_path, "raygnn.train", "several.yaml", *run)
     metrics = json.loads((tmp_path / "runs" / "several" / "metrics.json").read_text())
     assert metrics["test/degree/r2"] > 0.9
-    given = ("--out", "two", "--task", "degree", "--data.uri", graph)
-    _run(tmp_path, "raygnn.infer", "runs/several", *given)
     assert "prediction" in pq.read_table(tmp_path / "two" / "node").column_names

@@ -77,10 +77,7 @@ def test_functions_over_edges_are_not_traced(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what torch says of its own way to trace
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
-@pytest.mark.parametrize(
-    ("model", "norm"), [("MLP", None), ("GraphSAGE", None), ("GraphSAGE", "batch")]
-)
-def test_a_compiled_run_equals_an_eager_one(small_bundle_path, tmp_path, model, norm):
+def test_a_compiled_run_equals_an_eager_one(small_bundle_path, tmp_path):
     """Batches have other numbers of nodes and edges each: shapes are dynamic."""
     runs = {}
     for compiled in (False, True):
@@ -88,11 +85,11 @@ def test_a_compiled_run_equals_an_eager_one(small_bundle_path, tmp_path, model, 
             tmp_path / str(compiled),
             scaling__num_workers=0,
             training={"max_epochs": 2, "compile": compiled},
-            model={"type": model, "args": {"hidden_channels": 8, "norm": norm}},
+            model={"type": "GraphSAGE", "args": {"hidden_channels": 8, "norm": "batch"}},
         )
         runs[compiled] = (run_rank(config, small_bundle_path), trained_weights(config))
     (eager, expected), (metrics, weights) = runs[False], runs[True]
-    assert any(name.endswith("running_var") for name in weights) == (norm == "batch")
+    assert any(name.endswith("running_var") for name in weights)
     assert metrics["val/loss"] == pytest.approx(eager["val/loss"], rel=1e-4)
     for name, tensor in weights.items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-5)
