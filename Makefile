@@ -1,6 +1,7 @@
 # make quickstart: install and train on a generated graph.
 # make test: install and run at least one test of each kind of behavior, 8 minutes on two cores.
-# make test-full: the remaining tests, except those of Ray clusters.
+# make test-full: the remaining tests, except those of Ray clusters. On three processes, since tests
+# of Ray and of lost ranks wait most of the time.
 # make test-cluster: nodes, drivers, jobs, notebooks and sweeps on Ray clusters that start and stop,
 # half an hour, most of it waiting.
 # make fuzz: thousands of damaged configs, tables and paths of classes, a minute on two idle cores.
@@ -15,7 +16,7 @@ BENCHMARKS := sampling neighborhoods training encoders learned_rows link_steps e
 
 # Python compiles a module when it is first imported. pip would compile all of torch and Ray.
 INSTALL := $(BIN)/python -m pip install --no-compile -c constraints.txt
-PYTEST := $(BIN)/python -m pytest --numprocesses 2
+PYTEST := $(BIN)/python -m pytest
 
 .PHONY: quickstart test test-full test-cluster fuzz lint docs wheel bench clean
 
@@ -23,10 +24,10 @@ quickstart: $(VENV)/.installed
 	$(BIN)/python examples/quickstart.py
 
 test: $(VENV)/.installed-dev
-	$(PYTEST) -m "not slow and not cluster" $(ARGS)
+	$(PYTEST) --numprocesses 2 -m "not slow and not cluster" $(ARGS)
 
 test-full: $(VENV)/.installed-dev
-	$(PYTEST) -m "slow and not cluster" $(ARGS)
+	$(PYTEST) --numprocesses 3 -m "slow and not cluster" $(ARGS)
 
 test-cluster: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m cluster tests/integration
