@@ -312,8 +312,8 @@ class RelativeTime:
     at four rates. Nodes of the last hop sample no edges, so these are 0 there.
 
     Edges from events, which are nodes with times, have the age of the latest event, fading counts,
-    and the means of the events' input rows in which older events fade. A mean over neighbors would
-    not show how the latest of them differ.
+    and the means of the events' input rows in which older events fade, instead. A mean over
+    neighbors would not show how the latest of them differ. If these edges have times, these count.
 
     Dates among the features become ages at the seed's time, with their sign: a date of its own says
     in which period a row lies, and rows of the test lie in another one.
@@ -449,10 +449,15 @@ class RelativeTime:
         means at each rate.
         """
         source, target = batch.edges[edge_type].edge_index
-        nodes, time = batch.nodes[edge_type[2]], batch.nodes[edge_type[0]].columns[TIME]
-        assert isinstance(time, Tensor)
+        nodes = batch.nodes[edge_type[2]]
+        if edge_type in self.timed_edges:
+            time = batch.edges[edge_type].columns[TIME]
+        else:
+            times = batch.nodes[edge_type[0]].columns[TIME]
+            assert isinstance(times, Tensor)
+            time = times[source]
         assert nodes.seed_time is not None
-        age = (nodes.seed_time[target] - time[source]).float()
+        age = (nodes.seed_time[target] - time).float()
         # Without events, the latest one is as old as the span.
         latest = age.new_full((len(nodes.n_id),), self.span)
         latest = latest.scatter_reduce_(0, target, age, "amin")

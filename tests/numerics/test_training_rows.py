@@ -175,8 +175,14 @@ def test_numbers_of_tables_have_a_robust_loss_by_default() -> None:
     assert NodeOutput("user", **number).default_loss == "mse"
 
 
-def test_latest_events_are_read_as_of_each_row(shop: Shop, tmp_path: Path) -> None:
-    """Purchases as nodes that refer to users. Means of very wide rows are left out."""
+@pytest.mark.parametrize("have_times", [False, True])
+def test_latest_events_are_read_as_of_each_row(
+    shop: Shop, tmp_path: Path, have_times: bool
+) -> None:
+    """Purchases as nodes that refer to users. Means of very wide rows are left out.
+
+    `have_times`: edges have times too.
+    """
     labels = (shop.counts(-WINDOW, 0) > 4).astype(np.int64)
     asked = shop.tables(labels).training_tables
     users = node_rows(np.arange(NUM_USERS), {"x": np.ones((NUM_USERS, 1), np.float32)})
@@ -188,7 +194,8 @@ def test_latest_events_are_read_as_of_each_row(shop: Shop, tmp_path: Path) -> No
         ids, day = np.arange(len(shop.day)), shop.day + shift * is_later
         purchases = node_rows(ids, {"x": x}, time=dates(day))
         nodes = {"user": users, "purchase": purchases}
-        edges = {("purchase", "by", "user"): edge_rows(ids, shop.user)}
+        time = {"time": dates(day)} if have_times else {}
+        edges = {("purchase", "by", "user"): edge_rows(ids, shop.user, **time)}
         graph = str(tmp_path / name)
         write_tables(GraphTables(nodes, edges, training_tables=asked), graph)
         return graph
@@ -206,6 +213,13 @@ def test_latest_events_are_read_as_of_each_row(shop: Shop, tmp_path: Path) -> No
     known = model.predict(str(tmp_path / "wide1"), rows=rows).to_pandas()
     changed = model.predict(write("later", 1, 7), rows=rows).to_pandas()
     pd.testing.assert_frame_equal(known, changed, check_exact=True)
+    parts = str(tmp_path / "parts")
+    partition(
+        str(tmp_path / "wide1"), parts, Partitioning(3, "range"), IngestOptions(reverse_edges=True)
+    )
+    source = ["--data.mode", "partitioned", "--data.uri", parts]
+    of_parts = raygnn.load(str(tmp_path / "wide1"), source).predict(rows=rows).to_pandas()
+    pd.testing.assert_frame_equal(known, of_parts, check_exact=True)
 
 
 @pytest.mark.parametrize(

@@ -284,12 +284,15 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
         inner |= {source for source, _, into in messages.values() if into in inner}
     # A row has one edge to each of its references, and what it refers to has many rows.
     event_types = [
-        edge_type_name(t)
+        name
         for t, (source, _, into) in messages.items()
         if source in timed
-        and edge_type_name(t) not in timed_edges
         and into in inner
-        and bundle.num_edges(t) > bundle.num_nodes(into)
+        and bundle.num_nodes(into) < bundle.num_edges(t)
+        and (
+            (name := edge_type_name(t)) not in timed_edges
+            or bundle.num_edges(t) <= bundle.num_nodes(source)
+        )
     ]
     return TimeInput(
         column,

@@ -104,18 +104,20 @@ def test_edges_and_their_features_fade_with_age():
             torch.testing.assert_close(found[:, -8 + 2 * i + j], sums.log1p())
 
 
-def test_the_latest_events_count_most():
-    """Items read the users that bought them as events, at the times of these users."""
+@pytest.mark.parametrize("timed_edges", [frozenset(), frozenset({BUYS})])
+def test_the_latest_events_count_most(timed_edges: frozenset[tuple[str, str, str]]):
+    """Items read the users that bought them as events, at the times of these users or purchases."""
     time = np.arange(20) * 5
     x = np.arange(20, dtype=np.float32)[:, None]
     graph = shop()
     graph.stored["user"] = {"x": x, "time": time}
-    times = replace(TIMES, timed_edges=frozenset(), event_widths={BUYS: 1})
+    times = replace(TIMES, timed_edges=timed_edges, event_widths={BUYS: 1})
     batch = batch_of(graph, 90)
     found = times.columns(batch, "item", {"user": batch.nodes["user"].columns["x"]})
     assert found.shape[1] == times.channels("item")
     user, item = batch.edges[BUYS].edge_index
-    ages = 90 - batch.nodes["user"].columns["time"][user].float()
+    of_users = batch.nodes["user"].columns["time"][user]
+    ages = 90 - (batch.edges[BUYS].columns["time"] if timed_edges else of_users).float()
     for node in item.unique().tolist():
         age, row = ages[item == node], batch.nodes["user"].columns["x"][user[item == node], 0]
         torch.testing.assert_close(found[node, 1:10], encode_age(age.min()[None], SPAN)[0])
