@@ -622,6 +622,30 @@ def test_a_feature_that_is_the_label_is_named(
     assert "x[0]" not in printed.out + printed.err
 
 
+@pytest.mark.parametrize(
+    ("third", "window", "named", "others"),
+    [
+        ("test", "60d", ["no validation rows", "120 training rows of training_tables.active"], []),
+        ("val", "30d", ["no test rows"], ["no validation rows", "reach past"]),
+    ],
+)
+def test_splits_that_say_too_little_are_named(
+    shop: Shop, tmp_path: Path, third: str, window: str, named: list[str], others: list[str]
+) -> None:
+    tables = shop.tables((shop.counts(-WINDOW, 0) > 4).astype(np.int64))
+    made = tables.training_tables["active"]
+    split = np.where(np.tile(ASKED, NUM_USERS) < 4 * WINDOW, "train", third)
+    rows = made.table.append_column("split", pa.array(split))
+    made = replace(made, table=rows, split="split", window=window)
+    tables = replace(tables, training_tables={"active": made})
+    write_tables(tables, str(tmp_path / "graph"))
+    config = _config(tmp_path, str(tmp_path / "graph"), training={"max_steps": 1})
+    result = raygnn.train.fit(config)
+    said = result.metrics["warnings"]
+    assert all(text in said for text in named)
+    assert not any(text in said for text in others)
+
+
 def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
     result, graph = busy
     with raises("task-table-unknown", "churn", "active"):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.splits import has_label
+from raygnn.data.time_units import window_as_time
 from raygnn.loops.baselines import own_metrics
 from raygnn.loops.row_guesses import (
     BoostedTrees,
@@ -68,12 +69,34 @@ class NodeClassification(LabelTask[NodeBatch]):
                 "sampling.temporal is null, so rows see events after their own time and results "
                 "may be too good. Set it to {}."
             )
-        if self.output.table is not None and not len(self.target.splits.val):
-            warnings.append(
-                f"training table {self.output.table!r} has no validation rows, so nothing shows "
-                "when to stop. Name some in its split column, or set data.splits."
-            )
-        return [*warnings, *self._leaks(), *silent]
+        for split, what, lost in (
+            ("val", "validation", "nothing shows when to stop"),
+            ("test", "test", "the model is not tested"),
+        ):
+            if self.output.table is not None and not len(getattr(self.target.splits, split)):
+                warnings.append(
+                    f"training table {self.output.table!r} has no {what} rows, so {lost}. Name "
+                    "some in its split column, or set data.splits."
+                )
+        return [*warnings, *self._overlaps(), *self._leaks(), *silent]
+
+    def _overlaps(self) -> list[str]:
+        """Counts training rows whose labels cover the time of held-out rows, if these are later."""
+        seeds, splits = self.target.seeds, self.target.splits
+        window = window_as_time(seeds.window, seeds.time_unit)
+        held_out = [rows for rows in (splits.val, splits.test) if len(rows)]
+        if window is None or seeds.time is None or not held_out:
+            return []
+        times = seeds.time[splits.train]
+        first = min(seeds.time[rows].min() for rows in held_out)
+        num_rows = int((times + window > first).sum())
+        if times.max() >= first or not num_rows:
+            return []
+        return [
+            f"{num_rows:,} training rows of {seeds.place} have labels that reach past the first "
+            f"validation or test row (window {seeds.window}), so results may be too good. Leave "
+            "these rows out, or let validation begin later."
+        ]
 
     def _leaks(self) -> list[str]:
         """Names columns of the entity that reveal the label of a training table."""
