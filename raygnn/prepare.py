@@ -28,7 +28,8 @@ from raygnn.data.convert.labels import LabelTimes, write_labels
 from raygnn.data.convert.npz import npz_tables
 from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
 from raygnn.data.convert.relbench import write_relbench
-from raygnn.data.convert.train_config import CONFIG_NAME, drops_rows
+from raygnn.data.convert.train_config import CONFIG_NAME, drops_rows, write_config
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import exists, join, read_text, reading_input, redact
 from raygnn.data.manifest import Manifest
 from raygnn.data.synthetic import GENERATORS, synthetic_tables
@@ -71,7 +72,7 @@ def _write_tables(args: argparse.Namespace) -> None:
     print(f"wrote {redact(args.out)}")
     for line in summarize_tables(tables):
         print(f"  {line}")
-    print(f"next: {_next_command(args.out, tables)}")
+    print(f"next: raygnn train {shlex.quote(redact(_write_config(args, tables)))}")
 
 
 def _write_draft(args: argparse.Namespace) -> int:
@@ -141,7 +142,8 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
                 "entities with --for, and leave out --to.",
                 id="prepare-options-clash",
             )
-        query = parse_question(args.predict, args.node_type, Manifest.load(args.graph))
+        active = None if args.active is None else parse_duration(args.active, "--active")
+        query = parse_question(args.predict, args.node_type, Manifest.load(args.graph), active)
         if window not in {None, query.window}:
             raise ConfigError(
                 f"--window={args.window!r} is invalid: the question is over {query.window}. "
@@ -149,9 +151,10 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
                 id="prepare-options-clash",
             )
         return query
-    if window is None:
+    if window is None or args.active is not None:
         raise ConfigError(
-            "--sql is invalid without --window. Set the length of the label window, such as 30d.",
+            "--sql is invalid without --window, or with --active. Set the length of the label "
+            "window, such as 30d, and select active entities in the query.",
             id="prepare-options-clash",
         )
     with reading_input(args.sql):
@@ -253,12 +256,27 @@ def _in_flags(message: str) -> str:
     )
 
 
-def _next_command(out_uri: str, tables: GraphTables) -> str:
-    declared = [node.split for node in tables.nodes.values()]
-    declared += [edge.split for edge in (*tables.edges.values(), *tables.label_edges.values())]
-    has_split = any(split is not None for split in declared)
-    splits = "" if has_split else " --data.splits.type hash"
-    return f"raygnn train CONFIG.yaml --data.uri {shlex.quote(redact(out_uri))}{splits}"
+def _write_config(args: argparse.Namespace, tables: GraphTables) -> str:
+    """Writes a config that learns the labels of the tables, or their links. Returns its URI."""
+    links = next(iter(tables.label_edges), (next(iter(tables.edges), None),))[0]
+    task, chosen = "link_prediction", dict[str, Any]()
+    if links is not None:
+        chosen["edge_type"] = edge_type_name(links)
+    splits: list[Any] = [rows.split for rows in tables.edges.values()]
+    if tables.label_edges:
+        chosen["labels"] = True
+        splits = [rows.split for rows in tables.label_edges.values()]
+    for edge_type, edge_table in tables.edges.items():
+        if edge_table.labels:
+            task, chosen = "edge_prediction", {"edge_type": edge_type_name(edge_type)}
+            splits = [edge_table.split]
+    for name, node_table in tables.nodes.items():
+        if node_table.labels:
+            task, splits = "node_classification", [node_table.split]
+            chosen = {"target": name, "label": next(iter(node_table.labels))}
+    given = {"splits": None if any(splits) else {"type": "hash"}, "overwrite": args.overwrite}
+    uri, _ = write_config(args.out, task, chosen, **given)
+    return uri
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -366,6 +384,11 @@ def _add_labels(commands: Any) -> None:
     add("--predict", metavar="QUESTION", help='such as "count(purchases) over 30d > 0"')
     add("--for", dest="node_type", metavar="TYPE", help="node type of the entities")
     add("--to", dest="target_type", metavar="TYPE", help="with --sql: node type of listed items")
+    add(
+        "--active",
+        metavar="D",
+        help="with --predict: leave out entities without an event in D before a time",
+    )
     add("--every", required=True, metavar="D", help="interval between two times: 30d, 12h, 4w, 1mo")
     add("--window", metavar="D", help="length of the label window, {window} in SQL")
     add("--val", required=True, metavar="TIME", help="first time of the validation rows")

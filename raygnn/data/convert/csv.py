@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ class CsvSource:
         nodes: labels; id and label default to its first two columns.
         features: numbers and an id column, or `{id: [feature indices]}` (.json).
         has_header: false counts columns from 0, in all files. A file whose first line contains
-            whole numbers only has no header in any case.
+            whole numbers only, perhaps after comments, has no header in any case.
     """
 
     edges: str
@@ -383,12 +384,15 @@ def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int, bool]:
     with _open(uri, where) as stream:
         lines = stream.read(_SNIFFED_BYTES).decode("utf-8", "replace").splitlines()
     num_skipped = 0
-    if not files.has_header:
-        while num_skipped < len(lines) and lines[num_skipped][:1] in ("#", "%"):
-            num_skipped += 1
+    while num_skipped < len(lines) and lines[num_skipped][:1] in ("#", "%"):
+        num_skipped += 1
+    is_commented = files.has_header and _has_only_comments(lines[: num_skipped + 1])
+    if files.has_header and not is_commented:
+        num_skipped = 0
     sample = lines[num_skipped : num_skipped + 2]
     separator = files.separator or _find_separator(sample, where)
-    form = CsvFormat(separator=separator, header=files.has_header, skip_lines=num_skipped)
+    has_header = files.has_header and not is_commented
+    form = CsvFormat(separator=separator, header=has_header, skip_lines=num_skipped)
     names = read_header(uri, where, form)
     if form.header and is_row(names):
         form = form.model_copy(update={"header": False})
@@ -404,6 +408,15 @@ def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int, bool]:
     # A column may have more than the 2 GiB of `string`.
     table = table.cast(pa.schema(dict.fromkeys(names, pa.large_string())))
     return table, num_skipped + form.header + 1, form.header
+
+
+def _has_only_comments(lines: Sequence[str]) -> bool:
+    """Whether a row of whole numbers follows comments of which none can be its header."""
+    *comments, row = lines or [""]
+    values = re.split(r"[,;|\t]| +", row)
+    separators = {line.count(row[len(values[0]) : len(values[0]) + 1]) for line in comments}
+    is_row_of_numbers = all(value.strip().isdigit() for value in values)
+    return bool(comments) and is_row_of_numbers and len(values) - 1 not in separators
 
 
 def _find_separator(sample: Sequence[str], where: str) -> str:

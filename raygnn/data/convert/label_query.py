@@ -88,7 +88,9 @@ def longest(window: str) -> str:
     return f"{number}{unit[0]}" if days is None else f"{int(number) * days}d"
 
 
-def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery:
+def parse_question(
+    question: str, node_type: str, graph: Manifest, active: str | None = None
+) -> LabelQuery:
     """Translates a question about the entities of a type.
 
     Rows contain entities that exist at a time: from their own time on or, without one, from their
@@ -97,6 +99,7 @@ def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery
     Args:
         question: `AGGREGATE(TABLE.COLUMN where CONDITION) over WINDOW > NUMBER`. Column, condition
             (also at the end) and comparison are optional.
+        active: SQL interval before each time. Rows contain only entities with an event in it.
     Raises:
         ConfigError: it does not parse, or names unknown tables or columns.
     """
@@ -132,16 +135,25 @@ def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery
     conditions = [f"({text})" for text in (match["inner"], match["outer"]) if text]
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     key, name, time = _quoted(entity.id), _quoted(events.view), _quoted(events.time)
+    known = seen = " UNION ALL ".join(_times_of_events(node_type, graph))
     if entity.time is not None:
         known = (
             f"SELECT {key} AS id, {_quoted(entity.time.column)} AS first FROM {_quoted(node_type)}"
         )
-    else:
-        known = " UNION ALL ".join(_times_of_events(node_type, graph))
+        seen = " UNION ALL ".join(filter(None, (known, seen)))
     known = f"SELECT id, min(first) AS since FROM ({known}) WHERE id IS NOT NULL GROUP BY ALL"
+    recent = joined = ""
+    if active is not None:
+        recent = (
+            f"recent AS (\n"
+            f"  SELECT DISTINCT t.timestamp, s.id FROM timestamps t JOIN ({seen}) s\n"
+            f"  ON s.first <= t.timestamp AND s.first > t.timestamp - INTERVAL '{active}'),\n"
+        )
+        joined = "JOIN recent r ON r.timestamp = t.timestamp AND r.id = k.id\n"
     labelled = f"{label} AS {'label' if target_type is None else TARGET}"
     sql = (
         f"WITH known AS ({known}),\n"
+        f"{recent}"
         f"events AS (\n"
         f"  SELECT t.timestamp, {events.entity} AS id, {value} AS label\n"
         f"  FROM timestamps t JOIN (SELECT * FROM {name}{where}) x\n"
@@ -150,6 +162,7 @@ def parse_question(question: str, node_type: str, graph: Manifest) -> LabelQuery
         f"  GROUP BY ALL)\n"
         f"SELECT t.timestamp, k.id AS {key}, {labelled}\n"
         f"FROM timestamps t JOIN known k ON k.since <= t.timestamp\n"
+        f"{joined}"
         f"LEFT JOIN events e ON e.timestamp = t.timestamp AND e.id = k.id"
     )
     window = parse_duration(match["window"], "over")

@@ -129,6 +129,28 @@ def test_questions_follow_the_rolling_rule(shop: Path, question: str) -> None:
         assert found[user, time] == (split, pytest.approx(label))
 
 
+def test_rows_may_be_those_of_active_entities(shop: Path) -> None:
+    """Users who joined or bought something in the 15 days before."""
+    question = ["--predict", "count(purchases) over 20d > 0", "--for", "user"]
+    assert prepare(["labels", str(shop), *question, *OPTIONS]) == 0
+    every = _read(shop)
+    active = ["--active", "15d", "--overwrite"]
+    assert prepare(["labels", str(shop), *question, *active, *OPTIONS]) == 0
+    users = pd.read_csv(shop / "users.csv", parse_dates=["joined"])
+    purchases = pd.read_csv(shop / "purchases.csv", parse_dates=["day"])
+    moments = pd.concat(
+        [users.rename(columns={"joined": "at"}), purchases.rename(columns={"day": "at"})]
+    )
+
+    def is_active(row: Any) -> bool:
+        age = row.timestamp - moments[moments.user_id == row.user_id]["at"]
+        return bool(((age >= 0 * DAY) & (age < 15 * DAY)).any())
+
+    expected = every[[is_active(row) for row in every.itertuples()]].reset_index(drop=True)
+    assert 0 < len(expected) < len(every)
+    pd.testing.assert_frame_equal(_read(shop), expected)
+
+
 @pytest.mark.parametrize("graph", ["", "graph.yaml"])
 def test_a_config_names_the_table(shop: Path, graph: str) -> None:
     question = ["--predict", "count(bought) over 20d > 0", "--for", "user"]

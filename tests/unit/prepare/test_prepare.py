@@ -15,6 +15,7 @@ import yaml
 from torch_geometric.data import Data
 
 from raygnn import prepare
+from raygnn.config import load_config
 from raygnn.data.manifest import Manifest, TimeColumn
 from raygnn.errors import DataError
 
@@ -98,18 +99,25 @@ def test_npz_prints_what_it_wrote(folder: Path, capsys: pytest.CaptureFixture[st
         "  edge type node__to__node: 240 directed edges",
         "  note: made undirected: 120 entries became 240 directed edges (0 self-loops and 0 "
         "repeated entries dropped, 120 missing reverse directions added)",
-        "next: raygnn train CONFIG.yaml --data.uri build/g",
+        "next: raygnn train build/g/train.yaml",
     ]
     assert printed.err.splitlines() == ["wrote nodes/node: 120 rows", "wrote edges/to: 240 rows"]
     assert len(list((folder / "build/g/nodes/node").iterdir())) == 2
 
 
-def test_the_next_command_names_the_split_that_is_missing(
+def test_a_config_learns_labels_or_links_and_makes_the_split_that_is_missing(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("npz graph.npz --out 'a graph' --directed --normalize-features row") == 0
-    out = capsys.readouterr().out
-    assert "--data.uri 'a graph' --data.splits.type hash" in out
+    assert "next: raygnn train 'a graph/train.yaml'\n" in capsys.readouterr().out
+    config = load_config("a graph/train.yaml").config
+    assert (config.data.uri, config.data.splits.type) == ("a graph", "hash")
+    assert config.task.args == {"target": "node", "label": "y"}
+    assert run("npz graph.npz --out g --split per-class:5,3") == 0
+    assert load_config("g/train.yaml").config.data.splits is None
+    assert run("csv --edges edges.csv --out links") == 0
+    task = load_config("links/train.yaml").config.task
+    assert (task.type, task.args) == ("link_prediction", {"edge_type": "node__to__node"})
     x = pq.read_table("a graph/nodes/node").column("x")[0].as_py()
     assert np.frombuffer(x, np.float32).tolist() == [0.25] * 4
 
@@ -129,6 +137,14 @@ def test_a_tab_may_be_written_out(folder: Path) -> None:
     assert run(r"csv --edges edges.txt --separator '\t' --no-header --out g") == 0
     assert run("csv --edges edges.txt --separator tab --no-header --out h") == 0
     assert pq.read_table("g/edges/to").equals(pq.read_table("h/edges/to"))
+
+
+def test_comments_above_a_list_without_a_header_are_no_edge(folder: Path) -> None:
+    lines = Path("edges.txt").read_text().partition("\n")[2]
+    Path("commented.txt").write_text(f"# an edge a line\n% of 120 nodes\n{lines}")
+    for name in ("edges", "commented"):
+        assert run(f"csv --edges {name}.txt --out {name}") == 0
+    assert pq.read_table("commented/edges/to").equals(pq.read_table("edges/edges/to"))
 
 
 def test_pyg_file_and_dataset(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
