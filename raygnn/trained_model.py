@@ -27,6 +27,7 @@ from raygnn.loops.context import local_device
 from raygnn.loops.model_spec import ModelSpec, schema_bundle
 from raygnn.loops.process import process_prepared
 from raygnn.models.graph_encoder import GraphEncoder
+from raygnn.models.label_propagation import LabelScores
 from raygnn.models.link_factors import LinkFactors
 from raygnn.models.to_pyg import to_pyg
 from raygnn.outputs.saved_model import SavedModel
@@ -268,7 +269,8 @@ class TrainedModel(nn.Module):
         num_edges], of a graph of any size; dictionaries of these for several types. Output: one row
         per node with logits, values in the label's unit, or embeddings (link models). The extra
         file `raygnn.json`, in ONNX a metadata entry, names feature, widths, output and classes.
-        Closed-form rows (`model.args.node_embeddings`) are left out, with a warning.
+        Closed-form rows (`model.args.node_embeddings`) and the labels around nodes
+        (`task.args.propagate_labels`) are left out, with a warning.
 
         Raises:
             ConfigError: the model reads learned rows or edge columns, or several types with another
@@ -283,6 +285,13 @@ class TrainedModel(nn.Module):
                 "the exported program computes only the encoder's embeddings, but the model also "
                 "ranks by closed-form rows. Train with model.args.node_embeddings: false if the "
                 "program must rank as well as the model"
+            )
+        labels = getattr(self.module, "labels", None)
+        if isinstance(labels, LabelScores) and labels.is_used:
+            warn(
+                "the exported program computes only the encoder's logits, to which the model adds "
+                "the labels around a node. Train with task.args.propagate_labels: false if the "
+                "program must predict as well as the model"
             )
         write = export_onnx if fspath(uri).endswith(".onnx") else export_program
         write_bytes(fspath(uri), write(self.module, self.spec, name))

@@ -163,15 +163,16 @@ class Seed:
     head: Callable[[Mapping[str, Any]], Tensor]
 
 
-def seed_node(batch: NodeBatch, bundle: Bundle, model: Any, rows: SeedRows | None = None) -> Seed:
+def seed_node(
+    batch: NodeBatch, bundle: Bundle, task: Task, model: Any, rows: SeedRows | None = None
+) -> Seed:
     """The only node of a batch, or the only one of some rows."""
     name, index = batch.node_type, batch.seed_index
 
     def head(rows: Mapping[str, Any]) -> Tensor:
         encoded = rows[name]
         encoded = next(iter(encoded.values())) if isinstance(encoded, Mapping) else encoded
-        out: Tensor = model.readout(encoded[index])
-        return out
+        return task.completed(model, model.readout(encoded[index]), batch.input_id)
 
     seeds = batch.input_id.cpu().numpy()
     nodes = seeds if rows is None else rows.node_ids(seeds)

@@ -361,7 +361,9 @@ class OpenGraph:
         with loader, self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
             moved = (batch.to(env.device) for batch in batches)
             of_rows = None if plan is None else plan.rows
-            seed = partial(seed_node, bundle=self.bundle, model=self._model, rows=of_rows)
+            seed = partial(
+                seed_node, bundle=self.bundle, task=self._task, model=self._model, rows=of_rows
+            )
             return explain_batches(moved, seed, self._task, self._model, names, settings)
 
     def _explain_pairs(
@@ -446,7 +448,7 @@ class OpenGraph:
                     return Table(pa.concat_tables(parts))
             dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
             rows = self._aligned_rows(node_type, dense)
-            return Table(tables.of_rows(original_ids(self.bundle, node_type, dense), rows))
+            return Table(tables.of_rows(original_ids(self.bundle, node_type, dense), rows, dense))
 
     def _row_request(self, rows: Any, split: str | None) -> RowRequest:
         moment = None if self._times is None else self._times.moment
@@ -462,8 +464,9 @@ class OpenGraph:
         with self._prepared():
             with closing(self._sampled({found.node_type: positions}, plan)) as embeddings:
                 encoded = embeddings.all_rows(found.node_type)
-            ids = self.bundle.take_ids(found.node_type, found.node_ids(positions))
-            table = NodeTables(what, self._task, self._model).of_rows(ids, encoded)
+            nodes = found.node_ids(positions)
+            ids = self.bundle.take_ids(found.node_type, nodes)
+            table = NodeTables(what, self._task, self._model).of_rows(ids, encoded, nodes)
         return Table(with_times(table, found, positions))
 
     def _edge_table(self, what: str, pairs: Any) -> Table:

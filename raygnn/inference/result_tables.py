@@ -100,17 +100,20 @@ class NodeTables:
         """The nodes of a range that begins at a multiple of the alignment."""
         bundle = self._task.env.bundle
         if self._nodes is None:
-            ids = bundle.ids(node_type).slice(first, last - first)
+            nodes, ids = np.arange(first, last), bundle.ids(node_type).slice(first, last - first)
         else:
-            ids = bundle.take_ids(node_type, self._nodes[node_type][first:last])
-        return self.of_rows(ids, embeddings.rows(node_type, first, last))
+            nodes = self._nodes[node_type][first:last]
+            ids = bundle.take_ids(node_type, nodes)
+        return self.of_rows(ids, embeddings.rows(node_type, first, last), nodes)
 
-    def of_rows(self, ids: pa.Array, rows: Tensor) -> pa.Table:
-        """Nodes with these ids and embeddings. Raises a DataError for infinite and NaN values."""
+    def of_rows(self, ids: pa.Array, rows: Tensor, nodes: np.ndarray) -> pa.Table:
+        """Nodes with these ids, embeddings and dense ids. Raises a DataError for infinite and NaN
+        values.
+        """
         ids = as_plain_texts(ids)
         columns: Mapping[str, Any] = {"embedding": rows.float().numpy()}
         if self._what != "embeddings":
-            rows = self._outputs(rows)
+            rows = self._task.completed(self._model, self._outputs(rows), torch.from_numpy(nodes))
             columns = self._task.output_columns(self._what, rows)
         check_finite(rows, ids)
         return pa.table({"id": ids, **{name: arrow_column(c) for name, c in columns.items()}})

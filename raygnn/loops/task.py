@@ -117,7 +117,7 @@ class Task(ABC, Generic[BatchT]):
     weights: Mapping[str, float] = MappingProxyType({})
 
     def score_weights(self) -> tuple[float, float] | None:
-        """Weights of a link model's encoder and of closed-form rows; None without such rows."""
+        """Weights of the encoder and of closed-form scores beside it; None without such scores."""
         return None
 
     @property
@@ -155,6 +155,14 @@ class Task(ABC, Generic[BatchT]):
             outputs: [num_nodes, num_outputs] on the CPU, the model's `readout`.
         """
         raise NotImplementedError(f"{type(self).__name__}.output_columns")
+
+    def completed(self, model: nn.Module, outputs: Tensor, nodes: Tensor) -> Tensor:
+        """The model's `readout` of nodes, completed with inputs that belong to no neighborhood.
+
+        Args:
+            nodes: int64 [num_nodes], dense ids of the graph.
+        """
+        return outputs
 
     @abstractmethod
     def build_model(self) -> nn.Module:

@@ -25,6 +25,7 @@ from raygnn.errors import ConfigError, DataError
 from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import BlockEncoder, keep_in_graph
 from raygnn.models.feature_layers import CategoryInputs, FeatureInteraction
+from raygnn.models.label_propagation import LabelScores
 from raygnn.models.link_factors import LinkFactors
 from raygnn.models.node_inputs import RelativeTime
 from raygnn.models.sparse_input import Features, dense
@@ -126,13 +127,19 @@ class NodePredictor(nn.Module):
     Args:
         target: node type of the seeds.
         head_channels: (width of the encoder's output, number of outputs); None without a head.
+        labels: classes of the training nodes around each node, which the task adds.
     """
 
     def __init__(
-        self, encoder: GraphEncoder, target: str, head_channels: tuple[int, int] | None = None
+        self,
+        encoder: GraphEncoder,
+        target: str,
+        head_channels: tuple[int, int] | None = None,
+        labels: LabelScores | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
+        self.labels = labels
         self.head = nn.Identity() if head_channels is None else nn.Linear(*head_channels)
         self._target = target
 

@@ -61,9 +61,12 @@ class Advice(Callback):
     def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
         weights = engine.task.score_weights()  # of the best model
         if engine.context.rank == 0 and weights is not None:
-            encoder, closed_form = weights
-            both = f"closed-form rows (weight {closed_form:.3g}) and the encoder ({encoder:.3g})"
-            say(f"links are ranked by {both if encoder else 'closed-form rows alone'}")
+            encoder, others = weights
+            is_link = engine.task.spec is not None and bool(engine.task.spec.output.links)
+            what = "closed-form rows" if is_link else "the labels around a node"
+            both = f"{what} (weight {others:.3g}) and the encoder ({encoder:.3g})"
+            predicted = "links are ranked" if is_link else "classes are predicted"
+            say(f"{predicted} by {both if encoder else f'{what} alone'}")
         baselines = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
         if baselines is not None:
             of_model = {name.removeprefix("test/"): value for name, value in metrics.items()}
@@ -94,7 +97,7 @@ class Advice(Callback):
     def _find_baselines(
         self, engine: Engine, split: str, num_batches: int | None
     ) -> Baselines | BaselinesOfParts | None:
-        slow = f"computing baselines on {split}, which read no graph, to compare the model with"
+        slow = f"computing baselines on {split}, to compare the model with"
         with announced(slow) if engine.context.rank == 0 else nullcontext():
             baselines = engine.task.baselines(split, num_batches, engine.metrics)
         for guess, metrics in baselines.metrics.items() if baselines else ():

@@ -138,7 +138,8 @@ def test_two_workers_train_one_model_in_any_way(ranks, graph, bundle_path, tmp_p
         trained = train_once(ranks, config, bundle_path, size, run_rank_in_small_buckets)
         weights.append(trained.weights)
     for name, tensor in weights[0].items():
-        torch.testing.assert_close(weights[1][name], tensor, rtol=1e-4, atol=1e-5)
+        if ".labels." not in name:  # weighed on the neighborhoods of the evaluation
+            torch.testing.assert_close(weights[1][name], tensor, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["follows", *slow("genre", "rating")])
@@ -212,7 +213,11 @@ def test_every_head_learns(tmp_path, graph):
     assert {name.split(".")[1] for name in heads} == set(TASKS)
     for name in weights[0]:
         # An output bias shifts all scores of links; factors of labels are not learned by gradients.
-        is_fixed = (name.endswith("out.bias") and "follows" in name) or ".start." in name
+        is_fixed = (
+            (name.endswith("out.bias") and "follows" in name)
+            or ".start." in name
+            or ".labels." in name
+        )
         assert is_fixed or not torch.equal(weights[0][name], weights[1][name]), name
 
 

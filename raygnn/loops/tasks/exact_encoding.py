@@ -162,6 +162,26 @@ def link_basis(
     return LinkBasis.of(links, settings, num_later=num_later)
 
 
+def both_ways(graph: GraphStore) -> tuple[sparse.csr_matrix, dict[str, int]]:
+    """Edges of all types between nodes of all types, in both directions.
+
+    Returns:
+        float32 [num_nodes, num_nodes], a count of edges, and the first row of each node type.
+    """
+    numbers = [graph.num_nodes(name) for name in graph.node_types]
+    first = dict(zip(graph.node_types, np.cumsum([0, *numbers]).tolist(), strict=False))
+    size = sum(numbers)
+    edges = sparse.csr_matrix((size, size), dtype=np.float32)
+    for edge_type in graph.edge_types:
+        of, by = (first[name] for name in ends(edge_type, graph.direction))
+        found = graph.adjacency(edge_type)
+        neighbors = np.asarray(found.indices[0 : int(found.indptr[-1])]).astype(np.int64) + of
+        nodes = np.repeat(np.arange(len(found.indptr) - 1), np.diff(found.indptr)) + by
+        weights = np.ones(len(nodes), np.float32)
+        edges += sparse.csr_matrix((weights, (nodes, neighbors)), (size, size))
+    return (edges + edges.T).tocsr(), first
+
+
 class _MessageEdges:
     """The edges of a type by the sampling node, all or those as of a moment.
 

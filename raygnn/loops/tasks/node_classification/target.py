@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from raygnn.config.registry import SLOTS
 from raygnn.console import count, warn
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
@@ -16,7 +17,7 @@ from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import SPLIT_NAMES, has_label, make_splits
 from raygnn.data.time_units import AsOf, check_time_units, parse_time, unit_words, window_as_time
 from raygnn.errors import ConfigError, DataError, Problem
-from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.model_spec import ModelSpec, ids_digest, num_of_training
 from raygnn.loops.tasks.label_target import (
     LabelArguments,
     LabelOutput,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from raygnn.config import Config
 
 _MAX_PAST = 1 << 26  # rows whose labels each worker holds in memory by default
+#: Numbers of classes around nodes, and products of edges and classes, up to which labels propagate.
+_MAX_SCORES, _MAX_PRODUCTS = 1 << 24, 1 << 27
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,15 @@ class NodeOutput(LabelOutput):
 
     Attributes:
         table: the training table of the label; None if the node table has it.
+        propagated: number and digest of the ids of the nodes, if the classes of training nodes
+            around a node may add to its logits.
     """
 
     key = "nodes"
 
     node_type: str
     table: str | None = field(default=None, kw_only=True)
+    propagated: tuple[int, str] | None = field(default=None, kw_only=True)
 
     @property
     def of(self) -> str:
@@ -67,6 +73,12 @@ class NodeOutput(LabelOutput):
                 id="infer-node-type-other",
             )
         self.check_problem(what)
+
+    def num_known(self, bundle: Bundle) -> tuple[int, int]:
+        if self.propagated is None:
+            return 0, 0
+        known = num_of_training(bundle, self.node_type, *self.propagated)
+        return known, known
 
     @property
     def num_scores(self) -> int:
@@ -104,6 +116,7 @@ class NodeTargetArguments(LabelArguments):
     target: str | None = None
     table: str | None = None
     past_labels: Literal["auto"] | bool = "auto"
+    propagate_labels: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -151,6 +164,9 @@ class NodeTarget(LabelTarget):
         labels = bundle.row_column(seeds, label)
         shape: dict[str, Any] = label_shape(labels, seeds.columns[label], arguments.problem)
         output = NodeOutput(seeds.node_type, table=seeds.name, label=label, **shape)
+        if _may_add_labels(bundle, config, arguments, output):
+            ids = bundle.ids(seeds.node_type)
+            output = replace(output, propagated=(len(ids), ids_digest(ids)))
         return cls.of(bundle, config, arguments, output)
 
     @classmethod
@@ -299,6 +315,39 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
 def _repeats(seeds: SeedRows) -> bool:
     assert seeds.nodes is not None
     return bool(np.bincount(seeds.nodes).max(initial=0) > 1)
+
+
+def can_propagate(bundle: Bundle, config: Config, output: NodeOutput) -> bool:
+    """Whether training labels can spread over the edges: classes of nodes, on a graph of moderate
+    size, whose edges are read at any time.
+    """
+    is_class = output.problem == "multi_class" and output.table is None
+    num_nodes = sum(map(bundle.num_nodes, bundle.node_types))
+    num_edges = sum(map(bundle.num_edges, bundle.edge_types))
+    fits = output.num_outputs * num_nodes <= _MAX_SCORES
+    fits = fits and 0 < output.num_outputs * num_edges <= _MAX_PRODUCTS
+    return is_class and fits and config.sampling.temporal is None
+
+
+def _may_add_labels(
+    bundle: Bundle, config: Config, arguments: NodeTargetArguments, output: NodeOutput
+) -> bool:
+    from raygnn.models.graph_inputs import reads_messages
+
+    is_own = config.model.type in SLOTS["model"].names and reads_messages(config)
+    is_plain = not config.losses and not config.loader.balances_seeds
+    can = is_own and is_plain and can_propagate(bundle, config, output)
+    if arguments.propagate_labels and not can:
+        raise ConfigError.invalid(
+            "task.args.propagate_labels",
+            True,
+            "training labels only spread between nodes with classes, on graphs of up to "
+            f"{_MAX_PRODUCTS:,} edges times classes, for raygnn's models that read messages, with "
+            "the default loss and without sampling.temporal and loader.train.balanced_seeds",
+            "Leave it out",
+            id="task-propagate-labels",
+        )
+    return can and arguments.propagate_labels is not False
 
 
 def find_past_labels(spec: ModelSpec, bundle: Bundle) -> tuple[str, PastLabels] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +20,15 @@ from raygnn.loops.row_guesses import (
     history_columns,
     past_label_guesses,
 )
+from raygnn.loops.task import EvalOutput
+from raygnn.loops.tasks.exact_encoding import both_ways
 from raygnn.loops.tasks.label_task import MAX_GATHERED, LabelTask
-from raygnn.loops.tasks.node_classification.target import NodeOutput, NodeTarget
+from raygnn.loops.tasks.node_classification.target import NodeOutput, NodeTarget, can_propagate
 from raygnn.metrics import Diagnostic, MetricsOverTime
 from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
+from raygnn.models.label_propagation import LabelScores, PropagatedLabels
+from raygnn.parallel.agreement import run_and_sync_errors
+from raygnn.parallel.collectives import broadcast, gather_rows
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.whole_graph import WholeGraphLoader
@@ -39,9 +44,13 @@ class NodeClassification(LabelTask[NodeBatch]):
         past_labels: the model also reads labels of the entity's earlier rows whose `window` is
             over: their number, the latest and its age, and the mean of the latest 32. auto does if
             the table has times and a window, and entities have several rows.
+        propagate_labels: add the classes of the training nodes around a node to its logits, with
+            weights that each validation chooses, if they lower the loss by a standard error.
+            Default: for classes of nodes, without `sampling.temporal` and with the default loss.
     """
 
     target_class = NodeTarget
+    _judged: Sequence[EvalOutput] = ()  # validation batches, judged by the encoder alone
 
     @property
     def output(self) -> NodeOutput:
@@ -57,7 +66,21 @@ class NodeClassification(LabelTask[NodeBatch]):
         output = self.output
         width = self.env.loaded.config.model.args.get("out_channels")
         head = None if width is None else (width, output.num_outputs)
-        return NodePredictor(encoder, output.node_type, head)
+        labels = None
+        if output.propagated is not None:
+            labels = LabelScores(output.propagated[0], output.num_outputs)
+        return NodePredictor(encoder, output.node_type, head, labels)
+
+    @cached_property
+    def _propagated(self) -> PropagatedLabels | None:
+        target, output = self.target, self.output
+        if not can_propagate(self.env.bundle, self.env.loaded.config, output):
+            return None
+        adjacency, first = both_ways(self.message_store("train"))
+        labels = target.labels.reshape(-1)
+        return PropagatedLabels.of(
+            adjacency, first[output.node_type], labels, target.splits, output.num_outputs
+        )
 
     def warnings(self) -> list[str]:
         seeds = self.target.seeds.node_ids(self.target.splits.train)
@@ -147,10 +170,13 @@ class NodeClassification(LabelTask[NodeBatch]):
         return [*diagnostics, MetricsOverTime(output.num_outputs, problem, metrics, rows.time)]
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
-        """Mean and last of the entity's earlier labels, and LightGBM if it is installed."""
+        """For nodes, the classes of the training nodes around them. For rows, mean and last of the
+        entity's earlier labels, and LightGBM if it is installed.
+        """
         target, output = self.target, self.output
         if target.seeds.name is None:
-            return {}
+            labels = self._propagated
+            return {} if labels is None else {"label_propagation": labels.predicted(asked)}
         known = np.flatnonzero(has_label(target.labels))
         scores, train = target.labels.reshape(len(target.labels), -1), target.splits.train
         if output.problem == "multi_class":
@@ -173,10 +199,51 @@ class NodeClassification(LabelTask[NodeBatch]):
             lambda rows: history_columns(bundle, target.seeds, rows, target.arguments.feature)
         )
 
+    def prepare_evaluation(self, split: str) -> None:
+        """In training, also weighs the labels around validation nodes by the encoder's logits,
+        which are kept for the evaluation.
+        """
+        super().prepare_evaluation(split)
+        labels, propagated = self._labels_of(self.model), self._propagated
+        if labels is None or propagated is None or split != "val" or "train" not in self._loaders:
+            return
+        labels.fill(propagated)
+        limit, num_batches = self.env.loaded.config.training.num_val_batches, 0
+        if (loader := self.loader(split)) is not None:
+            num_batches = min(loader.num_batches, limit or loader.num_batches)
+        self._judged = run_and_sync_errors(lambda: list(self.evaluate(split, num_batches)))
+        none = torch.empty(0, self.output.num_outputs)
+        logits = torch.cat([none, *(each.prediction.float().cpu() for each in self._judged)])
+        nodes = torch.cat([none[:, 0].long(), *(each.ids.cpu() for each in self._judged)])
+        nodes, order = gather_rows(nodes).sort()
+        classes = torch.from_numpy(self.target.labels[nodes.numpy()])
+        labels.weigh(gather_rows(logits)[order], nodes, classes)
+        labels.weights.copy_(broadcast(labels.weights))  # may differ in the last bit by node
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        judged, self._judged = self._judged, []
+        for each in judged:
+            logits = self.completed(self.model, each.prediction, each.ids)
+            output = self._loss(logits, None, each.target, batch=None)
+            yield self._evaluated(each.index, each.ids, logits, each.target, output)
+        if not judged:
+            yield from super().evaluate(split, num_batches)
+
+    def score_weights(self) -> tuple[float, float] | None:
+        labels = self._labels_of(self.model)
+        if labels is None or not labels.is_used:
+            return None
+        _, of_labels, of_encoder = labels.weights.tolist()
+        return of_encoder, of_labels
+
     def predict(self, batch: NodeBatch) -> tuple[Any, Tensor | None]:
-        if "embeddings" not in self.objective.needs:
-            return self._checked(self.model(batch)), None
-        prediction, embeddings = self.model(batch, with_embeddings=True)
+        embeddings = None
+        if "embeddings" in self.objective.needs:
+            prediction, embeddings = self.model(batch, with_embeddings=True)
+        else:
+            prediction = self.model(batch)
+        if not self.model.training:
+            prediction = self.completed(self.model, prediction, batch.input_id)
         return self._checked(prediction), embeddings
 
     def predict_exactly(
@@ -185,4 +252,20 @@ class NodeClassification(LabelTask[NodeBatch]):
         assert isinstance(self.model, NodePredictor)
         nodes = torch.from_numpy(self.target.seeds.node_ids(rows))
         embeddings = every[self.output.node_type][nodes].to(self.env.device)
-        return self.model.readout(embeddings), embeddings
+        prediction = self.model.readout(embeddings)
+        return self.completed(self.model, prediction, nodes), embeddings
+
+    def completed(self, model: nn.Module, outputs: Tensor, nodes: Tensor) -> Tensor:
+        """Adds the classes of training nodes around the nodes."""
+        labels = self._labels_of(model)
+        if labels is None or not labels.is_used:
+            return outputs
+        result: Tensor = labels(outputs, nodes, self._num_known)
+        return result
+
+    @cached_property
+    def _num_known(self) -> int:
+        return self.output.num_known(self.env.bundle)[0]
+
+    def _labels_of(self, model: nn.Module) -> LabelScores | None:
+        return model.labels if isinstance(model, NodePredictor) else None
