@@ -154,6 +154,11 @@ class Training(Section):
     compile: bool = Field(
         default=False, description="Compile the model with torch.compile; needs a C++ compiler."
     )
+    cuda_graphs: bool = Field(
+        default=True,
+        description="On one GPU, record the kernels of node classification as CUDA graphs, for "
+        "batches padded to a few sizes.",
+    )
     eval: Literal["sampled", "exact"] = Field(
         default="sampled",
         description="Evaluate on sampled neighborhoods, or exactly, on all edges: layer by layer, "

@@ -27,6 +27,7 @@ from raygnn.loops.evaluation import evaluate_parts
 from raygnn.loops.gradients import Accumulation, GradReduction, JointAccumulation
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.position import Position, RunningMean, is_due, limit_reached
+from raygnn.loops.step_graphs import can_record
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.models.node_inputs import RowShare, rows_shared
 from raygnn.parallel import collectives
@@ -459,6 +460,8 @@ class Engine:
             module = self.task.build_model()
         if self._initialize is not None:
             self._initialize(module)
+        can_pad = self.task.can_pad and self.config.sampling.draws_neighbors
+        self.task.pads = can_pad and can_record(self.config, module, self.context.device)
         for split in ("train", "val"):
             self.task.loader(split)
         return module

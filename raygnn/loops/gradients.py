@@ -15,6 +15,7 @@ from raygnn.errors import FAILURES, ConfigError, TrainingError
 from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.process import seed_micro_batch
+from raygnn.loops.step_graphs import StepGraphs
 from raygnn.loops.task import JointLoss, StepOutput, Task
 from raygnn.losses import Candidates
 from raygnn.parallel import collectives
@@ -91,6 +92,9 @@ class Accumulation:
         self._callbacks = callbacks
         self._reducer = reducer
         self.wait_s = 0.0
+        self._graphs: StepGraphs[tuple[StepOutput, float]] | None = None
+        if task.pads:
+            self._graphs = StepGraphs(optimization.module, device, self._pass)
 
     def run(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int], local: LocalTotals
@@ -105,16 +109,20 @@ class Accumulation:
         """
         try:
             for index, batch in self._batches(batches, epoch, indices):
-                with self._optimization.autocast():
-                    output = self._task.training_step(batch)
                 if index == indices[-1]:
                     self._reducer.begin_last_backward()
-                divisor = self._backward(output)
+                graphs = None if batch.num_added_edges is None else self._graphs
+                output, divisor = (graphs or self._pass)(batch)
                 self._count(batch, output, divisor, local)
         except FAILURES as error:  # flagged to all ranks, which then raise
             local.failed = True
             return error
         return None
+
+    def _pass(self, batch: Batch) -> tuple[StepOutput, float]:
+        with self._optimization.autocast():
+            output = self._task.training_step(batch.computed())
+        return output, self._backward(output)
 
     def _batches(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int]
@@ -129,7 +137,8 @@ class Accumulation:
             waiting = iter(self._with_rows(waiting))
         for index, batch in zip(indices, waiting, strict=True):
             seed_micro_batch(self._config.seed, epoch, index)
-            batch = batch.to(self._device, non_blocking=True)
+            if self._graphs is None:
+                batch = batch.to(self._device, non_blocking=True)
             self._callbacks.call("on_train_batch_start", batch)
             yield index, batch
 

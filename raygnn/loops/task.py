@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +110,11 @@ class Task(ABC, Generic[BatchT]):
     #: Set where the micro-batches of a step compete with each other; then `training_step` is not
     #: called.
     joint_loss: JointLoss | None = None
+
+    #: Whether training batches are padded to few shapes, for passes that `StepGraphs` records. Set
+    #: before the first loader is made, where the task `can_pad`.
+    pads: bool = False
+    can_pad: ClassVar[bool] = False
 
     #: By name, the tasks that this one is made of: each is evaluated by itself, with metrics that
     #: have its name. Their losses are summed with these factors.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -130,8 +131,12 @@ def in_units(prediction: Tensor, scale: ColumnScale) -> Tensor:
 
 
 def _columns(scale: ColumnScale, like: Tensor) -> tuple[Tensor, Tensor]:
-    mean, std = torch.tensor([scale.mean, scale.std], dtype=torch.float64, device=like.device)
-    return mean, std
+    return _row_of(scale.mean, like), _row_of(scale.std, like)
+
+
+def _row_of(numbers: Sequence[float], like: Tensor) -> Tensor:
+    """Numbers as float64 on the device of a tensor. Unlike a copy, this waits for nothing."""
+    return torch.stack([like.new_full((), number, dtype=torch.float64) for number in numbers])
 
 
 class EmbeddingL2(nn.Module):

@@ -151,7 +151,7 @@ class NodePredictor(nn.Module):
             `with_embeddings`, a pair with the embeddings.
         """
         nodes = batch.nodes[self._target]
-        repeats = nodes.seed_index is None and nodes.num_seeds < len(batch.seed_index)
+        repeats = nodes.seed_index is None and nodes.num_seeds != len(batch.seed_index)
         rows = self.encoder(batch)[self._target]
         embeddings = _of_seeds(rows, batch.seed_index if repeats else None)
         prediction = self.readout(embeddings)

@@ -312,7 +312,10 @@ def _messages(
         num_reached = None if of_type.counts is None else of_type.counts.num_reached
         if num_reached is None:
             num_reached = int(num_in_edges.count_nonzero())
-        has_any = positions(num_in_edges > 0, num_reached)
+        if num_reached == len(num_in_edges):
+            has_any = torch.arange(num_reached, device=num_in_edges.device)
+        else:
+            has_any = positions(num_in_edges > 0, num_reached)
         sources.append(of_type.edge_index[0] + offset)
         counts.append(num_in_edges[has_any])
         nodes.append(has_any)

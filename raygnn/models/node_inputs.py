@@ -479,7 +479,9 @@ class RelativeTime:
         Returns:
             Fading counts [num_nodes, len(_MEMORIES)], and at each rate sums [num_nodes, width].
         """
-        rates = 1 / (self.span * torch.tensor(_MEMORIES, device=age.device))
+        # Filled in place: copies of numbers make the host wait for the device.
+        memories = [torch.full((), memory, device=age.device) for memory in _MEMORIES]
+        rates = 1 / (self.span * torch.stack(memories))
         weights = (-age.float().clamp(min=0).unsqueeze(1) * rates).exp()
         counts = weights.new_zeros(num_nodes, len(_MEMORIES)).index_add_(0, target, weights)
         empty = rows.new_zeros(num_nodes, rows.shape[1])

@@ -45,7 +45,7 @@ class EdgeCounts(NamedTuple):
 
     Attributes:
         num_self_edges: edges from source i to destination i.
-        num_reached: destinations with an edge.
+        num_reached: destinations with an edge; all of them in padded batches.
     """
 
     num_self_edges: int
@@ -148,6 +148,8 @@ class Batch(TensorRecord):
             rel, dst) are under (dst, rev_rel, src).
         blocks: stored blocks of a reused batch; otherwise `blocks_of` makes them.
         key: key of further draws for this batch; differs between epochs.
+        num_added_edges: edges that `Padding` added; None if it did not pad the batch. A padded
+            batch counts added nodes among the distinct seeds, so these are more than `input_id`.
     """
 
     index: int
@@ -156,10 +158,13 @@ class Batch(TensorRecord):
     edges: dict[EdgeType, EdgeRecord]
     blocks: tuple[HeteroBlock, ...] | None = None
     key: int = 0
+    num_added_edges: int | None = None
 
     @property
     def num_edges(self) -> int:
-        return sum(edges.edge_index.shape[1] for edges in self.edges.values())
+        """Sampled edges."""
+        total = sum(edges.edge_index.shape[1] for edges in self.edges.values())
+        return total - (self.num_added_edges or 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,14 +70,18 @@ class BatchAssembler:
         seed_index = subgraph.seed_index.get(node_type, np.empty(0, np.int64))
         of_seed, times = subgraph.seed, subgraph.seed_time
         columns = self._features_of(node_type, nodes)
+        num_sampled = subgraph.num_sampled_nodes.get(node_type)
+        # distinct seeds have the local ids 0, 1, 2...
+        num_seeds = int(seed_index.max(initial=-1)) + 1
+        if num_sampled is not None and subgraph.num_added_edges is not None:
+            num_seeds = num_sampled[0]
         if self._past is not None and node_type == self._past[0]:
             assert times is not None
             columns[PAST] = torch.from_numpy(self._past[1].columns(nodes, times[node_type]))
         return NodeRecord(
             n_id=torch.from_numpy(nodes),
-            # distinct seeds have the local ids 0, 1, 2...
-            num_seeds=int(seed_index.max(initial=-1)) + 1,
-            num_sampled=subgraph.num_sampled_nodes.get(node_type),
+            num_seeds=num_seeds,
+            num_sampled=num_sampled,
             columns=columns,
             seed=None if of_seed is None else torch.from_numpy(of_seed[node_type]),
             seed_time=None if times is None else torch.from_numpy(times[node_type]),

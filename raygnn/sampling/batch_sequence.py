@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Generic, NotRequired, Protocol, Self, TypedDict, TypeVar, Unpack
 from weakref import WeakSet
 
@@ -20,6 +20,7 @@ from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import with_counts
 from raygnn.sampling.growing_subgraph import share_leaves
 from raygnn.sampling.neighbor_sampler import NeighborSampler
+from raygnn.sampling.padding import Padding
 from raygnn.sampling.prefetch import DeviceCopies, map_ahead
 from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
 from raygnn.sampling.pyg import ForeignSampler
@@ -361,6 +362,7 @@ class SampledOptions(SequenceOptions):
     samples: NotRequired[SamplesOfSplit | None]
     src_degrees: NotRequired[bool]
     shared_leaves: NotRequired[frozenset[str]]
+    pads: NotRequired[bool]
 
 
 class SampledSequence(BatchSequence[BatchT]):
@@ -371,6 +373,7 @@ class SampledSequence(BatchSequence[BatchT]):
             repeat their micro-batches, with the same neighbors and negatives, in another order.
         shared_leaves: node types of which the last hop has each node once, because the model reads
             the same of it for all seeds.
+        pads: give batches few shapes, see `Padding`; needs a `NeighborSampler`.
     """
 
     def __init__(
@@ -381,12 +384,13 @@ class SampledSequence(BatchSequence[BatchT]):
         samples: SamplesOfSplit | None = None,
         src_degrees: bool = False,
         shared_leaves: frozenset[str] = frozenset(),
+        pads: bool = False,
         **options: Unpack[SequenceOptions],
     ) -> None:
         super().__init__(num_examples, **options)
         self.sampler = sampler
         self.src_degrees = src_degrees
-        self._samples, self._shared_leaves = samples, shared_leaves
+        self._samples, self._shared_leaves, self._pads = samples, shared_leaves, pads
 
     @abstractmethod
     def request(self, epoch: int, index: int) -> SampleRequest: ...
@@ -414,6 +418,15 @@ class SampledSequence(BatchSequence[BatchT]):
         }
 
     def sampled(self, epoch: int, index: int, request: SampleRequest) -> SampledSubgraph:
+        subgraph = self._sampled(epoch, index, request)
+        return self._padding(subgraph) if self._pads else subgraph
+
+    @cached_property
+    def _padding(self) -> Padding:
+        assert isinstance(self.sampler, NeighborSampler)
+        return Padding(self._sampled(0, 0, self.request(0, 0)), self.sampler.graph)
+
+    def _sampled(self, epoch: int, index: int, request: SampleRequest) -> SampledSubgraph:
         if not isinstance(self.sampler, NeighborSampler):
             return self.sampler.sample(**request.arguments)
         if self._samples is None:

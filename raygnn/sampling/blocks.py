@@ -92,7 +92,11 @@ def with_counts(batch: BatchT) -> BatchT:
     if any(nodes.num_sampled is None for nodes in batch.nodes.values()):
         return batch
     up_to = {name: _up_to_each_hop(nodes.num_sampled) for name, nodes in batch.nodes.items()}
-    edges = {t: replace(e, counts=_counts(e, up_to[t[2]], t)) for t, e in batch.edges.items()}
+    padded = batch.num_added_edges is not None
+    edges = {
+        t: replace(e, counts=_counts(e, up_to[t[2]], t, padded=padded))
+        for t, e in batch.edges.items()
+    }
     nodes = {
         name: replace(
             record,
@@ -107,15 +111,17 @@ def with_counts(batch: BatchT) -> BatchT:
 
 
 def _counts(
-    edges: EdgeRecord, num_nodes: list[int], edge_type: EdgeType
+    edges: EdgeRecord, num_nodes: list[int], edge_type: EdgeType, *, padded: bool
 ) -> tuple[EdgeCounts, ...] | None:
     if edges.num_sampled is None:
         return None
     src, dst = edges.edge_index.numpy()
     loops = np.flatnonzero(src == dst) if edge_type[0] == edge_type[2] else _NONE
-    reached = np.flatnonzero(np.diff(edges.dst_ptr.numpy()))
     num_loops = np.searchsorted(loops, _up_to_each_hop(edges.num_sampled)).tolist()
-    num_reached = np.searchsorted(reached, num_nodes[: len(num_loops)]).tolist()
+    num_reached = num_nodes[: len(num_loops)]
+    if not padded:
+        reached = np.flatnonzero(np.diff(edges.dst_ptr.numpy()))
+        num_reached = np.searchsorted(reached, num_reached).tolist()
     return tuple(map(EdgeCounts, num_loops, num_reached))
 
 

@@ -115,6 +115,7 @@ class NeighborLoader(SampledSequence[NodeBatch]):
             node_type=self.node_type,
             seed_index=torch.from_numpy(subgraph.seed_index[self.node_type]),
             labels=self._labels(seeds),
+            num_added_edges=subgraph.num_added_edges,
         )
 
     def request(self, epoch: int, index: int) -> SampleRequest:

@@ -91,13 +91,13 @@ class DeviceCopies:
     def finish(self, copy: tuple[Record, Tensor, torch.cuda.Event]) -> Record:
         """The batch of `begin`, for the caller's current stream, which waits on the device.
 
-        Its memory stays until that stream is done with it.
+        Its memory stays until that stream is done with it. `StoredRows` are not computed yet.
         """
         batch, arena, copied = copy
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(copied)
         arena.record_stream(stream)
-        return batch.computed()
+        return batch
 
 
 def copied_together(record: Record, device: torch.device) -> tuple[Record, Tensor]:

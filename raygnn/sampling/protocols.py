@@ -45,6 +45,7 @@ class SampledSubgraph:
         seed_time: by node type, [num_nodes], time of that seed; None without times. A node appears
             once per time.
         temporal: settings of temporal sampling, if any.
+        num_added_edges: edges that `Padding` added; None if it did not pad the sample.
     """
 
     node: dict[str, np.ndarray]
@@ -57,6 +58,7 @@ class SampledSubgraph:
     seed: dict[str, np.ndarray] | None = None
     seed_time: dict[str, np.ndarray] | None = None
     temporal: Temporal | None = None
+    num_added_edges: int | None = None
 
     def horizon(self, node_type: str, num_nodes: int) -> Horizon | None:
         """Latest edge times of the first nodes of a type. None without temporal sampling."""

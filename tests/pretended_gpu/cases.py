@@ -15,6 +15,7 @@ from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.synthetic.link_graphs import likes
 from raygnn.data.tables.columns import sparse_rows
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from tests.partitioned_graphs import asked_shop
 from tests.several_tasks import social_films
 
 
@@ -42,6 +43,7 @@ def write_graphs(folder: Path) -> None:
     write_tables(social_films(60, 30), str(folder / "films"))
     liked = likes(num_users=60, num_films=30, num_likes=600, num_series=6)
     write_tables(liked, str(folder / "likes"))
+    write_tables(asked_shop(), str(folder / "rows"))
     rng = np.random.default_rng(0)
     relations = {("e", f"r{r}", "e"): edge_rows(*rng.integers(0, 100, (2, 150))) for r in range(6)}
     tables = GraphTables({"e": node_rows(np.arange(100))}, relations)
@@ -233,6 +235,16 @@ CASES: dict[str, Case] = {
         },
     ),
     **{name: _nodes(**changes) for name, changes in _SAMPLING.items()},
+    "training rows": Case(
+        "rows",
+        {
+            "task": {"type": "node_classification", "args": {"label": "y"}},
+            "data__reverse_edges": True,
+            "sampling__temporal": {},
+            "metrics": [],
+            **_model("Hetero"),
+        },
+    ),
     "sparse features": replace(_nodes(), graph="sparse"),
     "sparse features, GAT": replace(_nodes(**_model("GAT", num_heads=2)), graph="sparse"),
     **{

@@ -293,6 +293,7 @@ class EncoderTask(Task[BatchT]):
             "samples": samples,
             "src_degrees": self._reads_src_degree(),
             "shared_leaves": find_shared_leaves(config, self.spec),
+            "pads": self.pads and split == "train",
         }
 
     def _reads_src_degree(self) -> bool:

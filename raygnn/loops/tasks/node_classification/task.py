@@ -50,6 +50,7 @@ class NodeClassification(LabelTask[NodeBatch]):
     """
 
     target_class = NodeTarget
+    can_pad = True
     _judged: Sequence[EvalOutput] = ()  # validation batches, judged by the encoder alone
 
     @property

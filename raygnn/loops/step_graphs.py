@@ -1,0 +1,147 @@
+"""Forward and backward passes as CUDA graphs, which start all kernels of a pass at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from raygnn.config import Config
+from raygnn.models.encoder import BlockEncoder
+from raygnn.parallel import collectives
+from raygnn.sampling.batch import Batch
+from raygnn.sampling.tensor_record import DeviceColumn, TensorRecord
+
+Result = TypeVar("Result")
+
+#: Graphs to keep. Each has its own batch, gradients and result; they share all other memory.
+_MOST_GRAPHS = 16
+#: Fields of a batch that no kernel reads.
+_NUMBERS = frozenset({"index", "key", "num_added_edges"})
+
+
+def can_record(config: Config, module: nn.Module, device: torch.device) -> bool:
+    """Whether the passes of a task that pads its batches can be recorded.
+
+    All of their sizes must follow from a batch's shapes, and added rows must change no other row.
+    """
+    training = config.training
+    is_chosen = training.cuda_graphs and not training.compile
+    if not is_chosen or device.type != "cuda" or torch.version.cuda is None:
+        return False
+    is_alone = collectives.world_size() == 1 and config.batch.num_micro_batches == 1
+    has_own_code = "." in training.combined_by or any("." in t.type for t in config.losses)
+    waits = any(term.args for term in config.losses)  # class weights are summed on the host
+    encoders = [m for m in module.modules() if isinstance(m, BlockEncoder)]
+    is_known = len(encoders) == 1 and type(encoders[0]).__module__.startswith("raygnn.")
+    couples_rows = any(isinstance(m, _BatchNorm) for m in module.modules())
+    is_sparse = any(getattr(m, "sparse", False) for m in module.modules())
+    return is_alone and is_known and not (has_own_code or waits or couples_rows or is_sparse)
+
+
+@dataclass(frozen=True)
+class _Recorded(Generic[Result]):
+    """A recorded pass.
+
+    Attributes:
+        arena: the memory of the batch that it reads.
+        gradients: of the parameters that get one.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    arena: Tensor
+    gradients: list[tuple[nn.Parameter, Tensor]]
+    result: Result
+
+
+class StepGraphs(Generic[Result]):
+    """Records the pass over a batch as a CUDA graph, and repeats it for batches of the same layout.
+
+    The first batch of a layout is computed as usual, the second is recorded. The numbers are the
+    same: random generators are read when a graph starts.
+
+    Args:
+        compute: forward and backward pass over a batch on the device. It may not read from the
+            device. Gradients start as None.
+    """
+
+    def __init__(
+        self, module: nn.Module, device: torch.device, compute: Callable[[Batch], Result]
+    ) -> None:
+        self._module, self._compute = module, compute
+        self._stream = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+        self._seen: set[Hashable] = set()
+        self._recorded: dict[Hashable, _Recorded[Result]] = {}
+
+    def __call__(self, batch: Batch) -> Result:
+        """The result of a padded batch, which `DeviceCopies` copied. Leaves its gradients."""
+        layout = layout_of(batch)
+        if layout not in self._recorded:
+            if layout not in self._seen or len(self._recorded) == _MOST_GRAPHS:
+                self._seen.add(layout)
+                return self._compute_aside(batch)
+            self._recorded[layout] = self._record(batch)
+        recorded = self._recorded[layout]
+        recorded.arena.copy_(_arena_of(batch))
+        recorded.graph.replay()
+        for parameter, gradient in recorded.gradients:
+            parameter.grad = gradient
+        return recorded.result
+
+    def _compute_aside(self, batch: Batch) -> Result:
+        """Computes on the stream of the recordings, where no other stream joins them later."""
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            result = self._compute(batch)
+        current.wait_stream(self._stream)
+        return result
+
+    def _record(self, batch: Batch) -> _Recorded[Result]:
+        arena = _arena_of(batch).clone()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Sampler threads may allocate meanwhile.
+            with torch.cuda.graph(graph, self._pool, self._stream, "thread_local"):
+                result = self._compute(batch.apply(lambda tensor: _moved(tensor, arena)))
+        except RuntimeError as error:
+            error.add_note(
+                "while recording a training step as a CUDA graph; training.cuda_graphs: false "
+                "computes without"
+            )
+            raise
+        both = [(parameter, parameter.grad) for parameter in self._module.parameters()]
+        gradients = [(parameter, grad) for parameter, grad in both if grad is not None]
+        return _Recorded(graph, arena, gradients, result)
+
+
+def layout_of(value: Any) -> Hashable:
+    """The sizes and types of a record's tensors, and its numbers: equal for equal kernels."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, TensorRecord):
+        assert is_dataclass(value)
+        names = (field.name for field in fields(value) if field.name not in _NUMBERS)
+        return type(value), *(layout_of(getattr(value, name)) for name in names)
+    if isinstance(value, dict):
+        return tuple((key, layout_of(part)) for key, part in value.items())
+    if isinstance(value, tuple | list):
+        return tuple(map(layout_of, value))
+    return id(value) if isinstance(value, DeviceColumn) else value
+
+
+def _arena_of(batch: Batch) -> Tensor:
+    """The memory that all tensors of a batch are in, uint8 [num_bytes]."""
+    storage = batch.input_id.untyped_storage()
+    return batch.input_id.new_empty(0, dtype=torch.uint8).set_(storage)
+
+
+def _moved(tensor: Tensor, arena: Tensor) -> Tensor:
+    """The same view of another arena."""
+    offset, storage = tensor.storage_offset(), arena.untyped_storage()
+    return tensor.new_empty(0).set_(storage, offset, tensor.shape, tensor.stride())
