@@ -207,6 +207,7 @@ def engine_rate(
     threads: int,
     sampler_threads: int | None = None,
     device_features: bool | str = "auto",
+    cuda_graphs: bool = True,
 ) -> float:
     """Seeds a second of `raygnn.train` in processes that torchrun starts."""
     name = f"engine-{scale.name}-{workers}x{threads}"
@@ -225,6 +226,7 @@ def engine_rate(
             "max_steps": steps,
             "num_val_batches": 1,
             "num_test_batches": 1,
+            "cuda_graphs": cuda_graphs,
         },
         "early_stopping": None,
         "checkpoint": {"policy": "none"},
@@ -352,6 +354,16 @@ def gpu_rows(
         aim = ">= 300,000" if holds else ""
         note = _step_text(batch_size, ours)
         rows.append(Row(f"engine, {where}", ours, "seeds/s", aim=aim, note=note))
+        plain = engine(
+            workers=1,
+            threads=2,
+            sampler_threads=samplers,
+            device_features=holds,
+            cuda_graphs=False,
+        )
+        note = _step_text(batch_size, plain)
+        name = f"engine without CUDA graphs, {where}"
+        rows.append(Row(name, plain, "seeds/s", ours / plain, "with", note=note))
         if peer is not None:
             theirs = peer.rate(
                 "trimmed", workers=1, threads=2, samplers=samplers, holds_features=holds

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -122,6 +123,31 @@ def train(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 def test_a_second_run_has_the_same_bits(train, model: str):
     changes = {"model": {"type": model, "args": {"hidden_channels": 8, "dropout": 0.3}}}
     assert_same_weights(train("first", **changes), train("second", **changes))
+
+
+@pytest.mark.parametrize("name", ["GraphSAGE", "GAT", "Hetero nodes", "HGT nodes", "RGCN nodes"])
+def test_recorded_steps_have_the_bits_of_computed_ones(graphs: Path, tmp_path: Path, name: str):
+    replay, replayed = torch.cuda.CUDAGraph.replay, []
+
+    def counted(self: torch.cuda.CUDAGraph) -> None:
+        replayed.append(self)
+        replay(self)
+
+    case = CASES[name]
+    args = {**case.changes["model"]["args"], "dropout": 0.3}
+    steps = {"training__max_steps": 8, "training__validate_every": {"steps": 8}}
+    changes = {**case.changes, **steps, "model": {**case.changes["model"], "args": args}}
+    case = replace(case, changes=changes)
+    with patch.object(torch.cuda.CUDAGraph, "replay", counted):
+        recorded = run(case, tmp_path / "recorded", graphs, use_gpu=True)
+    with patch("raygnn.loops.gradients.StepGraphs", lambda module, device, compute: compute):
+        computed = run(case, tmp_path / "computed", graphs, use_gpu=True)
+    assert replayed
+    assert numbers_of(recorded) == numbers_of(computed)
+
+
+def numbers_of(result: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in result.items() if "/loss" in name}
 
 
 @pytest.mark.parametrize("device_features", [True, False])

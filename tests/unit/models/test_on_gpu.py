@@ -1,4 +1,4 @@
-"""Encoders on a CUDA device. They have not run yet: no machine with one was at hand."""
+"""Encoders on a CUDA device."""
 
 from __future__ import annotations
 
