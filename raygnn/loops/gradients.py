@@ -93,7 +93,8 @@ class Accumulation:
         self._reducer = reducer
         self.wait_s = 0.0
         self._graphs: StepGraphs[tuple[StepOutput, float]] | None = None
-        if task.pads:
+        # A batch that callbacks read has to be computed before the pass.
+        if task.pads and not callbacks.listen("on_train_batch_start", "on_train_batch_end"):
             self._graphs = StepGraphs(optimization.module, device, self._pass)
 
     def run(

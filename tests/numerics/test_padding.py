@@ -14,7 +14,6 @@ import torch
 from raygnn.loops.step_graphs import StepGraphs
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.blocks import with_counts
-from raygnn.sampling.padding import Padding
 from raygnn.sampling.prefetch import copied_together
 from tests.pretended_gpu.cases import CASES, write_graphs
 from tests.pretended_gpu.run_cases import check_close, run
@@ -63,7 +62,7 @@ class RepeatedSteps(StepGraphs[Any]):
             type(self).num_repeated += 1
             for parameter, _ in recorded.gradients:
                 parameter.grad = None
-            (output, _), (own,) = compute(kept[0]), kept
+            output, _ = compute(kept[0])
             recorded.result[0].loss_sum.data.copy_(output.loss_sum)
             for parameter, gradient in recorded.gradients:
                 gradient.copy_(parameter.grad)
