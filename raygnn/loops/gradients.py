@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -112,8 +112,10 @@ class Accumulation:
             for index, batch in self._batches(batches, epoch, indices):
                 if index == indices[-1]:
                     self._reducer.begin_last_backward()
-                graphs = None if batch.num_added_edges is None else self._graphs
-                output, divisor = (graphs or self._pass)(batch)
+                if self._graphs is not None and batch.num_added_edges is not None:
+                    output, divisor = self._graphs(batch)
+                else:
+                    output, divisor = self._pass(batch)
                 self._count(batch, output, divisor, local)
         except FAILURES as error:  # flagged to all ranks, which then raise
             local.failed = True
@@ -123,7 +125,9 @@ class Accumulation:
     def _pass(self, batch: Batch) -> tuple[StepOutput, float]:
         with self._optimization.autocast():
             output = self._task.training_step(batch.computed())
-        return output, self._backward(output)
+        divisor = self._backward(output)
+        # A result may be kept, and should not keep the nodes of this pass.
+        return replace(output, loss_sum=output.loss_sum.detach()), divisor
 
     def _batches(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int]
