@@ -18,6 +18,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _SHIFT_30 = np.uint64(30)
 _SHIFT_27 = np.uint64(27)
 _SHIFT_31 = np.uint64(31)
+_BITS = (1 << 64) - 1
 # FNV-1a, 64 bits: RFC 9923.
 _FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
@@ -33,7 +34,13 @@ def splitmix64(value: np.uint64) -> np.uint64:
 
 
 def mix(value: int) -> int:
-    return int(splitmix64(np.uint64(value)))
+    """`splitmix64` of an integer, in Python: a thread that calls compiled code has to wait for its
+    turn afterwards.
+    """
+    z = (value + int(GOLDEN_GAMMA)) & _BITS
+    z = ((z ^ (z >> 30)) * int(_MIX_1)) & _BITS
+    z = ((z ^ (z >> 27)) * int(_MIX_2)) & _BITS
+    return z ^ (z >> 31)
 
 
 @njit(nogil=True, cache=True)

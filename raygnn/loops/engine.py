@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
@@ -188,13 +188,14 @@ class Engine:
     ) -> None:
         self.callbacks.call("on_train_step_start")
         self.callbacks.call("before_zero_grad")
-        self.optimization.optimizer.zero_grad(set_to_none=True)
+        self.optimization.clear_gradients()
         self.callbacks.call("after_zero_grad")
         with self.optimization.gathered():
-            failure, unread = self._compute_gradients(batches, epoch, range(start, stop))
+            failure, unread, norm = self._compute_gradients(batches, epoch, range(start, stop))
         # If hooks may still change the gradients, `_apply` computes their norm after the hooks.
-        is_final = not self.callbacks.listen("after_sync_grad", "before_clip_grad_norm")
-        totals, norms = unread.read(*([self.optimization.grad_norm()] if is_final else []))
+        if norm is None and not self.callbacks.listen("after_sync_grad", "before_clip_grad_norm"):
+            norm = self.optimization.grad_norm()
+        totals, norms = unread.read(*([] if norm is None else [norm]))
         if totals.failed_ranks:
             where = f"training, epoch {epoch + 1}, batches {start} to {stop - 1}"
             raise_if_any_failed(failure, where)
@@ -212,7 +213,7 @@ class Engine:
 
     def _compute_gradients(
         self, batches: Iterator[Batch], epoch: int, indices: range
-    ) -> tuple[BaseException | None, UnreadTotals]:
+    ) -> tuple[BaseException | None, UnreadTotals, Tensor | None]:
         local = LocalTotals()
         if not self.optimization.module.training:  # visits every module
             self.optimization.module.train()
@@ -226,9 +227,9 @@ class Engine:
         failure = failure or callback_failure
         local.failed = failure is not None
         totals = self.reducer.reduce(local)
-        if self.grad_reduction.divides:
+        if self.grad_reduction.divides and local.norm is None:
             self.reducer.scale(totals.factor)
-        return failure, totals
+        return failure, totals, local.norm
 
     def _apply(self, totals: StepTotals, norm: float | None = None) -> float:
         """Updates the weights with the summed gradients. Returns the gradient norm.

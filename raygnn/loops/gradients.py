@@ -23,6 +23,12 @@ from raygnn.parallel.all_reduce import GradientReducer, LocalTotals
 from raygnn.parallel.sharded_tables import node_ids
 from raygnn.sampling.batch import Batch
 
+#: Hooks that see the batch or the gradients of a pass before it has ended.
+_WITHIN_PASS = (
+    *("on_train_batch_start", "on_train_batch_end", "before_sync_grad", "after_sync_grad"),
+    "before_clip_grad_norm",
+)
+
 
 class GradReduction:
     """The factor on a micro-batch's summed loss, and its share of the step's divisor.
@@ -92,10 +98,9 @@ class Accumulation:
         self._callbacks = callbacks
         self._reducer = reducer
         self.wait_s = 0.0
-        self._graphs: StepGraphs[tuple[StepOutput, float]] | None = None
-        # A batch that callbacks read has to be computed before the pass.
-        if task.pads and not callbacks.listen("on_train_batch_start", "on_train_batch_end"):
-            self._graphs = StepGraphs(optimization.module, device, self._pass)
+        self._graphs: StepGraphs[tuple[StepOutput, float, Tensor]] | None = None
+        if task.pads and not callbacks.listen(*_WITHIN_PASS):
+            self._graphs = StepGraphs(optimization.module, device, self._whole_pass)
 
     def run(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int], local: LocalTotals
@@ -113,7 +118,7 @@ class Accumulation:
                 if index == indices[-1]:
                     self._reducer.begin_last_backward()
                 if self._graphs is not None and batch.num_added_edges is not None:
-                    output, divisor = self._graphs(batch)
+                    output, divisor, local.norm = self._graphs(batch)
                 else:
                     output, divisor = self._pass(batch)
                 self._count(batch, output, divisor, local)
@@ -126,8 +131,14 @@ class Accumulation:
         with self._optimization.autocast():
             output = self._task.training_step(batch.computed())
         divisor = self._backward(output)
-        # A result may be kept, and should not keep the nodes of this pass.
-        return replace(output, loss_sum=output.loss_sum.detach()), divisor
+        return _without_gradient(output), divisor
+
+    def _whole_pass(self, batch: Batch) -> tuple[StepOutput, float, Tensor]:
+        """The only pass of a step: it also divides the gradients, and gives their norm."""
+        output, divisor = self._pass(batch)
+        if self._reduction.divides:
+            self._reducer.scale(1.0 / divisor)
+        return output, divisor, self._optimization.grad_norm().double()
 
     def _batches(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int]
@@ -174,7 +185,7 @@ class Accumulation:
         local.add(
             weight=output.weight,
             divisor=divisor,
-            loss_sum=output.loss_sum.detach().double(),
+            loss_sum=output.loss_sum,
             num_samples=self._task.num_samples(batch),
             num_edges=batch.num_edges,
         )
@@ -191,6 +202,11 @@ class Accumulation:
                 "them for every batch; those of `losses` are in the output of Task.objective.",
                 id="task-step-metrics",
             )
+
+
+def _without_gradient(output: StepOutput) -> StepOutput:
+    """The output with a loss in float64 that does not keep the pass."""
+    return replace(output, loss_sum=output.loss_sum.detach().double())
 
 
 @dataclass
@@ -276,7 +292,7 @@ class JointAccumulation(Accumulation):
             with self._optimization.autocast():
                 output = joint.loss_among(each.batch, each.cut, offered)
             divisor = self._backward(output)
-            self._count(each.batch, output, divisor, local)
+            self._count(each.batch, _without_gradient(output), divisor, local)
 
     def _go_back(self, encoded: list[_Encoded], gradient: Tensor) -> None:
         parts = gradient.split([len(each.offered.ids) for each in encoded]) if encoded else ()

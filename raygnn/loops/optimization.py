@@ -263,6 +263,12 @@ class Optimization:
             state = self.module.state_dict()
             return whole_tensors(state) | {n: table.to(state[n].dtype) for n, table in rows.items()}
 
+    def clear_gradients(self) -> None:
+        """Like `zero_grad`, without the events that it sends to a profiler."""
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
     def grad_norm(self) -> Tensor:
         """Norm of the reduced and unscaled gradients, on their device.
 
@@ -469,7 +475,8 @@ class BatchStatistics:
 
     def clear(self) -> None:
         """Discards the collected sums. Forward passes between steps do not count."""
-        self.sums.zero_()
+        if self._norms:
+            self.sums.zero_()
 
     def move(self) -> None:
         for norm in self._norms:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +14,11 @@ from raygnn.config import Config
 from raygnn.models.encoder import BlockEncoder
 from raygnn.parallel import collectives
 from raygnn.sampling.batch import Batch
-from raygnn.sampling.tensor_record import DeviceColumn, TensorRecord
 
 Result = TypeVar("Result")
 
 #: Graphs to keep. Each has its own batch, gradients and result; they share all other memory.
 _MOST_GRAPHS = 16
-#: Fields of a batch that no kernel reads.
-_NUMBERS = frozenset({"index", "key", "num_added_edges"})
 
 
 def can_record(config: Config, module: nn.Module, device: torch.device) -> bool:
@@ -34,13 +31,18 @@ def can_record(config: Config, module: nn.Module, device: torch.device) -> bool:
     if not is_chosen or device.type != "cuda" or torch.version.cuda is None:
         return False
     is_alone = collectives.world_size() == 1 and config.batch.num_micro_batches == 1
+    scales_loss = training.precision == "fp16-mixed"  # and looks for overflows
     has_own_code = "." in training.combined_by or any("." in t.type for t in config.losses)
     waits = any(term.args for term in config.losses)  # class weights are summed on the host
     encoders = [m for m in module.modules() if isinstance(m, BlockEncoder)]
     is_known = len(encoders) == 1 and type(encoders[0]).__module__.startswith("raygnn.")
     couples_rows = any(isinstance(m, _BatchNorm) for m in module.modules())
     is_sparse = any(getattr(m, "sparse", False) for m in module.modules())
-    return is_alone and is_known and not (has_own_code or waits or couples_rows or is_sparse)
+    return (
+        is_alone
+        and is_known
+        and not (has_own_code or waits or couples_rows or is_sparse or scales_loss)
+    )
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,12 @@ class _Recorded(Generic[Result]):
     """A recorded pass.
 
     Attributes:
-        arena: the memory of the batch that it reads.
+        memory: of the batch that it reads.
         gradients: of the parameters that get one.
     """
 
     graph: torch.cuda.CUDAGraph
-    arena: Tensor
+    memory: Tensor
     gradients: list[tuple[nn.Parameter, Tensor]]
     result: Result
 
@@ -80,14 +82,15 @@ class StepGraphs(Generic[Result]):
 
     def __call__(self, batch: Batch) -> Result:
         """The result of a padded batch, which `DeviceCopies` copied. Leaves its gradients."""
-        layout = layout_of(batch)
+        assert batch.copy is not None
+        layout = batch.copy.layout
         if layout not in self._recorded:
             if layout not in self._seen or len(self._recorded) == _MOST_GRAPHS:
                 self._seen.add(layout)
                 return self._compute_aside(batch)
             self._recorded[layout] = self._record(batch)
         recorded = self._recorded[layout]
-        recorded.arena.copy_(_arena_of(batch))
+        recorded.memory.copy_(batch.copy.memory)
         recorded.graph.replay()
         for parameter, gradient in recorded.gradients:
             parameter.grad = gradient
@@ -103,12 +106,13 @@ class StepGraphs(Generic[Result]):
         return result
 
     def _record(self, batch: Batch) -> _Recorded[Result]:
-        arena = _arena_of(batch).clone()
+        assert batch.copy is not None
+        memory = batch.copy.memory.clone()
         graph = torch.cuda.CUDAGraph()
         try:
             # Sampler threads may allocate meanwhile.
             with torch.cuda.graph(graph, self._pool, self._stream, "thread_local"):
-                result = self._compute(batch.apply(lambda tensor: _moved(tensor, arena)))
+                result = self._compute(batch.apply(lambda tensor: _moved(tensor, memory)))
         except RuntimeError as error:
             error.add_note(
                 "while recording a training step as a CUDA graph; training.cuda_graphs: false "
@@ -117,31 +121,10 @@ class StepGraphs(Generic[Result]):
             raise
         both = [(parameter, parameter.grad) for parameter in self._module.parameters()]
         gradients = [(parameter, grad) for parameter, grad in both if grad is not None]
-        return _Recorded(graph, arena, gradients, result)
+        return _Recorded(graph, memory, gradients, result)
 
 
-def layout_of(value: Any) -> Hashable:
-    """The sizes and types of a record's tensors, and its numbers: equal for equal kernels."""
-    if isinstance(value, Tensor):
-        return value.shape, value.dtype
-    if isinstance(value, TensorRecord):
-        assert is_dataclass(value)
-        names = (field.name for field in fields(value) if field.name not in _NUMBERS)
-        return type(value), *(layout_of(getattr(value, name)) for name in names)
-    if isinstance(value, dict):
-        return tuple((key, layout_of(part)) for key, part in value.items())
-    if isinstance(value, tuple | list):
-        return tuple(map(layout_of, value))
-    return id(value) if isinstance(value, DeviceColumn) else value
-
-
-def _arena_of(batch: Batch) -> Tensor:
-    """The memory that all tensors of a batch are in, uint8 [num_bytes]."""
-    storage = batch.input_id.untyped_storage()
-    return batch.input_id.new_empty(0, dtype=torch.uint8).set_(storage)
-
-
-def _moved(tensor: Tensor, arena: Tensor) -> Tensor:
-    """The same view of another arena."""
-    offset, storage = tensor.storage_offset(), arena.untyped_storage()
+def _moved(tensor: Tensor, memory: Tensor) -> Tensor:
+    """The same view of other memory."""
+    offset, storage = tensor.storage_offset(), memory.untyped_storage()
     return tensor.new_empty(0).set_(storage, offset, tensor.shape, tensor.stride())

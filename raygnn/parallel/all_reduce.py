@@ -42,11 +42,12 @@ class UnreadTotals:
     """The totals of a step on their device. Reading them waits for it.
 
     Attributes:
-        row: [num_totals], in the order of `GradientReducer`.
+        row: [num_totals], in the order of `GradientReducer`; of one rank, a list of numbers and
+            scalars.
         divisor: divisor of the step's gradients.
     """
 
-    row: Tensor
+    row: Tensor | list[Tensor | float]
     divisor: Tensor | float
     _metric_names: tuple[str, ...]
 
@@ -59,7 +60,10 @@ class UnreadTotals:
 
     def read(self, *also: Tensor) -> tuple[StepTotals, list[float]]:
         """Reads the totals and further numbers with one wait."""
-        row = torch.cat([self.row.double(), *(x.double().reshape(1) for x in also)]).tolist()
+        if isinstance(self.row, Tensor):
+            row = torch.cat([self.row.double(), *(x.double().reshape(1) for x in also)]).tolist()
+        else:
+            row = _numbers([*self.row, *also])
         num_totals = len(row) - len(also)
         return self._describe(row[:num_totals]), row[num_totals:]
 
@@ -82,9 +86,22 @@ class UnreadTotals:
         )
 
 
+def _numbers(values: Sequence[Tensor | float]) -> list[float]:
+    """Reads the scalars among numbers with one wait."""
+    scalars = [value for value in values if isinstance(value, Tensor)]
+    # Each call of torch lets threads that sample take their turn, so none is made in vain.
+    precise = [x if x.dtype == torch.float64 else x.double() for x in scalars]
+    read = iter(torch.stack(precise).tolist() if precise else ())
+    return [next(read) if isinstance(value, Tensor) else value for value in values]
+
+
 @dataclass
 class LocalTotals:
-    """This rank's sums of a step. They stay on the device until its end: reading waits."""
+    """This rank's sums of a step. They stay on the device until its end: reading waits.
+
+    Attributes:
+        norm: of the gradients, if the pass has divided them and computed it.
+    """
 
     weight: float = 0.0
     divisor: float = 0.0
@@ -95,6 +112,7 @@ class LocalTotals:
     interrupted: bool = False
     ask_host: bool = False
     failed: bool = False
+    norm: Tensor | None = None
 
     def __post_init__(self) -> None:
         self.metrics: dict[str, Tensor | float] = {}
@@ -110,7 +128,8 @@ class LocalTotals:
     ) -> None:
         self.weight += weight
         self.divisor += divisor
-        self.loss_sum += loss_sum
+        is_first = isinstance(self.loss_sum, float) and self.loss_sum == 0
+        self.loss_sum = loss_sum if is_first else self.loss_sum + loss_sum
         self.num_samples += num_samples
         self.num_edges += num_edges
 
@@ -175,8 +194,7 @@ class GradientReducer:
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        row = self._row_of(local, torch.float64)
-        return UnreadTotals(row, local.divisor, self._metric_names)
+        return UnreadTotals(self._totals_of(local), local.divisor, self._metric_names)
 
     def scale(self, factor: Tensor | float) -> None:
         self._sparse.scale(factor)
@@ -200,7 +218,7 @@ class GradientReducer:
         last.copy_(self._row_of(local, self._dtype))
         return buffer
 
-    def _row_of(self, local: LocalTotals, dtype: torch.dtype) -> Tensor:
+    def _totals_of(self, local: LocalTotals) -> list[Tensor | float]:
         failed = [0.0] * collectives.world_size()
         failed[collectives.rank()] = float(local.failed)
         sums: list[Tensor | float] = [0.0] * 3
@@ -209,7 +227,10 @@ class GradientReducer:
         flags = [float(local.stop), float(local.interrupted), float(local.ask_host)]
         counts = [float(local.num_samples), float(local.num_edges), *flags]
         metrics = [local.metrics.get(name, 0.0) for name in self._metric_names]
-        totals = [*sums, *counts, *metrics, *failed]
+        return [*sums, *counts, *metrics, *failed]
+
+    def _row_of(self, local: LocalTotals, dtype: torch.dtype) -> Tensor:
+        totals = self._totals_of(local)
         known = [0.0 if isinstance(total, Tensor) else total for total in totals]
         row = to_device(torch.tensor(known, dtype=dtype), self._device)
         for i, total in enumerate(totals):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -136,6 +137,19 @@ class HeteroBlock(TensorRecord):
     num_dst: dict[str, int]
 
 
+@dataclass(frozen=True)
+class DeviceCopy:
+    """A padded batch on a device.
+
+    Attributes:
+        memory: uint8 [num_bytes], that of all tensors of the batch.
+        layout: of the batch, see `layout_of`.
+    """
+
+    memory: Tensor
+    layout: Hashable
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch(TensorRecord):
     """A micro-batch: the inputs of a model, for any loss.
@@ -150,6 +164,7 @@ class Batch(TensorRecord):
         key: key of further draws for this batch; differs between epochs.
         num_added_edges: edges that `Padding` added; None if it did not pad the batch. A padded
             batch counts added nodes among the distinct seeds, so these are more than `input_id`.
+        copy: how `DeviceCopies` copied the batch.
     """
 
     index: int
@@ -159,6 +174,7 @@ class Batch(TensorRecord):
     blocks: tuple[HeteroBlock, ...] | None = None
     key: int = 0
     num_added_edges: int | None = None
+    copy: DeviceCopy | None = None
 
     @property
     def num_edges(self) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from raygnn.sampling.tensor_record import TensorRecord
+from raygnn.sampling.batch import Batch, DeviceCopy
+from raygnn.sampling.tensor_record import TensorRecord, layout_of
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -86,7 +89,10 @@ class DeviceCopies:
         """The batch on the device, its memory there, and the event after which it may be read."""
         with torch.cuda.stream(self._stream):
             moved, arena = copied_together(batch, self._device)
-            return moved, arena, self._stream.record_event()
+            copied = self._stream.record_event()
+        if isinstance(moved, Batch) and moved.num_added_edges is not None:
+            moved = replace(moved, copy=DeviceCopy(arena, layout_of(moved)))
+        return moved, arena, copied
 
     def finish(self, copy: tuple[Record, Tensor, torch.cuda.Event]) -> Record:
         """The batch of `begin`, for the caller's current stream, which waits on the device.
@@ -118,12 +124,20 @@ def copied_together(record: Record, device: torch.device) -> tuple[Record, Tenso
 
     record.apply(place)
     arena = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
-
-    def part_of(buffer: Tensor, tensor: Tensor) -> Tensor:
-        start = starts[id(tensor)]
-        return buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-
+    # In NumPy: at each small call of torch, other threads take their turn.
+    memory = arena.numpy()
     for tensor in tensors:
-        part_of(arena, tensor).copy_(tensor)
+        array = (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        part = memory[starts[id(tensor)] :][: array.nbytes]
+        part.view(array.dtype).reshape(array.shape)[...] = array
     there = arena.to(device, non_blocking=True)
-    return record.apply(lambda tensor: part_of(there, tensor)), there
+    typed: dict[torch.dtype, Tensor] = {}
+
+    def part_of_copy(tensor: Tensor) -> Tensor:
+        dtype = tensor.dtype
+        if dtype not in typed:
+            typed[dtype] = there.view(dtype)
+        strides = [math.prod(tensor.shape[i + 1 :]) for i in range(tensor.dim())]
+        return typed[dtype].as_strided(tensor.shape, strides, starts[id(tensor)] // tensor.itemsize)
+
+    return record.apply(part_of_copy), there

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Self
 
@@ -75,6 +75,25 @@ class StoredRows(TensorRecord):
             shift, factor, offset = affine
             rows = (rows - shift).mul_(factor).add_(offset)
         return rows if self.keep is None else rows * self.keep
+
+
+#: Fields of a batch that no kernel reads.
+_UNREAD = frozenset({"index", "key", "num_added_edges", "copy"})
+
+
+def layout_of(value: Any) -> Hashable:
+    """The sizes and types of a record's tensors, and its numbers: equal for equal kernels."""
+    if isinstance(value, Tensor):
+        return value.shape, value.dtype
+    if isinstance(value, TensorRecord):
+        assert is_dataclass(value)
+        names = (field.name for field in fields(value) if field.name not in _UNREAD)
+        return type(value), *(layout_of(getattr(value, name)) for name in names)
+    if isinstance(value, dict):
+        return tuple((key, layout_of(part)) for key, part in value.items())
+    if isinstance(value, tuple | list):
+        return tuple(map(layout_of, value))
+    return id(value) if isinstance(value, DeviceColumn) else value
 
 
 def _apply(value: Any, kind: type, change: Callable[[Any], Any], done: dict[int, Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 import torch
 
 from raygnn.loops.step_graphs import StepGraphs
-from raygnn.sampling.batch import Batch
+from raygnn.sampling.batch import Batch, DeviceCopy
 from raygnn.sampling.blocks import with_counts
 from raygnn.sampling.prefetch import copied_together
+from raygnn.sampling.tensor_record import layout_of
 from tests.pretended_gpu.cases import CASES, write_graphs
 from tests.pretended_gpu.run_cases import check_close, run
 
@@ -41,7 +43,9 @@ class RepeatedSteps(StepGraphs[Any]):
             super().__init__(module, device, compute)
 
     def __call__(self, batch: Batch) -> Any:
-        return super().__call__(copied_together(with_counts(batch), torch.device("cpu"))[0])
+        copied, memory = copied_together(with_counts(batch), torch.device("cpu"))
+        copy = DeviceCopy(memory, layout_of(copied))
+        return super().__call__(replace(copied, copy=copy))
 
     def _compute_aside(self, batch: Batch) -> Any:
         return self._compute(batch)
@@ -62,8 +66,9 @@ class RepeatedSteps(StepGraphs[Any]):
             type(self).num_repeated += 1
             for parameter, _ in recorded.gradients:
                 parameter.grad = None
-            output, _ = compute(kept[0])
-            recorded.result[0].loss_sum.data.copy_(output.loss_sum)
+            output, _, norm = compute(kept[0])
+            recorded.result[0].loss_sum.copy_(output.loss_sum)
+            recorded.result[2].copy_(norm)
             for parameter, gradient in recorded.gradients:
                 gradient.copy_(parameter.grad)
 
