@@ -85,8 +85,9 @@ class StepGraphs(Generic[Result]):
         assert batch.copy is not None
         layout = batch.copy.layout
         if layout not in self._recorded:
-            if layout not in self._seen or len(self._recorded) == _MOST_GRAPHS:
-                self._seen.add(layout)
+            if layout not in self._seen:
+                if len(self._seen) < _MOST_GRAPHS:
+                    self._seen.add(layout)
                 return self._compute_aside(batch)
             self._recorded[layout] = self._record(batch)
         recorded = self._recorded[layout]

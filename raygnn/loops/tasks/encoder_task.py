@@ -293,8 +293,18 @@ class EncoderTask(Task[BatchT]):
             "samples": samples,
             "src_degrees": self._reads_src_degree(),
             "shared_leaves": find_shared_leaves(config, self.spec),
-            "pads": self.pads and split == "train",
+            "pads": split == "train" and self.pads and not self._reads_sparse_rows(),
         }
+
+    def _reads_sparse_rows(self) -> bool:
+        """Whether batches have sparse features, whose sizes differ in any case."""
+        features, none = self.features, np.empty(0, np.int64)
+        return any(
+            column in features.columns(node_type)
+            and features.gather_sparse(node_type, column, none) is not None
+            for node_type in self.graph.node_types
+            for column in self.spec.node_columns
+        )
 
     def _reads_src_degree(self) -> bool:
         loaded = self.env.loaded
