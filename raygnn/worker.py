@@ -30,7 +30,7 @@ from raygnn.job import TrainJob
 from raygnn.loops.callbacks import Callback, FunctionCallback
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
-from raygnn.loops.process import prepare_process
+from raygnn.loops.process import prepare_process, process_restored
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.outputs.advice import Advice, say_baselines, say_warmth, verdicts
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
@@ -66,7 +66,7 @@ def run_worker(
     Args:
         callbacks: called before the configured ones.
     """
-    with collectives.group_held():
+    with collectives.group_held(), process_restored():
         return _run(job, context, callbacks)
 
 

@@ -32,7 +32,7 @@ from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.result_tables import EdgeTables, NodeTables, cut, edges_to_predict
 from raygnn.inference.set_up import load_module, set_up_task
 from raygnn.loops.context import WorkerContext
-from raygnn.loops.process import prepare_process
+from raygnn.loops.process import prepare_process, process_restored
 from raygnn.loops.task import Task
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.models.graph_encoder import GraphEncoder
@@ -55,7 +55,7 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     Raises:
         TrainingError: a rank failed; raised on all ranks.
     """
-    with collectives.group_held():
+    with collectives.group_held(), process_restored():
         return _run(job, context)
 
 

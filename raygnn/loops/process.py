@@ -83,17 +83,22 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def process_prepared(loaded: LoadedConfig) -> Iterator[None]:
-    """Configures this process while a block runs; see `prepare_process`.
+    """Configures this process while a block runs; see `prepare_process`."""
+    with process_restored():
+        prepare_process(loaded)
+        yield
 
-    For calls inside a user's program: random states, determinism, precision and the number of
-    threads are restored.
+
+@contextmanager
+def process_restored() -> Iterator[None]:
+    """Restores random states, determinism, precision and the number of threads after a block, which
+    may run in a user's program.
     """
     state, num_threads = random_state(), torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     matmul_precision = torch.get_float32_matmul_precision()
     try:
-        prepare_process(loaded)
         yield
     finally:
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)

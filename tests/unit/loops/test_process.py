@@ -8,8 +8,11 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
+import raygnn.train
 from raygnn.loops.process import keep_freed_memory
+from tests.small_runs import small_bundle, small_config
 
 COUNTS_FAULTS = """
 import resource
@@ -42,3 +45,19 @@ def test_memory_that_is_taken_again_is_not_faulted_in_again():
 def test_a_c_library_without_such_settings_is_left_alone(monkeypatch):
     monkeypatch.setattr("ctypes.CDLL", lambda name: object())
     assert not keep_freed_memory()
+
+
+def test_a_run_leaves_the_settings_of_its_process_as_they_were(tmp_path):
+    small_bundle(tmp_path)
+    uri = str(tmp_path / "tables")
+    precision = {"training__matmul_precision": "high"}
+    config = small_config(tmp_path, data__uri=uri, scaling__num_workers=0, **precision)
+    assert config["deterministic"]
+    torch.manual_seed(3)
+    before = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    draws = [torch.rand(1)]
+    torch.manual_seed(3)
+    raygnn.train.fit(config)
+    after = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    assert before == after == ("highest", False)
+    assert [torch.rand(1)] == draws
