@@ -293,13 +293,15 @@ class EncoderTask(Task[BatchT]):
             "samples": samples,
             "src_degrees": self._reads_src_degree(),
             "shared_leaves": find_shared_leaves(config, self.spec),
-            "pads": split == "train" and self.pads and not self._reads_sparse_rows(),
+            "pads": split == "train" and self._pads_batches(),
         }
 
-    def _reads_sparse_rows(self) -> bool:
-        """Whether batches have sparse features, whose sizes differ in any case."""
+    def _pads_batches(self) -> bool:
+        """Not with sparse features, whose sizes differ in any case, nor if parts are asked."""
+        if not self.pads or self.env.parts is not None:
+            return False
         features, none = self.features, np.empty(0, np.int64)
-        return any(
+        return not any(
             column in features.columns(node_type)
             and features.gather_sparse(node_type, column, none) is not None
             for node_type in self.graph.node_types
