@@ -35,6 +35,7 @@ for threads in 12 1; do
     run training-$threads $python benchmarks/training.py --scale "$scale" --device cuda \
         --sampler-threads $threads --rounds 9
 done
+run engine_steps $python benchmarks/engine_steps.py --scale "$scale" --device cuda
 tables=$(ls -d build/benchmarks/tables/rmat-*-classes | tail -n 1)
 for model in GraphSAGE GAT HGT RGCN; do
     run trace-$model $python -m raygnn.train examples/quickstart.yaml --data.synthetic null \

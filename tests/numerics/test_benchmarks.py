@@ -68,6 +68,13 @@ def test_rmat_edges_drawn_in_pieces_are_those_drawn_at_once():
         assert np.array_equal(whole[end], np.concatenate([piece[end] for piece in pieces]))
 
 
+def test_engine_steps(harness, work):
+    importlib.import_module("engine_steps").main(["--work", str(work), "--threads", "1"])
+    rows = rows_of(work, "engine_steps")
+    assert rows["ready batches"]["value"] > 0
+    assert rows["1 sampler threads"]["value"] > 0
+
+
 def test_neighborhoods(harness, work):
     importlib.import_module("neighborhoods").main(["--work", str(work)])
     rows = rows_of(work, "neighborhoods")

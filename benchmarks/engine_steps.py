@@ -1,0 +1,114 @@
+"""Time of the engine's later steps, by the number of sampler threads and without any sampling.
+
+    python benchmarks/engine_steps.py --scale reference --device cuda
+
+Each case is a run of `raygnn.train.fit` in this process, on a graph whose features the device
+holds. "ready batches" repeats a few batches that were made beforehand, so that nothing competes
+with the thread of training. Cases are repeated without CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from harness import SCALES, Row, Scale, parser, publish
+from rmat_graph import RmatGraph
+
+import raygnn.train
+from raygnn.loops.engine import Engine
+from raygnn.sampling.batch_sequence import BatchSequence
+
+_STEPS = {"smoke": 12, "reference": 900}
+_NUM_READY = 24  # batches that are repeated
+_STARTS = 3  # the first of as many parts of a run's steps is its start
+
+
+def step_ms(
+    scale: Scale, tables: Path, work: Path, device: str, *, threads: int, ready: bool, graphs: bool
+) -> tuple[float, float]:
+    """Milliseconds of a step after the start of a run, and of these, waiting for batches."""
+    steps = _STEPS[scale.name]
+    config = {
+        "data": {"uri": str(tables), "cache_dir": str(work / "cache"), "device_features": True},
+        "sampling": {"fanouts": list(scale.fanouts)},
+        "loader": {"batch_size": scale.batch_size, "num_threads": threads},
+        "model": {"type": "GraphSAGE", "args": {"hidden_channels": scale.hidden_channels}},
+        "training": {
+            "max_steps": steps,
+            "num_val_batches": 1,
+            "num_test_batches": 1,
+            "cuda_graphs": graphs,
+        },
+        "early_stopping": None,
+        "checkpoint": {"policy": "none"},
+        "loggers": [],
+        "scaling": {"num_workers": 0, "use_gpu": device == "cuda"},
+        "run": {
+            "name": "engine-steps",
+            "storage_path": str((work / "runs").absolute()),
+            "overwrite": True,
+        },
+    }
+    began: list[tuple[float, float]] = []
+    step, iterate = Engine._step, BatchSequence.iterate
+
+    def timed_step(self: Engine, *args: Any) -> None:
+        began.append((time.perf_counter(), self.loader_wait_s))
+        step(self, *args)
+
+    def repeated(self: Any, epoch: int, start: int = 0, stop: int | None = None) -> Iterator[Any]:
+        if self.split != "train":
+            yield from iterate(self, epoch, start, stop)
+            return
+        with contextlib.closing(iterate(self, epoch, start, stop)) as batches:
+            made = list(itertools.islice(batches, _NUM_READY))
+        yield from itertools.cycle(made)
+
+    with (
+        patch.object(Engine, "_step", timed_step),
+        patch.object(BatchSequence, "iterate", repeated if ready else iterate),
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        raygnn.train.fit(config)
+    (first, first_wait), (last, last_wait) = began[steps // _STARTS], began[-1]
+    per_step = 1e3 / (len(began) - 1 - steps // _STARTS)
+    return per_step * (last - first), per_step * (last_wait - first_wait)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the benchmark."""
+    options = parser(__doc__)
+    options.add_argument("--threads", type=int, nargs="+", default=[12, 6, 3], metavar="N")
+    chosen = options.parse_args(argv)
+    scale, work = SCALES[chosen.scale], Path(chosen.work)
+    graph = RmatGraph(scale.num_nodes, scale.num_edges, scale.num_features, scale.num_classes)
+    tables = graph.tables(work)
+    rows = []
+    for graphs in (True, False) if chosen.device == "cuda" else (True,):
+        for threads in (0, *chosen.threads):
+            ready = threads == 0
+            found = step_ms(
+                scale,
+                tables,
+                work,
+                chosen.device,
+                threads=1 if ready else threads,
+                ready=ready,
+                graphs=graphs,
+            )
+            name = "ready batches" if ready else f"{threads} sampler threads"
+            name += "" if graphs else ", without CUDA graphs"
+            note = f"{found[1]:.1f} ms wait for batches, {1e3 * scale.batch_size / found[0]:,.0f} seeds/s"
+            rows.append(Row(name, found[0], "ms", note=note))
+    publish("engine_steps", chosen, rows)
+
+
+if __name__ == "__main__":
+    main()
