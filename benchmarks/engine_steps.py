@@ -105,7 +105,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             )
             name = "ready batches" if ready else f"{threads} sampler threads"
             name += "" if graphs else ", without CUDA graphs"
-            note = f"{found[1]:.1f} ms wait for batches, {1e3 * scale.batch_size / found[0]:,.0f} seeds/s"
+            rate = 1e3 * scale.batch_size / found[0]
+            note = f"{found[1]:.1f} ms wait for batches, {rate:,.0f} seeds/s"
             rows.append(Row(name, found[0], "ms", note=note))
     publish("engine_steps", chosen, rows)
 
