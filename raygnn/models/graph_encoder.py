@@ -151,9 +151,11 @@ class NodePredictor(nn.Module):
             `with_embeddings`, a pair with the embeddings.
         """
         nodes = batch.nodes[self._target]
-        repeats = nodes.seed_index is None and nodes.num_seeds != len(batch.seed_index)
+        # Seeds may repeat, or be followed by added nodes.
+        differ = nodes.num_seeds < len(batch.seed_index) or batch.num_added_edges is not None
+        is_indexed = nodes.seed_index is not None
         rows = self.encoder(batch)[self._target]
-        embeddings = _of_seeds(rows, batch.seed_index if repeats else None)
+        embeddings = _of_seeds(rows, batch.seed_index if differ and not is_indexed else None)
         prediction = self.readout(embeddings)
         return (prediction, embeddings) if with_embeddings else prediction
 
