@@ -79,13 +79,13 @@ def test_functions_over_edges_are_not_traced(monkeypatch):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 def test_a_compiled_run_equals_an_eager_one(small_bundle_path, tmp_path):
     """Batches have other numbers of nodes and edges each: shapes are dynamic."""
-    runs = {}
+    runs, args = {}, {"hidden_channels": 8}
     for compiled in (False, True):
         config = small_config(
             tmp_path / str(compiled),
             scaling__num_workers=0,
             training={"max_epochs": 2, "compile": compiled},
-            model={"type": "GraphSAGE", "args": {"hidden_channels": 8, "norm": "batch"}},
+            model={"type": "GraphSAGE", "args": {**args, "norm": "batch", "residual": True}},
         )
         runs[compiled] = (run_rank(config, small_bundle_path), trained_weights(config))
     (eager, expected), (metrics, weights) = runs[False], runs[True]

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _SAME = 1e-6  # relative difference of sums in another order
 _MOST_TIMES = 100_000
 _MOST_NAMES = 20  # of tables in a message
+_BY_CHANCE = 1e-4  # probability of equal labels above which events are rare, not missing
 _LEAK = 0.999  # share of rows in which a feature equals the label
 
 
@@ -385,13 +386,14 @@ class _Tables:
             self._compare(columns, [at], end, error)
 
     def drop_unrecorded(self, columns: _Columns, by_split: dict[str, list[datetime]]) -> list[str]:
-        """Leaves out the first training and the last test times at which all labels are one value.
+        """Leaves out the first training and the last test times at which all labels are one value,
+        unless chance explains it.
 
         The events of the question are not recorded there: they begin later than other tables, or
         end earlier. Returns a line about these times.
         """
         lines = []
-        labels = ", ".join(f'"{label}"' for label in columns.labels)
+        time, labels = f'"{columns.time}"', ", ".join(f'"{label}"' for label in columns.labels)
         where = " AND ".join(f'"{label}" IS NOT NULL' for label in columns.labels)
         for split, which, what, order in (
             ("train", "first", "training time", "ASC"),
@@ -399,19 +401,27 @@ class _Tables:
         ):
             times = by_split[split]
             found = self._connection.sql(
-                f'SELECT "{columns.time}", min(row({labels})), count(DISTINCT row({labels})) '
-                f"FROM asked WHERE {where} AND \"{columns.time}\" BETWEEN '{times[0]}' AND "
-                f"'{times[-1]}' GROUP BY ALL ORDER BY 1 {order}"
+                f"SELECT {time}, min(row({labels})), count(DISTINCT row({labels})), count(*) "
+                f"FROM asked WHERE {where} AND {time} BETWEEN '{times[0]}' AND '{times[-1]}' "
+                f"GROUP BY {time} ORDER BY 1 {order}"
             ).fetchall()
             value = found[0][1] if found else ()
-            is_same = [row[1:] == (value, 1) for row in found]
+            is_same = [row[1:3] == (value, 1) for row in found]
             num_same = is_same.index(False) if False in is_same else 0
             if num_same == 0:
                 continue
             first, last = sorted((found[0][0], found[num_same - 1][0]))
+            within = f"{time} BETWEEN '{first}' AND '{last}'"
+            ((others,),) = self._connection.execute(
+                f"SELECT avg(CAST(row({labels}) <> row({', '.join('?' * len(value))}) AS DOUBLE)) "
+                f"FROM asked WHERE {where} AND NOT {within}",
+                value,
+            ).fetchall()
+            if (1 - others) ** (sum(row[3] for row in found[:num_same]) - 1) > _BY_CHANCE:
+                continue
             by_split[split] = [time for time in times if not first <= time <= last]
             ((num_rows,),) = self._connection.execute(
-                f"DELETE FROM asked WHERE \"{columns.time}\" BETWEEN '{first}' AND '{last}'"
+                f"DELETE FROM asked WHERE {within}"
             ).fetchall()
             self.num_rows -= num_rows
             times_of = f"{count(num_same, what)}, {_shown(first)} to {_shown(last)}"

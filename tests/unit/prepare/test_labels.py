@@ -84,6 +84,7 @@ QUESTIONS: dict[str, Any] = {
     "count(purchases) over 20d > 0": lambda x: int(len(x) > 0),
     "exists(bought) over 20d": lambda x: int(len(x) > 0),
     "count(purchases) over 20d": len,
+    "exists(purchases where amount > 12) over 20d": lambda x: int((x.amount > 12).any()),
     "sum(purchases.amount) over 20d": lambda x: x.amount.sum(),
     "mean(purchases.amount) over 20d": lambda x: x.amount.mean() if len(x) else None,
     "max(purchases.amount) over 20d >= 9.5": lambda x: (
@@ -99,14 +100,19 @@ QUESTIONS: dict[str, Any] = {
 
 
 def _recorded(rows: list[tuple]) -> list[tuple]:
-    """Rows without the first training and the last test times that have one label."""
+    """Rows without the first training and the last test times that have one label, if it is not
+    so by chance.
+    """
     for split, step in (("train", 1), ("test", -1)):
         times = sorted({row[1] for row in rows if row[2] == split})[::step]
         labels = [{row[3] for row in rows if row[1] == time} for time in times]
         num_same = next(
             i for i in range(len(times)) if labels[i] != labels[0] or len(labels[i]) > 1
         )
-        rows = [row for row in rows if row[1] not in times[:num_same]]
+        same = [row[3] for row in rows if row[1] in times[:num_same]]
+        share = np.mean([row[3] in same for row in rows if row[1] not in times[:num_same]])
+        if same and share ** (len(same) - 1) <= 1e-4:
+            rows = [row for row in rows if row[1] not in times[:num_same]]
     return rows
 
 
