@@ -181,9 +181,9 @@ class LabelScores(nn.Module):
             logits: [num_nodes, num_classes], of the encoder.
             nodes: int64 [num_nodes], dense ids.
         """
-        rows = self.rows[nodes.to(self.rows.device)].cpu().numpy()
+        rows = self.rows[nodes.to(self.rows.device)].float().cpu().numpy()
         of_encoder = logits.float().cpu().numpy()
-        scores = [np.broadcast_to(self.prior.cpu().numpy(), rows.shape), rows, of_encoder]
+        scores = [np.broadcast_to(self.prior.float().cpu().numpy(), rows.shape), rows, of_encoder]
         classes = labels.reshape(-1).cpu().numpy()
         weights, losses = fit_weights(scores, classes)
         gain = fit_weights([of_encoder], classes)[1] - losses
