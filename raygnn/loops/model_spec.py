@@ -449,15 +449,6 @@ def read_output(content: Mapping[str, Any], outputs: Sequence[type[Output]]) -> 
     raise LookupError(" or ".join(kind.key for kind in outputs))
 
 
-def num_of_training(bundle: Bundle, node_type: str, num: int, digest: str) -> int:
-    """`num`, the nodes that training had, if they are the first of a graph in the same order; or 0.
-
-    Args:
-        digest: of their ids.
-    """
-    return num if ids_digest(bundle.ids(node_type).slice(0, num)) == digest else 0
-
-
 def ids_digest(ids: pa.Array) -> str:
     digest = hashlib.sha256(str(len(ids)).encode())
     if pa.types.is_integer(ids.type):

@@ -20,7 +20,7 @@ from raygnn.data.partition.part import Pairs
 from raygnn.data.splits import SPLIT_NAMES, has_label
 from raygnn.data.time_units import check_time_units
 from raygnn.errors import ConfigError, DataError, Problem
-from raygnn.loops.model_spec import ids_digest, num_of_training
+from raygnn.loops.model_spec import ids_digest
 from raygnn.loops.tasks.label_target import (
     LabelArguments,
     LabelOutput,
@@ -81,8 +81,8 @@ class EdgeOutput(LabelOutput):
     def num_known(self, bundle: Bundle) -> tuple[int, int]:
         """All that training had, if they are the first of their types in the same order."""
         known = [
-            num_of_training(bundle, name, *ids)
-            for name, ids in zip(self.ends, self.factorized or (), strict=False)
+            num if ids_digest(bundle.ids(name).slice(0, num)) == digest else 0
+            for name, (num, digest) in zip(self.ends, self.factorized or (), strict=False)
         ]
         return (known[0], known[1]) if known else (0, 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,12 +13,14 @@ from raygnn.config.registry import SLOTS
 from raygnn.console import count, warn
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.edge_types import edge_type_name
+from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.fit_rows import FitRows
 from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import SPLIT_NAMES, has_label, make_splits
 from raygnn.data.time_units import AsOf, check_time_units, parse_time, unit_words, window_as_time
 from raygnn.errors import ConfigError, DataError, Problem
-from raygnn.loops.model_spec import ModelSpec, ids_digest, num_of_training
+from raygnn.loops.model_spec import ModelSpec, ids_digest
 from raygnn.loops.tasks.label_target import (
     LabelArguments,
     LabelOutput,
@@ -40,7 +43,7 @@ class NodeOutput(LabelOutput):
 
     Attributes:
         table: the training table of the label; None if the node table has it.
-        propagated: number and digest of the ids of the nodes, if the classes of training nodes
+        propagated: number of the nodes and digests of the graph, if the classes of training nodes
             around a node may add to its logits.
     """
 
@@ -48,7 +51,7 @@ class NodeOutput(LabelOutput):
 
     node_type: str
     table: str | None = field(default=None, kw_only=True)
-    propagated: tuple[int, str] | None = field(default=None, kw_only=True)
+    propagated: tuple[int, str, str] | None = field(default=None, kw_only=True)
 
     @property
     def of(self) -> str:
@@ -77,7 +80,10 @@ class NodeOutput(LabelOutput):
     def num_known(self, bundle: Bundle) -> tuple[int, int]:
         if self.propagated is None:
             return 0, 0
-        known = num_of_training(bundle, self.node_type, *self.propagated)
+        graph = bundle.graph if isinstance(bundle, ExtendedBundle) else bundle
+        num, *digests = self.propagated
+        pairs = zip(digests, _graph_digests(graph, self.node_type), strict=True)
+        known = num if all(not one or not other or one == other for one, other in pairs) else 0
         return known, known
 
     @property
@@ -165,8 +171,8 @@ class NodeTarget(LabelTarget):
         shape: dict[str, Any] = label_shape(labels, seeds.columns[label], arguments.problem)
         output = NodeOutput(seeds.node_type, table=seeds.name, label=label, **shape)
         if _may_add_labels(bundle, config, arguments, output):
-            ids = bundle.ids(seeds.node_type)
-            output = replace(output, propagated=(len(ids), ids_digest(ids)))
+            digests = _graph_digests(bundle, seeds.node_type)
+            output = replace(output, propagated=(bundle.num_nodes(seeds.node_type), *digests))
         return cls.of(bundle, config, arguments, output)
 
     @classmethod
@@ -315,6 +321,21 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
 def _repeats(seeds: SeedRows) -> bool:
     assert seeds.nodes is not None
     return bool(np.bincount(seeds.nodes).max(initial=0) > 1)
+
+
+def _graph_digests(bundle: Bundle, node_type: str) -> tuple[str, str]:
+    """Of ids and numbers of edges, and of in-degrees, which parts do not have: then empty.
+
+    Ids from 0 on say nothing about the graph.
+    """
+    counts = [f"{edge_type_name(t)}={bundle.num_edges(t)}" for t in sorted(bundle.edge_types)]
+    known = hashlib.sha256(";".join([ids_digest(bundle.ids(node_type)), *counts]).encode())
+    if bundle.is_of_parts:
+        return known.hexdigest(), ""
+    degrees = hashlib.sha256()
+    for edge_type in sorted(bundle.edge_types):
+        degrees.update(np.ascontiguousarray(bundle.csc(edge_type).indptr).data)
+    return known.hexdigest(), degrees.hexdigest()
 
 
 def can_propagate(bundle: Bundle, config: Config, output: NodeOutput) -> bool:

@@ -205,10 +205,11 @@ class NodeClassification(LabelTask[NodeBatch]):
         which are kept for the evaluation.
         """
         super().prepare_evaluation(split)
-        labels, propagated = self._labels_of(self.model), self._propagated
-        if labels is None or propagated is None or split != "val" or "train" not in self._loaders:
+        labels = self._labels_of(self.model)
+        if labels is None or split != "val" or "train" not in self._loaders:
             return
-        labels.fill(propagated)
+        assert self._propagated is not None  # as for the driver, which gave the model its labels
+        labels.fill(self._propagated)
         limit, num_batches = self.env.loaded.config.training.num_val_batches, 0
         if (loader := self.loader(split)) is not None:
             num_batches = min(loader.num_batches, limit or loader.num_batches)
