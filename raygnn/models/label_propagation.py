@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -154,6 +155,8 @@ class LabelScores(nn.Module):
     rows: Tensor
     prior: Tensor
     weights: Tensor
+    #: A checkpoint may lack the buffers: the next validation computes them.
+    is_computed = True
 
     def __init__(self, num_nodes: int, num_classes: int) -> None:
         super().__init__()
@@ -164,6 +167,11 @@ class LabelScores(nn.Module):
     @property
     def is_used(self) -> bool:
         return bool(self.weights[1] != 0)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
+        for name, buffer in self.named_buffers():
+            state.setdefault(f"{prefix}{name}", buffer)
+        super()._load_from_state_dict(state, prefix, *args)
 
     def fill(self, labels: PropagatedLabels) -> None:
         """Stores the labels, and leaves all weight to the encoder."""

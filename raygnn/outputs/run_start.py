@@ -201,12 +201,14 @@ def _check_state(state: dict[str, Any] | None, loaded: LoadedConfig, folder: Run
                 id="resume-no-run",
             )
         return
+    differences: str | None = ""
     if state["fingerprint"] != loaded.fingerprint():
         differences = _differences(folder, loaded)
+    if differences is None or differences:
         what = "an unfinished run of another config is there"
         if is_finished:
             what = "that run has finished" + (", with another config" if differences else "")
-        raise RunError(f"{taken}: {what}{differences}. {replace_it}.", id="run-other-config")
+        raise RunError(f"{taken}: {what}{differences or ''}. {replace_it}.", id="run-other-config")
     if is_finished:
         limit = _limit_that_ended(state)
         if limit is None or not exists(join(folder.checkpoints_uri, LAST)):
@@ -232,11 +234,15 @@ def _limit_that_ended(state: dict[str, Any]) -> str | None:
     return limit if state.get("limits", {}).get(limit) is not None else None
 
 
-def _differences(folder: RunFolder, loaded: LoadedConfig) -> str:
+def _differences(folder: RunFolder, loaded: LoadedConfig) -> str | None:
+    """What differs from the config of a run, in words; None if that config cannot be read.
+
+    Nothing differs if only this release has a key, with its default.
+    """
     try:
         there = load_config(join(folder.uri, "config.yaml"), (), loaded.allow_modules)
     except (ConfigError, OSError):
-        return ""  # it was removed, or needs an environment variable of that time
+        return None  # it was removed, or needs an environment variable of that time
     changes = [
         f"{path} is {before!r} there and {now!r} here"
         for path, (before, now) in loaded.differences(there).items()

@@ -313,7 +313,14 @@ def _verified(root: str, name: str, resume: str) -> tuple[str, str]:
 def _check_model(engine: Engine, weights: dict[str, Any], uri: str) -> None:
     expected = {name: list(x.shape) for name, x in engine.optimization.module.state_dict().items()}
     actual = {name: list(x.shape) for name, x in weights.items()}
-    problems = [f"it lacks {name}" for name in expected if name not in actual]
+    computed = {
+        f"{prefix}.{name}"
+        for prefix, module in engine.optimization.module.named_modules()
+        if getattr(module, "is_computed", False)
+        for name, _ in module.named_buffers()
+    }
+    missing = expected.keys() - actual.keys() - computed
+    problems = [f"it lacks {name}" for name in expected if name in missing]
     problems += [f"the model has no {name}" for name in actual if name not in expected]
     problems += [
         f"{name} has the shape {actual[name]}, the model's has {shape}"

@@ -91,6 +91,16 @@ def test_another_config_is_told_by_the_keys_that_differ(tmp_path: Path, monkeypa
     )
 
 
+def test_a_run_of_a_release_with_fewer_keys_resumes(tmp_path: Path) -> None:
+    _started(tmp_path)
+    path = tmp_path / "run" / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "fingerprint": "of fewer keys"}))
+    assert not check_run_folder(_load(tmp_path), "run").is_this_start()
+    (tmp_path / "run" / "config.yaml").unlink()
+    with raises("run-other-config"):
+        check_run_folder(_load(tmp_path), "run")
+
+
 @pytest.mark.parametrize(
     ("reason", "limit", "old", "larger"),
     [

@@ -107,3 +107,12 @@ def test_validation_weighs_labels_only_if_they_help(helps: bool) -> None:
     # Nodes that training did not have keep the encoder's logits.
     assert torch.equal(scores(logits, val + len(labels), len(labels)), logits)
     assert torch.equal(scores(logits, val, 0), logits)
+
+
+def test_weights_of_a_release_without_labels_load() -> None:
+    scores = LabelScores(4, NUM_CLASSES)
+    model = torch.nn.ModuleDict({"encoder": torch.nn.Linear(2, 2), "labels": scores})
+    older = {n: tensor + 1 for n, tensor in model.state_dict().items() if "labels" not in n}
+    model.load_state_dict(older)
+    assert torch.equal(model["encoder"].weight, older["encoder.weight"])
+    assert not scores.is_used
