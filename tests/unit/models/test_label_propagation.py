@@ -95,7 +95,8 @@ def test_validation_weighs_labels_only_if_they_help(helps: bool) -> None:
     scores.fill(PropagatedLabels.of(edges, 0, labels, splits, NUM_CLASSES))
     val = torch.from_numpy(np.asarray(splits.val))
     classes = torch.from_numpy(labels)[val]
-    logits = torch.nn.functional.one_hot(classes) + 0.5 * torch.randn(len(val), NUM_CLASSES)
+    noise = torch.from_numpy(rng.normal(0, 0.5, (len(val), NUM_CLASSES)))
+    logits = torch.nn.functional.one_hot(classes) + noise
     scores.weigh(logits, val, classes)
     assert scores.is_used is helps
     combined = scores(logits, val, len(labels))

@@ -355,7 +355,8 @@ def _may_add_labels(
 ) -> bool:
     from raygnn.models.graph_inputs import reads_messages
 
-    is_own = config.model.type in SLOTS["model"].names and reads_messages(config)
+    is_own = config.model.type in SLOTS["model"].names and config.model.type != "MLP"
+    is_own = is_own and reads_messages(config)
     is_plain = not config.losses and not config.loader.balances_seeds
     can = is_own and is_plain and can_propagate(bundle, config, output)
     if arguments.propagate_labels and not can:
