@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 from harness import SCALES, Row, Scale, parser, publish
 from rmat_graph import RmatGraph
+from training import engine_config
 
 import raygnn.train
 from raygnn.loops.engine import Engine
@@ -35,27 +36,17 @@ def step_ms(
 ) -> tuple[float, float]:
     """Milliseconds of a step after the start of a run, and of these, waiting for batches."""
     steps = _STEPS[scale.name]
-    config = {
-        "data": {"uri": str(tables), "cache_dir": str(work / "cache"), "device_features": True},
-        "sampling": {"fanouts": list(scale.fanouts)},
-        "loader": {"batch_size": scale.batch_size, "num_threads": threads},
-        "model": {"type": "GraphSAGE", "args": {"hidden_channels": scale.hidden_channels}},
-        "training": {
-            "max_steps": steps,
-            "num_val_batches": 1,
-            "num_test_batches": 1,
-            "cuda_graphs": graphs,
-        },
-        "early_stopping": None,
-        "checkpoint": {"policy": "none"},
-        "loggers": [],
-        "scaling": {"num_workers": 0, "use_gpu": device == "cuda"},
-        "run": {
-            "name": "engine-steps",
-            "storage_path": str((work / "runs").absolute()),
-            "overwrite": True,
-        },
-    }
+    config = engine_config(
+        scale,
+        tables,
+        work,
+        "engine-steps",
+        steps,
+        use_gpu=device == "cuda",
+        sampler_threads=threads,
+        device_features=True,
+        cuda_graphs=graphs,
+    )
     began: list[tuple[float, float]] = []
     step, iterate = Engine._step, BatchSequence.iterate
 

@@ -197,6 +197,43 @@ def pyg_model(scale: Scale) -> nn.Module:
     return model
 
 
+def engine_config(
+    scale: Scale,
+    tables: Path,
+    work: Path,
+    name: str,
+    steps: int,
+    *,
+    use_gpu: bool,
+    sampler_threads: int | None = None,
+    device_features: bool | str = "auto",
+    cuda_graphs: bool = True,
+) -> dict[str, Any]:
+    """A run of GraphSAGE that trains for some steps and hardly evaluates."""
+    threads = {} if sampler_threads is None else {"num_threads": sampler_threads}
+    return {
+        "data": {
+            "uri": str(tables),
+            "cache_dir": str(work / "cache"),
+            "device_features": device_features,
+        },
+        "sampling": {"fanouts": list(scale.fanouts)},
+        "loader": {"batch_size": scale.batch_size, **threads},
+        "model": {"type": "GraphSAGE", "args": {"hidden_channels": scale.hidden_channels}},
+        "training": {
+            "max_steps": steps,
+            "num_val_batches": 1,
+            "num_test_batches": 1,
+            "cuda_graphs": cuda_graphs,
+        },
+        "early_stopping": None,
+        "checkpoint": {"policy": "none"},
+        "loggers": [],
+        "scaling": {"num_workers": 0, "use_gpu": use_gpu},
+        "run": {"name": name, "storage_path": str((work / "runs").absolute()), "overwrite": True},
+    }
+
+
 def engine_rate(
     scale: Scale,
     tables: Path,
@@ -212,28 +249,17 @@ def engine_rate(
     """Seeds a second of `raygnn.train` in processes that torchrun starts."""
     name = f"engine-{scale.name}-{workers}x{threads}"
     steps = _ENGINE_STEPS[scale.name] * (_GPU_FACTOR if device == "cuda" else 1)
-    loader = {} if sampler_threads is None else {"num_threads": sampler_threads}
-    config = {
-        "data": {
-            "uri": str(tables),
-            "cache_dir": str(work / "cache"),
-            "device_features": device_features,
-        },
-        "sampling": {"fanouts": list(scale.fanouts)},
-        "loader": {"batch_size": scale.batch_size, **loader},
-        "model": {"type": "GraphSAGE", "args": {"hidden_channels": scale.hidden_channels}},
-        "training": {
-            "max_steps": steps,
-            "num_val_batches": 1,
-            "num_test_batches": 1,
-            "cuda_graphs": cuda_graphs,
-        },
-        "early_stopping": None,
-        "checkpoint": {"policy": "none"},
-        "loggers": [],
-        "scaling": {"num_workers": 0, "use_gpu": device == "cuda"},
-        "run": {"name": name, "storage_path": str((work / "runs").absolute()), "overwrite": True},
-    }
+    config = engine_config(
+        scale,
+        tables,
+        work,
+        name,
+        steps,
+        use_gpu=device == "cuda",
+        sampler_threads=sampler_threads,
+        device_features=device_features,
+        cuda_graphs=cuda_graphs,
+    )
     path = work / f"{name}.yaml"
     path.write_text(yaml.safe_dump(config))
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
