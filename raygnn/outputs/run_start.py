@@ -235,7 +235,7 @@ def _limit_that_ended(state: dict[str, Any]) -> str | None:
 
 
 def _differences(folder: RunFolder, loaded: LoadedConfig) -> str | None:
-    """What differs from the config of a run, in words; None if that config cannot be read.
+    """Names the differences from the config of a run; None if that config cannot be read.
 
     Nothing differs if only this release has a key, with its default.
     """

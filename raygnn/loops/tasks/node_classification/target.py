@@ -324,9 +324,10 @@ def _repeats(seeds: SeedRows) -> bool:
 
 
 def _graph_digests(bundle: Bundle, node_type: str) -> tuple[str, str]:
-    """Of ids and numbers of edges, and of in-degrees, which parts do not have: then empty.
+    """Digests that tell graphs apart: one of the ids and the numbers of edges, one of in-degrees.
 
-    Ids from 0 on say nothing about the graph.
+    The second is empty for parts, which do not have in-degrees. Ids alone would not do: they are
+    often just numbers from 0 on.
     """
     counts = [f"{edge_type_name(t)}={bundle.num_edges(t)}" for t in sorted(bundle.edge_types)]
     known = hashlib.sha256(";".join([ids_digest(bundle.ids(node_type)), *counts]).encode())
