@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 from raygnn.config.arguments import members, subsections
 from raygnn.config.registry import SLOTS
 from raygnn.config.schema import Config
-from raygnn.config.section import Component, Section
+from raygnn.config.section import Component, Section, meanings, summary
 
 PATH = Path(__file__).with_name("config-reference.md")
 
@@ -41,16 +41,16 @@ def reference() -> str:
     """The page as Markdown."""
     parts = [_HEAD, "## Top level", "", *_table(Config)]
     for path, section in subsections("", Config):
-        intro = [line.strip() for line in (section.__doc__ or "").strip().splitlines()]
-        parts += ["", f"## {path}", "", *intro, "", *_table(section)]
+        parts += ["", f"## {path}", "", summary(section), "", *_table(section)]
     parts += ["", "## Short names", "", *_short_names(), ""]
     return "\n".join(parts)
 
 
 def _table(section: type[Section]) -> list[str]:
     rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    meaning = meanings(section)
     for name, field in section.model_fields.items():
-        text = (field.description or "").replace("|", "\\|")
+        text = (field.description or meaning[name]).replace("|", "\\|")
         rows.append(f"| `{name}` | {_type(field.annotation)} | {_default(field)} | {text} |")
     return rows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,15 @@ from raygnn.config.imports import import_dotted
 from raygnn.config.redaction import redact
 from raygnn.config.registry import SLOTS, TASK_TARGETS
 from raygnn.config.schema import Config
-from raygnn.config.section import MISSING, Component, Section, sections_in, value_at
+from raygnn.config.section import (
+    MISSING,
+    Component,
+    Section,
+    meanings,
+    sections_in,
+    summary,
+    value_at,
+)
 from raygnn.config.validation import broken_section
 from raygnn.errors import ConfigError, KeyPath, Problem, choose_from, parse_path, shown
 
@@ -163,9 +170,6 @@ def _annotated(target: Callable[..., Any]) -> Any:
 #: Slots whose short names are classes of raygnn. Torch documents the other classes.
 OWN_SLOTS = ("task", "model", "decoder", "method", "loss", "metric", "logger")
 
-_SECTION = re.compile(r"^(Args|Attributes):$")
-_ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*)$")
-
 #: An object that raygnn builds, in the place of any value of `args`.
 _NESTED = {"type": "object", "required": ["__type"]}
 
@@ -209,14 +213,13 @@ def describe(slot: str) -> Iterator[Described]:
         record = kind or getattr(target, "Options", None)
         section = kind or arguments_of(component, SLOTS[slot].injected)
         hints = typing.get_type_hints(section, include_extras=True)
-        meanings = _meanings(component, record)
+        meaning = meanings(component, *([record] if record else []))
         arguments = tuple(
-            Argument(key, hints[key], field.default, meanings.get(key, ""))
+            Argument(key, hints[key], field.default, meaning.get(key, ""))
             for key, field in section.model_fields.items()
         )
         is_open = slot == "logger" and section.model_config["extra"] == "allow"
-        summary = " ".join((inspect.getdoc(component) or "").partition("\n\n")[0].split())
-        yield Described(name, summary, arguments, is_open)
+        yield Described(name, summary(component), arguments, is_open)
 
 
 def config_keys() -> list[str]:
@@ -307,30 +310,3 @@ def _schema_of_type(annotation: Any) -> dict[str, Any]:
 
 def _import(path: str) -> Any:
     return import_dotted(path, ("raygnn",), takes_functions=False)
-
-
-def _meanings(component: type, record: type | None) -> Mapping[str, str]:
-    meanings: dict[str, str] = {}
-    for described in (*component.__mro__, *(record.__mro__ if record else ())):
-        for name, text in _entries(described):
-            meanings.setdefault(name, text)
-    return meanings
-
-
-def _entries(described: type) -> Iterator[tuple[str, str]]:
-    lines = inspect.cleandoc(vars(described).get("__doc__") or "").splitlines()
-    names: list[str] = []
-    texts: list[str] = []
-    is_inside = False
-    for line in [*lines, "End:"]:
-        entry = _ENTRY.match(line) if is_inside else None
-        if entry or not line.startswith("     "):
-            text = " ".join(texts)
-            yield from ((name, text) for name in names)
-            names, texts = [], []
-        if entry:
-            names, texts = entry[1].split(", "), [entry[2]]
-        elif names:
-            texts.append(line.strip())
-        if not line.startswith(" ") and line:
-            is_inside = _SECTION.match(line) is not None

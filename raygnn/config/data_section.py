@@ -31,13 +31,19 @@ _SUM_TOLERANCE = 1e-6  # fractions are written with few decimals, and summed in 
 
 
 class HashSplit(Section):
-    """Random by a hash of (seed, id): a node or link keeps its split when the graph grows."""
+    """Random by a hash of (seed, id): a node or link keeps its split when the graph grows.
 
-    type: Literal["hash"] = Field(description="Random by a hash of (seed, id).")
+    Attributes:
+        type: Random by a hash of (seed, id).
+        fractions: Shares of train, val and test; they sum to 1.
+        seed: Seed; null uses the config's.
+    """
+
+    type: Literal["hash"]
     fractions: Annotated[
         list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=3, max_length=3)
-    ] = Field(default=[0.8, 0.1, 0.1], description="Shares of train, val and test; they sum to 1.")
-    seed: Seed | None = Field(default=None, description="Seed; null uses the config's.")
+    ] = Field(default=[0.8, 0.1, 0.1])
+    seed: Seed | None = None
 
     def broken_rules(self) -> Iterable[Problem]:
         total = sum(self.fractions)
@@ -58,12 +64,19 @@ class HashSplit(Section):
 
 
 class PerClassSplit(Section):
-    """A fixed number of nodes of each class for train and val, the rest for test."""
+    """A fixed number of nodes of each class for train and val, the rest for test.
 
-    type: Literal["per_class"] = Field(description="A fixed number of nodes of each class.")
-    train: PositiveWhole = Field(default=20, description="Training nodes of each class.")
-    val: NonNegativeWhole = Field(default=30, description="Validation nodes of each class.")
-    seed: Seed | None = Field(default=None, description="Seed; null uses the config's.")
+    Attributes:
+        type: A fixed number of nodes of each class.
+        train: Training nodes of each class.
+        val: Validation nodes of each class.
+        seed: Seed; null uses the config's.
+    """
+
+    type: Literal["per_class"]
+    train: PositiveWhole = 20
+    val: NonNegativeWhole = 30
+    seed: Seed | None = None
 
 
 def _check_timestamp(value: Any) -> Any:
@@ -91,25 +104,22 @@ Timestamp = Annotated[
 
 
 class TemporalSplit(Section):
-    """Splits by time: the oldest nodes or links for train, the newest for test."""
+    """Splits by time: the oldest nodes or links for train, the newest for test.
 
-    type: Literal["temporal"] = Field(description="By the time column of the nodes or links.")
+    Attributes:
+        type: By the time column of the nodes or links.
+        quantiles: Quantiles of time at which val and test begin; without timestamps [0.8, 0.9].
+        timestamps: Times at which val and test begin: dates, or numbers if the column has numbers.
+        per: anchor takes the quantiles of each anchor's own links, in link prediction.
+    """
+
+    type: Literal["temporal"]
     quantiles: (
         Annotated[list[Annotated[float, Field(gt=0, le=1)]], Field(min_length=2, max_length=2)]
         | None
-    ) = Field(
-        default=None,
-        description="Quantiles of time at which val and test begin; without timestamps [0.8, 0.9].",
-    )
-    timestamps: Annotated[list[Timestamp], Field(min_length=2, max_length=2)] | None = Field(
-        default=None,
-        description="Times at which val and test begin: dates, or numbers if the column has "
-        "numbers.",
-    )
-    per: Literal["anchor"] | None = Field(
-        default=None,
-        description="anchor takes the quantiles of each anchor's own links, in link prediction.",
-    )
+    ) = None
+    timestamps: Annotated[list[Timestamp], Field(min_length=2, max_length=2)] | None = None
+    per: Literal["anchor"] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -166,13 +176,17 @@ SplitRule = Annotated[HashSplit | PerClassSplit | TemporalSplit, Field(discrimin
 
 
 class Synthetic(Section):
-    """A graph generated in the job; the other keys are the generator's arguments."""
+    """A graph generated in the job; the other keys are the generator's arguments.
+
+    Attributes:
+        type: Generator; its arguments are the other keys of the section.
+    """
 
     model_config = ConfigDict(extra="allow")
 
     type: Literal[
         "planted_partition", "rmat", "bipartite", "shop", "houses", "ratings", "likes", "noise"
-    ] = Field(description="Generator; its arguments are the other keys of the section.")
+    ]
 
     @property
     def args(self) -> dict[str, Any]:
@@ -203,76 +217,56 @@ ReverseEdges = Annotated[
 
 
 class Data(Section):
-    """The source of the graph: uri, synthetic or type; none of them with `fit(data=...)`."""
+    """The source of the graph: uri, synthetic or type; none of them with `fit(data=...)`.
 
-    uri: NonEmptyText | None = Field(
-        default=None, description="Folder or URI of a graph (graph.yaml)."
-    )
-    synthetic: Synthetic | None = Field(default=None, description="A graph generated in the job.")
-    type: NonEmptyText | None = Field(
-        default=None,
-        description="Dotted path of a class or function that returns a PyG Data or HeteroData; "
-        "its module, also PyG's own, needs --allow-module, because such classes unpickle files.",
-    )
-    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of `type`.")
-    allow_outside: list[NonEmptyText] = Field(
-        default_factory=list,
-        description="Folders or URIs outside the graph's folder from which graph.yaml may name "
-        "files.",
-    )
-    mode: Literal["in_memory", "partitioned", "presampled"] = Field(
-        default="in_memory",
-        description="in_memory: each node of the cluster maps the whole graph. partitioned: "
-        "`uri` is a folder written by raygnn.partition, and an actor for each part answers the "
-        "workers. presampled: as in_memory, with neighborhoods from `samples`.",
-    )
-    samples: NonEmptyText | None = Field(
-        default=None,
-        description="With `mode: presampled`, folder or URI written by raygnn.presample.",
-    )
-    cache_bytes: NonNegativeWhole = Field(
-        default=512 << 20,
-        description="With `mode: partitioned`, bytes of features that each node of the cluster "
-        "keeps in `cache_dir` for its workers, for the nodes of other parts with the most "
-        "outgoing edges; 0 keeps none.",
-    )
-    cache_dir: NonEmptyText | None = Field(
-        default=None,
-        description="Cache of ingested graphs; null is $RAYGNN_CACHE_DIR or ~/.cache/raygnn.",
-    )
-    on_error: Literal["fail", "drop"] = Field(
-        default="fail", description="Treatment of bad rows: fail, or drop and log how many."
-    )
-    undirected: bool = Field(
-        default=False, description="Add the reverse of each edge within one node type."
-    )
-    reverse_edges: ReverseEdges | None = Field(
-        default=None,
-        description="Add an edge type (d, rev_r, s) for each directed edge type (s, r, d), so that "
-        "messages flow both ways; null adds it where no edge type leads from d to s. A list of "
-        "edge types (`src__rel__dst`) excludes these from what null adds.",
-    )
-    splits: SplitRule | None = Field(
-        default=None,
-        description="Splits of nodes or links; null uses the split column of the tables.",
-    )
-    feature_dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = Field(
-        default=None,
-        description="How features are stored; null keeps the tables' type. int8 stores dense "
-        "features in 254 steps between the minimum and maximum of each element.",
-    )
+    Attributes:
+        uri: Folder or URI of a graph (graph.yaml).
+        synthetic: A graph generated in the job.
+        type: Dotted path of a class or function that returns a PyG Data or HeteroData; its module,
+            also PyG's own, needs --allow-module, because such classes unpickle files.
+        args: Arguments of `type`.
+        allow_outside: Folders or URIs outside the graph's folder from which graph.yaml may name
+            files.
+        mode: in_memory: each node of the cluster maps the whole graph. partitioned: `uri` is a
+            folder written by raygnn.partition, and an actor for each part answers the workers.
+            presampled: as in_memory, with neighborhoods from `samples`.
+        samples: With `mode: presampled`, folder or URI written by raygnn.presample.
+        cache_bytes: With `mode: partitioned`, bytes of features that each node of the cluster keeps
+            in `cache_dir` for its workers, for the nodes of other parts with the most outgoing
+            edges; 0 keeps none.
+        cache_dir: Cache of ingested graphs; null is $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
+        on_error: Treatment of bad rows: fail, or drop and log how many.
+        undirected: Add the reverse of each edge within one node type.
+        reverse_edges: Add an edge type (d, rev_r, s) for each directed edge type (s, r, d), so that
+            messages flow both ways; null adds it where no edge type leads from d to s. A list of
+            edge types (`src__rel__dst`) excludes these from what null adds.
+        splits: Splits of nodes or links; null uses the split column of the tables.
+        feature_dtype: How features are stored; null keeps the tables' type. int8 stores dense
+            features in 254 steps between the minimum and maximum of each element.
+        device_features: Whether a GPU holds the features, as stored, and gathers the rows of a
+            batch itself. auto does if they take a third of its free memory at most; a CPU and a
+            partitioned graph never do.
+        standardize: Scale each element of dense features to a mean of 0 and a standard deviation of
+            1; flags, words and shares (0 or 1, or between them and often 0) are not scaled.
+    """
 
-    device_features: bool | Literal["auto"] = Field(
-        default="auto",
-        description="Whether a GPU holds the features, as stored, and gathers the rows of a batch "
-        "itself. auto does if they take a third of its free memory at most; a CPU and a "
-        "partitioned graph never do.",
-    )
-    standardize: bool = Field(
-        default=True,
-        description="Scale each element of dense features to a mean of 0 and a standard deviation "
-        "of 1; flags, words and shares (0 or 1, or between them and often 0) are not scaled.",
-    )
+    uri: NonEmptyText | None = None
+    synthetic: Synthetic | None = None
+    type: NonEmptyText | None = None
+    args: dict[str, Any] = Field(default_factory=dict)
+    allow_outside: list[NonEmptyText] = Field(default_factory=list)
+    mode: Literal["in_memory", "partitioned", "presampled"] = "in_memory"
+    samples: NonEmptyText | None = None
+    cache_bytes: NonNegativeWhole = 512 << 20
+    cache_dir: NonEmptyText | None = None
+    on_error: Literal["fail", "drop"] = "fail"
+    undirected: bool = False
+    reverse_edges: ReverseEdges | None = None
+    splits: SplitRule | None = None
+    feature_dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None
+
+    device_features: bool | Literal["auto"] = "auto"
+    standardize: bool = True
 
     @property
     def names_a_graph(self) -> bool:

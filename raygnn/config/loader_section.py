@@ -111,86 +111,75 @@ LABOR = "labor"
 
 
 class TemporalSampling(Section):
-    """Samples only neighbors that are not later than their seed."""
+    """Samples only neighbors that are not later than their seed.
 
-    column: NonEmptyText = Field(
-        default="time",
-        description="Time column of edge types and node types; types without it are always "
-        "sampled. Seeds have the time of their node.",
-    )
-    strategy: Literal["uniform", "last"] = Field(
-        default="uniform", description="Draw among the neighbors up to then, or take the latest."
-    )
-    window: Window | None = Field(
-        default=None,
-        description="Leaves out edges that are older than the seed by more than this: a duration "
-        "such as 90d (s, m, h, d, w), or a number if the times are plain numbers. null: any age.",
-    )
-    until: dict[Literal["val", "test"], str | int | float] = Field(
-        default={},
-        description="Ends the graph for the rows of a training table in a split: date or number by "
-        "split, such as {test: 2010-01-01}. Rows see nothing later, even if their own time is. To "
-        "learn from old data, half of the training rows see a graph as much older than themselves "
-        "as it is for rows of these splits.",
-    )
+    Attributes:
+        column: Time column of edge types and node types; types without it are always sampled. Seeds
+            have the time of their node.
+        strategy: Draw among the neighbors up to then, or take the latest.
+        window: Leaves out edges that are older than the seed by more than this: a duration such as
+            90d (s, m, h, d, w), or a number if the times are plain numbers. null: any age.
+        until: Ends the graph for the rows of a training table in a split: date or number by split,
+            such as {test: 2010-01-01}. Rows see nothing later, even if their own time is. To learn
+            from old data, half of the training rows see a graph as much older than themselves as it
+            is for rows of these splits.
+    """
+
+    column: NonEmptyText = "time"
+    strategy: Literal["uniform", "last"] = "uniform"
+    window: Window | None = None
+    until: dict[Literal["val", "test"], str | int | float] = Field(default={})
 
 
 class PprSampling(Section):
-    """Uses the nodes of highest personalized PageRank as the neighbors of a node."""
+    """Uses the nodes of highest personalized PageRank as the neighbors of a node.
 
-    top_k: PositiveWhole = Field(default=32, description="Maximum number of neighbors of a node.")
-    alpha: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=0.25,
-        description="Probability that a walk restarts from its node at each step; a smaller one "
-        "reaches further.",
-    )
-    epsilon: Annotated[float, Field(gt=0, lt=1)] = Field(
-        default=1e-4,
-        description="Precision: the PageRank falls short by at most this for each edge of a "
-        "neighbor. Ten times smaller takes up to ten times as long.",
-    )
+    Attributes:
+        top_k: Maximum number of neighbors of a node.
+        alpha: Probability that a walk restarts from its node at each step; a smaller one reaches
+            further.
+        epsilon: Precision: the PageRank falls short by at most this for each edge of a neighbor.
+            Ten times smaller takes up to ten times as long.
+    """
+
+    top_k: PositiveWhole = 32
+    alpha: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    epsilon: Annotated[float, Field(gt=0, lt=1)] = 1e-4
 
 
 class Sampling(Section):
-    """The sampled neighborhood of a batch."""
+    """The sampled neighborhood of a batch.
 
-    fanouts: FanoutsSetting = Field(
-        default=DEFAULT_FANOUTS,
-        description="Neighbors per hop, the hop next to the seed first; -1 is all. "
-        "A map sets them for single edge types (`src__rel__dst`), where 0 samples none; its key "
-        "`default` sets the others ([15, 10] if missing). On the whole graph, only zeros and the "
-        "number of hops matter, which is the number of layers of a model without `num_layers`.",
-    )
-    replace: bool = Field(default=False, description="Draw neighbors with replacement.")
-    weight: NonEmptyText | None = Field(
-        default=None,
-        description="Edge column to draw neighbors in proportion to; an edge of weight 0 is never "
-        "drawn. Edge types without the column draw uniformly.",
-    )
-    temporal: TemporalSampling | None = Field(
-        default=None, description="Sample no neighbor that is later than the seed."
-    )
-    ppr: PprSampling | None = Field(
-        default=None,
-        description="Use neighbors by personalized PageRank instead of the edges: each node has "
-        "in-edges from its `top_k`, for fanouts, `weight: ppr` and exact evaluation.",
-    )
-    disjoint: bool = Field(
-        default=False,
-        description="Sample a separate neighborhood for each seed: a node near several seeds is in "
-        "the batch once for each. For tasks of nodes, not of links.",
-    )
-    direction: Literal["in", "out"] = Field(
-        default="in", description="Whether messages follow the edges (in) or go against them (out)."
-    )
-    type: NonEmptyText | None = Field(
-        default=None,
-        description="Null samples the neighbors of each node independently. With `labor`, all "
-        "nodes of a hop share one random number per neighbor, for batches with fewer nodes "
-        "(layer-neighbor sampling). `full` computes each step on the whole graph, for all training "
-        "seeds. Or the dotted path of your own sampler (torch_geometric.sampler.BaseSampler).",
-    )
-    args: dict[str, Any] = Field(default_factory=dict, description="Arguments of `type`.")
+    Attributes:
+        fanouts: Neighbors per hop, the hop next to the seed first; -1 is all. A map sets them for
+            single edge types (`src__rel__dst`), where 0 samples none; its key `default` sets the
+            others ([15, 10] if missing). On the whole graph, only zeros and the number of hops
+            matter, which is the number of layers of a model without `num_layers`.
+        replace: Draw neighbors with replacement.
+        weight: Edge column to draw neighbors in proportion to; an edge of weight 0 is never drawn.
+            Edge types without the column draw uniformly.
+        temporal: Sample no neighbor that is later than the seed.
+        ppr: Use neighbors by personalized PageRank instead of the edges: each node has in-edges
+            from its `top_k`, for fanouts, `weight: ppr` and exact evaluation.
+        disjoint: Sample a separate neighborhood for each seed: a node near several seeds is in the
+            batch once for each. For tasks of nodes, not of links.
+        direction: Whether messages follow the edges (in) or go against them (out).
+        type: Null samples the neighbors of each node independently. With `labor`, all nodes of a
+            hop share one random number per neighbor, for batches with fewer nodes (layer-neighbor
+            sampling). `full` computes each step on the whole graph, for all training seeds. Or the
+            dotted path of your own sampler (torch_geometric.sampler.BaseSampler).
+        args: Arguments of `type`.
+    """
+
+    fanouts: FanoutsSetting = DEFAULT_FANOUTS
+    replace: bool = False
+    weight: NonEmptyText | None = None
+    temporal: TemporalSampling | None = None
+    ppr: PprSampling | None = None
+    disjoint: bool = False
+    direction: Literal["in", "out"] = "in"
+    type: NonEmptyText | None = None
+    args: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def component(self) -> Component | None:
@@ -291,59 +280,62 @@ class Sampling(Section):
 
 
 class _ThreadsOfSplit(Section):
-    num_threads: PositiveWhole | None = Field(
-        default=None, description="Sampler threads per worker."
-    )
-    prefetch_batches: PositiveWhole | None = Field(default=None, description="Batches made ahead.")
+    """Sampler threads of a split.
+
+    Attributes:
+        num_threads: Sampler threads per worker.
+        prefetch_batches: Batches made ahead.
+    """
+
+    num_threads: PositiveWhole | None = None
+    prefetch_batches: PositiveWhole | None = None
 
 
 class SplitLoader(_ThreadsOfSplit):
-    """Settings of one split that differ from `loader`; null uses `loader`."""
+    """Settings of one split that differ from `loader`; null uses `loader`.
 
-    batch_size: PositiveWhole | None = Field(
-        default=None, description="Seeds per batch and worker."
-    )
+    Attributes:
+        batch_size: Seeds per batch and worker.
+    """
+
+    batch_size: PositiveWhole | None = None
 
 
 class TrainLoader(_ThreadsOfSplit):
-    """Settings of the training split that differ; its batch size is `loader.batch_size`."""
+    """Settings of the training split that differ; its batch size is `loader.batch_size`.
 
-    balanced_seeds: bool = Field(
-        default=False,
-        description="Draw seeds so that all classes appear equally often in an epoch: nodes of "
-        "small classes repeat, and an epoch uses a part of large ones. For node classification.",
-    )
+    Attributes:
+        balanced_seeds: Draw seeds so that all classes appear equally often in an epoch: nodes of
+            small classes repeat, and an epoch uses a part of large ones. For node classification.
+    """
+
+    balanced_seeds: bool = False
 
 
 class Loader(Section):
-    """Options of the data loaders."""
+    """Options of the data loaders.
 
-    batch_size: PositiveWhole | None = Field(
-        default=1024,
-        description="Seeds per micro-batch and worker; null derives it from "
-        "`training.global_batch_size`.",
-    )
-    eval_batch_size: PositiveWhole | None = Field(
-        default=None, description="Seeds per batch in validation and test; null is as in training."
-    )
-    num_threads: PositiveWhole | None = Field(
-        default=None,
-        description="Sampler threads per worker, besides training; null on a GPU is three quarters "
-        "of the cores divided by the node's workers. On a CPU it is one, or, if training keeps all "
-        "cores busy, as many as torch has, which then take turns with training.",
-    )
-    prefetch_batches: PositiveWhole | None = Field(
-        default=None,
-        description="Batches made ahead, per worker; null is one per sampler thread, or two "
-        "if they take turns with training, and one more in all on a GPU.",
-    )
-    train: TrainLoader | None = Field(
-        default=None, description="Settings that differ for training."
-    )
-    val: SplitLoader | None = Field(
-        default=None, description="Settings that differ for validation."
-    )
-    test: SplitLoader | None = Field(default=None, description="Settings that differ for the test.")
+    Attributes:
+        batch_size: Seeds per micro-batch and worker; null derives it from
+            `training.global_batch_size`.
+        eval_batch_size: Seeds per batch in validation and test; null is as in training.
+        num_threads: Sampler threads per worker, besides training; null on a GPU is three quarters
+            of the cores divided by the node's workers. On a CPU it is one, or, if training keeps
+            all cores busy, as many as torch has, which then take turns with training.
+        prefetch_batches: Batches made ahead, per worker; null is one per sampler thread, or two if
+            they take turns with training, and one more in all on a GPU.
+        train: Settings that differ for training.
+        val: Settings that differ for validation.
+        test: Settings that differ for the test.
+    """
+
+    batch_size: PositiveWhole | None = 1024
+    eval_batch_size: PositiveWhole | None = None
+    num_threads: PositiveWhole | None = None
+    prefetch_batches: PositiveWhole | None = None
+    train: TrainLoader | None = None
+    val: SplitLoader | None = None
+    test: SplitLoader | None = None
 
     @property
     def balances_seeds(self) -> bool:

@@ -51,61 +51,45 @@ NumWorkers = Annotated[
 
 
 class Scaling(Section):
-    """The number of workers and the resources of each."""
+    """The number of workers and the resources of each.
 
-    num_workers: NumWorkers = Field(
-        default=1,
-        description="Ray Train workers; 0 trains in this process, without Ray; [min, max] uses "
-        "as many as fit on the cluster, and adapts during training.",
-    )
-    use_gpu: Literal["auto", True, False] = Field(
-        default="auto",
-        description="Whether each worker takes a GPU; auto if the cluster has enough.",
-    )
-    cpus_per_worker: PositiveNumber | None = Field(default=None, description="CPUs of each worker.")
-    resources_per_worker: dict[str, NonNegativeNumber] = Field(
-        default_factory=dict, description="Further Ray resources of each worker."
-    )
-    accelerator_type: NonEmptyText | None = Field(
-        default=None, description="Kind of GPU, as Ray names it (T4, A100, ...)."
-    )
-    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = Field(
-        default="PACK", description="How Ray places workers on nodes."
-    )
-    label_selector: dict[str, NonEmptyText] = Field(
-        default_factory=dict,
-        description="Node labels that workers require, in Ray's syntax: "
-        "{ray.io/market-type: spot}.",
-    )
-    shard: Literal["none", "optimizer", "full", "embeddings"] = Field(
-        default="none",
-        description="State to shard over the workers: nothing, the optimizer's state, or also "
-        "the weights between steps; or only the learned rows of nodes without features, with "
-        "their optimizer state.",
-    )
-    gradients: Literal["flat", "ddp"] = Field(
-        default="flat",
-        description="How gradients are summed over the workers: in one all-reduce after the "
-        "backward pass, or in buckets of 25 MiB while it runs, as DistributedDataParallel does.",
-    )
-    max_failures: Annotated[Whole, Field(ge=-1)] = Field(
-        default=2, description="Restarts after a failure; -1 is without limit."
-    )
-    max_preemptions: Annotated[Whole, Field(ge=-1)] = Field(
-        default=100,
-        description="Restarts after nodes were removed with notice; they do not count as failures; "
-        "-1 is without limit.",
-    )
-    wait_for_nodes_s: NonNegativeNumber = Field(
-        default=0.0,
-        description="Seconds to wait until an autoscaler has added nodes for all workers; 0 uses "
-        "the present nodes.",
-    )
-    timeout_s: PositiveNumber = Field(
-        default=600.0,
-        description="Seconds to wait in a collective, and for actors with parts of a graph. Ray "
-        "waits three times 60 s for free resources.",
-    )
+    Attributes:
+        num_workers: Ray Train workers; 0 trains in this process, without Ray; [min, max] uses as
+            many as fit on the cluster, and adapts during training.
+        use_gpu: Whether each worker takes a GPU; auto if the cluster has enough.
+        cpus_per_worker: CPUs of each worker.
+        resources_per_worker: Further Ray resources of each worker.
+        accelerator_type: Kind of GPU, as Ray names it (T4, A100, ...).
+        placement_strategy: How Ray places workers on nodes.
+        label_selector: Node labels that workers require, in Ray's syntax: {ray.io/market-type:
+            spot}.
+        shard: State to shard over the workers: nothing, the optimizer's state, or also the weights
+            between steps; or only the learned rows of nodes without features, with their optimizer
+            state.
+        gradients: How gradients are summed over the workers: in one all-reduce after the backward
+            pass, or in buckets of 25 MiB while it runs, as DistributedDataParallel does.
+        max_failures: Restarts after a failure; -1 is without limit.
+        max_preemptions: Restarts after nodes were removed with notice; they do not count as
+            failures; -1 is without limit.
+        wait_for_nodes_s: Seconds to wait until an autoscaler has added nodes for all workers; 0
+            uses the present nodes.
+        timeout_s: Seconds to wait in a collective, and for actors with parts of a graph. Ray waits
+            three times 60 s for free resources.
+    """
+
+    num_workers: NumWorkers = 1
+    use_gpu: Literal["auto", True, False] = "auto"
+    cpus_per_worker: PositiveNumber | None = None
+    resources_per_worker: dict[str, NonNegativeNumber] = Field(default_factory=dict)
+    accelerator_type: NonEmptyText | None = None
+    placement_strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    label_selector: dict[str, NonEmptyText] = Field(default_factory=dict)
+    shard: Literal["none", "optimizer", "full", "embeddings"] = "none"
+    gradients: Literal["flat", "ddp"] = "flat"
+    max_failures: Annotated[Whole, Field(ge=-1)] = 2
+    max_preemptions: Annotated[Whole, Field(ge=-1)] = 100
+    wait_for_nodes_s: NonNegativeNumber = 0.0
+    timeout_s: PositiveNumber = 600.0
 
     @property
     def world_size(self) -> int:
@@ -126,22 +110,21 @@ class Scaling(Section):
 
 
 class Run(Section):
-    """Output folder, loggers and report of a run."""
+    """Output folder, loggers and report of a run.
 
-    name: Annotated[NonEmptyText, AfterValidator(_check_run_name)] | None = Field(
-        default=None,
-        description="Name of the run and its folder; null makes one from job name and time.",
-    )
-    storage_path: NonEmptyText = Field(default="runs", description="Folder or URI of all runs.")
-    overwrite: bool = Field(
-        default=False, description="Remove an earlier run of the same name first."
-    )
-    model_uri: NonEmptyText | None = Field(
-        default=None, description="Folder for the trained model; null is the run's folder."
-    )
-    logs_uri: NonEmptyText | None = Field(
-        default=None, description="Folder for TensorBoard events; null is the run's folder."
-    )
+    Attributes:
+        name: Name of the run and its folder; null makes one from job name and time.
+        storage_path: Folder or URI of all runs.
+        overwrite: Remove an earlier run of the same name first.
+        model_uri: Folder for the trained model; null is the run's folder.
+        logs_uri: Folder for TensorBoard events; null is the run's folder.
+    """
+
+    name: Annotated[NonEmptyText, AfterValidator(_check_run_name)] | None = None
+    storage_path: NonEmptyText = "runs"
+    overwrite: bool = False
+    model_uri: NonEmptyText | None = None
+    logs_uri: NonEmptyText | None = None
 
 
 Values = Annotated[list[Any], Field(min_length=1)]
@@ -152,21 +135,21 @@ WholeBounds = Annotated[list[Whole], Field(min_length=2, max_length=2)]
 
 
 class Parameter(Section):
-    """The search space of one key. Exactly one field is set."""
+    """The search space of one key. Exactly one field is set.
 
-    choice: Values | None = Field(default=None, description="One of these values, at random.")
-    grid: Values | None = Field(
-        default=None,
-        description="Each of these values, combined with each value of the other grids.",
-    )
-    uniform: Bounds | None = Field(default=None, description="A number between two bounds.")
-    loguniform: Bounds | None = Field(
-        default=None, description="A number between two bounds, uniform in its logarithm."
-    )
-    randint: WholeBounds | None = Field(
-        default=None,
-        description="An integer from the first bound up to, but excluding, the second.",
-    )
+    Attributes:
+        choice: One of these values, at random.
+        grid: Each of these values, combined with each value of the other grids.
+        uniform: A number between two bounds.
+        loguniform: A number between two bounds, uniform in its logarithm.
+        randint: An integer from the first bound up to, but excluding, the second.
+    """
+
+    choice: Values | None = None
+    grid: Values | None = None
+    uniform: Bounds | None = None
+    loguniform: Bounds | None = None
+    randint: WholeBounds | None = None
 
     @property
     def kind(self) -> str:
@@ -209,25 +192,31 @@ class Parameter(Section):
 
 
 class FIFO(Section):
-    """Every trial runs to its end."""
+    """Every trial runs to its end.
 
-    type: Literal["fifo"] = Field(description="No trial is stopped early.")
+    Attributes:
+        type: No trial is stopped early.
+    """
+
+    type: Literal["fifo"]
 
 
 class ASHA(Section):
-    """Asynchronous successive halving (arXiv:1810.05934); times are numbers of validations."""
+    """Asynchronous successive halving (arXiv:1810.05934); times are numbers of validations.
 
-    type: Literal["asha"] = Field(description="Asynchronous successive halving.")
-    grace_period: PositiveWhole = Field(
-        default=1, description="Validations before a trial may be stopped."
-    )
-    reduction_factor: Annotated[float, Field(gt=1)] = Field(
-        default=4.0, description="At each rung, one trial in this number continues."
-    )
-    max_t: PositiveWhole | None = Field(
-        default=None, description="Validations after which a trial ends; null sets no limit."
-    )
-    brackets: PositiveWhole = Field(default=1, description="Brackets of different grace periods.")
+    Attributes:
+        type: Asynchronous successive halving.
+        grace_period: Validations before a trial may be stopped.
+        reduction_factor: At each rung, one trial in this number continues.
+        max_t: Validations after which a trial ends; null sets no limit.
+        brackets: Brackets of different grace periods.
+    """
+
+    type: Literal["asha"]
+    grace_period: PositiveWhole = 1
+    reduction_factor: Annotated[float, Field(gt=1)] = 4.0
+    max_t: PositiveWhole | None = None
+    brackets: PositiveWhole = 1
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.max_t is not None and self.max_t < self.grace_period:
@@ -240,16 +229,17 @@ class ASHA(Section):
 
 
 class MedianStopping(Section):
-    """Stops a trial whose best value is worse than the median of the other trials' means at "
-    "that time."""
+    """Stops a trial whose best value is worse than the median of the means of the other trials.
 
-    type: Literal["median_stopping"] = Field(description="Google Vizier's median stopping rule.")
-    grace_period: NonNegativeWhole = Field(
-        default=3, description="Validations before a trial may be stopped."
-    )
-    min_samples_required: PositiveWhole = Field(
-        default=3, description="Fewest trials to take a median of."
-    )
+    Attributes:
+        type: Google Vizier's median stopping rule.
+        grace_period: Validations before a trial may be stopped.
+        min_samples_required: Fewest trials to take a median of.
+    """
+
+    type: Literal["median_stopping"]
+    grace_period: NonNegativeWhole = 3
+    min_samples_required: PositiveWhole = 3
 
 
 def _scheduler(value: Any) -> Any:
@@ -265,32 +255,28 @@ def _scheduler(value: Any) -> Any:
 
 
 class Tune(Section):
-    """A sweep over this config: `raygnn tune CONFIG`."""
+    """A sweep over this config: `raygnn tune CONFIG`.
 
-    space: Annotated[dict[str, Parameter], Field(min_length=1)] = Field(
-        description="Keys that vary: dotted paths of the config, and how to draw their values."
-    )
-    metric: NonEmptyText = Field(default="val/loss", description="Metric that ranks trials.")
-    mode: Literal["min", "max"] = Field(
-        default="min", description="Whether lower (min) or higher (max) is better."
-    )
-    num_samples: PositiveWhole = Field(
-        default=1, description="Number of trials; with `grid`, how often to run the grid."
-    )
+    Attributes:
+        space: Keys that vary: dotted paths of the config, and how to draw their values.
+        metric: Metric that ranks trials.
+        mode: Whether lower (min) or higher (max) is better.
+        num_samples: Number of trials; with `grid`, how often to run the grid.
+        scheduler: Which trials to stop early, by their validations.
+        searcher: How values are drawn; optuna (TPE) needs the package `optuna`.
+        max_concurrent_trials: Trials at a time; null is as many as the cluster has room for.
+    """
+
+    space: Annotated[dict[str, Parameter], Field(min_length=1)]
+    metric: NonEmptyText = "val/loss"
+    mode: Literal["min", "max"] = "min"
+    num_samples: PositiveWhole = 1
     scheduler: Annotated[
         Annotated[FIFO | ASHA | MedianStopping, Field(discriminator="type")],
         BeforeValidator(_scheduler),
-    ] = Field(
-        default=FIFO(type="fifo"),
-        description="Which trials to stop early, by their validations.",
-    )
-    searcher: Literal["random", "optuna"] = Field(
-        default="random",
-        description="How values are drawn; optuna (TPE) needs the package `optuna`.",
-    )
-    max_concurrent_trials: PositiveWhole | None = Field(
-        default=None, description="Trials at a time; null is as many as the cluster has room for."
-    )
+    ] = FIFO(type="fifo")
+    searcher: Literal["random", "optuna"] = "random"
+    max_concurrent_trials: PositiveWhole | None = None
 
     def broken_rules(self) -> Iterable[Problem]:
         for path, parameter in self.space.items():

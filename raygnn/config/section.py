@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -58,6 +60,50 @@ def is_below(path: KeyPath, parent: KeyPath) -> bool:
     return path[: len(parent)] == parent
 
 
+_SECTION = re.compile(r"^(Args|Attributes):$")
+_ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*)$")
+
+
+def meanings(*described: type) -> dict[str, str]:
+    """The meaning of each argument or attribute, from the docstrings of classes and their bases."""
+    found: dict[str, str] = {}
+    for kind in (base for each in described for base in each.__mro__):
+        for name, text in _entries(kind):
+            found.setdefault(name, text)
+    return found
+
+
+def _entries(described: type) -> Iterator[tuple[str, str]]:
+    lines = inspect.cleandoc(vars(described).get("__doc__") or "").splitlines()
+    names: list[str] = []
+    texts: list[str] = []
+    is_inside = False
+    for line in [*lines, "End:"]:
+        entry = _ENTRY.match(line) if is_inside else None
+        if entry or not line.startswith("     "):
+            text = " ".join(texts)
+            yield from ((name, text) for name in names)
+            names, texts = [], []
+        if entry:
+            names, texts = entry[1].split(", "), [entry[2]]
+        elif names:
+            texts.append(line.strip())
+        if not line.startswith(" ") and line:
+            is_inside = _SECTION.match(line) is not None
+
+
+def summary(described: type) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return " ".join((inspect.getdoc(described) or "").partition("\n\n")[0].split())
+
+
+def _describe(schema: dict[str, Any], section: type) -> None:
+    schema["description"] = summary(section)
+    for name, meaning in meanings(section).items():
+        if name in schema["properties"]:
+            schema["properties"][name].setdefault("description", meaning)
+
+
 @dataclass(frozen=True)
 class Rule:
     """A rule among the keys of a section.
@@ -76,7 +122,10 @@ class Rule:
 
 
 class Section(BaseModel):
-    """A frozen mapping of known keys, which checks the rules among its own keys."""
+    """A frozen mapping of known keys, which checks the rules among its own keys.
+
+    Its docstring lists the meaning of each key under `Attributes`.
+    """
 
     rules: ClassVar[tuple[Rule, ...]] = ()
 
@@ -86,6 +135,7 @@ class Section(BaseModel):
         strict=True,
         allow_inf_nan=False,
         protected_namespaces=(),
+        json_schema_extra=_describe,
     )
 
     def broken_rules(self) -> Iterable[Problem]:
@@ -130,12 +180,15 @@ NonEmptyText = Annotated[str, Field(min_length=1)]
 
 
 class Component(Section):
-    """`{type: name, args: {...}}`, or the name alone; a short name or a dotted path."""
+    """`{type: name, args: {...}}`, or the name alone; a short name or a dotted path.
 
-    type: NonEmptyText = Field(description="Short name, or dotted path of a class.")
-    args: dict[str, Any] = Field(
-        default_factory=dict, description="Arguments of its constructor; nested with `__type`."
-    )
+    Attributes:
+        type: Short name, or dotted path of a class.
+        args: Arguments of its constructor; nested with `__type`.
+    """
+
+    type: NonEmptyText
+    args: dict[str, Any] = Field(default_factory=dict)
     # The class or object itself, where Python code gave it instead of its name.
     _given: Any = PrivateAttr(default=None)
 
@@ -160,18 +213,19 @@ class Component(Section):
 
 
 class Period(Section):
-    """`{steps: 20}`, `{epochs: 1}` or several of them: due when any is."""
+    """`{steps: 20}`, `{epochs: 1}` or several of them: due when any is.
 
-    steps: PositiveWhole | None = Field(default=None, description="Optimizer steps.")
-    batches: PositiveWhole | None = Field(
-        default=None, description="Micro-batches, over all workers."
-    )
-    epochs: PositiveWhole | None = Field(
-        default=None, description="Passes over the training seeds."
-    )
-    samples: PositiveWhole | None = Field(
-        default=None, description="Training seeds, over all workers."
-    )
+    Attributes:
+        steps: Optimizer steps.
+        batches: Micro-batches, over all workers.
+        epochs: Passes over the training seeds.
+        samples: Training seeds, over all workers.
+    """
+
+    steps: PositiveWhole | None = None
+    batches: PositiveWhole | None = None
+    epochs: PositiveWhole | None = None
+    samples: PositiveWhole | None = None
 
     def broken_rules(self) -> Iterable[Problem]:
         if (self.steps, self.batches, self.epochs, self.samples) == (None,) * 4:

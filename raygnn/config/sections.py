@@ -58,78 +58,72 @@ TaskName = Annotated[str, AfterValidator(_check_name)]
 
 
 class TaskSampling(Section):
-    """Sampling options of one of several tasks. Null takes the value of `sampling`."""
+    """Sampling options of one of several tasks. Null takes the value of `sampling`.
 
-    fanouts: FanoutsSetting | None = Field(
-        default=None,
-        description="Neighbors per hop, for as many hops as `sampling.fanouts`; a map overrides "
-        "single edge types.",
-    )
-    replace: bool | None = Field(default=None, description="Draw neighbors with replacement.")
-    weight: NonEmptyText | None = Field(
-        default=None, description="Edge column to draw neighbors in proportion to."
-    )
+    Attributes:
+        fanouts: Neighbors per hop, for as many hops as `sampling.fanouts`; a map overrides single
+            edge types.
+        replace: Draw neighbors with replacement.
+        weight: Edge column to draw neighbors in proportion to.
+    """
+
+    fanouts: FanoutsSetting | None = None
+    replace: bool | None = None
+    weight: NonEmptyText | None = None
 
 
 class TaskLoader(Section):
-    """Batches of a task that differ; null uses `loader`."""
+    """Batches of a task that differ; null uses `loader`.
 
-    batch_size: PositiveWhole | None = Field(
-        default=None,
-        description="Seeds per micro-batch and worker; null is `loader.batch_size`, or less for "
-        "a task with fewer seeds, so that an epoch is one pass over the seeds of each task.",
-    )
-    eval_batch_size: PositiveWhole | None = Field(
-        default=None, description="Seeds per batch in validation and test."
-    )
-    balanced_seeds: bool | None = Field(
-        default=None, description="Draw seeds so that all classes appear equally often in an epoch."
-    )
+    Attributes:
+        batch_size: Seeds per micro-batch and worker; null is `loader.batch_size`, or less for a
+            task with fewer seeds, so that an epoch is one pass over the seeds of each task.
+        eval_batch_size: Seeds per batch in validation and test.
+        balanced_seeds: Draw seeds so that all classes appear equally often in an epoch.
+    """
+
+    batch_size: PositiveWhole | None = None
+    eval_batch_size: PositiveWhole | None = None
+    balanced_seeds: bool | None = None
 
 
 class TaskEntry(Component):
-    """One of several tasks, and its weight."""
+    """One of several tasks, and its weight.
 
-    weight: NonNegativeNumber = Field(
-        default=1.0,
-        description="Factor of the task's loss in the sum; a task of weight 0 is not trained, only "
-        "evaluated.",
-    )
-    losses: list[LossTerm] = Field(
-        default_factory=list, description="As the key `losses` of a run with one task."
-    )
-    metrics: list[Component] = Field(
-        default_factory=list, description="As the key `metrics` of a run with one task."
-    )
-    sampling: TaskSampling = Field(
-        default=TaskSampling(), description="How the task samples neighborhoods."
-    )
-    loader: TaskLoader = Field(default=TaskLoader(), description="The batches of the task.")
-    splits: SplitRule | None = Field(
-        default=None, description="Splits of its nodes or links; null takes `data.splits`."
-    )
+    Attributes:
+        weight: Factor of the task's loss in the sum; a task of weight 0 is not trained, only
+            evaluated.
+        losses: As the key `losses` of a run with one task.
+        metrics: As the key `metrics` of a run with one task.
+        sampling: How the task samples neighborhoods.
+        loader: The batches of the task.
+        splits: Splits of its nodes or links; null takes `data.splits`.
+    """
+
+    weight: NonNegativeNumber = 1.0
+    losses: list[LossTerm] = Field(default_factory=list)
+    metrics: list[Component] = Field(default_factory=list)
+    sampling: TaskSampling = TaskSampling()
+    loader: TaskLoader = TaskLoader()
+    splits: SplitRule | None = None
 
 
 class Interaction(Section):
-    """Crosses the features of each node before the encoder (DCN-v2)."""
+    """Crosses the features of each node before the encoder (DCN-v2).
 
-    num_layers: PositiveWhole = Field(
-        default=2, description="Cross layers; n of them give products of up to n + 1 features."
-    )
-    rank: PositiveWhole | None = Field(
-        default=None,
-        description="Rank of the matrix of a cross layer; null is a full matrix, quadratic in "
-        "the features' width.",
-    )
-    deep: list[PositiveWhole] = Field(
-        default_factory=list,
-        description="Widths of a perceptron's layers, after or parallel to the cross layers.",
-    )
-    structure: Literal["stacked", "parallel"] = Field(
-        default="stacked",
-        description="Whether the perceptron reads the cross layers' output, or the features; "
-        "then the encoder reads both outputs.",
-    )
+    Attributes:
+        num_layers: Cross layers; n of them give products of up to n + 1 features.
+        rank: Rank of the matrix of a cross layer; null is a full matrix, quadratic in the features'
+            width.
+        deep: Widths of a perceptron's layers, after or parallel to the cross layers.
+        structure: Whether the perceptron reads the cross layers' output, or the features; then the
+            encoder reads both outputs.
+    """
+
+    num_layers: PositiveWhole = 2
+    rank: PositiveWhole | None = None
+    deep: list[PositiveWhole] = Field(default_factory=list)
+    structure: Literal["stacked", "parallel"] = "stacked"
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.structure == "parallel" and not self.deep:
@@ -142,19 +136,18 @@ class Interaction(Section):
 
 
 class Model(Component):
-    """The encoder, and layers before it."""
+    """The encoder, and layers before it.
 
-    interaction: Interaction | None = Field(
-        default=None,
-        description="Cross layers between the features of each node type and the encoder; `{}` "
-        "sets two. Null leaves features as they are.",
-    )
-    relative_time: bool | Literal["auto"] = Field(
-        default="auto",
-        description="Whether the model reads how long before the seed's time each node and edge "
-        "is, and how many edges a node has by then; needs temporal sampling. `auto` is true for "
-        "training tables and for labelled edges with times.",
-    )
+    Attributes:
+        interaction: Cross layers between the features of each node type and the encoder; `{}` sets
+            two. Null leaves features as they are.
+        relative_time: Whether the model reads how long before the seed's time each node and edge
+            is, and how many edges a node has by then; needs temporal sampling. `auto` is true for
+            training tables and for labelled edges with times.
+    """
+
+    interaction: Interaction | None = None
+    relative_time: bool | Literal["auto"] = "auto"
 
 
 def _callback_kind(value: Any) -> str:
@@ -190,28 +183,41 @@ DottedName = Annotated[NonEmptyText, AfterValidator(_check_dotted)]
 
 
 class Sections(Section):
-    """The keys of a config; `Config` adds the rules between them."""
+    """The keys of a config; `Config` adds the rules between them.
 
-    job_name: NonEmptyText | None = Field(default=None, description="Name of the job.")
-    seed: Seed = Field(default=0, description="Seed of everything random.")
-    deterministic: bool = Field(
-        default=False, description="Make runs bitwise reproducible, somewhat slower."
-    )
-    init_env: DottedName | None = Field(
-        default=None,
-        description="Dotted path of a function that each worker calls before anything else.",
-    )
-    data: Data = Field(default=Data(), description="The graph.")
+    Attributes:
+        job_name: Name of the job.
+        seed: Seed of everything random.
+        deterministic: Make runs bitwise reproducible, somewhat slower.
+        init_env: Dotted path of a function that each worker calls before anything else.
+        data: The graph.
+        tasks: Several tasks with one encoder, by name, instead of `task`.
+        sampling: The neighborhoods.
+        loader: The batches.
+        training: Limits, periods and arithmetic of training.
+        early_stopping: When to stop early; null never stops.
+        checkpoint: Saving, resuming and initial weights.
+        callbacks: Callbacks: a component each, or a map of hooks to dotted functions.
+        profiler: Which training steps are traced; null traces none.
+        loop: Dotted path of a function `loop(task, context)` that replaces raygnn's training loop
+            on each worker and returns the final metrics.
+        scaling: Workers and their resources.
+        run: Names and locations of outputs.
+        tune: A sweep over this config, for `raygnn.tune`.
+    """
+
+    job_name: NonEmptyText | None = None
+    seed: Seed = 0
+    deterministic: bool = False
+    init_env: DottedName | None = None
+    data: Data = Data()
     task: Component = Field(
         default=Component(type="node_classification"),
         description=f"The task: {_names('task')}.",
     )
-    tasks: dict[TaskName, TaskEntry] = Field(
-        default_factory=dict,
-        description="Several tasks with one encoder, by name, instead of `task`.",
-    )
-    sampling: Sampling = Field(default=Sampling(), description="The neighborhoods.")
-    loader: Loader = Field(default=Loader(), description="The batches.")
+    tasks: dict[TaskName, TaskEntry] = Field(default_factory=dict)
+    sampling: Sampling = Sampling()
+    loader: Loader = Loader()
     model: Model = Field(
         default=Model(type="GraphSAGE"),
         description=f"The encoder: {_names('model')}, or a torch.nn.Module.",
@@ -232,36 +238,19 @@ class Sections(Section):
         default=Scheduler(type="ConstantLR", args={"factor": 1.0}),
         description=f"The learning rate over time: {_names('lr_scheduler')}.",
     )
-    training: Training = Field(
-        default=Training(), description="Limits, periods and arithmetic of training."
-    )
-    early_stopping: EarlyStopping | None = Field(
-        default=EarlyStopping(), description="When to stop early; null never stops."
-    )
-    checkpoint: Checkpoint = Field(
-        default=Checkpoint(), description="Saving, resuming and initial weights."
-    )
-    callbacks: list[CallbackSpec] = Field(
-        default_factory=list,
-        description="Callbacks: a component each, or a map of hooks to dotted functions.",
-    )
+    training: Training = Training()
+    early_stopping: EarlyStopping | None = EarlyStopping()
+    checkpoint: Checkpoint = Checkpoint()
+    callbacks: list[CallbackSpec] = Field(default_factory=list)
     loggers: list[Component] = Field(
         default=[Component(type="tensorboard")],
         description=f"Destinations of metrics: {_names('logger')}.",
     )
-    profiler: Profiler | None = Field(
-        default=None, description="Which training steps are traced; null traces none."
-    )
-    loop: DottedName | None = Field(
-        default=None,
-        description="Dotted path of a function `loop(task, context)` that replaces raygnn's "
-        "training loop on each worker and returns the final metrics.",
-    )
-    scaling: Scaling = Field(default=Scaling(), description="Workers and their resources.")
-    run: Run = Field(default=Run(), description="Names and locations of outputs.")
-    tune: Tune | None = Field(
-        default=None, description="A sweep over this config, for `raygnn.tune`."
-    )
+    profiler: Profiler | None = None
+    loop: DottedName | None = None
+    scaling: Scaling = Scaling()
+    run: Run = Run()
+    tune: Tune | None = None
 
     @property
     def batch(self) -> BatchPlan:

@@ -64,18 +64,17 @@ Resume = Annotated[str, Field(min_length=1), AfterValidator(_check_resume)]
 
 
 class PrecisionMap(Section):
-    """Number formats one by one, instead of one name for all."""
+    """Number formats one by one, instead of one name for all.
 
-    param: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="Format of weights. bf16 loses small updates."
-    )
-    buffer: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="Format of buffers, such as BatchNorm's statistics."
-    )
-    input: Literal["fp32", "bf16", "fp16"] = Field(
-        default="fp32",
-        description="Format of features; raygnn's encoders compute in the format of their weights.",
-    )
+    Attributes:
+        param: Format of weights. bf16 loses small updates.
+        buffer: Format of buffers, such as BatchNorm's statistics.
+        input: Format of features; raygnn's encoders compute in the format of their weights.
+    """
+
+    param: Literal["fp32", "bf16"] = "fp32"
+    buffer: Literal["fp32", "bf16"] = "fp32"
+    input: Literal["fp32", "bf16", "fp16"] = "fp32"
 
 
 def _precision_kind(value: Any) -> str:
@@ -90,80 +89,58 @@ Precision = Annotated[
 
 
 class Training(Section):
-    """Length of training, intervals of validation and logging, and precision."""
+    """Length of training, intervals of validation and logging, and precision.
 
-    max_epochs: PositiveWhole | None = Field(
-        default=100, description="Limit in epochs; null is none."
-    )
-    max_steps: PositiveWhole | None = Field(default=None, description="Limit in optimizer steps.")
-    max_samples: PositiveWhole | None = Field(
-        default=None, description="Limit in seeds of all workers."
-    )
-    max_time_s: PositiveNumber | None = Field(
-        default=None, description="Limit in seconds of training."
-    )
-    validate_every: Period | None = Field(
-        default=None,
-        description="When to validate, besides at the end; null is after whole epochs, at least "
-        "20 steps apart.",
-    )
-    validate_at_start: bool = Field(
-        default=False, description="Validate before the first step too."
-    )
-    num_val_batches: PositiveWhole | None = Field(
-        default=None, description="Validation batches, over all workers; null is all."
-    )
-    num_test_batches: PositiveWhole | None = Field(
-        default=None, description="Test batches, over all workers; null is all."
-    )
-    log_every: Period = Field(default=Period(steps=20), description="When to log training metrics.")
-    global_batch_size: PositiveWhole | None = Field(
-        default=None,
-        description="Seeds per optimizer step: batch_size x workers x accumulated batches.",
-    )
-    accumulate_grad_batches: PositiveWhole | None = Field(
-        default=None, description="Micro-batches per worker and step; null derives it, or is 1."
-    )
-    clip_grad_norm: PositiveNumber | None = Field(
-        default=None, description="Largest norm of the gradient; null does not clip."
-    )
-    loss_reduction: Literal["mean", "sum"] = Field(
-        default="mean",
-        description="Whether the loss of a micro-batch is the mean or the sum over its seeds.",
-    )
-    grad_reduction: NonEmptyText | None = Field(
-        default=None,
-        description="How the losses of a step's micro-batches combine: sample_mean (by seeds), "
-        "batch_mean, sum, or the dotted path of a function that weighs a micro-batch; "
-        "null is sample_mean, or sum with `loss_reduction: sum`.",
-    )
-    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = Field(
-        default=None,
-        description="Decay of a moving average of the weights, smaller in the first steps, which "
-        "is then validated, tested and exported; null keeps none, but for training tables 0.98.",
-    )
-    precision: Precision = Field(
-        default="fp32",
-        description="Number format: one name, or a map of formats for param, buffer and input.",
-    )
-    matmul_precision: Literal["highest", "high", "medium"] | None = Field(
-        default=None,
-        description="Precision of products of float32 matrices, as torch names it: high is TF32, "
-        "medium is bfloat16. null is high on a GPU, and torch's setting on a CPU.",
-    )
-    compile: bool = Field(
-        default=False, description="Compile the model with torch.compile; needs a C++ compiler."
-    )
-    cuda_graphs: bool = Field(
-        default=True,
-        description="On one GPU, record the kernels of node classification as CUDA graphs, for "
-        "batches padded to a few sizes.",
-    )
-    eval: Literal["sampled", "exact"] = Field(
-        default="sampled",
-        description="Evaluate on sampled neighborhoods, or exactly, on all edges: layer by layer, "
-        "or with `sampling.temporal` on all neighbors up to the time of each seed.",
-    )
+    Attributes:
+        max_epochs: Limit in epochs; null is none.
+        max_steps: Limit in optimizer steps.
+        max_samples: Limit in seeds of all workers.
+        max_time_s: Limit in seconds of training.
+        validate_every: When to validate, besides at the end; null is after whole epochs, at least
+            20 steps apart.
+        validate_at_start: Validate before the first step too.
+        num_val_batches: Validation batches, over all workers; null is all.
+        num_test_batches: Test batches, over all workers; null is all.
+        log_every: When to log training metrics.
+        global_batch_size: Seeds per optimizer step: batch_size x workers x accumulated batches.
+        accumulate_grad_batches: Micro-batches per worker and step; null derives it, or is 1.
+        clip_grad_norm: Largest norm of the gradient; null does not clip.
+        loss_reduction: Whether the loss of a micro-batch is the mean or the sum over its seeds.
+        grad_reduction: How the losses of a step's micro-batches combine: sample_mean (by seeds),
+            batch_mean, sum, or the dotted path of a function that weighs a micro-batch; null is
+            sample_mean, or sum with `loss_reduction: sum`.
+        ema_decay: Decay of a moving average of the weights, smaller in the first steps, which is
+            then validated, tested and exported; null keeps none, but for training tables 0.98.
+        precision: Number format: one name, or a map of formats for param, buffer and input.
+        matmul_precision: Precision of products of float32 matrices, as torch names it: high is
+            TF32, medium is bfloat16. null is high on a GPU, and torch's setting on a CPU.
+        compile: Compile the model with torch.compile; needs a C++ compiler.
+        cuda_graphs: On one GPU, record the kernels of node classification as CUDA graphs, for
+            batches padded to a few sizes.
+        eval: Evaluate on sampled neighborhoods, or exactly, on all edges: layer by layer, or with
+            `sampling.temporal` on all neighbors up to the time of each seed.
+    """
+
+    max_epochs: PositiveWhole | None = 100
+    max_steps: PositiveWhole | None = None
+    max_samples: PositiveWhole | None = None
+    max_time_s: PositiveNumber | None = None
+    validate_every: Period | None = None
+    validate_at_start: bool = False
+    num_val_batches: PositiveWhole | None = None
+    num_test_batches: PositiveWhole | None = None
+    log_every: Period = Period(steps=20)
+    global_batch_size: PositiveWhole | None = None
+    accumulate_grad_batches: PositiveWhole | None = None
+    clip_grad_norm: PositiveNumber | None = None
+    loss_reduction: Literal["mean", "sum"] = "mean"
+    grad_reduction: NonEmptyText | None = None
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None
+    precision: Precision = "fp32"
+    matmul_precision: Literal["highest", "high", "medium"] | None = None
+    compile: bool = False
+    cuda_graphs: bool = True
+    eval: Literal["sampled", "exact"] = "sampled"
 
     def broken_rules(self) -> Iterable[Problem]:
         yield from self._broken_reductions()
@@ -203,26 +180,22 @@ class Training(Section):
 
 
 class EarlyStopping(Section):
-    """Ends training when a metric has not improved for a while."""
+    """Ends training when a metric has not improved for a while.
 
-    monitor: Monitor | None = Field(
-        default=None,
-        description="Metric to watch; null is val/full_ndcg@20 or val/mrr of link prediction, else "
-        "val/loss.",
-    )
-    mode: Literal["min", "max"] = Field(
-        default="min",
-        description="Whether lower (min) or higher (max) is better; required with a `monitor` "
-        "that is not a loss.",
-    )
-    patience: PositiveWhole = Field(
-        default=3, description="Validations without improvement before training ends."
-    )
-    min_delta: NonNegativeNumber | None = Field(
-        default=None,
-        description="Smallest change that counts as an improvement; null is 0.0002 for the default "
-        "metric of link prediction, else 0.",
-    )
+    Attributes:
+        monitor: Metric to watch; null is val/full_ndcg@20 or val/mrr of link prediction, else
+            val/loss.
+        mode: Whether lower (min) or higher (max) is better; required with a `monitor` that is not a
+            loss.
+        patience: Validations without improvement before training ends.
+        min_delta: Smallest change that counts as an improvement; null is 0.0002 for the default
+            metric of link prediction, else 0.
+    """
+
+    monitor: Monitor | None = None
+    mode: Literal["min", "max"] = "min"
+    patience: PositiveWhole = 3
+    min_delta: NonNegativeNumber | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -247,34 +220,33 @@ _SET_MODE = "Set min if lower is better, max if higher is better"
 
 
 class InitFrom(Section):
-    """Initial weights from an earlier run."""
+    """Initial weights from an earlier run.
 
-    uri: NonEmptyText = Field(
-        description="Folder of a trained model or of a checkpoint, or a safetensors file."
-    )
-    include: list[NonEmptyText] = Field(
-        default=["*"], description="Patterns of the names of weights to load."
-    )
-    exclude: list[NonEmptyText] = Field(
-        default_factory=list, description="Patterns of the names of weights not to load."
-    )
-    freeze: list[NonEmptyText] = Field(
-        default_factory=list,
-        description="Patterns of the names of weights that training does not change.",
-    )
-    strict: bool = Field(
-        default=True,
-        description="Fail if the file lacks a weight of the model that the patterns select.",
-    )
+    Attributes:
+        uri: Folder of a trained model or of a checkpoint, or a safetensors file.
+        include: Patterns of the names of weights to load.
+        exclude: Patterns of the names of weights not to load.
+        freeze: Patterns of the names of weights that training does not change.
+        strict: Fail if the file lacks a weight of the model that the patterns select.
+    """
+
+    uri: NonEmptyText
+    include: list[NonEmptyText] = Field(default=["*"])
+    exclude: list[NonEmptyText] = Field(default_factory=list)
+    freeze: list[NonEmptyText] = Field(default_factory=list)
+    strict: bool = True
 
 
 class Keep(Section):
-    """The number of checkpoints to keep. The targets of `best` and `last` always stay."""
+    """The number of checkpoints to keep. The targets of `best` and `last` always stay.
 
-    last: PositiveWhole = Field(default=1, description="How many of the newest to keep.")
-    best: PositiveWhole = Field(
-        default=1, description="How many of the best to keep, with `policy: best`."
-    )
+    Attributes:
+        last: How many of the newest to keep.
+        best: How many of the best to keep, with `policy: best`.
+    """
+
+    last: PositiveWhole = 1
+    best: PositiveWhole = 1
 
     @model_validator(mode="before")
     @classmethod
@@ -284,37 +256,29 @@ class Keep(Section):
 
 
 class Checkpoint(Section):
-    """Saving, keeping and resuming of checkpoints."""
+    """Saving, keeping and resuming of checkpoints.
 
-    policy: Literal["all", "best", "last", "none"] = Field(
-        default="best",
-        description="Which checkpoints to keep: all; the best and the last; the last; none.",
-    )
-    every: Period | None = Field(
-        default=None, description="When to save; null is at each validation."
-    )
-    keep: Keep = Field(default=Keep(), description="How many to keep; one number is `last`.")
-    monitor: Monitor | None = Field(
-        default=None, description="Metric of `best`; null is that of early stopping."
-    )
-    mode: Literal["min", "max"] | None = Field(
-        default=None,
-        description="Whether lower (min) or higher (max) is better; required with `monitor`.",
-    )
-    resume: Resume = Field(
-        default="auto",
-        description="auto, must, last, best, never, or the path or URI of a checkpoint or of a "
-        "run; see checkpoints.md.",
-    )
-    async_upload: bool = Field(
-        default=False,
-        description="Continue training while a thread writes a copy of the state.",
-    )
+    Attributes:
+        policy: Which checkpoints to keep: all; the best and the last; the last; none.
+        every: When to save; null is at each validation.
+        keep: How many to keep; one number is `last`.
+        monitor: Metric of `best`; null is that of early stopping.
+        mode: Whether lower (min) or higher (max) is better; required with `monitor`.
+        resume: auto, must, last, best, never, or the path or URI of a checkpoint or of a run; see
+            checkpoints.md.
+        async_upload: Continue training while a thread writes a copy of the state.
+        init_from: Initial weights of a new run; null is random initialisation.
+    """
 
-    init_from: InitFrom | None = Field(
-        default=None,
-        description="Initial weights of a new run; null is random initialisation.",
-    )
+    policy: Literal["all", "best", "last", "none"] = "best"
+    every: Period | None = None
+    keep: Keep = Keep()
+    monitor: Monitor | None = None
+    mode: Literal["min", "max"] | None = None
+    resume: Resume = "auto"
+    async_upload: bool = False
+
+    init_from: InitFrom | None = None
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.monitor not in (None, *_LOSSES) and self.mode is None:
@@ -334,75 +298,68 @@ class Checkpoint(Section):
 
 
 class Scheduler(Component):
-    """A learning-rate scheduler, and when it steps."""
+    """A learning-rate scheduler, and when it steps.
 
-    interval: Literal["step", "epoch"] = Field(
-        default="step", description="Unit of the scheduler's steps."
-    )
-    frequency: PositiveWhole = Field(default=1, description="Intervals between two of its steps.")
-    monitor: Monitor | None = Field(
-        default=None, description="Metric for ReduceLROnPlateau; null is early stopping's."
-    )
+    Attributes:
+        interval: Unit of the scheduler's steps.
+        frequency: Intervals between two of its steps.
+        monitor: Metric for ReduceLROnPlateau; null is early stopping's.
+    """
+
+    interval: Literal["step", "epoch"] = "step"
+    frequency: PositiveWhole = 1
+    monitor: Monitor | None = None
 
 
 class LossTerm(Component):
-    """One term of the loss: raygnn's, torch.nn's, or your own module or function."""
+    """One term of the loss: raygnn's, torch.nn's, or your own module or function.
 
-    weight: NonNegativeNumber = Field(default=1.0, description="Factor of this term in the sum.")
-    on: str | None = Field(
-        default=None, description="Output of the model that the term reads; null is the only one."
-    )
-    inputs: dict[str, NonEmptyText] = Field(
-        default_factory=dict,
-        description="Inputs of the task for parameters of the term with other names, as in "
-        "{input: prediction}.",
-    )
+    Attributes:
+        weight: Factor of this term in the sum.
+        on: Output of the model that the term reads; null is the only one.
+        inputs: Inputs of the task for parameters of the term with other names, as in {input:
+            prediction}.
+    """
+
+    weight: NonNegativeNumber = 1.0
+    on: str | None = None
+    inputs: dict[str, NonEmptyText] = Field(default_factory=dict)
 
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 
 
 class Profiler(Section):
-    """Traces some steps of each rank: by a schedule, or from one micro-batch to another."""
+    """Traces some steps of each rank: by a schedule, or from one micro-batch to another.
 
-    wait: NonNegativeWhole | None = Field(
-        default=None, description="Steps of a cycle that are not traced; null is 1."
-    )
-    warmup: NonNegativeWhole | None = Field(
-        default=None,
-        description="Next steps, which are traced and discarded, because tracing starts slowly; "
-        "null is 1.",
-    )
-    active: PositiveWhole | None = Field(
-        default=None, description="Next steps, which are traced and kept; null is 3."
-    )
-    repeat: NonNegativeWhole | None = Field(
-        default=None, description="Cycles; 0 repeats to the end of training, null is 1."
-    )
-    begin_batch: PositiveWhole | None = Field(
-        default=None,
-        description="First micro-batch to trace, counted from 1 over all workers, instead of a "
-        "schedule; traces its whole step.",
-    )
-    end_batch: PositiveWhole | None = Field(
-        default=None, description="Last micro-batch to trace; required with `begin_batch`."
-    )
-    with_stack: bool = Field(
-        default=False, description="Trace the Python source line of each operation."
-    )
-    record_shapes: bool = Field(default=False, description="Trace the shapes of inputs.")
-    profile_memory: bool = Field(
-        default=False, description="Trace how memory is allocated and freed."
-    )
-    sync_timings: bool = Field(
-        default=True,
-        description="Wait for the GPU at the end of each traced step, so that its work counts "
-        "for the step that started it.",
-    )
-    logs_uri: NonEmptyText | None = Field(
-        default=None,
-        description="Folder or URI of the traces; null is `profiler` in the run's log folder.",
-    )
+    Attributes:
+        wait: Steps of a cycle that are not traced; null is 1.
+        warmup: Next steps, which are traced and discarded, because tracing starts slowly; null is
+            1.
+        active: Next steps, which are traced and kept; null is 3.
+        repeat: Cycles; 0 repeats to the end of training, null is 1.
+        begin_batch: First micro-batch to trace, counted from 1 over all workers, instead of a
+            schedule; traces its whole step.
+        end_batch: Last micro-batch to trace; required with `begin_batch`.
+        with_stack: Trace the Python source line of each operation.
+        record_shapes: Trace the shapes of inputs.
+        profile_memory: Trace how memory is allocated and freed.
+        sync_timings: Wait for the GPU at the end of each traced step, so that its work counts for
+            the step that started it.
+        logs_uri: Folder or URI of the traces; null is `profiler` in the run's log folder.
+    """
+
+    wait: NonNegativeWhole | None = None
+    warmup: NonNegativeWhole | None = None
+    active: PositiveWhole | None = None
+    repeat: NonNegativeWhole | None = None
+    begin_batch: PositiveWhole | None = None
+    end_batch: PositiveWhole | None = None
+    with_stack: bool = False
+    record_shapes: bool = False
+    profile_memory: bool = False
+    sync_timings: bool = True
+    logs_uri: NonEmptyText | None = None
 
     @property
     def by_batch(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from docs import config_reference as reference
 from raygnn.config import Config, config_json_schema
-from raygnn.config.section import Section, sections_in
+from raygnn.config.section import Section, meanings, sections_in
 
 
 def test_the_committed_page_is_what_the_generator_writes() -> None:
@@ -24,18 +24,19 @@ def test_the_page_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (tmp_path / "page.md").read_text(encoding="utf-8") == reference.reference()
 
 
-def _fields(section: type[Section]) -> Iterator[tuple[str, Any]]:
+def _meanings(section: type[Section]) -> Iterator[tuple[str, Any]]:
+    known = meanings(section)
     for name, field in section.model_fields.items():
-        yield f"{section.__name__}.{name}", field
+        yield f"{section.__name__}.{name}", field.description or known.get(name)
         for inner in sections_in(field.annotation):
-            yield from _fields(inner)
+            yield from _meanings(inner)
 
 
 def test_every_key_is_described_in_one_line() -> None:
-    for name, field in _fields(Config):
-        assert field.description, name
-        assert field.description.endswith("."), name
-        assert "\n" not in field.description, name
+    for name, meaning in _meanings(Config):
+        assert meaning, name
+        assert meaning.endswith("."), name
+        assert "\n" not in meaning, name
 
 
 def test_the_page_has_every_section() -> None:
