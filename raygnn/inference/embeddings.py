@@ -5,28 +5,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.extended_bundle import AddedEdges, ExtendedBundle
 from raygnn.data.past_labels import PastLabels
-from raygnn.data.time_units import AsOf
 from raygnn.inference.seed_times import SeedTimes
-from raygnn.inference.set_up import loader_options
+from raygnn.inference.set_up import AppliedModel, loader_options
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.build_encoder import feature_store, graph_store
-from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.build_sampler import build_sampler, with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly, link_basis
 from raygnn.loops.tasks.link_prediction.target import find_dated_links
 from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.models.exact import ExactOptions
-from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
@@ -82,40 +80,33 @@ class KeptEmbeddings(Embeddings):
         return self._rows[node_type][torch.from_numpy(ids)]
 
 
-class ExactEmbeddings(KeptEmbeddings):
-    """All rows, computed layer by layer by all ranks together.
+def exact_embeddings(
+    applied: AppliedModel, node_types: Sequence[str], times: SeedTimes | None, chunk_size: int
+) -> KeptEmbeddings:
+    """All rows of some node types, computed layer by layer by all ranks together.
 
-    Collective: all ranks must build it.
+    Collective: all ranks must call.
 
     Args:
-        node_types: types to encode.
-        as_of: excludes later edges and neighbors; None includes all.
+        times: edges and neighbors after their moment are excluded; None includes all.
     Raises:
         ConfigError: the encoder does not work layer by layer.
     """
-
-    def __init__(
-        self,
-        encoder: GraphEncoder,
-        env: TaskEnvironment,
-        spec: ModelSpec,
-        node_types: Sequence[str],
-        shared: SharedRows,
-        as_of: AsOf | None,
-        chunk_size: int,
-    ) -> None:
-        config = env.loaded.config
-        check_exact(encoder, config.model.type)
-        super().__init__(
-            encode_exactly(
-                encoder,
-                *Stores.of(env, spec)[:2],
-                spec,
-                node_types,
-                as_of=as_of,
-                options=ExactOptions(device=env.device, chunk_size=chunk_size, compute=shared),
-            )
+    env, stores = applied.env, Stores.of(applied)
+    check_exact(applied.encoder, env.loaded.config.model.type)
+    return KeptEmbeddings(
+        encode_exactly(
+            applied.encoder,
+            stores.graph,
+            stores.features,
+            applied.spec,
+            node_types,
+            as_of=None if times is None else times.moment,
+            options=ExactOptions(
+                device=env.device, chunk_size=chunk_size, compute=SharedRows(env.scratch)
+            ),
         )
+    )
 
 
 class JoinedEmbeddings(Embeddings):
@@ -161,16 +152,15 @@ class JoinedEmbeddings(Embeddings):
 
 def with_factors(
     embeddings: Embeddings,
-    model: nn.Module,
-    spec: ModelSpec,
+    applied: AppliedModel,
     basis: Callable[[LinkFactors], LinkBasis],
     nodes: Mapping[str, np.ndarray] | None = None,
 ) -> Embeddings:
     """The embeddings, joined with closed-form rows where the model weighs these."""
-    factors = used_factors(model)
+    factors = used_factors(applied.model)
     if factors is None:
         return embeddings
-    anchor, target = spec.output.ends
+    anchor, target = applied.spec.output.ends
     return JoinedEmbeddings(embeddings, factors, basis(factors), (anchor, target), nodes)
 
 
@@ -179,27 +169,32 @@ def used_factors(model: nn.Module) -> LinkFactors | None:
     return factors if isinstance(factors, LinkFactors) and factors.is_used else None
 
 
-def find_basis(
-    env: TaskEnvironment, spec: ModelSpec, times: SeedTimes | None, factors: LinkFactors
-) -> LinkBasis:
+def find_basis(applied: AppliedModel, times: SeedTimes | None, factors: LinkFactors) -> LinkBasis:
     """The decomposed links of a graph, with added nodes and links if there are any.
 
     Those of a model of rows with times are the links known at the moment of `times`.
     """
-    (edge_type,), bundle, settings = spec.output.links, env.bundle, factors.settings
-    if isinstance(bundle, ExtendedBundle):
-        known = find_basis(replace(env, bundle=bundle.graph), spec, times, factors)
-        return extended_basis(known, bundle, edge_type)
-    if not factors.by_time:
-        return link_basis(graph_store(env.loaded, bundle), bundle, edge_type, settings)
-    links = find_dated_links(bundle, env.loaded.config, (edge_type[0], edge_type[2]))
-    assert links is not None
-    assert times is not None
-    return LinkBasis.as_of(links, times.moment.time, settings)
+    (edge_type,), loaded, settings = applied.spec.output.links, applied.env.loaded, factors.settings
+    graph = known_graph(applied.bundle)
+    if factors.by_time:
+        links = find_dated_links(graph, loaded.config, (edge_type[0], edge_type[2]))
+        assert links is not None
+        assert times is not None
+        basis = LinkBasis.as_of(links, times.moment.time, settings)
+    else:
+        basis = link_basis(graph_store(loaded, graph), graph, edge_type, settings)
+    return extended_basis(basis, applied.bundle, edge_type)
 
 
-def extended_basis(basis: LinkBasis, bundle: ExtendedBundle, edge_type: EdgeType) -> LinkBasis:
-    """With the nodes and links that were added to a graph."""
+def known_graph(bundle: Bundle) -> Bundle:
+    """A graph without added nodes and edges."""
+    return bundle.graph if isinstance(bundle, ExtendedBundle) else bundle
+
+
+def extended_basis(basis: LinkBasis, bundle: Bundle, edge_type: EdgeType) -> LinkBasis:
+    """With the nodes and links that were added to a graph, if any."""
+    if not isinstance(bundle, ExtendedBundle):
+        return basis
     anchor, _, target = edge_type
     none = np.empty(0, np.int64)
     added = bundle.addition.edges.get(edge_type, AddedEdges(none, none))
@@ -215,15 +210,16 @@ class Stores(NamedTuple):
     past: tuple[str, PastLabels] | None
 
     @classmethod
-    def of(cls, env: TaskEnvironment, spec: ModelSpec) -> Stores:
-        bundle = env.bundle
-        if isinstance(bundle, ExtendedBundle):
-            return cls.of(replace(env, bundle=bundle.graph), spec).extended(bundle, spec)
+    def of(cls, applied: AppliedModel) -> Stores:
+        env, spec, bundle = applied.env, applied.spec, known_graph(applied.bundle)
         graph = graph_store(env.loaded, bundle, env.parts)
         features = feature_store(env.loaded, bundle, spec, env.parts, env.device)
-        return cls(graph, features, find_past_labels(spec, bundle))
+        return cls(graph, features, find_past_labels(spec, bundle)).extended(applied.bundle, spec)
 
-    def extended(self, bundle: ExtendedBundle, spec: ModelSpec) -> Stores:
+    def extended(self, bundle: Bundle, spec: ModelSpec) -> Stores:
+        """With the nodes and edges that were added to the graph, if any."""
+        if not isinstance(bundle, ExtendedBundle):
+            return self
         assert isinstance(self.graph, LocalGraphStore)
         return Stores(
             ExtendedGraphStore(self.graph, bundle),
@@ -233,33 +229,36 @@ class Stores(NamedTuple):
 
     def loader(
         self,
-        env: TaskEnvironment,
-        spec: ModelSpec,
+        applied: AppliedModel,
         node_type: str,
         nodes: np.ndarray,
         times: SeedTimes | None,
-        options: Mapping[str, Any],
-        plan: RowPlan | None = None,
+        plan: RowPlan | None,
+        *,
+        exact: bool,
+        **options: Any,
     ) -> NeighborLoader:
         """Batches of nodes with their neighborhoods, as the model reads them.
 
         Args:
-            nodes: int64, dense ids, or positions in the rows of a plan.
-            options: of the loader; see `loader_options`.
+            nodes: int64, dense ids, or positions in the rows of the plan.
+            exact: takes all neighbors instead of the model's fanouts.
+            options: of the loader, instead of some of `loader_options`.
         """
         as_of = None if times is None else times.of(node_type)
+        loaded, spec = applied.env.loaded, applied.spec
         return NeighborLoader(
             self.graph,
             self.features,
             nodes,
             node_type,
-            sampler=build_sampler(env.loaded, self.graph),
+            sampler=build_sampler(with_all_neighbors(loaded) if exact else loaded, self.graph),
             columns=spec.node_columns,
             edge_columns=spec.batch_edge_columns,
             as_of=None if as_of is None else as_of.time,
             plan=plan,
             past=self.past,
-            **options,
+            **{**loader_options(applied), **options},
         )
 
 
@@ -270,30 +269,28 @@ class SampledEmbeddings(Embeddings):
 
     Args:
         nodes: int64, dense ids by node type; rows are requested by position in them.
-        stores: existing stores of the graph.
+        exact: see `Stores.loader`.
         plan: rows of (entity, time); `nodes` are positions in them.
     """
 
     def __init__(
         self,
-        encoder: GraphEncoder,
-        env: TaskEnvironment,
-        spec: ModelSpec,
+        applied: AppliedModel,
+        stores: Stores,
         nodes: Mapping[str, np.ndarray],
-        shared: SharedRows,
         times: SeedTimes | None,
-        stores: Stores | None = None,
         plan: RowPlan | None = None,
+        *,
+        exact: bool,
     ) -> None:
-        options, used = loader_options(env), stores or Stores.of(env, spec)
         self._loaders = {
-            name: used.loader(env, spec, name, ids, times, options, plan)
+            name: stores.loader(applied, name, ids, times, plan, exact=exact)
             for name, ids in nodes.items()
         }
-        self._encoder = encoder
-        self._device = env.device
-        self._shared = shared
-        self.alignment = options["batch_size"]
+        self._encoder = applied.encoder
+        self._device = applied.env.device
+        self._shared = SharedRows(applied.env.scratch)
+        self.alignment = applied.env.loaded.config.loader_plan("test").batch_size
 
     @torch.no_grad()
     def rows(self, node_type: str, first: int, last: int) -> Tensor:
@@ -313,7 +310,7 @@ class SampledEmbeddings(Embeddings):
             node_type,
             self._loaders[node_type].num_examples,
             self.alignment * _BATCHES_PER_CHUNK,
-            lambda first, last: self.rows(node_type, first, last),
+            partial(self.rows, node_type),
         )
 
     def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from torch_geometric.explain.config import ModelConfig
 from torch_geometric.explain.metric import fidelity
 
 from raygnn.console import warn
-from raygnn.data.bundle import Bundle, SeedRows
+from raygnn.data.bundle import SeedRows
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import join, write_text
 from raygnn.data.manifest import DenseFeature, Manifest
@@ -28,8 +28,8 @@ from raygnn.errors import ConfigError
 from raygnn.inference.output_folder import PICTURE, OutputFolder
 from raygnn.inference.result_tables import Table
 from raygnn.inference.row_tables import times_of
+from raygnn.inference.set_up import AppliedModel
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.task import Task
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.feature_layers import embedding_channels
 from raygnn.models.graph_encoder import EdgePredictor
@@ -163,29 +163,25 @@ class Seed:
     head: Callable[[Mapping[str, Any]], Tensor]
 
 
-def seed_node(
-    batch: NodeBatch, bundle: Bundle, task: Task, model: Any, rows: SeedRows | None = None
-) -> Seed:
+def seed_node(batch: NodeBatch, applied: AppliedModel, rows: SeedRows | None = None) -> Seed:
     """The only node of a batch, or the only one of some rows."""
-    name, index = batch.node_type, batch.seed_index
+    name, index, model = batch.node_type, batch.seed_index, cast("Any", applied.model)
 
     def head(rows: Mapping[str, Any]) -> Tensor:
         encoded = rows[name]
         encoded = next(iter(encoded.values())) if isinstance(encoded, Mapping) else encoded
-        return task.completed(model, model.readout(encoded[index]), batch.input_id)
+        return applied.task.completed(model, model.readout(encoded[index]), batch.input_id)
 
     seeds = batch.input_id.cpu().numpy()
     nodes = seeds if rows is None else rows.node_ids(seeds)
-    ids = {"id": original_ids(bundle, name, nodes)}
+    ids = {"id": original_ids(applied.bundle, name, nodes)}
     if rows is not None and rows.time is not None:
         ids["time"] = times_of(rows, seeds)
     return Seed(ids, [(name, int(index[0]))], head)
 
 
-def seed_pair(
-    batch: EdgeBatch, bundle: Bundle, model: Any, edge_type: EdgeType, relation: int
-) -> Seed:
-    names, index = edge_type[::2], batch.end_index
+def seed_pair(batch: EdgeBatch, applied: AppliedModel, edge_type: EdgeType, relation: int) -> Seed:
+    names, index, model = edge_type[::2], batch.end_index, cast("Any", applied.model)
 
     def head(rows: Mapping[str, Any]) -> Tensor:
         source, target = (rows[name][end] for name, end in zip(names, index, strict=True))
@@ -196,7 +192,7 @@ def seed_pair(
 
     ends = [(name, int(end[0])) for name, end in zip(names, index, strict=True)]
     ids = {
-        column: original_ids(bundle, name, batch.nodes[name].n_id[[end]].cpu().numpy())
+        column: original_ids(applied.bundle, name, batch.nodes[name].n_id[[end]].cpu().numpy())
         for column, (name, end) in zip(("from_id", "to_id"), ends, strict=True)
     }
     return Seed(ids, ends, head)
@@ -205,8 +201,7 @@ def seed_pair(
 def explain_batches(
     batches: Iterable[Batch],
     seed_of: Callable[[Any], Seed],
-    task: Task,
-    model: nn.Module,
+    applied: AppliedModel,
     names: Mapping[str, Sequence[Element]],
     options: ExplainOptions,
 ) -> Explanations:
@@ -217,7 +212,7 @@ def explain_batches(
     Raises:
         ConfigError: the model reads nothing to mask.
     """
-    explained = [_Explained(b, seed_of(b), task, model, names, options) for b in batches]
+    explained = [_Explained(b, seed_of(b), applied, names, options) for b in batches]
     if any(one.hides_edges for one in explained):
         warn(
             "edges have importance 0, because the model reads them without PyG's MessagePassing, "
@@ -255,16 +250,14 @@ class _Explained:
         self,
         batch: Batch,
         seed: Seed,
-        task: Task,
-        model: nn.Module,
+        applied: AppliedModel,
         names: Mapping[str, Sequence[Element]],
         options: ExplainOptions,
     ) -> None:
-        assert task.spec is not None
-        self._problem = check_explained(task.spec)
-        self._batch, self._bundle, self._seed = batch, task.env.bundle, seed
+        self._problem = check_explained(applied.spec)
+        self._batch, self._bundle, self._seed = batch, applied.bundle, seed
         self._label: int | None = None
-        self._masked = masked = MaskedModel(model, batch, self._head)
+        self._masked = masked = MaskedModel(applied.model, batch, self._head)
         with masked.explained(), torch.enable_grad():
             masked.check_layers()
             self.hides_edges = masked.hides_edges
@@ -284,7 +277,7 @@ class _Explained:
                 made.edge_mask[self._kept_edges] = 1
             if "node_mask" in made:
                 made.node_mask = torch.from_numpy(important).to(masked.x)[None]
-            self.predictions = self._judged(explainer, made, task)
+            self.predictions = self._judged(explainer, made, applied)
         self.neighbors = self._neighbor_table()
 
     def drawn(self) -> Drawn:
@@ -371,10 +364,8 @@ class _Explained:
         }
         return self._rows(len(rows), columns)
 
-    def _judged(self, explainer: Explainer, made: Any, task: Task) -> pa.Table:
-        assert task.spec is not None
-        output = task.spec.output
-        masked = self._masked
+    def _judged(self, explainer: Explainer, made: Any, applied: AppliedModel) -> pa.Table:
+        masked, output = self._masked, applied.spec.output
         inputs = (masked.x, masked.edge_index)
         node_mask, edge_mask = made.get("node_mask"), made.get("edge_mask")
         removed = [None if mask is None else 1.0 - mask for mask in (node_mask, edge_mask)]
@@ -388,7 +379,7 @@ class _Explained:
             scores = [float(rows[0, 0]) for rows in outputs]
             columns, both = {"prediction": pa.array(scores[:1])}, (None, None)
         elif output.problem == "regression":
-            tables = [task.output_columns("predictions", rows.cpu()) for rows in outputs]
+            tables = [applied.task.output_columns("predictions", row.cpu()) for row in outputs]
             scores = [float(table["prediction"][0]) for table in tables]
             columns, both = {"prediction": pa.array(scores[:1])}, (None, None)
         else:

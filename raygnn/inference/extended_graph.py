@@ -12,7 +12,6 @@ from torch import Tensor
 
 from raygnn.data.added_rows import AddedRows
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.tables.read_ids import Ids, as_plain_texts
 from raygnn.errors import ConfigError
 from raygnn.inference.embeddings import KeptEmbeddings, extended_basis
@@ -37,8 +36,6 @@ class ExtendedGraph(OpenGraph):
         DataError: rows do not fit the graph's tables.
     """
 
-    bundle: ExtendedBundle
-
     def __init__(self, graph: OpenGraph, rows: AddedRows | str) -> None:
         reader = graph.row_reader
         addition = reader.read_tables(rows) if isinstance(rows, str) else reader.read(rows)
@@ -47,8 +44,7 @@ class ExtendedGraph(OpenGraph):
         self._graph = graph
         self._kept = {}
         self._addition = addition
-        self.bundle = ExtendedBundle(graph.bundle, addition)
-        self._env = replace(graph._env, bundle=self.bundle)
+        self._applied = graph._applied.extended(addition)
         self._stores = graph._stores.extended(self.bundle, self._spec)
         self._times = None if graph._times is None else graph._times.extended(addition)
 
@@ -82,11 +78,7 @@ class ExtendedGraph(OpenGraph):
         most = min(k + most_links, graph.num_nodes(target))
         with self._prepared(), self._graph._encoded([target]) as embeddings:
             rows = _NewAnchors(self, embeddings.all_rows(target), target)
-            wanted = replace(request, k=most)
-            output, device = self._spec.output, self._env.device
-            search = NeighborSearch(
-                wanted, self.bundle, self._model, output, rows, device, self._basis
-            )
+            search = NeighborSearch(replace(request, k=most), self._applied, rows, self._basis)
             table = search.table(0, len(request.anchors))
         return Table(_without(table, set(links), k))
 

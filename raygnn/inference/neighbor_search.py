@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.links.split import LinkSplit, find_label_edges
@@ -23,7 +23,7 @@ from raygnn.data.links.supervision import (
 from raygnn.data.tables.read_ids import as_plain_texts, original_ids
 from raygnn.inference.embeddings import Embeddings, used_factors
 from raygnn.inference.job import Score, TopKRequest
-from raygnn.loops.model_spec import Output
+from raygnn.inference.set_up import AppliedModel
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.decoders import Decoder, InnerProduct, top_k
 from raygnn.models.graph_encoder import EdgePredictor
@@ -45,16 +45,14 @@ class NeighborSearch:
     def __init__(
         self,
         request: TopKRequest,
-        bundle: Bundle,
-        model: nn.Module,
-        output: Output,
+        applied: AppliedModel,
         embeddings: Embeddings,
-        device: torch.device,
         basis: Callable[[LinkFactors], LinkBasis],
     ) -> None:
         self._request = request
-        self._device = device
-        decoder = build_decoder(request.score, model, output)
+        self._device = applied.env.device
+        bundle, model, output = applied.bundle, applied.model, applied.spec.output
+        decoder = build_decoder(request.score, applied)
         self._scores = partial(decoder.score_all, relation=request.relation or 0)
         self._anchor_ids = original_ids(bundle, request.anchor_type, request.anchors)
         anchors = embeddings.rows_of(request.anchor_type, request.anchors)
@@ -164,8 +162,9 @@ class EdgeValues(Decoder):
         return torch.stack(scores)
 
 
-def build_decoder(score: Score, model: nn.Module, output: Output) -> Decoder:
+def build_decoder(score: Score, applied: AppliedModel) -> Decoder:
     """The decoder of a score, in float64."""
+    model, output = applied.model, applied.spec.output
     if score == "inner_product":
         return InnerProduct(1)
     if isinstance(model, EdgePredictor):

@@ -24,10 +24,10 @@ from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.embeddings import (
     Embeddings,
-    ExactEmbeddings,
     KeptEmbeddings,
     SampledEmbeddings,
     Stores,
+    exact_embeddings,
     find_basis,
     used_factors,
     with_factors,
@@ -36,6 +36,7 @@ from raygnn.inference.explanations import (
     Element,
     ExplainOptions,
     Explanations,
+    Seed,
     check_explained,
     explain_batches,
     input_columns,
@@ -72,18 +73,15 @@ from raygnn.inference.row_tables import (
     with_times,
 )
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
-from raygnn.inference.set_up import loader_options, set_up_task
+from raygnn.inference.set_up import AppliedModel, set_up_task
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
-from raygnn.loops.task import TaskEnvironment
-from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise
 from raygnn.loops.tasks.link_prediction.target import find_dated_links
 from raygnn.loops.tasks.node_classification.target import NodeOutput
-from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.link_factors import LinkBasis, LinkFactors, SpectralFilter
 from raygnn.outputs.saved_model import SavedModel
-from raygnn.parallel.shared_rows import SharedRows
+from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.loader import RowPlan
 
 _ROWS_PER_PART = 65_536  # rows per file of `raygnn.infer`
@@ -97,8 +95,6 @@ class OpenGraph:
     weights or device, open the graph again. Collective in a process group of torch.distributed: all
     ranks must call, and all get all rows.
 
-    Attributes:
-        bundle: the part of the graph that the model reads.
     """
 
     def __init__(
@@ -113,13 +109,10 @@ class OpenGraph:
         source: TablesSource | None = None,
     ) -> None:
         device = next(model.parameters(), torch.empty(0)).device
-        self.bundle = saved.fitted(bundle)
-        self._task = set_up_task(saved, self.bundle, device)
-        self._env: TaskEnvironment = self._task.env
+        self._applied = AppliedModel(set_up_task(saved, saved.fitted(bundle), device), model)
         self._times = find_seed_times(saved, self.bundle, as_of)
         self._source = source
         self._read_columns = None if source is None else lru_cache(8)(source.columns)
-        self._model = model
         self.saved = saved
         self._loaded = saved.loaded
         output, evaluation = saved.spec.output, saved.loaded.config.training.eval
@@ -135,6 +128,11 @@ class OpenGraph:
         graph._times = find_seed_times(self.saved, self.bundle, time)
         graph._kept, graph._bases = {}, {}
         return graph
+
+    @property
+    def bundle(self) -> Bundle:
+        """The part of the graph that the model reads."""
+        return self._applied.bundle
 
     @property
     def is_precomputed(self) -> bool:
@@ -233,9 +231,9 @@ class OpenGraph:
         relation = None if edge_type is None else relation_of(self._spec, edge_type)
         chosen = find_score(self._spec, score or ("decoder" if output.links else None), relation)
         given = self._pairs(pairs)
-        decoder = build_decoder(chosen, self._model, output)
+        decoder = build_decoder(chosen, self._applied)
         with self._prepared():
-            device = self._env.device
+            device = self._applied.env.device
             anchor_rows, target_rows = (
                 self._aligned_rows(name, dense).double().to(device)
                 for name, dense in zip(ends, given, strict=True)
@@ -264,10 +262,7 @@ class OpenGraph:
             self._spec, self.bundle, k, anchors, chosen, self._times, self._read_columns
         )
         with self._prepared(), self._encoded(request.node_types) as embeddings:
-            output, device = self._spec.output, self._env.device
-            search = NeighborSearch(
-                request, self.bundle, self._model, output, embeddings, device, self._basis
-            )
+            search = NeighborSearch(request, self._applied, embeddings, self._basis)
             return Table(search.table(0, len(request.anchors)))
 
     def top_k_of_rows(self, rows: Any, k: int = 10, *, split: str | None = None) -> Table:
@@ -285,23 +280,20 @@ class OpenGraph:
         """
         spec, config, request = self._spec, self._loaded.config, self._row_request(rows, split)
         found, relation = find_link_rows(spec, config, self.bundle, request)
-        env, is_exact = self._env, config.training.eval == "exact"
-        if is_exact:
-            env = replace(env, loaded=with_all_neighbors(env.loaded))
+        is_exact = config.training.eval == "exact"
 
         def encode(rows: SeedRows) -> Tensor:
-            given = (self._encoder, env, spec, {rows.node_type: np.arange(rows.num_rows)})
-            how = (SharedRows(env.scratch), self._times, self._stores, RowPlan(rows))
-            with closing(SampledEmbeddings(*given, *how)) as embeddings:
-                return embeddings.all_rows(rows.node_type).to(env.device)
+            positions = {rows.node_type: np.arange(rows.num_rows)}
+            given = (self._applied, self._stores, positions, self._times, RowPlan(rows))
+            with closing(SampledEmbeddings(*given, exact=is_exact)) as embeddings:
+                return embeddings.all_rows(rows.node_type).to(self._applied.env.device)
 
         with self._prepared():
             links = None
-            if used_factors(self._model):
+            if used_factors(self._applied.model):
                 anchor, target = spec.output.ends
                 links = find_dated_links(self.bundle, config, (anchor, target))
-            asked = (found, relation, k, self.bundle, spec, self._model, encode, links)
-            return Table(rank_targets(*asked))
+            return Table(rank_targets(found, relation, k, self._applied, encode, links))
 
     def explain(
         self,
@@ -353,18 +345,14 @@ class OpenGraph:
             dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
         else:
             plan, dense = self._find_rows(rows)
-        env = self._env
-        if self._is_exact:
-            env = replace(env, loaded=with_all_neighbors(env.loaded))
-        one = {**loader_options(env), "batch_size": 1}
-        loader = self._stores.loader(env, self._spec, node_type, dense, self._times, one, plan)
+        loader = self._stores.loader(
+            self._applied, node_type, dense, self._times, plan, exact=self._is_exact, batch_size=1
+        )
         with loader, self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
-            moved = (batch.to(env.device) for batch in batches)
+            moved = (batch.to(self._applied.env.device) for batch in batches)
             of_rows = None if plan is None else plan.rows
-            seed = partial(
-                seed_node, bundle=self.bundle, task=self._task, model=self._model, rows=of_rows
-            )
-            return explain_batches(moved, seed, self._task, self._model, names, settings)
+            seed = partial(seed_node, applied=self._applied, rows=of_rows)
+            return explain_batches(moved, seed, self._applied, names, settings)
 
     def _explain_pairs(
         self,
@@ -378,16 +366,12 @@ class OpenGraph:
             find_score(self._spec, "decoder", None if edge_type is None else relation)
         ends = self._pairs(pairs)
         edges = pairs_to_predict(self._spec, self.bundle, *ends, self._times, relation)
-        seed = partial(
-            seed_pair,
-            bundle=self.bundle,
-            model=self._model,
-            edge_type=edges.edge_type,
-            relation=relation,
-        )
+
+        def seed(batch: EdgeBatch) -> Seed:
+            return seed_pair(batch, self._applied, edges.edge_type, relation)
+
         with self._prepared(), self._edge_tables("predictions", edges, one_by_one=True) as tables:
-            batches = tables.batches()
-            return explain_batches(batches, seed, self._task, self._model, names, settings)
+            return explain_batches(tables.batches(), seed, self._applied, names, settings)
 
     def _pairs(self, pairs: Any) -> tuple[np.ndarray, np.ndarray]:
         given = zip(self._spec.output.ends, _columns_of(pairs), strict=True)
@@ -419,26 +403,21 @@ class OpenGraph:
 
     @property
     def _spec(self) -> ModelSpec:
-        assert self._task.spec is not None
-        return self._task.spec
-
-    @property
-    def _encoder(self) -> GraphEncoder:
-        assert isinstance(self._model.encoder, GraphEncoder)
-        return self._model.encoder
+        return self._applied.spec
 
     @contextmanager
     def _prepared(self) -> Iterator[None]:
-        training = self._model.training
-        self._model.eval()
+        model = self._applied.model
+        training = model.training
+        model.eval()
         try:
             with process_prepared(self._loaded), torch.no_grad():
                 yield
         finally:
-            self._model.train(training)
+            model.train(training)
 
     def _node_table(self, what: str, node_type: str, nodes: Ids | None) -> Table:
-        tables = NodeTables(what, self._task, self._model)
+        tables = NodeTables(what, self._applied)
         with self._prepared():
             if nodes is None:
                 with self._encoded([node_type]) as embeddings:
@@ -466,7 +445,7 @@ class OpenGraph:
                 encoded = embeddings.all_rows(found.node_type)
             nodes = found.node_ids(positions)
             ids = self.bundle.take_ids(found.node_type, nodes)
-            table = NodeTables(what, self._task, self._model).of_rows(ids, encoded, nodes)
+            table = NodeTables(what, self._applied).of_rows(ids, encoded, nodes)
         return Table(with_times(table, found, positions))
 
     def _edge_table(self, what: str, pairs: Any) -> Table:
@@ -486,7 +465,8 @@ class OpenGraph:
 
         Closed-form rows of links with times are as of one moment.
         """
-        links, times, factors = self._spec.output.links, self._times, used_factors(self._model)
+        links, times = self._spec.output.links, self._times
+        factors = used_factors(self._applied.model)
         if times is None or not links or (relation is None and len(links) > 1) or factors:
             return
         edge_type = links[relation or 0]
@@ -499,15 +479,14 @@ class OpenGraph:
         sources, targets = (dense[is_known] for dense in pairs)
         known = replace(SeedEdges.of_pairs(edge_type, sources, targets), times=own[is_known])
         with self._edge_tables("embeddings", known) as tables:
-            for of_end, found in zip(rows, tables.end_rows(self._encoder), strict=True):
+            for of_end, found in zip(rows, tables.end_rows(), strict=True):
                 of_end[torch.from_numpy(is_known)] = found.to(of_end)
 
     def _edge_tables(
         self, what: str, edges: SeedEdges, *, one_by_one: bool = False
     ) -> closing[EdgeTables]:
-        as_of = None if self._times is None else self._times.of(edge_type_name(edges.edge_type))
-        how: Any = {"exact": self._is_exact, "stores": self._stores, "one_by_one": one_by_one}
-        return closing(EdgeTables(what, self._task, self._model, edges, as_of, **how))
+        given = (what, self._applied, self._stores, edges, self._times)
+        return closing(EdgeTables(*given, exact=self._is_exact, one_by_one=one_by_one))
 
     def _aligned_rows(self, node_type: str, dense: np.ndarray) -> Tensor:
         """[num_ids, channels] of nodes that may repeat, each encoded once."""
@@ -529,7 +508,7 @@ class OpenGraph:
             return self._has_own_batches
         if self._have_own_times([node_type]):
             return True
-        if not is_layerwise(self._encoder):
+        if not is_layerwise(self._applied.encoder):
             return True
         config = self._loaded.config
         return (
@@ -545,7 +524,7 @@ class OpenGraph:
     def _encoded(self, node_types: Sequence[str]) -> closing[Embeddings]:
         if self._keeps(node_types):
             return closing(KeptEmbeddings(self._kept))
-        is_layered = is_layerwise(self._encoder) and not self._have_own_times(node_types)
+        is_layered = is_layerwise(self._applied.encoder) and not self._have_own_times(node_types)
         if self._is_exact and is_layered:
             return closing(self._every(node_types))
         nodes = {name: np.arange(self.bundle.num_nodes(name)) for name in node_types}
@@ -555,29 +534,22 @@ class OpenGraph:
         wanted = {*node_types, *self._spec.output.ends} - self._kept.keys()
         if self._times is not None:
             wanted -= self._times.own
-        env, order = self._env, [name for name in self.bundle.node_types if name in wanted]
-        moment = None if self._times is None else self._times.moment
-        given = (env, self._spec, order, SharedRows(env.scratch), moment, _CHUNK_SIZE)
-        exact = ExactEmbeddings(self._encoder, *given)
-        every = with_factors(exact, self._model, self._spec, self._basis)
+        order = [name for name in self.bundle.node_types if name in wanted]
+        exact = exact_embeddings(self._applied, order, self._times, _CHUNK_SIZE)
+        every = with_factors(exact, self._applied, self._basis)
         self._kept |= {name: every.all_rows(name) for name in order}
         return KeptEmbeddings(self._kept)
 
     def _sampled(self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None) -> Embeddings:
         """Encodes nodes with the model's fanouts, or with all neighbors if `exact` is set."""
-        env = self._env
-        if self._is_exact:
-            env = replace(env, loaded=with_all_neighbors(env.loaded))
-        shared = SharedRows(env.scratch)
-        sampled = SampledEmbeddings(
-            self._encoder, env, self._spec, nodes, shared, self._times, self._stores, plan
-        )
-        return with_factors(sampled, self._model, self._spec, self._basis, nodes)
+        given = (self._applied, self._stores, nodes, self._times, plan)
+        sampled = SampledEmbeddings(*given, exact=self._is_exact)
+        return with_factors(sampled, self._applied, self._basis, nodes)
 
     def _basis(self, factors: LinkFactors) -> LinkBasis:
         key = factors.settings
         if key not in self._bases:
-            self._bases[key] = find_basis(self._env, self._spec, self._times, factors)
+            self._bases[key] = find_basis(self._applied, self._times, factors)
         return self._bases[key]
 
     @cached_property
@@ -586,7 +558,7 @@ class OpenGraph:
 
     @cached_property
     def _stores(self) -> Stores:
-        return Stores.of(self._env, self._spec)
+        return Stores.of(self._applied)
 
 
 def _columns_of(pairs: Any) -> list[Any]:

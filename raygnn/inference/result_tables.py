@@ -10,23 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links.split import LinkSplit, time_unit_of
 from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.tables.read_ids import as_plain_texts, original_ids
-from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.embeddings import Embeddings, Stores
 from raygnn.inference.seed_times import SeedTimes, seed_edges, times_of_pairs
-from raygnn.inference.set_up import loader_options
+from raygnn.inference.set_up import AppliedModel, loader_options
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.task import Task
 from raygnn.loops.tasks.build_sampler import build_sampler, with_all_neighbors
 from raygnn.loops.tasks.link_rules import reverse_types
-from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
 
@@ -85,20 +82,13 @@ class NodeTables:
     """
 
     def __init__(
-        self,
-        what: str,
-        task: Task,
-        model: nn.Module,
-        nodes: Mapping[str, np.ndarray] | None = None,
+        self, what: str, applied: AppliedModel, nodes: Mapping[str, np.ndarray] | None = None
     ) -> None:
-        self._what = what
-        self._nodes = nodes
-        self._task = task
-        self._model = model
+        self._what, self._applied, self._nodes = what, applied, nodes
 
     def range(self, embeddings: Embeddings, node_type: str, first: int, last: int) -> pa.Table:
         """The nodes of a range that begins at a multiple of the alignment."""
-        bundle = self._task.env.bundle
+        bundle = self._applied.bundle
         if self._nodes is None:
             nodes, ids = np.arange(first, last), bundle.ids(node_type).slice(first, last - first)
         else:
@@ -113,15 +103,16 @@ class NodeTables:
         ids = as_plain_texts(ids)
         columns: Mapping[str, Any] = {"embedding": rows.float().numpy()}
         if self._what != "embeddings":
-            rows = self._task.completed(self._model, self._outputs(rows), torch.from_numpy(nodes))
-            columns = self._task.output_columns(self._what, rows)
+            task, model = self._applied.task, self._applied.model
+            rows = task.completed(model, self._outputs(rows), torch.from_numpy(nodes))
+            columns = task.output_columns(self._what, rows)
         check_finite(rows, ids)
         return pa.table({"id": ids, **{name: arrow_column(c) for name, c in columns.items()}})
 
     @torch.no_grad()
     def _outputs(self, rows: Tensor) -> Tensor:
-        predictor: Any = self._model
-        device = self._task.env.device
+        predictor: Any = self._applied.model
+        device = self._applied.env.device
         parts = rows.split(_ROWS_AT_A_TIME)
         return torch.cat([predictor.readout(part.to(device)).cpu() for part in parts])
 
@@ -162,10 +153,8 @@ class EdgeTables:
 
     Args:
         exact: samples all neighbors instead of the model's fanouts.
-        model: encodes the ends of a batch of edges and predicts the edges.
         edges: predicted edges, in the order of their positions. Reverse copies are left out.
-        as_of: encoding time of all edges; None uses each edge's own.
-        stores: existing stores of the graph.
+        times: of a model with times.
         one_by_one: each edge is a batch, whose ends share a neighborhood.
     Attributes:
         alignment: tables begin at multiples of it.
@@ -175,34 +164,31 @@ class EdgeTables:
     def __init__(
         self,
         what: str,
-        task: Task,
-        model: nn.Module,
+        applied: AppliedModel,
+        stores: Stores,
         edges: SeedEdges,
-        as_of: AsOf | None,
+        times: SeedTimes | None,
         *,
         exact: bool,
-        stores: Stores | None = None,
         one_by_one: bool = False,
     ) -> None:
-        assert task.spec is not None
-        env = task.env
-        loaded = with_all_neighbors(env.loaded) if exact else env.loaded
-        spec, bundle, config = task.spec, env.bundle, loaded.config
-        options = loader_options(env)
+        spec, bundle, loaded = applied.spec, applied.bundle, applied.env.loaded
+        if exact:
+            loaded = with_all_neighbors(loaded)
+        config, options = loaded.config, loader_options(applied)
         if exact:
             options["batch_size"] = min(options["batch_size"], _MOST_EXACT)
         if one_by_one:
             options["batch_size"] = 1
         disjoint = config.sampling.model_copy(update={"disjoint": not one_by_one})
         loaded = replace(loaded, config=config.model_copy(update={"sampling": disjoint}))
-        graph, features, _ = stores or Stores.of(env, spec)
-        self._what, self._task, self._model = what, task, model
-        self._edges, self._device = edges, env.device
+        as_of = None if times is None else times.of(edge_type_name(edges.edge_type))
+        self._what, self._applied, self._edges = what, applied, edges
         self._positions = edges.positions_of_rows()
         self.num_rows = len(self._positions)
         self._loader = EdgeLoader(
-            graph,
-            features,
+            stores.graph,
+            stores.features,
             EdgePlan(
                 edges=edges,
                 seeds=self._positions,
@@ -212,7 +198,7 @@ class EdgeTables:
                 num_known=spec.output.num_known(bundle),
                 sees_pair=not spec.output.links,
             ),
-            sampler=build_sampler(loaded, graph),
+            sampler=build_sampler(loaded, stores.graph),
             columns=spec.node_columns,
             edge_columns=spec.batch_edge_columns,
             **options,
@@ -225,11 +211,11 @@ class EdgeTables:
         """
 
         def predict(batch: EdgeBatch) -> Tensor:
-            prediction, _ = self._model(batch)
+            prediction, _ = self._applied.model(batch)
             return prediction
 
         (outputs,) = self._each(first, last, lambda batch: [predict(batch)])
-        columns: Mapping[str, Any] = self._task.output_columns(self._what, outputs)
+        columns: Mapping[str, Any] = self._applied.task.output_columns(self._what, outputs)
         positions, table_rows = self._positions[first:last], self._edges.table_rows
         sources, targets = self._ids(positions)
         check_finite(outputs, sources, "edges")
@@ -241,12 +227,12 @@ class EdgeTables:
     def batches(self) -> Iterator[EdgeBatch]:
         return self._batches(0, self.num_rows)
 
-    def end_rows(self, encoder: GraphEncoder) -> tuple[Tensor, Tensor]:
+    def end_rows(self) -> tuple[Tensor, Tensor]:
         """[num_edges, channels] of the sources and of the targets of all edges, on the CPU."""
         types = self._edges.edge_type[::2]
 
         def rows(batch: EdgeBatch) -> list[Tensor]:
-            encoded = encoder(batch)
+            encoded = self._applied.encoder(batch)
             return [encoded[name][end] for name, end in zip(types, batch.end_index, strict=True)]
 
         sources, targets = self._each(0, self.num_rows, rows)
@@ -260,7 +246,7 @@ class EdgeTables:
         assert first % size == 0
         with closing(self._loader.iterate(0, first // size, -(-last // size))) as batches:
             for batch in batches:
-                yield batch.to(self._device)
+                yield batch.to(self._applied.env.device)
 
     @torch.no_grad()
     def _each(
@@ -278,13 +264,13 @@ class EdgeTables:
             return {}
         times = pa.array(edges.times[positions])
         link = LinkSplit(edges.edge_type, labels=not edges.by_target)
-        unit = time_unit_of(self._task.env.bundle, link)
+        unit = time_unit_of(self._applied.bundle, link)
         return {"time": times if unit is None else times.cast(pa.timestamp(unit))}
 
     def _ids(self, positions: np.ndarray) -> tuple[pa.Array, pa.Array]:
         source_type, _, target_type = self._edges.edge_type
         sources, targets = self._edges.ends(positions)
-        bundle = self._task.env.bundle
+        bundle = self._applied.bundle
         return (
             original_ids(bundle, source_type, sources),
             original_ids(bundle, target_type, targets),

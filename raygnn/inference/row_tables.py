@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from scipy import sparse
-from torch import Tensor, nn
+from torch import Tensor
 
 from raygnn.config import Config
 from raygnn.console import warn
@@ -38,6 +38,7 @@ from raygnn.data.transforms.values import is_text_type, parsed_times
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.job import check_k, find_score
 from raygnn.inference.neighbor_search import build_decoder
+from raygnn.inference.set_up import AppliedModel
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, LinkTarget, LinkTargetArguments
 from raygnn.loops.tasks.node_classification.target import (
@@ -320,9 +321,7 @@ def rank_targets(
     rows: SeedRows,
     relation: int,
     k: int,
-    bundle: Bundle,
-    spec: ModelSpec,
-    model: nn.Module,
+    applied: AppliedModel,
     encode: Callable[[SeedRows], Tensor],
     links: DatedLinks | None,
 ) -> pa.Table:
@@ -337,10 +336,10 @@ def rank_targets(
     Raises:
         ConfigError: there are fewer targets than k.
     """
-    anchor_type, target_type = spec.output.ends
+    bundle, (anchor_type, target_type) = applied.bundle, applied.spec.output.ends
     is_one_type = anchor_type == target_type
     check_k(k, bundle, anchor_type, target_type)
-    scores = partial(build_decoder("decoder", model, spec.output).score_all, relation=relation)
+    scores = partial(build_decoder("decoder", applied).score_all, relation=relation)
     anchors, every = encode(rows), np.arange(bundle.num_nodes(target_type))
     nodes = rows.node_ids(np.arange(rows.num_rows))
     neighbors, values = np.empty((len(nodes), k), np.int64), np.empty((len(nodes), k), np.float32)
@@ -352,7 +351,7 @@ def rank_targets(
         places = np.flatnonzero(moments == moment)
         at_moment, known = anchors[torch.from_numpy(places)], None
         if links is not None:
-            factors = model.factors
+            factors = applied.model.factors
             assert isinstance(factors, LinkFactors)
             basis = LinkBasis.as_of(links, moment, factors.settings, nodes[places])
             at_moment, targets = map(factors.join, (at_moment, targets), factors.rows(basis))

@@ -1,7 +1,9 @@
-"""A saved model's task and module, and its config for exact encoding."""
+"""A saved model set up on a graph: its task, its module, and options of its loaders."""
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -10,9 +12,11 @@ from torch import nn
 
 from raygnn.config import build
 from raygnn.data.bundle import Bundle
+from raygnn.data.extended_bundle import Addition, ExtendedBundle
 from raygnn.data.filesystem import redact
 from raygnn.data.partition.part import Outline
 from raygnn.errors import CheckpointError, ConfigError
+from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import find_shared_leaves
 from raygnn.loops.tasks.several_tasks.task import weights_of_task
@@ -22,6 +26,43 @@ from raygnn.outputs.model_export import read_weights
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel import collectives
 from raygnn.sampling.parts import PartitionedGraph, map_parts
+
+
+@dataclass(frozen=True)
+class AppliedModel:
+    """A trained model, and its task on a graph.
+
+    Attributes:
+        task: its environment has the part of the graph that the model reads.
+        model: encoder with head or decoder.
+    """
+
+    task: Task
+    model: nn.Module
+
+    @property
+    def env(self) -> TaskEnvironment:
+        return self.task.env
+
+    @property
+    def bundle(self) -> Bundle:
+        return self.task.env.bundle
+
+    @property
+    def spec(self) -> ModelSpec:
+        assert self.task.spec is not None
+        return self.task.spec
+
+    @property
+    def encoder(self) -> GraphEncoder:
+        assert isinstance(self.model.encoder, GraphEncoder)
+        return self.model.encoder
+
+    def extended(self, addition: Addition) -> AppliedModel:
+        """The model on the graph with new nodes and edges."""
+        task = copy(self.task)
+        task.env = replace(task.env, bundle=ExtendedBundle(self.bundle, addition))
+        return AppliedModel(task, self.model)
 
 
 def set_up_task(
@@ -75,11 +116,10 @@ def load_module(saved: SavedModel, task: Task) -> nn.Module:
     return model.float().eval().to(task.env.device)
 
 
-def loader_options(env: TaskEnvironment) -> dict[str, Any]:
+def loader_options(applied: AppliedModel) -> dict[str, Any]:
     """Loader options of inference: examples once, in order."""
-    config = env.loaded.config
+    env, config = applied.env, applied.env.loaded.config
     plan = config.loader_plan("test")
-    assert env.spec is not None
     return {
         "batch_size": plan.batch_size,
         "split": "infer",
@@ -89,5 +129,5 @@ def loader_options(env: TaskEnvironment) -> dict[str, Any]:
         "prefetch_batches": plan.prefetch_batches,
         "device": env.device,
         "src_degrees": reads_src_degree(config, env.loaded.allow_modules),
-        "shared_leaves": find_shared_leaves(config, env.spec),
+        "shared_leaves": find_shared_leaves(config, applied.spec),
     }

@@ -4,42 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from torch import nn
 
 from raygnn import __version__
 from raygnn.console import Pace, count, say
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.filesystem import redact
 from raygnn.data.partition.part import Outline
 from raygnn.errors import FAILURES
 from raygnn.inference.embeddings import (
     Embeddings,
-    ExactEmbeddings,
     SampledEmbeddings,
+    Stores,
+    exact_embeddings,
     find_basis,
     with_factors,
 )
 from raygnn.inference.job import EdgeRequest, InferenceJob, NodeRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.result_tables import EdgeTables, NodeTables, cut, edges_to_predict
-from raygnn.inference.set_up import load_module, set_up_task
+from raygnn.inference.set_up import AppliedModel, load_module, set_up_task
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.process import prepare_process, process_restored
-from raygnn.loops.task import Task
-from raygnn.loops.tasks.build_sampler import with_all_neighbors
-from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import raise_if_any_failed, run_and_sync_errors
-from raygnn.parallel.shared_rows import SharedRows
 
 FORMAT = "raygnn/inference-v1"
 
@@ -60,17 +54,13 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
 
 
 def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
-    loaded = job.model.loaded
-    task, model = run_and_sync_errors(lambda: _set_up(job, context), "setting up inference")
-    env, bundle, encoder = task.env, task.env.bundle, model.encoder
-    assert isinstance(encoder, GraphEncoder)
-    assert task.spec is not None
+    applied = run_and_sync_errors(lambda: _set_up(job, context), "setting up inference")
+    bundle = applied.bundle
     if isinstance(job.request, EdgeRequest):
-        return _manifest(job, bundle, _write_edges(job, job.request, task, model, context))
-    shared = SharedRows(env.scratch)
+        return _manifest(job, bundle, _write_edges(job, job.request, applied, context))
     times, node_types = job.request.times, job.request.node_types
     embeddings: Embeddings
-    how = loaded.config.training.eval
+    how = job.model.loaded.config.training.eval
     if context.rank == 0:
         when = "" if times is None else f", {times.describe(node_types)}"
         workers = f"{count(context.world_size, 'worker')}, {context.device}"
@@ -78,17 +68,14 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     chosen = job.request.nodes if isinstance(job.request, NodeRequest) else None
     have_own_times = times is not None and not times.own.isdisjoint(node_types)
     if how == "exact" and chosen is None and not have_own_times:
-        environment = (encoder, env, task.spec, node_types, shared)
-        moment = None if times is None else times.moment
-        embeddings = ExactEmbeddings(*environment, moment, job.chunk_size)
+        embeddings = exact_embeddings(applied, node_types, times, job.chunk_size)
     else:
-        if how == "exact":
-            env = replace(env, loaded=with_all_neighbors(loaded))
         nodes = chosen or {name: np.arange(bundle.num_nodes(name)) for name in node_types}
-        embeddings = SampledEmbeddings(encoder, env, task.spec, nodes, shared, times)
-    basis = cache(partial(find_basis, env, task.spec, times))
-    with closing(with_factors(embeddings, model, task.spec, basis, chosen)) as joined:
-        tables = _write(job, task, model, joined, context, basis)
+        given = (applied, Stores.of(applied), nodes, times)
+        embeddings = SampledEmbeddings(*given, exact=how == "exact")
+    basis = cache(partial(find_basis, applied, times))
+    with closing(with_factors(embeddings, applied, basis, chosen)) as joined:
+        tables = _write(job, applied, joined, context, basis)
     return _manifest(job, bundle, tables)
 
 
@@ -110,39 +97,32 @@ def _num_nodes(job: InferenceJob, bundle: Bundle, node_type: str) -> int:
     return bundle.num_nodes(node_type) if nodes is None else len(nodes[node_type])
 
 
-def _set_up(job: InferenceJob, context: WorkerContext) -> tuple[Task, nn.Module]:
+def _set_up(job: InferenceJob, context: WorkerContext) -> AppliedModel:
     prepare_process(job.model.loaded)
     opened = (Bundle if job.parts is None else Outline).open(job.bundle_path)
     bundle = job.model.fitted(opened)
     task = set_up_task(job.model, bundle, context.device, job.parts)
-    model = load_module(job.model, task)
-    if job.addition is not None:
-        task.env = replace(task.env, bundle=ExtendedBundle(bundle, job.addition))
-    return task, model
+    applied = AppliedModel(task, load_module(job.model, task))
+    return applied if job.addition is None else applied.extended(job.addition)
 
 
 def _write(
     job: InferenceJob,
-    task: Task,
-    model: nn.Module,
+    applied: AppliedModel,
     embeddings: Embeddings,
     context: WorkerContext,
     basis: Callable[[LinkFactors], LinkBasis],
 ) -> dict[str, list[dict[str, Any]]]:
-    bundle = task.env.bundle
     if isinstance(job.request, TopKRequest):
-        assert task.spec is not None
-        search = NeighborSearch(
-            job.request, bundle, model, task.spec.output, embeddings, context.device, basis
-        )
+        search = NeighborSearch(job.request, applied, embeddings, basis)
         rows = max(job.rows_per_file // job.request.k, 1)
         parts: dict[str, _Part] = {"neighbors": (cut(len(job.request.anchors), rows), search.table)}
     else:
         assert isinstance(job.request, NodeRequest)
-        tables = NodeTables(job.request.what, task, model, job.request.nodes)
+        tables = NodeTables(job.request.what, applied, job.request.nodes)
         parts = {
             name: (
-                cut(_num_nodes(job, bundle, name), job.rows_per_file, embeddings.alignment),
+                cut(_num_nodes(job, applied.bundle, name), job.rows_per_file, embeddings.alignment),
                 partial(tables.range, embeddings, name),
             )
             for name in job.request.node_types
@@ -151,14 +131,12 @@ def _write(
 
 
 def _write_edges(
-    job: InferenceJob, request: EdgeRequest, task: Task, model: nn.Module, context: WorkerContext
+    job: InferenceJob, request: EdgeRequest, applied: AppliedModel, context: WorkerContext
 ) -> dict[str, list[dict[str, Any]]]:
-    env, spec = task.env, task.spec
-    assert spec is not None
-    edges = edges_to_predict(spec, env.bundle)
-    name, how = edge_type_name(edges.edge_type), env.loaded.config.training.eval
-    as_of = None if request.times is None else request.times.of(name)
-    tables = EdgeTables(request.what, task, model, edges, as_of, exact=how == "exact")
+    edges = edges_to_predict(applied.spec, applied.bundle)
+    name, how = edge_type_name(edges.edge_type), job.model.loaded.config.training.eval
+    given = (request.what, applied, Stores.of(applied), edges, request.times)
+    tables = EdgeTables(*given, exact=how == "exact")
     if context.rank == 0:
         when = "" if request.times is None else f", {request.times.describe([name])}"
         say(
