@@ -26,12 +26,10 @@ from raygnn.data.tables.read_ids import read_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.job import (
     WHAT,
-    EdgeRequest,
-    NodeRequest,
+    TableRequest,
     TopKOptions,
     TopKRequest,
     check_no_new_nodes,
-    predicts_edges,
 )
 from raygnn.inference.seed_times import find_seed_times
 from raygnn.outputs.saved_model import SavedModel
@@ -124,13 +122,11 @@ def predict(
 
     def ask(saved: SavedModel, bundle: Bundle) -> Asked:
         times = find_seed_times(saved, bundle, as_of)
-        if predicts_edges(saved.spec, what):
-            check_no_new_nodes(new_nodes)
-            output = what or "predictions"
-            return EdgeRequest.of(saved.spec, output, tuple(node_types), times), None
-        request = NodeRequest.of(saved.spec, what, tuple(node_types), times)
+        request = TableRequest.of(saved.spec, what, tuple(node_types), times)
         if new_nodes is None:
             return request, None
+        if not request.node_types:
+            check_no_new_nodes(new_nodes)
         return _with_new_nodes(request, saved, bundle, fspath(new_nodes))
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
@@ -195,8 +191,8 @@ def top_k(
 
 
 def _with_new_nodes(
-    request: NodeRequest, saved: SavedModel, bundle: Bundle, uri: str
-) -> tuple[NodeRequest, Addition]:
+    request: TableRequest, saved: SavedModel, bundle: Bundle, uri: str
+) -> tuple[TableRequest, Addition]:
     from raygnn.inference.new_rows import check_takes_new, row_reader
     from raygnn.runtime.data_source import tables_source
 

@@ -15,7 +15,7 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.data.tables.read_ids import Ids, as_plain_texts
 from raygnn.errors import ConfigError
 from raygnn.inference.embeddings import KeptEmbeddings, extended_basis
-from raygnn.inference.job import TopKOptions, TopKRequest, check_no_new_nodes, known_types
+from raygnn.inference.job import TopKOptions, TopKRequest, check_k, check_no_new_nodes, known_types
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.new_rows import check_takes_new
 from raygnn.inference.open_graph import OpenGraph
@@ -61,7 +61,7 @@ class ExtendedGraph(OpenGraph):
             self._spec, self.bundle, k, anchors, every, self._times, self._read_columns
         )
         graph, anchor, target = self._graph.bundle, request.anchor_type, request.target_type
-        request.check(self._spec, graph)
+        check_k(k, graph, anchor, target)
         known_anchors = request.anchors[request.anchors < graph.num_nodes(anchor)]
         if len(known_anchors):
             shown = as_plain_texts(graph.take_ids(anchor, known_anchors[:1]))[0].as_py()

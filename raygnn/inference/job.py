@@ -26,21 +26,20 @@ if TYPE_CHECKING:
 WHAT = ("embeddings", "predictions", "probabilities")
 Score = Literal["inner_product", "decoder"]
 SCORES: tuple[Score, ...] = get_args(Score)
-What = Literal["embeddings", "predictions", "probabilities"]
 
 
 @dataclass(frozen=True)
-class NodeRequest:
-    """A row for each node of some types.
+class TableRequest:
+    """A row for each node of some types, or for each edge of the type that a model predicts.
 
     Attributes:
-        what: columns besides `id`.
-        node_types: one table each.
-        times: encoding times of nodes; None for a model without times.
+        what: columns besides the ids; one of `WHAT`.
+        node_types: one table each. Empty for edges.
+        times: encoding times of nodes and edges; None for a model without times.
         nodes: int64, dense ids, by node type; None for all nodes.
     """
 
-    what: What
+    what: str
     node_types: tuple[str, ...]
     times: SeedTimes | None = None
     nodes: Mapping[str, np.ndarray] | None = None
@@ -50,68 +49,39 @@ class NodeRequest:
         cls,
         spec: ModelSpec,
         what: str | None,
-        node_types: tuple[str, ...],
+        node_types: tuple[str, ...] = (),
         times: SeedTimes | None = None,
-    ) -> NodeRequest:
+    ) -> TableRequest:
         """Completes and validates a request.
 
         Args:
-            what: default: predictions for node tasks, else embeddings.
+            what: default: predictions for node and edge tasks, else embeddings.
             node_types: default: the task's: the predicted type, or both ends of links.
         Raises:
             ConfigError: the model has no such output.
         """
         output = spec.output
-        task_types = tuple(dict.fromkeys(output.ends))
         chosen = what or next(iter(output.predictions), "embeddings")
+        if output.predicted_edges is not None and chosen != "embeddings":
+            if node_types:
+                raise ConfigError(
+                    f"node_type={node_types[0]!r} is invalid: the model predicts edges. Leave it "
+                    "out, or set what to embeddings.",
+                    id="infer-node-type-other",
+                )
+            output.check_predicts(chosen, ())
+            return cls(chosen, (), times)
         if chosen not in WHAT:
             raise ConfigError(
                 f"what={chosen!r} is invalid: unknown output. Set one of: {', '.join(WHAT)}.",
                 id="infer-what-unknown",
             )
-        wanted = node_types or task_types
+        wanted = node_types or tuple(dict.fromkeys(output.ends))
         for name in wanted:
             check_node_type(spec, name, "node_type")
         if chosen != "embeddings":
             output.check_predicts(chosen, wanted)
-        return cls(chosen, wanted, times)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class EdgeRequest:
-    """A row for each edge of the type that a model predicts.
-
-    Attributes:
-        what: predictions or probabilities.
-        times: see `NodeRequest`.
-    """
-
-    what: What
-    times: SeedTimes | None = None
-
-    @classmethod
-    def of(
-        cls, spec: ModelSpec, what: str, node_types: tuple[str, ...], times: SeedTimes | None = None
-    ) -> EdgeRequest:
-        """Validates a request. Raises a ConfigError if the model has no such output."""
-        if node_types:
-            raise ConfigError(
-                f"node_type={node_types[0]!r} is invalid: the model predicts edges. Leave it "
-                "out, or set what to embeddings.",
-                id="infer-node-type-other",
-            )
-        spec.output.check_predicts(what, ())
-        return cls(what, times)  # type: ignore[arg-type]
-
-    @property
-    def node_types(self) -> tuple[str, ...]:
-        """None: this job writes no node table."""
-        return ()
-
-
-def predicts_edges(spec: ModelSpec, what: str | None) -> bool:
-    """Whether `what` belongs to edges; None means predictions if there are any."""
-    return spec.output.predicted_edges is not None and what != "embeddings"
+        return cls(chosen, wanted, times)
 
 
 class TopKOptions(BaseModel):
@@ -181,7 +151,7 @@ class TopKRequest:
         filter_known: edge types whose links are excluded; with `times`, only earlier links.
         score: the inner product of embeddings, or the decoder's score.
         relation: number of the model's relation; None if not chosen.
-        times: see `NodeRequest`.
+        times: see `TableRequest`.
         columns: `id` and further columns of the targets' table.
     """
 
@@ -233,12 +203,8 @@ class TopKRequest:
             times,
             None if not options.columns else _columns(read_columns, target, options.columns),
         )
-        request.check(spec, bundle)
+        check_k(k, bundle, anchor, target)
         return request
-
-    def check(self, spec: ModelSpec, bundle: Bundle) -> None:
-        """Raises a ConfigError if the graph has fewer than k candidates."""
-        check_k(self.k, bundle, self.anchor_type, self.target_type)
 
     @property
     def node_types(self) -> tuple[str, ...]:
@@ -272,7 +238,7 @@ class InferenceJob:
 
     model: SavedModel
     bundle_path: str
-    request: NodeRequest | EdgeRequest | TopKRequest
+    request: TableRequest | TopKRequest
     output: OutputFolder
     rows_per_file: int
     chunk_size: int

@@ -45,13 +45,11 @@ from raygnn.inference.explanations import (
 )
 from raygnn.inference.export import pyg_graph
 from raygnn.inference.job import (
-    EdgeRequest,
-    NodeRequest,
+    TableRequest,
     TopKOptions,
     TopKRequest,
     check_node_type,
     find_score,
-    predicts_edges,
     relation_of,
 )
 from raygnn.inference.neighbor_search import EdgeValues, NeighborSearch, build_decoder
@@ -182,10 +180,10 @@ class OpenGraph:
             return self._row_table(chosen, rows, split)
         if chosen == "embeddings":
             return self.embed(nodes)
-        if predicts_edges(self._spec, chosen):
-            return self._edge_table(EdgeRequest.of(self._spec, chosen, ()).what, nodes)
-        request = NodeRequest.of(self._spec, chosen, ())
-        return self._node_table(request.what, request.node_types[0], nodes)
+        request = TableRequest.of(self._spec, chosen)
+        if not request.node_types:
+            return self._edge_table(chosen, nodes)
+        return self._node_table(chosen, request.node_types[0], nodes)
 
     def embed(self, nodes: Ids | None = None, *, node_type: str | None = None) -> Table:
         """The encoder's output: columns `id` and `embedding`, [num_nodes, channels].

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import cache, partial
 from typing import Any
@@ -25,7 +25,7 @@ from raygnn.inference.embeddings import (
     find_basis,
     with_factors,
 )
-from raygnn.inference.job import EdgeRequest, InferenceJob, NodeRequest, TopKRequest
+from raygnn.inference.job import InferenceJob, TableRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.result_tables import EdgeTables, NodeTables, cut, edges_to_predict
 from raygnn.inference.set_up import AppliedModel, load_module, set_up_task
@@ -39,6 +39,8 @@ FORMAT = "raygnn/inference-v1"
 
 #: Ranges of the rows of a table, and what makes one.
 _Part = tuple[list[tuple[int, int]], Callable[[int, int], pa.Table]]
+#: Entries of files in the manifest, by table.
+_Written = dict[str, list[dict[str, Any]]]
 
 
 def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
@@ -55,46 +57,48 @@ def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
 
 def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     applied = run_and_sync_errors(lambda: _set_up(job, context), "setting up inference")
-    bundle = applied.bundle
-    if isinstance(job.request, EdgeRequest):
-        return _manifest(job, bundle, _write_edges(job, job.request, applied, context))
-    times, node_types = job.request.times, job.request.node_types
-    embeddings: Embeddings
-    how = job.model.loaded.config.training.eval
-    if context.rank == 0:
-        when = "" if times is None else f", {times.describe(node_types)}"
-        workers = f"{count(context.world_size, 'worker')}, {context.device}"
-        say(f"{_show_request(job, bundle)}: {how}{when}, {workers}")
-    chosen = job.request.nodes if isinstance(job.request, NodeRequest) else None
-    have_own_times = times is not None and not times.own.isdisjoint(node_types)
-    if how == "exact" and chosen is None and not have_own_times:
-        embeddings = exact_embeddings(applied, node_types, times, job.chunk_size)
-    else:
-        nodes = chosen or {name: np.arange(bundle.num_nodes(name)) for name in node_types}
-        given = (applied, Stores.of(applied), nodes, times)
-        embeddings = SampledEmbeddings(*given, exact=how == "exact")
-    basis = cache(partial(find_basis, applied, times))
-    with closing(with_factors(embeddings, applied, basis, chosen)) as joined:
-        tables = _write(job, applied, joined, context, basis)
-    return _manifest(job, bundle, tables)
-
-
-def _show_request(job: InferenceJob, bundle: Bundle) -> str:
     request = job.request
     if isinstance(request, TopKRequest):
-        num_targets = bundle.num_nodes(request.target_type)
-        return (
+        num_targets = applied.bundle.num_nodes(request.target_type)
+        what = (
             f"ranking {count(num_targets, 'node')} of type {request.target_type} for "
             f"{len(request.anchors):,} of type {request.anchor_type}"
         )
-    numbers = {name: _num_nodes(job, bundle, name) for name in request.node_types}
-    nodes = (f"{count(number, 'node')} of type {name}" for name, number in numbers.items())
-    return f"encoding {', '.join(nodes)}"
+        _say_start(job, context, what, request.node_types)
+        written = _write_neighbors(job, request, applied, context)
+    elif request.node_types:
+        written = _write_nodes(job, request, applied, context)
+    else:
+        written = _write_edges(job, request, applied, context)
+    return _manifest(job, applied.bundle, written)
 
 
-def _num_nodes(job: InferenceJob, bundle: Bundle, node_type: str) -> int:
-    nodes = job.request.nodes if isinstance(job.request, NodeRequest) else None
-    return bundle.num_nodes(node_type) if nodes is None else len(nodes[node_type])
+def _say_start(job: InferenceJob, context: WorkerContext, what: str, types: Sequence[str]) -> None:
+    times, how = job.request.times, job.model.loaded.config.training.eval
+    when = "" if times is None else f", {times.describe(types)}"
+    if context.rank == 0:
+        workers = count(context.world_size, "worker")
+        say(f"{what}: {how}{when}, {workers}, {context.device}")
+
+
+def _embeddings(
+    job: InferenceJob,
+    applied: AppliedModel,
+    basis: Callable[[LinkFactors], LinkBasis],
+    nodes: Mapping[str, np.ndarray] | None = None,
+) -> closing[Embeddings]:
+    """Encodes the nodes of a request, all or some."""
+    times, node_types = job.request.times, job.request.node_types
+    is_exact = job.model.loaded.config.training.eval == "exact"
+    have_own_times = times is not None and not times.own.isdisjoint(node_types)
+    embeddings: Embeddings
+    if is_exact and nodes is None and not have_own_times:
+        embeddings = exact_embeddings(applied, node_types, times, job.chunk_size)
+    else:
+        every = {name: np.arange(applied.bundle.num_nodes(name)) for name in node_types}
+        given = (applied, Stores.of(applied), nodes or every, times)
+        embeddings = SampledEmbeddings(*given, exact=is_exact)
+    return closing(with_factors(embeddings, applied, basis, nodes))
 
 
 def _set_up(job: InferenceJob, context: WorkerContext) -> AppliedModel:
@@ -106,52 +110,55 @@ def _set_up(job: InferenceJob, context: WorkerContext) -> AppliedModel:
     return applied if job.addition is None else applied.extended(job.addition)
 
 
-def _write(
-    job: InferenceJob,
-    applied: AppliedModel,
-    embeddings: Embeddings,
-    context: WorkerContext,
-    basis: Callable[[LinkFactors], LinkBasis],
-) -> dict[str, list[dict[str, Any]]]:
-    if isinstance(job.request, TopKRequest):
-        search = NeighborSearch(job.request, applied, embeddings, basis)
-        rows = max(job.rows_per_file // job.request.k, 1)
-        parts: dict[str, _Part] = {"neighbors": (cut(len(job.request.anchors), rows), search.table)}
-    else:
-        assert isinstance(job.request, NodeRequest)
-        tables = NodeTables(job.request.what, applied, job.request.nodes)
+def _write_neighbors(
+    job: InferenceJob, request: TopKRequest, applied: AppliedModel, context: WorkerContext
+) -> _Written:
+    basis = cache(partial(find_basis, applied, request.times))
+    with _embeddings(job, applied, basis) as embeddings:
+        search = NeighborSearch(request, applied, embeddings, basis)
+        rows = max(job.rows_per_file // request.k, 1)
+        parts = {"neighbors": (cut(len(request.anchors), rows), search.table)}
+        return _write_parts(job, parts, context)
+
+
+def _write_nodes(
+    job: InferenceJob, request: TableRequest, applied: AppliedModel, context: WorkerContext
+) -> _Written:
+    nodes = request.nodes
+    numbers = {
+        name: applied.bundle.num_nodes(name) if nodes is None else len(nodes[name])
+        for name in request.node_types
+    }
+    shown = (f"{count(number, 'node')} of type {name}" for name, number in numbers.items())
+    _say_start(job, context, f"encoding {', '.join(shown)}", request.node_types)
+    tables = NodeTables(request.what, applied, nodes)
+    basis = cache(partial(find_basis, applied, request.times))
+    with _embeddings(job, applied, basis, nodes) as embeddings:
         parts = {
             name: (
-                cut(_num_nodes(job, applied.bundle, name), job.rows_per_file, embeddings.alignment),
+                cut(number, job.rows_per_file, embeddings.alignment),
                 partial(tables.range, embeddings, name),
             )
-            for name in job.request.node_types
+            for name, number in numbers.items()
         }
-    return _write_parts(job, parts, context)
+        return _write_parts(job, parts, context)
 
 
 def _write_edges(
-    job: InferenceJob, request: EdgeRequest, applied: AppliedModel, context: WorkerContext
-) -> dict[str, list[dict[str, Any]]]:
+    job: InferenceJob, request: TableRequest, applied: AppliedModel, context: WorkerContext
+) -> _Written:
     edges = edges_to_predict(applied.spec, applied.bundle)
-    name, how = edge_type_name(edges.edge_type), job.model.loaded.config.training.eval
+    name = edge_type_name(edges.edge_type)
+    is_exact = job.model.loaded.config.training.eval == "exact"
     given = (request.what, applied, Stores.of(applied), edges, request.times)
-    tables = EdgeTables(*given, exact=how == "exact")
-    if context.rank == 0:
-        when = "" if request.times is None else f", {request.times.describe([name])}"
-        say(
-            f"predicting {tables.num_rows:,} {name}: {how}{when}, "
-            f"{count(context.world_size, 'worker')}, {context.device}"
-        )
-    ranges = cut(tables.num_rows, job.rows_per_file, tables.alignment)
-    with closing(tables):
+    with closing(EdgeTables(*given, exact=is_exact)) as tables:
+        _say_start(job, context, f"predicting {tables.num_rows:,} {name}", [name])
+        ranges = cut(tables.num_rows, job.rows_per_file, tables.alignment)
         return _write_parts(job, {name: (ranges, tables.range)}, context)
 
 
-def _write_parts(
-    job: InferenceJob, parts: Mapping[str, _Part], context: WorkerContext
-) -> dict[str, list[dict[str, Any]]]:
-    written: dict[str, list[dict[str, Any]]] = {}
+def _write_parts(job: InferenceJob, parts: Mapping[str, _Part], context: WorkerContext) -> _Written:
+    written: _Written = {}
     for table, (ranges, make) in parts.items():
         mine, failure, pace = [], None, Pace(f"writing {table}", ranges[-1][1])
         try:
@@ -167,9 +174,7 @@ def _write_parts(
     return written
 
 
-def _manifest(
-    job: InferenceJob, bundle: Bundle, tables: dict[str, list[dict[str, Any]]]
-) -> dict[str, Any]:
+def _manifest(job: InferenceJob, bundle: Bundle, tables: _Written) -> dict[str, Any]:
     request, output = job.request, job.model.spec.output
     content: dict[str, Any] = {
         "format": FORMAT,
@@ -179,10 +184,7 @@ def _manifest(
         "eval": job.model.loaded.config.training.eval,
     }
     if request.times is not None:
-        edge_type = output.predicted_edges if isinstance(request, EdgeRequest) else None
-        content |= request.times.manifest(
-            request.node_types if edge_type is None else [edge_type_name(edge_type)]
-        )
+        content |= request.times.manifest(request.node_types or list(tables))
     if isinstance(request, TopKRequest):
         content |= {
             "what": "neighbors",

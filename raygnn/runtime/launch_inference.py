@@ -12,7 +12,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.filesystem import join, redact
 from raygnn.errors import ConfigError
-from raygnn.inference.job import EdgeRequest, InferenceJob, NodeRequest, TopKRequest
+from raygnn.inference.job import InferenceJob, TableRequest, TopKRequest
 from raygnn.inference.output_folder import OutputFolder
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_checks import graph_parts, open_outline
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raygnn.loops.context import WorkerContext
 
 #: A request, and new rows of the graph that it is about.
-Asked = tuple[NodeRequest | EdgeRequest | TopKRequest, Addition | None]
+Asked = tuple[TableRequest | TopKRequest, Addition | None]
 #: Makes the request for a model and a graph that fit each other.
 Ask = Callable[[SavedModel, Bundle], Asked]
 
