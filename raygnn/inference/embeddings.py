@@ -37,12 +37,9 @@ _BATCHES_PER_CHUNK = 16
 
 
 class Embeddings(ABC):
-    """Encoder outputs of a graph's nodes.
+    """Encoder outputs of a graph's nodes."""
 
-    Attributes:
-        alignment: `rows` begins at multiples of it.
-    """
-
+    #: `rows` begins at multiples of it.
     alignment = 1
 
     @abstractmethod
@@ -55,9 +52,8 @@ class Embeddings(ABC):
 
     @abstractmethod
     def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
-        """[num_ids, channels] on the CPU, of int64 dense ids.
-
-        Collective: all ranks must call, with equal ids.
+        """[num_ids, channels] on the CPU, of int64 dense ids. Collective: all ranks must call, with
+        equal ids.
         """
 
     def close(self) -> None:  # noqa: B027 - nothing to free is fine
@@ -83,14 +79,9 @@ class KeptEmbeddings(Embeddings):
 def exact_embeddings(
     applied: AppliedModel, node_types: Sequence[str], times: SeedTimes | None, chunk_size: int
 ) -> KeptEmbeddings:
-    """All rows of some node types, computed layer by layer by all ranks together.
-
-    Collective: all ranks must call.
-
-    Args:
-        times: edges and neighbors after their moment are excluded; None includes all.
-    Raises:
-        ConfigError: the encoder does not work layer by layer.
+    """All rows of some node types, computed layer by layer, without what is later than the moment
+    of `times`. Collective: all ranks must call. Raises a ConfigError if the encoder does not work
+    layer by layer.
     """
     env, stores = applied.env, Stores.of(applied)
     check_exact(applied.encoder, env.loaded.config.model.type)
@@ -112,8 +103,7 @@ def exact_embeddings(
 class JoinedEmbeddings(Embeddings):
     """Rows of an encoder followed by closed-form rows of links, of the types that have these.
 
-    Args:
-        nodes: as of `SampledEmbeddings`; None if rows are asked for by dense id.
+    `nodes`: as of `SampledEmbeddings`; None if rows are asked for by dense id.
     """
 
     def __init__(
@@ -170,9 +160,8 @@ def used_factors(model: nn.Module) -> LinkFactors | None:
 
 
 def find_basis(applied: AppliedModel, times: SeedTimes | None, factors: LinkFactors) -> LinkBasis:
-    """The decomposed links of a graph, with added nodes and links if there are any.
-
-    Those of a model of rows with times are the links known at the moment of `times`.
+    """The decomposed links of a graph, with added nodes and links if there are any; for a model of
+    rows with times, those known at the moment of `times`.
     """
     (edge_type,), loaded, settings = applied.spec.output.links, applied.env.loaded, factors.settings
     graph = known_graph(applied.bundle)

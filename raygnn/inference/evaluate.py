@@ -37,21 +37,13 @@ _ALL_ARE_TEST = HashSplit(type="hash").model_copy(update={"fractions": [0.0, 0.0
 def evaluate_model(
     saved: SavedModel, model: nn.Module, bundle: Bundle, split: str | None, *, exact: bool
 ) -> dict[str, float]:
-    """Evaluates a model with the metrics of its config or task.
+    """Evaluates a model with the metrics of its config or task; see `TrainedModel.evaluate`.
 
     Collective: all ranks must call.
 
     Args:
         saved: opened with its metrics.
-        split: train, val or test, from the graph's split column or the model's `data.splits`.
-            Default: all labelled nodes; test for links, edges and probes.
-        exact: see `TrainedModel.open`. Seeds with times are sampled as of their own, with all
-            neighbors.
-    Returns:
-        Values by metric, without the loss, which may need modules of training.
-    Raises:
-        ConfigError: there is no such split.
-        DataError: the graph does not fit, has no labels or other classes, or the split is empty.
+        exact: seeds with times are sampled as of their own, with all neighbors.
     """
     if split is not None and split not in SPLIT_NAMES:
         raise ConfigError(
@@ -113,8 +105,7 @@ def probe_model(
 
     Args:
         config: of the model; its `data.splits`, or the graph's split column, splits the nodes.
-        label: column of labels. Default: the only one.
-        node_type: default: the only one, or the only one with labels.
+        label, node_type: default: the only ones, or the only type with labels.
     Returns:
         By split and metric, as `test/accuracy`; `inverse_penalty` is the chosen C.
     Raises:

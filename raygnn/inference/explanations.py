@@ -137,11 +137,7 @@ class Explanations:
 
 
 class Element(NamedTuple):
-    """One element of an input row, and the table column that it comes from.
-
-    Attributes:
-        element: its position in a list column; None otherwise.
-    """
+    """One element of an input row: its table column, and its position in a list column."""
 
     node_type: str
     column: str
@@ -205,12 +201,8 @@ def explain_batches(
     names: Mapping[str, Sequence[Element]],
     options: ExplainOptions,
 ) -> Explanations:
-    """Explains the prediction of each batch, which has one seed.
-
-    Args:
-        names: by node type, the elements of the encoder's input rows.
-    Raises:
-        ConfigError: the model reads nothing to mask.
+    """Explains the prediction of each batch, which has one seed. Raises a ConfigError if the model
+    reads nothing to mask. `names`: by node type, the elements of the encoder's input rows.
     """
     explained = [_Explained(b, seed_of(b), applied, names, options) for b in batches]
     if any(one.hides_edges for one in explained):
@@ -419,10 +411,9 @@ class _Explained:
 
 
 class _GNNExplainer(GNNExplainer):
-    """GNNExplainer, arXiv:1903.03894, with equal initial masks: equal edges get equal importance.
-
-    Inputs that do not affect the prediction keep a mask of 0; the size of a neighborhood does not
-    change the cost of an edge.
+    """GNNExplainer, arXiv:1903.03894, with equal initial masks: equal edges get equal importance,
+    and inputs that do not affect the prediction keep a mask of 0. The size of a neighborhood does
+    not change the cost of an edge.
     """
 
     def __init__(self) -> None:
@@ -474,11 +465,8 @@ def _column_name(row: Mapping[str, Any]) -> str:
 
 
 def input_columns(spec: ModelSpec, manifest: Manifest | None) -> dict[str, list[Element]]:
-    """The table column of each element of the encoder's input rows, by node type.
-
-    A column with a transform, or a category's embedding, is one column; each element of a list
-    column is one. `manifest`: of the graph's tables; None for other graphs, whose columns are named
-    by the feature.
+    """The table column of each element of the encoder's input rows, by node type. Without the
+    manifest of a graph's tables, columns are named by the feature.
     """
     columns = {}
     for name, width in spec.widths.items():

@@ -43,7 +43,6 @@ class PlainModel(nn.Module):
         interaction: features to encoder inputs.
         encoder: a PyG module.
         head: embeddings to outputs.
-        features: standardization of features, if any.
         target: the label, whose unit the outputs get, if any.
     """
 
@@ -87,14 +86,11 @@ class PlainModel(nn.Module):
 
 
 class PlainHetero(nn.Module):
-    """Tensors of a graph of several types to outputs for all predicted nodes.
+    """Tensors of a graph of several types to outputs for all nodes of the types `ends`.
 
     Args:
         encoder: with a `Hetero` as its module.
-        head: embeddings to outputs.
-        ends: node types with outputs.
         features: standardization of features, by node type.
-        target: the label, whose unit the outputs get, if any.
     """
 
     def __init__(
@@ -161,15 +157,8 @@ def _layer_rows(
 
 
 def export_program(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
-    """The file of a program for graphs of any size, for `torch.export.load`.
-
-    Args:
-        model: the trained module, with its encoder, and its head if any.
-        name: of the model in the config.
-    Raises:
-        ConfigError: the model reads learned rows or edge columns, or several types with another
-            encoder than `Hetero`, or PyG has no equivalent module.
-        RunError: the program's output differs from the model's.
+    """The file of a program for graphs of any size, for `torch.export.load`. Errors: see
+    `TrainedModel.export`. `name`: of the model in the config.
     """
     program, _ = _program(model, spec, name)
     file = io.BytesIO()
@@ -178,12 +167,8 @@ def export_program(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
 
 
 def export_onnx(model: nn.Module, spec: ModelSpec, name: str) -> bytes:
-    """Exports the program as ONNX. Typed inputs are named `x.TYPE` and `edge_index.TYPE`.
-
-    The note is in the file's metadata. Arguments and errors are those of `export_program`.
-
-    Raises:
-        ConfigError: also if packages of the extra are missing.
+    """Exports the program as ONNX, with the note in its metadata. Typed inputs are named `x.TYPE`
+    and `edge_index.TYPE`.
     """
     try:
         import onnxruntime
@@ -356,11 +341,8 @@ def _note(model: nn.Module, spec: ModelSpec) -> str:
 
 
 def pyg_graph(bundle: Bundle, spec: ModelSpec, direction: str) -> Data | HeteroData:
-    """All nodes and edges of a graph; features standardized, edges along the messages.
-
-    Args:
-        bundle: the part of the graph that the model reads.
-        direction: `in` or `out`, as `sampling.direction`.
+    """All nodes and edges of a graph; features standardized, edges along the messages of a
+    `sampling.direction`.
     """
     features, graph = LocalFeatureStore(bundle, spec.standardization), HeteroData()
     for name in bundle.node_types:

@@ -52,13 +52,11 @@ class TableRequest:
         node_types: tuple[str, ...] = (),
         times: SeedTimes | None = None,
     ) -> TableRequest:
-        """Completes and validates a request.
+        """Completes and validates a request. Raises a ConfigError if the model has no such output.
 
         Args:
             what: default: predictions for node and edge tasks, else embeddings.
             node_types: default: the task's: the predicted type, or both ends of links.
-        Raises:
-            ConfigError: the model has no such output.
         """
         output = spec.output
         chosen = what or next(iter(output.predictions), "embeddings")
@@ -176,15 +174,12 @@ class TopKRequest:
         times: SeedTimes | None,
         read_columns: Callable[[str, tuple[str, ...]], pa.Table] | None,
     ) -> TopKRequest:
-        """Completes and validates a request.
+        """Completes and validates a request. Raises a ConfigError if the model has no such output,
+        a DataError if an anchor is not in the graph.
 
         Args:
-            bundle: the part of the graph that the model reads.
             anchors: original ids.
             read_columns: reads columns of a node table; None for a graph without tables.
-        Raises:
-            ConfigError: the model has no such output.
-            DataError: an anchor is not in the graph.
         """
         edge_type = options.edge_type
         relation = None if edge_type is None else relation_of(spec, edge_type)

@@ -37,9 +37,7 @@ class NeighborSearch:
     """Ranks all nodes of the target type for ranges of the anchors.
 
     A node is never its own neighbor. Collective: all ranks must build it; they search alone.
-
-    Args:
-        basis: decomposed links, which closed-form rows of the model read.
+    `basis`: decomposed links, which closed-form rows of the model read.
     """
 
     def __init__(

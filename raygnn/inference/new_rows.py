@@ -17,12 +17,7 @@ from raygnn.outputs.saved_model import SavedModel
 
 @dataclass(frozen=True)
 class TablesSource:
-    """The tables of a graph.
-
-    Attributes:
-        uri: folder with `graph.yaml`, or that file.
-        options: of its ingest, with the transforms of training.
-    """
+    """The tables of a graph, and options of their ingest, with the transforms of training."""
 
     uri: str
     options: IngestOptions

@@ -138,10 +138,8 @@ class OpenGraph:
         return self._keeps(self._spec.output.ends)
 
     def precompute(self) -> None:
-        """Encodes all nodes of the types that the model predicts or links, and keeps the rows.
-
-        Later calls read them, also for models that do not work layer by layer, or with
-        `exact=False`.
+        """Encodes all nodes of the types that the model predicts or links, and keeps the rows, also
+        for models that do not work layer by layer, or with `exact=False`.
         """
         ends = list(dict.fromkeys(self._spec.output.ends))
         with self._prepared(), self._encoded(ends) as embeddings:
@@ -459,9 +457,8 @@ class OpenGraph:
     def _encode_known_links(
         self, relation: int | None, pairs: Sequence[np.ndarray], rows: Sequence[Tensor]
     ) -> None:
-        """Replaces the rows of pairs that are links with times by those as of the link.
-
-        Closed-form rows of links with times are as of one moment.
+        """Replaces the rows of pairs that are links with times by those as of the link, except
+        closed-form rows, which are as of one moment.
         """
         links, times = self._spec.output.links, self._times
         factors = used_factors(self._applied.model)

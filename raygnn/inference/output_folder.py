@@ -61,12 +61,8 @@ class OutputFolder:
 
     @classmethod
     def check(cls, uri: str, overwrite: bool = False) -> OutputFolder:
-        """Checks that a folder may be written, without writing anything.
-
-        Args:
-            overwrite: whether the output of an earlier call may be replaced.
-        Raises:
-            RunError: it is a file, or has content that may not be replaced.
+        """Raises a RunError if it is a file, or has content other than that of an earlier call, or
+        that of one without `overwrite`. Writes nothing.
         """
         fs, path = open_fs(uri)
         path = path.rstrip("/")
@@ -141,12 +137,10 @@ class OutputFolder:
         return join(self.staged_uri, _RECORDS)
 
     def finish(self, content: Mapping[str, Any]) -> None:
-        """Writes the manifest and shows the folder. One process calls it, after all have written.
+        """Writes the manifest, whose `tables` have the results of `write`, and shows the folder.
 
-        Args:
-            content: of the manifest; `tables` has the results of `write`.
-        Raises:
-            RunError: a file is missing, because another machine wrote it to its own disk.
+        One process calls it, after all have written. Raises a RunError if a file is missing,
+        because another machine wrote it to its own disk.
         """
         for table in content["tables"].values():
             for file in table["files"]:

@@ -76,9 +76,7 @@ _ROWS_AT_A_TIME = 1 << 14
 class NodeTables:
     """Makes tables of nodes.
 
-    Args:
-        what: embeddings, predictions or probabilities.
-        nodes: int64, dense ids, by node type, whose positions `range` uses; None for all nodes.
+    `nodes`: int64, dense ids, by node type, whose positions `range` uses; None for all nodes.
     """
 
     def __init__(
@@ -152,9 +150,8 @@ class EdgeTables:
     Each edge has separate neighborhoods, so its row does not depend on others.
 
     Args:
+        edges: in the order of their positions. Reverse copies are left out.
         exact: samples all neighbors instead of the model's fanouts.
-        edges: predicted edges, in the order of their positions. Reverse copies are left out.
-        times: of a model with times.
         one_by_one: each edge is a batch, whose ends share a neighborhood.
     Attributes:
         alignment: tables begin at multiples of it.
@@ -298,12 +295,8 @@ def pairs_to_predict(
     times: SeedTimes | None,
     relation: int = 0,
 ) -> SeedEdges:
-    """Pairs of int64 dense ids, with the times of edges that they equal.
-
-    Args:
-        relation: number of the model's relation.
-    Raises:
-        ConfigError: the model reads edge features, which pairs do not have.
+    """Pairs of int64 dense ids, with the times of edges that they equal. Raises a ConfigError if
+    the model reads edge features, which pairs do not have.
     """
     links = spec.output.links
     edge_type = links[relation] if links else _edge_type(spec)

@@ -135,12 +135,8 @@ def read_rows(uri: str, bundle: Bundle, node_type: str, declared: TrainingTable 
 
 
 def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str] = ()) -> None:
-    """Writes a table as CSV if its name ends with .csv, otherwise as Parquet.
-
-    In CSV, probabilities become a column for each class, such as `probability_0`, and lists JSON.
-
-    Args:
-        classes: their names; empty numbers them.
+    """Writes a table as CSV if its name ends with .csv, otherwise as Parquet. In CSV, probabilities
+    become a column for each class, named or numbered, such as `probability_0`, and lists JSON.
     """
     if not str(uri).endswith(".csv"):
         write_parquet(table, str(uri))
@@ -161,10 +157,9 @@ def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str
 
 
 def relbench_table(found: pa.Table, declared: TrainingTable, output: NodeOutput) -> pa.Table:
-    """Predictions in the columns of a training table's files, for `relbench.submit`.
-
-    Two classes are the probability of class 1, more classes a list of probabilities. `found`:
-    predictions of a regression, probabilities of classes or labels.
+    """Predictions of a regression, or probabilities of classes or labels, in the columns of a
+    training table's files, for `relbench.submit`. Two classes are the probability of class 1, more
+    classes a list.
     """
     values = found.column("prediction" if output.problem == "regression" else "probability")
     if output.problem == "multi_class" and output.num_outputs == 2:
@@ -282,11 +277,7 @@ def find_link_rows(
     """The requested rows of a model of links, and the number of its relation.
 
     Label edges are rows if the model was trained on them by time. A table of ids and times needs a
-    model of one relation.
-
-    Raises:
-        ConfigError: the model has no such rows.
-        DataError: an id is not in the graph, or a time cannot be compared with the graph's.
+    model of one relation. Errors are those of `find_rows`.
     """
     output, rows, split = spec.output, request.rows, request.split
     if not isinstance(output, LinkOutput):
@@ -328,13 +319,11 @@ def rank_targets(
     """The k best-scored targets of each row, among all targets as of its time.
 
     Args:
-        links: those that closed-form rows of the model read.
         encode: embeds rows, [num_rows, channels].
+        links: those that closed-form rows of the model read.
     Returns:
         `id`, `time`, and lists `neighbor_id` and `score`, best first. A list is shorter than k if
         the other targets are known links, and the model does not rank these.
-    Raises:
-        ConfigError: there are fewer targets than k.
     """
     bundle, (anchor_type, target_type) = applied.bundle, applied.spec.output.ends
     is_one_type = anchor_type == target_type

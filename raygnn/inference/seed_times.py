@@ -67,7 +67,7 @@ class SeedTimes:
         return f"{', '.join(timed)} each at its own time, others as of {self.moment}"
 
     def manifest(self, type_names: Sequence[str]) -> dict[str, object]:
-        """Entries of `_manifest.json` for an output with rows of these types."""
+        """Entries of `_manifest.json`."""
         timed = [name for name in type_names if name in self.own]
         content: dict[str, object] = {"own_times": timed} if timed else {}
         if len(timed) < len(type_names):
@@ -120,9 +120,8 @@ def find_seed_times(
 
 
 def seed_edges(spec: ModelSpec, bundle: Bundle, edge_type: EdgeType) -> SeedEdges:
-    """The label edges of a type if there are any, else its message edges.
-
-    A model that reads edge features uses message edges, because label edges have none.
+    """The label edges of a type if there are any, else its message edges, as for a model that reads
+    edge features, which label edges lack.
     """
     is_label = _labels(spec, bundle, edge_type) is not None
     return SeedEdges.of_bundle(bundle, edge_type, label_edges=is_label)

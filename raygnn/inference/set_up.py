@@ -71,11 +71,9 @@ def set_up_task(
     device: torch.device,
     parts: PartitionedGraph | None = None,
 ) -> Task:
-    """The task that a model was trained with.
+    """The task that a model was trained with, on a graph that fits the model, or `schema_bundle`.
 
-    Args:
-        bundle: a graph that fits the model, or `schema_bundle`.
-        parts: of a partitioned graph, whose outline is the bundle; None maps them here.
+    `parts`: of a partitioned graph, whose outline is the bundle; None maps them here.
     """
     loaded, spec = saved.loaded, saved.spec
     if parts is None and isinstance(bundle, Outline):
@@ -88,11 +86,9 @@ def set_up_task(
 
 
 def load_module(saved: SavedModel, task: Task) -> nn.Module:
-    """The trained model, in float32 and evaluation mode, on the task's device.
-
-    Raises:
-        CheckpointError: the weights are damaged, or do not fit the config's model.
-        ConfigError: the model has no encoder.
+    """The trained model, in float32 and evaluation mode, on the task's device. Raises a
+    CheckpointError if the weights are damaged, or do not fit the config's model, a ConfigError if
+    the model has no encoder.
     """
     model = task.build_model()
     try:

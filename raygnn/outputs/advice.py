@@ -78,13 +78,9 @@ class Advice(Callback):
             self._standard_errors = {f"test/{k}": e for k, e in errors.items() if e is not None}
 
     def metrics(self) -> dict[str, Any]:
-        """For `metrics.json`.
-
-        Returns:
-            `baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics by name;
-            `steps_per_epoch`; `warnings` of the start and end of training; and
-            `no_better_than_baseline`, the metrics by which the model is not better. Both are texts,
-            possibly empty.
+        """`baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics by name;
+        `steps_per_epoch`; and texts, possibly empty: `warnings`, and the metrics by which the model
+        is `no_better_than_baseline`.
         """
         return {
             **self._metrics,

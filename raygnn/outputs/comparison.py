@@ -60,7 +60,7 @@ class StoredRun:
 
     @classmethod
     def open(cls, uri: str) -> StoredRun:
-        """Reads the folder of a run. Raises a RunError if there is no run."""
+        """Raises a RunError if there is no run."""
         if not exists(join(uri, "run.json")):
             raise RunError(
                 f"RUN={redact(uri)!r} is invalid: it contains no run. Name folders of runs, with "
@@ -122,12 +122,8 @@ class Comparison:
 
 
 def compare(uris: Sequence[str]) -> Comparison:
-    """Compares runs: test metrics with intervals, config differences, curves, cost.
-
-    Args:
-        uris: folders of runs, or of one sweep, whose trials are compared.
-    Raises:
-        RunError: a folder has no run.
+    """Compares runs, or the trials of one sweep: test metrics with intervals, config differences,
+    curves, cost. Raises a RunError if a folder has no run.
     """
     if len(uris) == 1 and exists(join(uris[0], "trials.json")):
         return _compare_trials(uris[0])

@@ -39,10 +39,8 @@ class Drawn:
 
 
 def draw_explanations(drawn: Sequence[Drawn]) -> str:
-    """An SVG with a panel for each of the first 24 explanations; it loads nothing.
-
-    The node is in the middle, others on rings by their distance in edges. Widths of edges are
-    importances; bars are columns.
+    """An SVG with a panel for each of the first 24 explanations. The node is in the middle, others
+    on rings by their distance in edges. Widths of edges are importances; bars are columns.
     """
     shown = drawn[:_MOST_PANELS]
     bars = max((len(one.columns) for one in shown), default=0) * _BAR

@@ -43,7 +43,7 @@ def show(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration as people write it: 12.3 s, 4 min 5 s, 2 h 3 min."""
+    """As 12.3 s, 4 min 5 s, 2 h 3 min."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, seconds_left = divmod(round(seconds), 60)
@@ -76,11 +76,7 @@ NUM_COLORS = 8  # colors in the page's style: --c0 to --c7
 
 @dataclass(frozen=True)
 class Series:
-    """One line.
-
-    Attributes:
-        points: (x, y) by ascending x; gaps where y is not finite.
-    """
+    """One line through points (x, y) by ascending x, with gaps where y is not finite."""
 
     name: str
     points: Sequence[Point]
@@ -140,7 +136,7 @@ class Chart:
 
 
 def label(value: float) -> str:
-    """A number as people write it: 0.25, 1,500, 2.5M, 3e-06."""
+    """As 0.25, 1,500, 2.5M, 3e-06."""
     size = abs(value)
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if size >= factor:

@@ -33,11 +33,8 @@ if TYPE_CHECKING:
 
 
 class MetricLogger(Callback, ABC):
-    """A callback that passes metrics, with their step, to a service. Acts on rank 0 only.
-
-    Args:
-        logs_uri: the run's log folder; injected.
-        run_name: injected.
+    """A callback that passes metrics, with their step, to a service. Acts on rank 0 only. The run's
+    log folder and name are injected.
     """
 
     only_on_rank_0 = True
@@ -100,10 +97,7 @@ class EventWriter:
         self._file.write_event(Event(step=purge_step, session_log=start))
 
     def add_scalars(self, values: dict[str, float], step: int) -> None:
-        """Adds a point to each curve, under its exact name, as in hyperparameters.
-
-        tensorboardX's own `scalar` replaces `@`, with a warning each time.
-        """
+        """Adds a point to each curve. tensorboardX's own `scalar` would replace `@` in names."""
         from tensorboardX.proto.summary_pb2 import Summary
 
         for name, value in values.items():
@@ -340,9 +334,8 @@ def _import_extra(name: str) -> ModuleType:
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """The values of a saved config by dotted key, without nulls and empty values.
-
-    A list of scalars is one text, `[15, 10]`; other lists number their items: `losses.0.type`.
+    """The values of a saved config by dotted key, without nulls and empty values. A list of scalars
+    is one text, `[15, 10]`; other lists number their items: `losses.0.type`.
     """
     texts = {path: json.dumps(v) if isinstance(v, list) else v for path, v in leaves(config)}
     return {dotted(path): v for path, v in texts.items() if v not in (None, "[]", {})}

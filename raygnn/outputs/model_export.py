@@ -25,11 +25,7 @@ def write_model(
 ) -> str:
     """Writes a model to a folder on any fsspec URI, and returns the weights' URI.
 
-    Equal weights give equal bytes.
-
-    Args:
-        spec: for inference, as JSON; None if the task has none.
-        write: writes a file, given its URI.
+    Equal weights give equal bytes. `spec`: for inference, as JSON; None if the task has none.
     """
     tensors = {
         name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in weights.items()
@@ -82,13 +78,9 @@ def saved_digests(spec: bytes) -> dict[str, str]:
 
 
 def export_checkpoint(source: str, out: str) -> str:
-    """Writes a model like a finished run, and returns the weights' URI.
-
-    Args:
-        source: a run's folder, with its best weights so far, or a checkpoint, with its own. The
-            moving average of weights if the run has one.
-    Raises:
-        CheckpointError: there is no complete checkpoint, or it is damaged.
+    """Writes a model like a finished run, and returns the weights' URI: the best weights so far of
+    a run's folder, or those of a checkpoint, or their moving average if the run has one. Raises a
+    CheckpointError if there is no complete checkpoint, or it is damaged.
     """
     store, name, is_run = find_checkpoint(source)
     if name is None:

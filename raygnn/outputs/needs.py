@@ -40,12 +40,7 @@ class Needs:
 
 
 def needs_of(config: Config, bundle: Bundle, spec: ModelSpec | None) -> Needs:
-    """Memory and disk that a run needs on a node.
-
-    Args:
-        bundle: the graph, or the outline of a partitioned one.
-        spec: inputs of the model; None if only the task knows.
-    """
+    """`bundle`: the graph, or the outline of a partitioned one."""
     graph, cached = bundle.num_bytes, 0
     if config.data.mode == "partitioned":
         folder = absolute(config.data.uri or "")

@@ -29,9 +29,6 @@ class Profiler(Callback):
 
     Traces are named as by `torch.profiler.tensorboard_trace_handler`, for TensorBoard's profiler
     plugin, chrome://tracing and https://ui.perfetto.dev.
-
-    Args:
-        uri: folder of the traces.
     """
 
     def __init__(self, settings: ProfilerSettings, uri: str) -> None:

@@ -48,10 +48,8 @@ class Report:
         guesses: names of the baselines.
         metrics: by name the final value, its 95 % interval, the value of the last validation, and
             that of each baseline.
-        errors: prediction errors.
         data_tables, degrees: data of the run: types, degrees and splits.
         flat: curves that are not drawn, because they have one value.
-        cost_tables: by heading.
         facts: (name, value) of the environment.
         usage: how to use the model in Python; empty if inference cannot.
     """
@@ -219,10 +217,7 @@ def data_tables(engine: Engine) -> dict[str, Table]:
 
 
 def degree_charts(bundle: Bundle) -> list[Chart]:
-    """In-degree histograms of the largest edge types.
-
-    A partitioned graph, whose edges no process has, has none.
-    """
+    """In-degree histograms of the largest edge types; none of a partitioned graph."""
     if isinstance(bundle, Outline):
         return []
     types = sorted(bundle.edge_types, key=bundle.num_edges, reverse=True)[:_MAX_DEGREE_CHARTS]
@@ -312,10 +307,7 @@ _LAST = ("grad_norm", "lr")
 def run_charts(
     history: Sequence[Row], logged: Sequence[Row], monitor: str, best: tuple[int, str] | None
 ) -> list[Chart]:
-    """Charts of everything in the history of validations and in the logged rows.
-
-    `best`: the step to mark in charts of losses and metrics, and its label.
-    """
+    """`best`: the step to mark in charts of losses and metrics, and its label."""
     groups: dict[str, list[Series]] = {}
     for name in _names([*history, *logged]):
         # Both may contain a metric, such as the training loss: the finer curve is drawn.
@@ -338,10 +330,7 @@ def run_charts(
 
 
 def without_flat(charts: Sequence[Chart]) -> tuple[list[Chart], list[tuple[str, float]]]:
-    """Charts without flat lines, and names and values of the flat ones.
-
-    Charts of losses and metrics are always kept.
-    """
+    """Charts of losses and metrics, and others without flat lines; names and values of these."""
     drawn, flat = list[Chart](), list[tuple[str, float]]()
     for chart in charts:
         if chart.wide or chart.marked_x is not None or not all(s.is_flat for s in chart.series):

@@ -22,11 +22,8 @@ Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 @dataclass(frozen=True)
 class ConfusionTable:
-    """Confusion matrix of a split.
-
-    Attributes:
-        rows: for each actual class its name, and for each predicted class the count and its share
-            of the row in percent.
+    """Confusion matrix of a split: for each actual class its name, and for each predicted class the
+    count and its share of the row in percent.
     """
 
     title: str
@@ -39,12 +36,7 @@ Titled = TypeVar("Titled", ConfusionTable, Chart)
 
 @dataclass(frozen=True)
 class Errors:
-    """Prediction errors of a run.
-
-    Attributes:
-        confusions: of each task with classes, unless there are many.
-        charts, tables: further results; tables by heading.
-    """
+    """Prediction errors of a run; confusions of each task with classes, unless there are many."""
 
     confusions: list[ConfusionTable] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
@@ -55,9 +47,8 @@ class Errors:
 
 
 def find_errors(metrics: Mapping[str, Any]) -> Errors:
-    """Reads prediction errors from `metrics.json`, by name and split.
-
-    For several tasks, these are under `<task>/<name>`, and headings begin with the task.
+    """Reads prediction errors from `metrics.json`, under `<name>`, or `<task>/<name>` for several
+    tasks, whose headings begin with the task.
     """
     charts, tables = list[Chart](), dict[str, Table]()
     confusions = list[ConfusionTable]()

@@ -94,12 +94,9 @@ class RunFolder:
     def write_state(
         self, status: RunStatus, loaded: LoadedConfig, stop_reason: str | None = None
     ) -> None:
-        """Writes `run.json`, keeping its starts and lineage.
+        """Writes `run.json`, keeping its starts and lineage. Raises a RunError as `check_is_held`.
 
-        Args:
-            stop_reason: the engine's, of a finished run.
-        Raises:
-            RunError: as `check_is_held`.
+        `stop_reason`: the engine's, of a finished run.
         """
         changes = state_of(status, loaded, stop_reason)
         self._change_state(lambda state: {**state, **changes})
@@ -135,10 +132,7 @@ class RunFolder:
         """Runs a block of writes during which no newer start takes the folder.
 
         On local disks and NFS a newer start waits for the end of the block. Object stores have no
-        locks: there, `write` is conditional for each file.
-
-        Raises:
-            RunError: as `check_is_held`.
+        locks: there, `write` is conditional for each file. Raises a RunError as `check_is_held`.
         """
         with self.lock():
             self.check_is_held()
@@ -147,10 +141,7 @@ class RunFolder:
     def write(self, name: str, content: str | bytes) -> None:
         """Writes a file, if the folder still belongs to this start.
 
-        Args:
-            name: path in the folder, or the URI of an output elsewhere.
-        Raises:
-            RunError: as `check_is_held`.
+        `name`: path in the folder, or URI elsewhere. Raises a RunError as `check_is_held`.
         """
         data = content.encode() if isinstance(content, str) else content
         self._write_held(join(self.uri, name), lambda: data)

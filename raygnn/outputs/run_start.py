@@ -108,10 +108,8 @@ def _check_kept(folder: RunFolder, key: str, source: str) -> None:
 
 
 def check_writable(folder: RunFolder, run: Run) -> None:
-    """Checks that the buckets of outputs are writable, before any work is done for them.
-
-    A local folder is not tested: it is made when the run starts, immediately. Raises a RunError if
-    one is not writable.
+    """Raises a RunError if a bucket of outputs is not writable, before any work is done for it. A
+    local folder is not tested: it is made when the run starts, immediately.
     """
     places = {
         "storage_path": folder.uri,
@@ -150,10 +148,8 @@ def _no_access(field: str, uri: str, what: str, cause: str) -> RunError:
 def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
     """Prepares the run folder for writing; with `run.overwrite` it is emptied first.
 
-    From here on, an older start can no longer write into it.
-
-    Raises:
-        RunError: as `check_run_folder`, or the folder is not writable.
+    From here on, an older start can no longer write into it. Raises a RunError as
+    `check_run_folder`, or if the folder is not writable.
     """
     folder = check_run_folder(loaded, name)
     storage_path = loaded.config.run.storage_path
@@ -235,9 +231,8 @@ def _limit_that_ended(state: dict[str, Any]) -> str | None:
 
 
 def _differences(folder: RunFolder, loaded: LoadedConfig) -> str | None:
-    """Names the differences from the config of a run; None if that config cannot be read.
-
-    Nothing differs if only this release has a key, with its default.
+    """Names the differences from the config of a run; None if that config cannot be read. A key
+    that only this release has, with its default, is no difference.
     """
     try:
         there = load_config(join(folder.uri, "config.yaml"), (), loaded.allow_modules)

@@ -74,10 +74,8 @@ class SavedModel:
         return replace(self, loaded=loaded, spec=spec, task=name, whole=self)
 
     def fitted(self, bundle: Bundle) -> Bundle:
-        """The part of a graph that the model reads, with the edges that neighborhoods use.
-
-        Raises:
-            DataError: the graph does not fit; lists all problems.
+        """The part of a graph that the model reads, with the edges that neighborhoods use. Raises a
+        DataError with all problems if the graph does not fit.
         """
         return self.spec.fitted(neighborhood_graph(self.loaded.config, bundle))
 

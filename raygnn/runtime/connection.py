@@ -28,12 +28,10 @@ _SESSION_WITHIN_S = 5.0
 
 
 def connect(meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Joins the Ray of this job, notebook or user, or starts a local one, and prints which.
+    """Joins the Ray of this job, notebook or user, or starts a local one, and prints which. Raises
+    a ResourceError if no cluster answers at `RAY_ADDRESS`, or Ray cannot be started.
 
-    Args:
-        meanwhile: called in a thread while Ray starts; its exceptions are raised here.
-    Raises:
-        ResourceError: no cluster answers at `RAY_ADDRESS`, or Ray cannot be started.
+    `meanwhile`: called in a thread while Ray starts; its exceptions are raised here.
     """
     # The controller asks workers for reports at this interval; its default of 2 s would make
     # every validation wait. It is read when Ray Train starts.

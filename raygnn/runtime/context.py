@@ -32,11 +32,7 @@ _ENDED_WITHIN_S = 30.0
 
 
 class RayWorkerContext:
-    """`WorkerContext` over Ray Train; built inside a Train worker.
-
-    Args:
-        stop_requests: the actor of `raygnn.runtime.ray_workers`, if any.
-    """
+    """`WorkerContext` over Ray Train, with the actor of `ray_workers.stop_requests`, if any."""
 
     def __init__(self, stop_requests: ActorHandle | None = None) -> None:
         context = ray.train.get_context()

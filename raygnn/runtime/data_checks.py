@@ -37,14 +37,8 @@ if TYPE_CHECKING:
 
 
 def check_schema(loaded: LoadedConfig, uri: str) -> None:
-    """Checks model and fanouts against `graph.yaml`, before tables are read.
-
-    A user's own task may need neither.
-
-    Raises:
-        ConfigError: the model does not support the number of types, or the fanouts name other edge
-            types.
-        DataError: `graph.yaml` is invalid.
+    """Checks `graph.yaml`, before tables are read. Raises a ConfigError if the model does not
+    support the number of types, or the fanouts name others. A user's own task may need neither.
     """
     config, manifest = loaded.config, Manifest.load(uri)
     if config.task.type not in SLOTS["task"].names:
@@ -160,9 +154,8 @@ def _declared_roles(table: NodeTable | EdgeTable | LabelEdgeTable) -> set[str]:
 def _learns_times(
     config: Config, of_tables: Mapping[str, bool], of_edges: Mapping[str, bool]
 ) -> bool:
-    """Whether a task learns rows or edges with times, as far as the config says.
-
-    Edges have to be split by time: other splits ask about edges of the past.
+    """Whether a task learns rows with times, or edges with times that are split by time: other
+    splits ask about edges of the past.
     """
     args, rule = config.task.args, config.data.splits
     if config.task.type == "edge_prediction":
@@ -178,11 +171,9 @@ def _is_timed(has_times: Mapping[str, bool], name: Any) -> bool:
 
 
 def open_outline(loaded: LoadedConfig) -> Outline:
-    """The outline of the configured partitioned graph, built on this node for every worker.
-
-    Raises:
-        ConfigError: the config needs more than parts can answer.
-        DataError: a part is missing, damaged, or of another partition.
+    """The outline of the configured partitioned graph, built on this node for every worker. Raises
+    a ConfigError if the config needs more than parts can answer, a DataError if a part is missing,
+    damaged, or of another partition.
     """
     section = loaded.config.data
     assert section.uri is not None
@@ -213,12 +204,8 @@ def graph_parts(
 
 
 def check_parts_suffice(config: Config, outline: Bundle) -> None:
-    """Checks that a config needs no more of a partitioned graph than its parts can answer.
-
-    Args:
-        outline: types and columns of the graph, possibly without rows.
-    Raises:
-        ConfigError: temporal sampling on a graph of several types with a type without a reverse.
+    """Raises a ConfigError for temporal sampling on a partitioned graph of several types of which
+    one has no reverse. `outline`: types and columns of the graph, possibly without rows.
     """
     from raygnn.sampling.partitioned_stores import no_times_of_types
 

@@ -34,12 +34,8 @@ MIN_SCHEDULED_BYTES = 256 << 20
 
 
 def check_source(loaded: LoadedConfig, data: Any) -> None:
-    """Checks that there is one source of the graph.
-
-    Args:
-        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
-    Raises:
-        ConfigError: no source, or two.
+    """Raises a ConfigError unless there is one source of the graph, in the config or as `data`:
+    `GraphTables`, or a PyG `Data` or `HeteroData`.
     """
     section = loaded.config.data
     if data is not None and section.names_a_graph:
@@ -61,17 +57,14 @@ def open_bundle(
     on_cluster: bool = False,
     transforms: Transforms = MappingProxyType({}),
 ) -> Bundle:
-    """Opens the bundle of the configured graph, building it first if needed.
+    """Opens the bundle of the graph of `check_source`, building it first if needed. Raises a
+    DataError if its tables are invalid.
 
     Generated graphs and PyG objects are first written as graph tables into the cache.
 
     Args:
-        data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's source.
         on_cluster: Ray, which must be running, ingests tables that are not small.
         transforms: of features transformed as in an earlier training.
-    Raises:
-        ConfigError: no source, or two.
-        DataError: the tables are invalid.
     """
     return open_tables(loaded, tables_uri(loaded, data), on_cluster, transforms)
 
@@ -81,10 +74,7 @@ def open_trial_bundle(
 ) -> Bundle:
     """Opens the bundle of a trial: the sweep's, unless the trial varies the ingest.
 
-    Args:
-        sweep: the config that trials vary.
-        bundle_path: of the sweep.
-        given_tables: tables passed to the sweep instead of the config's.
+    `given_tables`: passed to the sweep instead of the config's.
     """
     if _ingested(loaded) == _ingested(sweep):
         bundle = Bundle.open(bundle_path)
@@ -156,9 +146,6 @@ def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = Fals
     training table are only known with a bundle: then transforms are fitted again, and the tables
     ingested with them. Lines of both ingests are printed once; bundle and columns are those of the
     last.
-
-    Raises:
-        ConfigError, DataError: tables, task or splits are invalid.
     """
     printed: set[str] = set()
     outcome: list[str] = []
@@ -204,12 +191,7 @@ def ingest_options(loaded: LoadedConfig) -> IngestOptions:
 def tables_source(
     loaded: LoadedConfig, transforms: Transforms, uri: str | None = None
 ) -> TablesSource | None:
-    """The tables of a graph for a trained model; None for a graph without tables.
-
-    Args:
-        transforms: of the model.
-        uri: of the tables. Default: the config's.
-    """
+    """The tables of a graph, by default the config's, for a model; None for one without tables."""
     uri = uri or loaded.config.data.uri
     options = replace(ingest_options(loaded), transforms=dict(transforms))
     return None if uri is None else TablesSource(uri, options)

@@ -36,13 +36,8 @@ def ingest_on_cluster(
     All nodes read and decode the tables of a bucket, look up ids and sort; the ingesting node
     writes. A head is often started without CPUs to keep it free. Tables of a bucket are then
     ingested in threads by the node that lends most, and the bundle is sent here. Tables on a local
-    disk are ingested by this process, in threads.
-
-    Args:
-        min_scheduled_bytes: smaller tables are ingested by this process.
-    Raises:
-        DataError: the tables break a rule.
-        RunError: the node that ingests fails.
+    disk, and those smaller than `min_scheduled_bytes`, are ingested by this process, in threads.
+    Raises a DataError if the tables break a rule, a RunError if the node that ingests fails.
     """
     here, cpus = lent_cpus()
     schedule = _for_many_nodes(uri) or on_this_node
@@ -123,11 +118,8 @@ def on_this_node(fn: Callable[[Item], Result], items: Sequence[Item], label: str
     """Runs a plain function over items, a Ray task for each, and returns the results in order.
 
     The tasks write to memory-mapped files, so they run on the caller's node, which has the cache
-    folder.
-
-    Raises:
-        RaygnnError: raised by the function for the first failed item.
-        RunError: the function failed otherwise; the message has the cause and its traceback.
+    folder. Raises the function's RaygnnError for the first failed item, or a RunError with the
+    cause of another failure and its traceback.
     """
     here, _ = lent_cpus()
     return _run_all({"num_cpus": 1, "label_selector": {"ray.io/node-id": here}}, fn, items, label)

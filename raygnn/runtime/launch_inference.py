@@ -50,11 +50,8 @@ class OutputOptions:
 def launch_inference(
     model: SavedModel, options: OutputOptions, ask: Ask, data: Any = None
 ) -> dict[str, Any]:
-    """Runs inference from tables to tables. Returns the manifest of the output.
-
-    With `scaling.num_workers: 0` everything happens in this process, without Ray (or in each of
-    torchrun's processes); else in workers of Ray Train. `data`: `GraphTables`, or a PyG `Data` or
-    `HeteroData`, instead of the config's source.
+    """Runs inference from tables to tables. Returns the manifest of the output. Processes and
+    `data` are those of `launch`.
     """
     options.check()
     source = model.loaded.config.data

@@ -104,11 +104,7 @@ class _Awaited:
 
 @dataclass(frozen=True)
 class _PartClient:
-    """A `PartService` that asks the actor of a part.
-
-    Attributes:
-        node_id: the actor's node.
-    """
+    """A `PartService` that asks the actor of a part, on node `node_id`."""
 
     actor: ActorHandle
     number: int
@@ -122,16 +118,10 @@ class _PartClient:
 
 
 def with_parts_of_this_node(job: Job) -> Job:
-    """Copy of the job in which this process maps the parts whose actors run on its node.
+    """Copy of the job in which this process maps the parts whose actors run on its node. These are
+    already in the node's memory, so nothing is stored twice or requested.
 
-    These are already in the node's memory, so nothing is stored twice or requested.
-
-    Collective: all ranks must call.
-
-    Args:
-        job: of training or inference; its bundle is the outline on this node.
-    Raises:
-        DataError: such a part is damaged.
+    Collective: all ranks must call. Raises a DataError if such a part is damaged.
     """
     parts, outline_path = job.parts, job.bundle_path
     if parts is None:
@@ -167,10 +157,8 @@ def _nodes_of(requests: Sequence[_Awaited]) -> list[str]:
 @contextmanager
 def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
     """Starts an actor for each part of the configured graph, spread over the nodes, and ends them.
-
-    Raises:
-        DataError: a node does not see its part, or the part is damaged.
-        TrainingError: an actor does not start within `scaling.timeout_s`.
+    Raises a DataError if a node does not see its part, or the part is damaged, a TrainingError if
+    an actor does not start within `scaling.timeout_s`.
     """
     assert config.data.uri is not None
     folder, timeout_s = absolute(config.data.uri), config.scaling.timeout_s

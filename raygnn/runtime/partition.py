@@ -22,11 +22,8 @@ _PROBE_S = 60.0  # time for a node to check a folder; the first task starts a pr
 def partition_tables(
     source: str, out: str, partitioning: Partitioning, options: IngestOptions
 ) -> PartitionRecord:
-    """Partitions graph tables; see `raygnn.data.partition.build.partition`.
-
-    Raises:
-        DataError: the tables break a rule, or `out` is not writable.
-        ResourceError: Ray is needed and cannot be started.
+    """Partitions graph tables; see `raygnn.data.partition.build.partition`. Raises a ResourceError
+    if Ray is needed and cannot be started.
     """
 
     def schedule(folder: Path) -> Schedule:

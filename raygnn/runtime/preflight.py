@@ -39,10 +39,8 @@ def plan_resources(config: Config, num_runs: int = 1) -> WorkerResources:
     Without `scaling.cpus_per_worker`, the cluster's CPUs are divided evenly, at most 8 each. With
     `scaling.wait_for_nodes_s`, requests missing resources from an autoscaler, and waits.
 
-    Args:
-        num_runs: number of runs that share the cluster, such as a sweep's trials.
-    Raises:
-        ResourceError: the workers of all runs do not fit together.
+    Raises a ResourceError if the workers of `num_runs` runs, such as a sweep's trials, do not fit
+    together.
     """
     end_s = time.monotonic() + config.scaling.wait_for_nodes_s
     is_waiting = False

@@ -32,11 +32,7 @@ _FILE_KEYS = ("split", "epoch", "first", "last")
 
 @dataclass(frozen=True)
 class PresampleJob:
-    """Settings of a sampling task. Crosses process boundaries.
-
-    Attributes:
-        uri: folder of the set, which has its plan.
-    """
+    """Settings of a sampling task, for the set in folder `uri`. Crosses process boundaries."""
 
     loaded: LoadedConfig
     bundle: BundlePlace
@@ -101,11 +97,8 @@ def _check_seen(uri: str) -> None:
 def write_on_ray(job: PresampleJob, files: Sequence[SampleFile]) -> Written:
     """Writes files on all nodes: a process for each CPU that Ray lends, which maps the graph.
 
-    Yields:
-        Name, size and checksums of each file, in no order.
-    Raises:
-        DataError: a node does not see the folder of the set.
-        RunError: a task failed otherwise.
+    Yields name, size and checksums of each file, in no order. Raises a DataError if a node does not
+    see the folder of the set, a RunError if a task failed otherwise.
     """
     rows = [{"name": f.name, **{key: getattr(f, key) for key in _FILE_KEYS}} for f in files]
     num_blocks = min(len(rows), _BLOCKS_OF_A_CPU * math.ceil(sum(lent_cpus()[1].values())))

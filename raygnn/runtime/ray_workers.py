@@ -89,8 +89,7 @@ def run_on_workers(
         num_workers: a number, or its bounds.
         callbacks: of Ray Train, called in its controller.
     Raises:
-        RaygnnError: raised by a worker.
-        TrainingError: workers died too often.
+        TrainingError: workers died too often. Other errors are those of a worker.
     """
     scaling = config.scaling
     filesystem, path = arrow_filesystem(storage_uri)
@@ -249,9 +248,8 @@ class _StopRequests:
 
 @contextmanager
 def stop_requests() -> Iterator[ActorHandle]:
-    """Starts the actor on the driver's machine, and ends it.
-
-    A notebook keeps the traceback of a stopped run, and with it every handle.
+    """Starts the actor on the driver's machine, and ends it: a notebook keeps the traceback of a
+    stopped run, and with it every handle.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     actor = ray.remote(num_cpus=0, scheduling_strategy=here)(_StopRequests).remote()
@@ -262,10 +260,8 @@ def stop_requests() -> Iterator[ActorHandle]:
 
 
 def fit_interruptibly(trainer: Any, requests: ActorHandle) -> Result:
-    """`trainer.fit()`, in which SIGTERM and Ctrl-C ask the workers to stop.
-
-    Ray handles Ctrl-C by killing the workers, and only in the main thread, so it runs in another
-    one.
+    """`trainer.fit()`, in which SIGTERM and Ctrl-C ask the workers to stop. Ray handles Ctrl-C by
+    killing the workers, and only in the main thread, so it runs in another one.
     """
     if threading.current_thread() is not threading.main_thread():
         return trainer.fit()

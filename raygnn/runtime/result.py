@@ -36,9 +36,7 @@ class RunResult(Result):
 def build_result(
     folder: RunFolder, metrics: dict[str, Any], load_model: Callable[[], Any]
 ) -> RunResult:
-    """The `Result` of a finished run.
-
-    `metrics` are the final test metrics, `metrics_dataframe` has a row for every validation,
+    """`metrics` are the final test metrics, `metrics_dataframe` has a row for every validation,
     `checkpoint` is the last one and `best_checkpoints` the best.
     """
     filesystem, path = arrow_filesystem(folder.uri)

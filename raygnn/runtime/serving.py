@@ -39,12 +39,7 @@ class Answering(Protocol):
 
 @dataclass(frozen=True)
 class ReplicaOptions:
-    """Number and resources of the replicas.
-
-    Attributes:
-        num_replicas: processes that each have the model.
-        max_queued: maximum number of waiting requests; further ones are refused as overload.
-    """
+    """Number and resources of the replicas; further requests than `max_queued` are refused."""
 
     num_replicas: int = 1
     num_cpus: float = 1.0
@@ -68,12 +63,8 @@ class ReplicaOptions:
 class Replicas:
     """The replicas of one server, independent of the cluster's other servers.
 
-    Ray must be connected.
-
-    Args:
-        make: builds the model of a replica.
-    Raises:
-        ResourceError: the cluster has no room for the replicas, or they do not start.
+    Ray must be connected. `make` builds the model of a replica. Raises a ResourceError if the
+    cluster has no room for the replicas, or they do not start.
     """
 
     def __init__(self, make: Callable[[], Answering], options: ReplicaOptions) -> None:
@@ -112,10 +103,8 @@ class Replicas:
         """Asks a replica, and another one if it dies, because questions change nothing.
 
         Retries run one at a time, so a request that kills replicas does not affect others at its
-        second attempt.
-
-        Raises:
-            ResourceError: too many requests wait, two replicas died, or none answers.
+        second attempt. Raises a ResourceError if too many requests wait, two replicas died, or none
+        answers.
         """
         try:
             return await self._ask(question)

@@ -47,11 +47,9 @@ _READ_WITH_DATA = {"data", "task", "sampling", "model", "losses"}
 
 
 def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
-    """Runs all trials, and writes `trials.json` and `best.yaml` into the sweep's folder.
-
-    Raises:
-        TrainingError: every trial failed.
-        PreemptedError: SIGTERM or Ctrl-C; starting again under the same name resumes.
+    """Runs all trials, and writes `trials.json` and `best.yaml` into the sweep's folder. Raises a
+    TrainingError if every trial failed, a PreemptedError at SIGTERM or Ctrl-C; starting again under
+    the same name resumes.
     """
     name = plan.loaded.config.run.name or default_name(plan.loaded)
     check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run)
@@ -231,8 +229,7 @@ def run_trial(
 
     Args:
         values: by dotted path, drawn by the searcher.
-        folder: of the sweep, with the trials' folders.
-        bundle_path: the graph that the sweep has ingested.
+        folder, bundle_path: of the sweep.
         given_tables: tables passed to the sweep instead of the config's.
         num_concurrent: trials that share the cluster.
     """

@@ -59,12 +59,8 @@ class SweepPlan:
     def trial_config(
         self, values: Mapping[str, Any], *, name: str | None, storage_path: str
     ) -> LoadedConfig:
-        """The config of one trial: the sweep's with values by dotted path.
-
-        Args:
-            name: of the trial; None returns a config to train outside of the sweep.
-        Raises:
-            ConfigError: the combination is invalid.
+        """The config of one trial: the sweep's with values by dotted path. Without a name, to train
+        outside of the sweep. Raises a ConfigError if the combination is invalid.
         """
         for variable, text in self.environment.items():
             os.environ.setdefault(variable, text)
@@ -135,13 +131,9 @@ def scheduler(section: Tune) -> TrialScheduler:
 
 
 def searcher(section: Tune, seed: int, num_concurrent: int) -> SearchAlgorithm | Searcher:
-    """The searcher, which draws values. Equal seeds draw equal values.
-
-    Args:
-        num_concurrent: trials at a time. Each kind of searcher takes it differently, because random
-            ones ignore Ray's `max_concurrent_trials`.
-    Raises:
-        ConfigError: optuna is requested and not installed.
+    """The searcher, which draws values; equal values for equal seeds. Each kind takes the number of
+    trials at a time differently, because random ones ignore Ray's `max_concurrent_trials`. Raises a
+    ConfigError if optuna is requested and not installed.
     """
     if section.searcher == "random":
         return BasicVariantGenerator(max_concurrent=num_concurrent, random_state=seed)

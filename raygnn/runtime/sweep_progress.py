@@ -25,10 +25,7 @@ from raygnn.runtime.sweep_plan import TIME_ATTRIBUTE
 
 
 class SweepProgress(Callback):
-    """Prints a line when a trial starts and ends, and a validation every minute.
-
-    Pickled with the sweep's state.
-    """
+    """Prints a line when a trial starts and ends, and a validation every minute. Pickled."""
 
     EVERY_S = 60.0
 
@@ -161,7 +158,6 @@ class TrialRow:
         values: by dotted path.
         status: finished | stopped early | failed | unfinished.
         best: best value of the metric over all validations, if any.
-        num_validations: number of validations.
         error: its last line, if it failed.
     """
 

@@ -75,7 +75,7 @@ class Answers:
         return answers
 
     def _answer_alike(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answers questions with the same options. If that fails, each half is answered alone."""
+        """If questions with the same options fail together, each half is answered alone."""
         try:
             return self._answer_together(questions)
         except Exception as error:  # noqa: BLE001, `_refused` logs what is not expected
@@ -115,9 +115,8 @@ def _refused(question: Question, error: Exception) -> Refused:
 
 
 def shortened(message: str, question: Question) -> str:
-    """A message with shortened texts of a question, because clients choose their length.
-
-    A message shows at most five texts, so at most 100 letters come from the question.
+    """A message with shortened texts of a question, because clients choose their length. It shows
+    at most five texts, so at most 100 letters come from the question.
     """
     texts = {text for text in _texts(question.model_dump()) if len(text) > _MAX_SHOWN}
     for text in sorted(texts, key=len, reverse=True):

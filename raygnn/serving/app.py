@@ -50,9 +50,8 @@ def build_app(
 ) -> FastAPI:
     """The routes of a server; `/docs` is its OpenAPI page.
 
-    Args:
-        check_alive: returns when a replica has answered.
-        token: required from clients, except for `/health` and the OpenAPI page; None allows all.
+    `check_alive` returns when a replica has answered. `token`: required from clients, except for
+    `/health` and the OpenAPI page; None allows all.
     """
     app = FastAPI(
         title="raygnn",

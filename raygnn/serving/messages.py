@@ -118,11 +118,8 @@ class Question(BaseModel):
 
     @classmethod
     def parse(cls, body: bytes) -> Self:
-        """The question in the body of a request.
-
-        Raises:
-            DataError: the body is not JSON, or breaks a limit.
-            ValidationError: it does not fit the schema.
+        """The question in the body of a request. Raises a DataError if it is not JSON, or breaks a
+        limit, a ValidationError if it does not fit the schema.
         """
         return cls.model_validate(read_json(body))
 
@@ -274,12 +271,8 @@ class Neighbors(BaseModel):
 
 @dataclass(frozen=True)
 class Refused:
-    """The reason that a question has no answer. Crosses process boundaries.
-
-    Attributes:
-        message: of the error.
-        id: of the error.
-        is_question_wrong: otherwise the model failed to answer it.
+    """The error of a question without an answer, which is wrong, or else the model failed. Crosses
+    process boundaries.
     """
 
     message: str

@@ -106,11 +106,7 @@ _LATENCIES_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class RefusedRequestError(Exception):
-    """A request that does not reach the app.
-
-    Attributes:
-        response: its answer.
-    """
+    """A request that does not reach the app, and its answer."""
 
     def __init__(self, status: int, id: str, message: str, **headers: str) -> None:
         super().__init__(message)

@@ -37,7 +37,7 @@ from raygnn.parallel.agreement import agreement
 
 
 class Uploads:
-    """Runs storage-only work in a thread, and stores its exception."""
+    """Runs storage-only work in a thread, one at a time, and stores its exception."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="raygnn-upload")
@@ -46,7 +46,6 @@ class Uploads:
         self.given_up = threading.Event()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Starts work; earlier work must have been waited for."""
         assert self._running is None
         self._running = self._pool.submit(work)
 
@@ -54,13 +53,10 @@ class Uploads:
         if self._running is not None and self._running.done():
             self._running.result()
 
-    def wait(self) -> bool:
-        """Waits for the work, and raises its exception; returns whether there was any."""
+    def wait(self) -> None:
         running, self._running = self._running, None
-        if running is None:
-            return False
-        running.result()
-        return True
+        if running is not None:
+            running.result()
 
     def close(self) -> None:
         self._pool.shutdown(wait=True)
@@ -92,7 +88,8 @@ class Checkpointer(Callback):
         with agreement("listing the checkpoints", CheckpointError):
             if context.rank == 0:
                 self._lineage = folder.read_lineage()
-                start = (secrets.token_hex(2), self._last_number())
+                last = max((name.number for name in self._store.parsed_names()), default=0)
+                start = (secrets.token_hex(2), last)
         self._start, self._number = collectives.broadcast_object(start)
         #: The monitored value of each checkpoint that was written at a validation, and the best.
         self._scores: dict[str, float] = {}
@@ -143,16 +140,13 @@ class Checkpointer(Callback):
         self._uploads.close()
 
     def restore(self, engine: Engine, resume: str) -> bool:
-        """Restores an engine to the position of its run; returns whether there was anything to
-        restore.
+        """Restores an engine to the position of its run; returns whether it had a checkpoint.
 
-        Collective: all ranks must call.
+        Collective: all ranks must call. Raises a CheckpointError if the requested checkpoint is
+        missing or belongs to another model, or nothing readable is left.
 
         Args:
             resume: auto | must | last | best | never, or the URI of a checkpoint or a run.
-        Raises:
-            CheckpointError: the requested checkpoint is missing, belongs to another model, or
-                nothing readable is left.
         """
         choice = None
         with agreement("choosing a checkpoint", CheckpointError):
@@ -178,13 +172,9 @@ class Checkpointer(Callback):
         return True
 
     def _names(self) -> list[str]:
-        named = [(name, CheckpointName.parse(name)) for name in self._store.names()]
         lineage = self._lineage
-        return [name for name, p in named if lineage is None or (p and p.attempt in lineage)]
-
-    def _last_number(self) -> int:
-        names = [CheckpointName.parse(name) for name in self._store.names()]
-        return max((name.number for name in names if name is not None), default=0)
+        names = self._store.parsed_names()
+        return [str(name) for name in names if lineage is None or name.attempt in lineage]
 
     def _next_name(self, engine: Engine) -> str:
         self._number += 1
@@ -214,9 +204,6 @@ class Checkpointer(Callback):
             with agreement(f"uploading checkpoint {self._uploading}", CheckpointError):
                 if is_turn:
                     self._uploads.wait()
-        self._tell_written(engine)
-
-    def _tell_written(self, engine: Engine) -> None:
         name, self._uploading = self._uploading, None
         if name is not None:
             engine.callbacks.call("on_checkpoint_written", name)

@@ -40,7 +40,7 @@ class CheckpointName:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The parsed name; None if raygnn did not write it."""
+        """None if raygnn did not write the name."""
         match = _PATTERN.fullmatch(text)
         if match is None:
             return None
@@ -54,8 +54,8 @@ class Retention:
 
     Attributes:
         policy: all | best | last | none.
-        last: number of newest checkpoints to keep under `best` and `last`.
-        best: number of best checkpoints to keep under `best`.
+        last, best: numbers of newest checkpoints to keep under `best` and `last`, and of best ones
+            under `best`.
         mode: whether a lower or a higher score is better: min | max.
     """
 
@@ -66,7 +66,6 @@ class Retention:
 
     @property
     def keeps_best(self) -> bool:
-        """Whether the best checkpoint is kept, so that a pointer may name it."""
         return self.policy in ("all", "best")
 
     def obsolete(

@@ -87,12 +87,10 @@ class CheckpointStore:
         self, name: str, rank: int, tables: ShardedTables | None = None
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Reads and verifies a checkpoint: the shared state, and this rank's own if the number of
-        workers is the same.
+        workers is the same. Raises a CheckpointError if it is incomplete or damaged.
 
         Args:
             tables: sharded learned rows of this rank; None reads all rows.
-        Raises:
-            CheckpointError: incomplete or damaged.
         """
         manifest = self.manifest(name)
         state = self._load(name, STATE, manifest)
@@ -108,7 +106,7 @@ class CheckpointStore:
         return state, self._load(name, local, manifest)
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """The manifest of a checkpoint. Raises a CheckpointError if it is missing or foreign."""
+        """Raises a CheckpointError if it is missing or foreign."""
         uri = join(self.uri, name, MANIFEST)
         try:
             manifest: dict[str, Any] = parse_json(read_bytes(uri))
@@ -139,7 +137,7 @@ class CheckpointStore:
         return manifest
 
     def read(self, name: str, file: str, manifest: dict[str, Any]) -> bytes:
-        """One verified file of a checkpoint. Raises a CheckpointError for a damaged one."""
+        """One verified file. Raises a CheckpointError for a damaged one."""
         uri = join(self.uri, name, file)
         try:
             content = read_bytes(uri)
@@ -151,18 +149,18 @@ class CheckpointStore:
             )
         return content
 
-    def names(self) -> list[str]:
+    def parsed_names(self) -> list[CheckpointName]:
+        """In the order of writing."""
         names = [CheckpointName.parse(text) for text in folder_names(self.uri)]
         known = [name for name in names if name is not None]
-        return [str(name) for name in sorted(known, key=lambda name: (name.number, str(name)))]
+        return sorted(known, key=lambda name: (name.number, str(name)))
+
+    def names(self) -> list[str]:
+        return [str(name) for name in self.parsed_names()]
 
     def newest_valid(self, names: list[str]) -> tuple[str | None, dict[str, str]]:
-        """The newest valid one of some checkpoints, and why each newer one was skipped.
-
-        Args:
-            names: oldest first.
-        Raises:
-            CheckpointError: there are finished checkpoints, and every one is damaged.
+        """The newest valid one of some checkpoints, oldest first, and why each newer one was
+        skipped. Raises a CheckpointError if some are finished, and each of these is damaged.
         """
         passed_over: dict[str, str] = {}
         damaged = False

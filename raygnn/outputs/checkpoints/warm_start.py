@@ -15,12 +15,9 @@ from raygnn.parallel.sharded_tables import ShardedTables
 
 
 def warm_start(module: nn.Module, settings: InitFrom, folder: str = "") -> list[str]:
-    """Loads chosen weights into a fresh model and freezes those to freeze; returns the loaded
-    names.
-
-    Raises:
-        CheckpointError: there is nothing to load, or a weight has another shape.
-        ConfigError: a pattern matches nothing.
+    """Loads and freezes the chosen weights of a fresh model; returns the loaded names. Raises a
+    CheckpointError if there is nothing to load or a shape differs, a ConfigError for a pattern that
+    matches nothing.
     """
     state = module.state_dict()
     weights = _held(_read(absolute(settings.uri, folder)), ShardedTables(module))
