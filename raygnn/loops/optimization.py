@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ from raygnn.parallel.agreement import broadcast_initial_weights, run_and_sync_er
 from raygnn.parallel.all_reduce import gradient_values
 from raygnn.parallel.sharded_tables import ShardedTables
 from raygnn.parallel.sharding import (
+    ShardedOptimizer,
+    ShardedWeights,
     check_shardable,
     full,
     load_whole_state,
@@ -33,9 +35,6 @@ from raygnn.parallel.sharding import (
 )
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.sparse_features import SparseFeatures
-
-if TYPE_CHECKING:
-    from raygnn.parallel.sharding import ShardedOptimizer, ShardedWeights
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 #: Autocast runs matrix products in this type; weights stay in float32.
@@ -177,22 +176,14 @@ class Optimization:
                 "other weights.",
                 id="shard-no-rows",
             )
-        self._sharded: ShardedWeights | None = None
-        if shard == "full":
-            from raygnn.parallel.sharding import ShardedWeights
-
-            self._sharded = ShardedWeights(self.module, device)
+        self._sharded = ShardedWeights(self.module, device) if shard == "full" else None
         trainable = [p for p in self.module.parameters() if p.requires_grad]
         fused = _fused(config.optimizer, trainable)
         self.own_optimizer: torch.optim.Optimizer = configure(self.module) or build(
             config.optimizer, "optimizer", loaded.allow_modules, params=trainable, **fused
         )
         self._check_optimizer()
-        self._shared: ShardedOptimizer | None = None
-        if shard == "optimizer":
-            from raygnn.parallel.sharding import ShardedOptimizer
-
-            self._shared = ShardedOptimizer(self.own_optimizer)
+        self._shared = ShardedOptimizer(self.own_optimizer) if shard == "optimizer" else None
         self.optimizer = self._shared or self.own_optimizer
         self.schedule = config.lr_scheduler
         self.scheduler: LRScheduler = build(
@@ -255,9 +246,9 @@ class Optimization:
             yield
 
     def whole_weights(self, scratch: Path) -> dict[str, Any]:
-        """The model's state. Sharded weights are complete on rank 0 and None on others.
+        """The model's state; sharded weights complete on rank 0 and None on others. Collective.
 
-        Sharded learned rows are files in `scratch`. Collective: all ranks must call.
+        Sharded learned rows are files in `scratch`.
         """
         with self.tables.whole(scratch) as rows:
             state = self.module.state_dict()
@@ -270,10 +261,7 @@ class Optimization:
                 parameter.grad = None
 
     def grad_norm(self) -> Tensor:
-        """Norm of the reduced and unscaled gradients, on their device.
-
-        Collective: all ranks must call, once per step.
-        """
+        """Norm of the reduced gradients, unscaled, on their device. Collective, once per step."""
         self.scaler.unscale_(self.optimizer)
         gradients, self._row_norms = self._gradients()
         norm: Tensor = full(nn.utils.get_total_norm(list(gradients.values())))
@@ -282,16 +270,13 @@ class Optimization:
         return torch.tensor(math.hypot(float(norm), *self._row_norms.values()))
 
     def clip(self, norm: float, step: int) -> float:
-        """Clips the gradients if configured, and returns their norm before clipping.
+        """Clips the gradients if configured. Returns their norm before. Collective.
 
-        Collective: all ranks must call.
+        Raises a TrainingError on all ranks if a gradient is not finite. With a scaled loss (fp16),
+        `step` skips the update instead.
 
         Args:
             norm: result of `grad_norm`.
-            step: number of the coming update, for errors.
-        Raises:
-            TrainingError: a gradient is not finite; raised on all ranks. With a scaled loss (fp16),
-                `step` skips the update instead.
         """
         if not math.isfinite(norm) and not self.scaler.is_enabled():
             norm = _finite_norm(self._gradients()[0], self._row_norms, step)
@@ -422,11 +407,7 @@ def _norms_over_ranks(parts: dict[str, Tensor]) -> dict[str, float]:
 
 
 def _finite_norm(gradients: dict[str, Tensor], known: dict[str, float], step: int) -> float:
-    """Norm of gradients whose squares overflow float32, including the `known` norms.
-
-    Collective: all ranks must call. Raises TrainingError with the parameter if a gradient is not
-    finite.
-    """
+    """Norm of gradients whose squares overflow float32, including the `known` norms. Collective."""
     norms = {
         name: float(full(torch.linalg.vector_norm(values, dtype=torch.float64)))
         for name, values in gradients.items()

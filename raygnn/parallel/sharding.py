@@ -1,8 +1,5 @@
-"""`scaling.shard`: tensors of which each rank stores a part, and their complete form in
+"""`scaling.shard`: `DTensor`s, of which each rank stores a part, and their complete form in
 checkpoints.
-
-They are torch `DTensor`s. Importing that class takes half a second, so code of every run recognizes
-one by its attributes.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from raygnn.errors import ConfigError
@@ -25,13 +23,9 @@ from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import SparseGradients
 
 
-def is_sharded(tensor: Tensor) -> bool:
-    return hasattr(tensor, "full_tensor")
-
-
 def own_part(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor, or all of it, without a copy."""
-    if not is_sharded(tensor):
+    if not isinstance(tensor, DTensor):
         return tensor
     part: Tensor = tensor.detach().to_local()  # type: ignore[attr-defined]
     return part
@@ -39,7 +33,7 @@ def own_part(tensor: Tensor) -> Tensor:
 
 def full(tensor: Tensor) -> Tensor:
     """The complete tensor, on every rank. Collective: all ranks must call."""
-    if not is_sharded(tensor):
+    if not isinstance(tensor, DTensor):
         return tensor
     together: Tensor = tensor.detach().full_tensor()  # type: ignore[attr-defined]
     return together
@@ -50,7 +44,7 @@ def whole(tensor: Tensor) -> Tensor | None:
 
     A tensor that is not sharded is returned unchanged. Collective: all ranks must call.
     """
-    if not is_sharded(tensor):
+    if not isinstance(tensor, DTensor):
         return tensor
     together = full(tensor)
     return together.cpu() if collectives.rank() == 0 else None
@@ -62,21 +56,17 @@ def whole_tensors(tensors: dict[str, Tensor]) -> dict[str, Any]:
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
     """A sharded copy of a complete tensor that is on all ranks, laid out like another one."""
-    if not is_sharded(like):
+    if not isinstance(like, DTensor):
         return tensor
-    from torch.distributed.tensor import distribute_tensor
-
-    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
+    mesh, placements = like.device_mesh, like.placements
     # Without a source rank nothing is sent: each rank keeps its part of its copy.
     return distribute_tensor(tensor.contiguous(), mesh, placements, src_data_rank=None)
 
 
 def with_part(like: Tensor, part: Tensor) -> Tensor:
-    if not is_sharded(like):
+    if not isinstance(like, DTensor):
         return part
-    from torch.distributed.tensor import DTensor
-
-    mesh, placements = like.device_mesh, like.placements  # type: ignore[attr-defined]
+    mesh, placements = like.device_mesh, like.placements
     shape, stride = like.shape, like.stride()
     part = part.to(like.device)
     return DTensor.from_local(part, mesh, placements, shape=shape, stride=stride)
@@ -106,7 +96,7 @@ def load_whole_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 
 def _part(value: Any, weight: Tensor) -> Any:
-    if isinstance(value, Tensor) and is_sharded(weight) and value.shape == weight.shape:
+    if isinstance(value, Tensor) and value.shape == weight.shape:
         return part_of(value, weight)
     return value
 
