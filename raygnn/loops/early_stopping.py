@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import Config
-from raygnn.config.training_section import EarlyStopping
 from raygnn.errors import TrainingError
 from raygnn.loops.position import Position
 from raygnn.parallel.sharding import own_part, part_of, whole_tensors, with_part
@@ -92,16 +91,15 @@ class EarlyStopper:
         stale = 0 if self.tracker.is_better(value) else self.num_without_improvement + 1
         return max(self.patience - stale, 0)
 
-    def state_dict(self) -> dict[str, float | int | str | None]:
+    def state_dict(self) -> dict[str, Any]:
         return {
             "best": self.tracker.best,
             "num_without_improvement": self.num_without_improvement,
         }
 
-    def load_state_dict(self, state: dict[str, float | int | str | None]) -> None:
-        best, stale = state["best"], state["num_without_improvement"]
-        self.tracker.best = None if best is None else float(best)
-        self.num_without_improvement = int(stale or 0)
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tracker.best = state["best"]
+        self.num_without_improvement = state["num_without_improvement"]
 
 
 #: A metric, and whether less ("min") or more ("max") is better.
@@ -117,11 +115,9 @@ def best_tracker(
     """Tracks `checkpoint.monitor`, else the metric of early stopping, else the task's `default`."""
     stopping, checkpoint = config.early_stopping, config.checkpoint
     if checkpoint.monitor is None and stopping is not None:
-        return BestTracker(*_stopping_metric(stopping, has_validation, default))
-    watched = default
-    if checkpoint.monitor is not None:
-        watched = checkpoint.monitor, checkpoint.mode or "min"
-    return BestTracker(*_observable(*watched, has_validation), key="checkpoint.monitor")
+        return BestTracker(*_metric(stopping.monitor, stopping.mode, default, has_validation))
+    metric = _metric(checkpoint.monitor, checkpoint.mode or "min", default, has_validation)
+    return BestTracker(*metric, key="checkpoint.monitor")
 
 
 def early_stopper(
@@ -131,34 +127,18 @@ def early_stopper(
     stopping = config.early_stopping
     if stopping is None:
         return None
-    monitor, mode = _stopping_metric(stopping, has_validation, default)
+    monitor, mode = _metric(stopping.monitor, stopping.mode, default, has_validation)
     min_delta = stopping.min_delta
     if min_delta is None:
         min_delta = _LEAST_GAIN if stopping.monitor is None and mode == "max" else 0.0
     return EarlyStopper(BestTracker(monitor, mode, min_delta), stopping.patience)
 
 
-def plateau_monitor(config: Config, has_validation: bool) -> str:
-    """The metric of a ReduceLROnPlateau without one: the config's monitor, else the loss.
-
-    The task's default metric may be better when larger, but the scheduler's default `mode` is min.
-    """
-    if config.checkpoint.monitor is None and (
-        config.early_stopping is None or config.early_stopping.monitor is None
-    ):
-        return _observable(*VALIDATION_LOSS, has_validation)[0]
-    return best_tracker(config, has_validation).monitor
-
-
-def _stopping_metric(stopping: EarlyStopping, has_validation: bool, default: Watched) -> Watched:
-    watched = default if stopping.monitor is None else (stopping.monitor, stopping.mode)
-    return _observable(*watched, has_validation)
-
-
-def _observable(monitor: str, mode: str, has_validation: bool) -> tuple[str, str]:
-    if monitor.startswith("val/") and not has_validation:
-        return "train/loss", "min"
-    return monitor, mode
+def _metric(monitor: str | None, mode: str, default: Watched, has_validation: bool) -> Watched:
+    """The configured metric or the default; the training loss if nothing is validated."""
+    watched = default if monitor is None else (monitor, mode)
+    is_missing = watched[0].startswith("val/") and not has_validation
+    return ("train/loss", "min") if is_missing else watched
 
 
 class BestWeights:
@@ -184,10 +164,7 @@ class BestWeights:
             module.load_state_dict(_as_in(module, self._weights))
 
     def state_dict(self, now: Position | None, module: nn.Module) -> dict[str, Any]:
-        """The record, and the weights unless they equal the run's weights at `now`.
-
-        Collective: all ranks must call.
-        """
+        """The record, and the weights unless they equal those at `now`. Collective."""
         weights = None
         if self._weights is not None and self.position != now:
             weights = whole_tensors(_as_in(module, self._weights))
@@ -223,7 +200,6 @@ class WeightAverage:
     """Exponential moving average of parameters, in float32. Buffers are copied.
 
     The decay starts at 0.1 and grows with the steps, so that the average forgets the first weights.
-    Equal on all ranks like the weights, or sharded like them.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -251,10 +227,7 @@ class WeightAverage:
             self._copy_in(trained)
 
     def state_dict(self) -> dict[str, Any]:
-        """The average. Sharded weights are complete on rank 0 and None on others.
-
-        Collective: all ranks must call.
-        """
+        """The average; sharded weights complete on rank 0 and None on others. Collective."""
         return whole_tensors(self._average)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:

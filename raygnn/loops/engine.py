@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
-from raygnn.loops.callback_list import CallbackBase, CallbackList
+from raygnn.loops.callbacks import Callback, CallbackList
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import (
     BestWeights,
     WeightAverage,
     best_tracker,
     early_stopper,
-    plateau_monitor,
 )
 from raygnn.loops.evaluation import evaluate_parts
 from raygnn.loops.gradients import Accumulation, GradReduction, JointAccumulation
@@ -70,7 +69,7 @@ class Engine:
         task: Task,
         loaded: LoadedConfig,
         context: WorkerContext,
-        callbacks: Sequence[CallbackBase] = (),
+        callbacks: Sequence[Callback] = (),
         save: Saver | None = None,
         initialize: Callable[[nn.Module], object] | None = None,
     ) -> None:
@@ -311,7 +310,10 @@ class Engine:
         return metrics
 
     def _judge(self, metrics: dict[str, float]) -> bool:
-        self.optimization.step_plateau(metrics, plateau_monitor(self.config, self.has_validation))
+        # Not the task's default metric, which may be better when larger: the scheduler's default
+        # mode is min.
+        monitor = best_tracker(self.config, self.has_validation).monitor
+        self.optimization.step_plateau(metrics, monitor)
         improved = self.best.update(metrics, self.position, self.optimization.module)
         stopper = self.early_stopper
         if stopper is not None and stopper.should_stop(stopper.tracker.value_of(metrics)):
@@ -467,9 +469,9 @@ class Engine:
             self.task.loader(split)
         return module
 
-    def _component_callbacks(self) -> list[CallbackBase]:
+    def _component_callbacks(self) -> list[Callback]:
         """Modules, optimizer, scheduler and tasks that are callbacks themselves."""
         modules = self.optimization.module.modules()
         schedule = [self.optimization.own_optimizer, self.optimization.scheduler]
         components = [*modules, *schedule, self.task, *self.task.parts.values()]
-        return [component for component in components if isinstance(component, CallbackBase)]
+        return [component for component in components if isinstance(component, Callback)]

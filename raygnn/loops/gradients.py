@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raygnn.config import Config, LoadedConfig, resolve
 from raygnn.errors import FAILURES, ConfigError, TrainingError
-from raygnn.loops.callback_list import CallbackList
+from raygnn.loops.callbacks import CallbackList
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.process import seed_micro_batch
 from raygnn.loops.step_graphs import StepGraphs
@@ -105,13 +105,9 @@ class Accumulation:
     def run(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int], local: LocalTotals
     ) -> BaseException | None:
-        """Leaves summed gradients in every `.grad`.
+        """Leaves summed gradients in every `.grad`, and adds to `local`.
 
-        Args:
-            batches: this rank's batches, in the order of `indices`.
-            local: incremented; its `failed` flag is set after an error.
-        Returns:
-            The error on this rank, which the engine reports to all ranks; None without one.
+        Returns the error on this rank, which the engine reports to all ranks.
         """
         try:
             for index, batch in self._batches(batches, epoch, indices):
@@ -264,10 +260,7 @@ class JointAccumulation(Accumulation):
             return _Encoded(batch, rows, cut, joint.offer(batch, cut))
 
     def _gather(self, local: list[Candidates], *, failed: bool) -> _Gathered | None:
-        """The candidates of all ranks, their rows with a gradient of their own; None if one failed.
-
-        Collective: all ranks must call.
-        """
+        """The candidates of all ranks, as leaves; None if a rank failed. Collective."""
         mine = Candidates.joined(local).columns if local else {}
         num_own = len(mine["ids"]) if mine else 0
         answers = collectives.gather_numbers([failed, num_own])
@@ -317,9 +310,7 @@ class _Gathered(NamedTuple):
 
 
 def _sum_gradient(rows: Tensor, *, failed: bool) -> Tensor | None:
-    """Gradient of the gathered rows from all ranks' losses; None if one failed. Collective: all
-    ranks must call.
-    """
+    """Gradient of the gathered rows from all ranks' losses; None if one failed. Collective."""
     gradient = torch.zeros_like(rows) if rows.grad is None or failed else rows.grad
     if collectives.world_size() == 1:  # nothing to wait for
         return None if failed else gradient
