@@ -23,31 +23,47 @@ ClassWeights = str | Sequence[float] | Mapping[Any, float]
 _MAX_SHOWN = 10
 
 
-def class_weights(
+class _WeightedLoss(Loss):
+    """A loss with weights, which may follow from counts of training labels.
+
+    Args:
+        name: name of the weights in the config.
+        setting: the configured weights.
+        weights: None without any, or without the counts that they follow from.
+    """
+
+    weights: Tensor | None
+
+    def __init__(self, name: str, setting: object, weights: Tensor | None) -> None:
+        super().__init__()
+        self._name = name
+        self._is_unknown = setting is not None and weights is None
+        self.register_buffer("weights", weights)
+
+    def _weights_for(self, prediction: Tensor) -> Tensor | None:
+        if self._is_unknown:
+            raise ConfigError(
+                f"losses.args.{self._name} is invalid: this task does not count its training "
+                "labels, so class weights cannot be computed. Give a list of weights.",
+                id="loss-class-weights-unknown",
+            )
+        return None if self.weights is None else self.weights.to(prediction.device)
+
+
+def _class_weights(
     name: str,
     setting: ClassWeights,
     counts: LabelCounts | None,
     class_names: Sequence[str] | None,
 ) -> Tensor | None:
-    """The weight of each class, float32 [num_classes].
-
-    Args:
-        name: argument name, for messages.
-        given: classes missing in a mapping have weight 1.
-        counts: label counts of training nodes; None before the graph is read.
-        class_names: None if classes are numbers.
-    Returns:
-        None if the weights follow from counts, and there are none.
-    Raises:
-        ConfigError: an unknown class or word, a weight out of range, or a wrong number of weights.
-    """
+    """The weight of each class, float32 [num_classes]; 1 for classes missing in a mapping."""
     if isinstance(setting, str):
-        check_word(name, setting)
+        _check_word(name, setting)
         return None if counts is None else torch.from_numpy(counts.class_weights()).float()
     if not isinstance(setting, Mapping):
-        weights = numbers(name, setting)
+        weights = _numbers(name, setting)
         if counts is not None:
-            check_count(name, weights, len(counts.counts))
+            _check_count(name, weights, len(counts.counts))
         return weights
     if counts is None:
         return None
@@ -55,22 +71,23 @@ def class_weights(
     known = class_names or [str(i) for i in range(len(by_class))]
     for key, value in setting.items():
         if str(key) not in known:
-            raise _unknown_class(name, key, known)
+            shown = ", ".join(known[:_MAX_SHOWN]) + (", ..." if len(known) > _MAX_SHOWN else "")
+            raise ConfigError(
+                f"losses.args.{name}.{key} is invalid: unknown class. "
+                f"{did_you_mean(key, known)}Set any of: {shown}.",
+                id="loss-class-weights-class",
+            )
         by_class[known.index(str(key))] = value
-    return numbers(name, by_class)
+    return _numbers(name, by_class)
 
 
-def balanced_labels(name: str, word: str, counts: LabelCounts | None) -> Tensor | None:
-    """Weights [num_labels, 2] of seeds without and with each label that balance it, float32.
-
-    None without counts. Raises a ConfigError for other words than `balanced`.
-    """
-    check_word(name, word)
+def _balanced_labels(name: str, word: str, counts: LabelCounts | None) -> Tensor | None:
+    """Weights of seeds without and with each label that balance it, float32 [num_labels, 2]."""
+    _check_word(name, word)
     return None if counts is None else torch.from_numpy(counts.binary_weights()).float()
 
 
-def numbers(name: str, values: Sequence[float]) -> Tensor:
-    """Weights as float32. Raises a ConfigError unless they are at least 0 and not all 0."""
+def _numbers(name: str, values: Sequence[float]) -> Tensor:
     is_numbers = isinstance(values, Sequence) and all(
         isinstance(weight, int | float) and not isinstance(weight, bool) for weight in values
     )
@@ -86,7 +103,7 @@ def numbers(name: str, values: Sequence[float]) -> Tensor:
     return weights
 
 
-def check_count(name: str, weights: Tensor, expected: int) -> None:
+def _check_count(name: str, weights: Tensor, expected: int) -> None:
     if len(weights) != expected:
         raise ConfigError.invalid(
             f"losses.args.{name}",
@@ -97,7 +114,7 @@ def check_count(name: str, weights: Tensor, expected: int) -> None:
         )
 
 
-def check_word(name: str, value: str) -> None:
+def _check_word(name: str, value: str) -> None:
     if value != BALANCED:
         raise ConfigError.invalid(
             f"losses.args.{name}",
@@ -108,50 +125,23 @@ def check_word(name: str, value: str) -> None:
         )
 
 
-def unknown_counts(name: str) -> ConfigError:
-    return ConfigError(
-        f"losses.args.{name} is invalid: this task does not count its training labels, so class "
-        f"weights cannot be computed. Give a list of weights.",
-        id="loss-class-weights-unknown",
-    )
-
-
-def _unknown_class(name: str, key: Any, known: Sequence[str]) -> ConfigError:
-    shown = ", ".join(known[:_MAX_SHOWN]) + (", ..." if len(known) > _MAX_SHOWN else "")
-    return ConfigError(
-        f"losses.args.{name}.{key} is invalid: unknown class. "
-        f"{did_you_mean(key, known)}Set any of: {shown}.",
-        id="loss-class-weights-class",
-    )
-
-
 _LEAST_REST = 1e-12  # least remaining probability in `_focal`
 
 
-class _ClassLoss(Loss):
-    """A loss over exclusive classes, optionally weighted.
-
-    Args:
-        argument: name of the weights in the config.
-        weights: None for equal weights; see `class_weights`.
-    """
-
-    class_weights: Tensor | None
+class _ClassLoss(_WeightedLoss):
+    """A loss over exclusive classes, optionally weighted by class."""
 
     def __init__(
         self,
-        argument: str,
-        weights: ClassWeights | None,
+        name: str,
+        setting: ClassWeights | None,
         label_counts: LabelCounts | None,
         class_names: Sequence[str] | None,
     ) -> None:
-        super().__init__()
-        self._argument = argument
-        tensor = (
-            None if weights is None else class_weights(argument, weights, label_counts, class_names)
-        )
-        self._is_unknown = weights is not None and tensor is None
-        self.register_buffer("class_weights", tensor)
+        weights = None
+        if setting is not None:
+            weights = _class_weights(name, setting, label_counts, class_names)
+        super().__init__(name, setting, weights)
 
     def _checked(self, prediction: Tensor, target: Tensor, loss: str) -> tuple[Tensor, Tensor]:
         """Logits in full precision and classes, int64 [num_seeds]."""
@@ -167,10 +157,11 @@ class _ClassLoss(Loss):
             )
         return in_full_precision(prediction), target.long()
 
-    def _weights(self, prediction: Tensor) -> Tensor | None:
-        if self._is_unknown:
-            raise unknown_counts(self._argument)
-        return _on(prediction, self.class_weights, self._argument)
+    def _weights_for(self, prediction: Tensor) -> Tensor | None:
+        weights = super()._weights_for(prediction)
+        if weights is not None:
+            _check_count(self._name, weights, prediction.shape[1])
+        return weights
 
 
 class CrossEntropy(_ClassLoss):
@@ -198,7 +189,7 @@ class CrossEntropy(_ClassLoss):
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
         """Target: classes, integers [num_seeds] or [num_seeds, 1]."""
         logits, classes = self._checked(prediction, target, "cross_entropy")
-        weights = self._weights(prediction)
+        weights = self._weights_for(prediction)
         loss_sum = functional.cross_entropy(
             logits,
             classes,
@@ -241,13 +232,13 @@ class Focal(_ClassLoss):
         logits, classes = self._checked(prediction, target, "focal")
         log_p = logits.log_softmax(dim=1).gather(1, classes.unsqueeze(1)).squeeze(1)
         losses = _focal(log_p, -log_p.expm1(), self.gamma)
-        weights = self._weights(prediction)
+        weights = self._weights_for(prediction)
         if weights is not None:
             losses = losses * weights[classes]
         return losses.sum(), float(len(classes))
 
 
-class BinaryCrossEntropy(Loss):
+class BinaryCrossEntropy(_WeightedLoss):
     """Binary cross-entropy per label on logits, averaged over the labels of a seed.
 
     Args:
@@ -259,43 +250,36 @@ class BinaryCrossEntropy(Loss):
         ConfigError: a weight is out of range.
     """
 
-    pos_weight: Tensor | None
-
     def __init__(
         self,
         pos_weight: Sequence[float] | float | str | None = None,
         label_counts: LabelCounts | None = None,
     ) -> None:
-        super().__init__()
         weights = None
         if isinstance(pos_weight, str):
-            pairs = balanced_labels("pos_weight", pos_weight, label_counts)
+            pairs = _balanced_labels("pos_weight", pos_weight, label_counts)
             weights = None if pairs is None else pairs[:, 1] / pairs[:, 0]
+        elif isinstance(pos_weight, int | float):
+            weights = _numbers("pos_weight", [pos_weight])
         elif pos_weight is not None:
-            if isinstance(pos_weight, int | float):
-                pos_weight = [pos_weight]
-            weights = numbers("pos_weight", pos_weight)
-        self._is_unknown = pos_weight is not None and weights is None
-        self.register_buffer("pos_weight", weights)
+            weights = _numbers("pos_weight", pos_weight)
+        super().__init__("pos_weight", pos_weight, weights)
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
         """Target: zeros and ones, [num_seeds, num_labels]."""
-        if self._is_unknown:
-            raise unknown_counts("pos_weight")
+        pos_weight = self._weights_for(prediction)
         prediction = in_full_precision(prediction)
         target = entries("binary_cross_entropy", prediction, target)
         num_seeds, num_labels = prediction.shape
-        pos_weight = self.pos_weight
-        if pos_weight is not None and len(pos_weight) == 1:
-            pos_weight = pos_weight.expand(num_labels)
-        pos_weight = _on(prediction, pos_weight, "pos_weight")
+        if pos_weight is not None and len(pos_weight) > 1:
+            _check_count("pos_weight", pos_weight, num_labels)
         total = functional.binary_cross_entropy_with_logits(
             prediction, target, pos_weight=pos_weight, reduction="sum"
         )
         return total / num_labels, float(num_seeds)
 
 
-class BinaryFocal(Loss):
+class BinaryFocal(_WeightedLoss):
     """Focal loss per label on logits, averaged over the labels of a seed.
 
     Args:
@@ -307,43 +291,31 @@ class BinaryFocal(Loss):
     Source: arXiv:1708.02002, equation 5.
     """
 
-    alpha: Tensor | None
-
     def __init__(
         self,
         gamma: NonNegativeNumber = 2.0,
         alpha: Share | str | None = None,
         label_counts: LabelCounts | None = None,
     ) -> None:
-        super().__init__()
-        self.gamma = float(gamma)
-        weights = None
+        weights = None  # [num_labels or 1, 2], of seeds without and with it
         if isinstance(alpha, str):
-            weights = balanced_labels("alpha", alpha, label_counts)
+            weights = _balanced_labels("alpha", alpha, label_counts)
         elif alpha is not None:
             weights = torch.tensor([[1 - alpha, float(alpha)]])
-        self._is_unknown = alpha is not None and weights is None
-        self.register_buffer("alpha", weights)  # [num_labels or 1, 2], of seeds without and with it
+        super().__init__("alpha", alpha, weights)
+        self.gamma = float(gamma)
 
     def forward(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor | float]:
         """Target: zeros and ones, [num_seeds, num_labels]."""
-        if self._is_unknown:
-            raise unknown_counts("alpha")
+        weights = self._weights_for(prediction)
         prediction = in_full_precision(prediction)
         has_label = entries("binary_focal", prediction, target) > 0
         margin = torch.where(has_label, prediction, -prediction)
         losses = _focal(functional.logsigmoid(margin), (-margin).sigmoid(), self.gamma)
-        if self.alpha is not None:
-            without, with_label = self.alpha.to(losses.device).T
+        if weights is not None:
+            without, with_label = weights.T
             losses = losses * torch.where(has_label, with_label, without)
         return losses.sum() / prediction.shape[1], float(len(prediction))
-
-
-def _on(prediction: Tensor, weights: Tensor | None, name: str) -> Tensor | None:
-    if weights is None:
-        return None
-    check_count(name, weights, prediction.shape[1])
-    return weights.to(prediction.device)
 
 
 def _focal(log_p: Tensor, remainder: Tensor, gamma: float) -> Tensor:

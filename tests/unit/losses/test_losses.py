@@ -1,4 +1,4 @@
-"""Losses: torch's means, as sums that add over any cut of the seeds."""
+"""Losses: torch's means and the formulas, as sums that add over any cut of the seeds."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor
 from torch.nn import functional
 
 from raygnn.config import Component, build
+from raygnn.data.standardization import LabelCounts
 from raygnn.losses import (
     BinaryCrossEntropy,
+    BinaryFocal,
     CrossEntropy,
+    Focal,
     Huber,
     Loss,
     MeanAbsoluteError,
@@ -46,6 +51,7 @@ def mean_of(loss: Loss, prediction: Tensor, target: Tensor) -> Tensor:
 
 
 WEIGHTS = [0.5, 1.0, 2.0, 0.0]
+COUNTS = LabelCounts(100, (90, 7, 2, 1))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -98,7 +104,10 @@ def test_cross_entropy_takes_a_column_of_classes() -> None:
     ("loss", "target"),
     [
         (CrossEntropy(0.1, WEIGHTS), classes()),
-        (BinaryCrossEntropy(), labels()),
+        (CrossEntropy(class_weights="balanced", label_counts=COUNTS), classes()),
+        (Focal(2.0, "balanced", COUNTS), classes()),
+        (BinaryCrossEntropy("balanced", COUNTS), labels()),
+        (BinaryFocal(2.0, 0.25), labels()),
         *((loss, logits().roll(1, 0)) for loss, _ in DISTANCES),
     ],
 )
@@ -143,22 +152,179 @@ def test_wrong_arguments_are_named() -> None:
     ):
         with raises("loss-argument", argument):
             build(Component(type=name, args={argument: value}), "loss")
-    for weights in ([1.0, -1.0], [math.nan], [0.0, 0.0]):
-        with raises("loss-class-weights", "class_weights"):
-            CrossEntropy(class_weights=weights)
     with raises("loss-class-weights", "pos_weight"):
         BinaryCrossEntropy(pos_weight=math.inf)
-    with raises("loss-class-weights-count", 4):
-        CrossEntropy(class_weights=[1.0, 2.0])(logits(), classes())
-    with raises("loss-class-weights-count", 4):
-        BinaryCrossEntropy(pos_weight=[1.0, 2.0])(logits(), labels())
+    for loss in (CrossEntropy(class_weights=[1.0, 2.0]), BinaryCrossEntropy([1.0, 2.0])):
+        with raises("loss-class-weights-count", 4):
+            loss(logits(), classes() if isinstance(loss, CrossEntropy) else labels())
 
 
 def test_wrong_targets_are_named() -> None:
-    with raises("loss-label-type", 12):
-        CrossEntropy()(logits(), labels())
+    for loss, for_labels in ((CrossEntropy(), "binary_cross_entropy"), (Focal(), "binary_focal")):
+        with raises("loss-label-type", 12, for_labels):
+            loss(logits(), labels())
     with raises("loss-label-type", "torch.float32"):
         CrossEntropy()(logits(), classes().float())
-    for loss in (BinaryCrossEntropy(), *(loss for loss, _ in DISTANCES)):
+    for loss in (BinaryCrossEntropy(), BinaryFocal(), *(loss for loss, _ in DISTANCES)):
         with raises("loss-label-shape", 12):
             loss(logits(), classes())
+
+
+LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=40).map(np.array)
+
+
+def rows(num_seeds: int = 30, num_classes: int = 3) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(num_seeds)
+    logits = 3 * torch.randn(num_seeds, num_classes, generator=generator)
+    return logits, torch.randint(num_classes, (num_seeds,), generator=generator)
+
+
+@settings(max_examples=60)
+@given(LABELS)
+def test_balanced_classes_are_scikit_learns(labels: np.ndarray) -> None:
+    present = np.unique(labels)
+    weights = LabelCounts.of_classes(labels, 6).class_weights()
+    expected = np.ones(6)
+    expected[present] = compute_class_weight("balanced", classes=present, y=labels)
+    np.testing.assert_allclose(weights, expected)
+    assert weights[labels].mean() == pytest.approx(1.0)
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 30), st.integers(0, 2**16))
+def test_balanced_labels_are_those_of_two_classes_each(num_nodes: int, seed: int) -> None:
+    labels = np.random.default_rng(seed).random((num_nodes, 4)) < [0.0, 0.2, 0.5, 1.0]
+    weights = LabelCounts.of_labels(labels, 4).binary_weights()
+    for column, pair in zip(labels.T, weights, strict=True):
+        expected = np.ones(2)
+        present = np.unique(column)
+        expected[present.astype(int)] = compute_class_weight("balanced", classes=present, y=column)
+        np.testing.assert_allclose(pair, expected)
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy, Focal])
+def test_weights_are_given_as_balanced_or_by_class(loss: type[Loss]) -> None:
+    logits, target = rows()
+    argument = "class_weights" if loss is CrossEntropy else "alpha"
+    counts, names = LabelCounts(10, (6, 0, 4)), ("a", "b", "c")
+
+    def value(weights: object, class_names: object = None) -> float:
+        built = loss(**{argument: weights}, label_counts=counts, class_names=class_names)
+        return float(mean_of(built, logits, target))
+
+    assert value("balanced") == pytest.approx(value([10 / 12, 1.0, 10 / 8]))
+    assert value({"c": 3, "a": 0.5}, names) == pytest.approx(value([0.5, 1.0, 3.0]))
+    assert value({2: 3}) == pytest.approx(value([1.0, 1.0, 3.0]))
+    assert value({"1": 0}) == pytest.approx(value([1.0, 0.0, 1.0]))
+
+
+def test_balanced_cross_entropy_is_torchs_weighted_mean() -> None:
+    logits, target = rows()
+    counts = LabelCounts.of_classes(target.numpy(), 3)
+    weight = compute_class_weight("balanced", classes=np.arange(3), y=target.numpy())
+    expected = functional.cross_entropy(logits, target, weight=torch.tensor(weight).float())
+    ours = mean_of(CrossEntropy(class_weights="balanced", label_counts=counts), logits, target)
+    torch.testing.assert_close(ours, expected)
+
+
+def test_balanced_positives_are_weighed_by_the_ratio() -> None:
+    logits, _ = rows()
+    labels = (logits.roll(1, 0) > 1).long()
+    counts = LabelCounts.of_labels(labels.numpy(), 3)
+    positives = labels.sum(dim=0)
+    expected = functional.binary_cross_entropy_with_logits(
+        logits, labels.float(), pos_weight=(len(labels) - positives) / positives
+    )
+    loss = BinaryCrossEntropy("balanced", counts)
+    torch.testing.assert_close(mean_of(loss, logits, labels), expected)
+    unknown = BinaryCrossEntropy("balanced", LabelCounts(5, (0, 5, 1)))
+    assert unknown.weights is not None
+    assert unknown.weights.tolist() == [1.0, 1.0, 4.0]
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1, 2.0, 5.0])
+@pytest.mark.parametrize("alpha", [None, [0.5, 1.0, 2.0]])
+def test_focal_is_the_formula(gamma: float, alpha: list[float] | None) -> None:
+    logits, target = rows()
+    p = logits.double().softmax(1)[torch.arange(len(target)), target]
+    factor = 1.0 if alpha is None else torch.tensor(alpha).double()[target]
+    expected = (-factor * (1 - p) ** gamma * p.log()).mean()
+    assert float(mean_of(Focal(gamma, alpha), logits, target)) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize("alpha", [None, 0.25])
+def test_focal_of_two_classes_is_binary_focal(alpha: float | None) -> None:
+    logits, target = rows(num_classes=2)
+    margin = (logits[:, 1] - logits[:, 0]).unsqueeze(1)
+    two, one = Focal(2.0, alpha), BinaryFocal(2.0, alpha)
+    torch.testing.assert_close(mean_of(two, logits, target), mean_of(one, margin, target))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("alpha", [None, 0.25, 0.0, 1])
+def test_binary_focal_is_the_formula(gamma: float, alpha: float | None) -> None:
+    logits, _ = rows()
+    labels = (logits.roll(1, 0) > 1).long()
+    p = logits.double().sigmoid()
+    p_t = torch.where(labels == 1, p, 1 - p)
+    a_t = 1.0 if alpha is None else torch.where(labels == 1, float(alpha), 1.0 - alpha)
+    expected = (-a_t * (1 - p_t) ** gamma * p_t.log()).mean()
+    ours = mean_of(BinaryFocal(gamma, alpha), logits, labels)
+    assert float(ours) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_balanced_binary_focal_weighs_both_sides_of_a_label() -> None:
+    logits, _ = rows(num_classes=1)
+    labels = (torch.arange(30) < 3).long()
+    counts = LabelCounts.of_labels(labels.numpy(), 1)
+    ours = mean_of(BinaryFocal(0.0, "balanced", counts), logits, labels)
+    weight = torch.tensor([30 / 54, 5.0])[labels].unsqueeze(1)
+    expected = functional.binary_cross_entropy_with_logits(
+        logits, labels.float().unsqueeze(1), weight=weight
+    )
+    torch.testing.assert_close(ours, expected)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0, 2.0])
+def test_extreme_logits_have_finite_gradients(gamma: float) -> None:
+    logits = torch.tensor([[200.0, -200.0], [-200.0, 200.0], [0.0, 0.0]], requires_grad=True)
+    target = torch.tensor([0, 0, 1])
+    (two,) = torch.autograd.grad(Focal(gamma)(logits, target)[0], logits)
+    (labels,) = torch.autograd.grad(
+        BinaryFocal(gamma)(logits, functional.one_hot(target))[0], logits
+    )
+    assert bool(two.isfinite().all())
+    assert bool(labels.isfinite().all())
+    assert two[0].abs().max() == 0
+    assert two[1, 0] == pytest.approx(-1.0)  # as of cross-entropy, where p is 0
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy, Focal])
+def test_wrong_weights_are_named(loss: type[Loss]) -> None:
+    argument, counts = "class_weights" if loss is CrossEntropy else "alpha", LabelCounts(10, (6, 4))
+
+    def build(weights: object, **known: object) -> Loss:
+        return loss(**{argument: weights}, **known)
+
+    for wrong in ("balance", [1.0, "x"], [1.0, -1.0], [True, 2.0], [math.nan, 1.0], [0.0, 0.0]):
+        with raises("loss-class-weights", argument):
+            build(wrong)
+    with raises("loss-class-weights-class", argument, "ok", "fraud"):
+        build({"frauds": 2}, label_counts=counts, class_names=("ok", "fraud"))
+    with raises("loss-class-weights-class", 2):
+        build({2: 2}, label_counts=counts)
+    with raises("loss-class-weights", argument):
+        build({0: 0, 1: 0}, label_counts=counts)
+    with raises("loss-class-weights-count", argument, 2):
+        build([1.0, 2.0, 3.0], label_counts=counts)
+    for unknown in ("balanced", {"fraud": 2}):
+        with raises("loss-class-weights-unknown", argument):
+            build(unknown)(*rows(num_classes=2))
+
+
+def test_unknown_weights_of_labels_are_named() -> None:
+    with raises("loss-class-weights", "alpha"):
+        BinaryFocal(alpha="most")
+    for loss in (BinaryFocal(alpha="balanced"), BinaryCrossEntropy("balanced")):
+        with raises("loss-class-weights-unknown"):
+            loss(torch.zeros(2, 1), torch.zeros(2))
