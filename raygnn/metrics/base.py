@@ -148,9 +148,6 @@ class ComparedMetric(Metric):
         return {self.name: math.fsum(known) / len(known) if known else math.nan}
 
 
-_PROBLEMS: tuple[Problem, ...] = ("multi_class", "multi_label", "regression")
-
-
 class TorchMetric(GatheredMetric):
     """Computes a torchmetrics metric on all rows together, with a fresh copy.
 
@@ -161,7 +158,7 @@ class TorchMetric(GatheredMetric):
         name: logged name. Default: the class name, as multiclass_f1_score.
     """
 
-    problems = _PROBLEMS
+    problems = ("multi_class", "multi_label", "regression")
 
     def __init__(
         self,

@@ -27,18 +27,14 @@ def check_scores(num_bad: int, num_scores: int) -> None:
         )
 
 
-def check_ks(ks: Sequence[int] | None, num_candidates: int | None) -> tuple[int, ...]:
-    """The k of Hits@k; by default those of `STANDARD_KS` that are at most the number of candidates.
+def check_ks(ks: Sequence[int] | None, limit: int) -> tuple[int, ...]:
+    """The k of Hits@k; by default those of `STANDARD_KS` that are at most `limit`, the candidates.
 
-    Args:
-        num_candidates: candidates of each positive, itself included; None skips this check.
-    Raises:
-        ConfigError: a k is not a positive integer, or exceeds the number of candidates.
+    Raises a ConfigError if one exceeds it.
     """
-    limit = num_candidates
     if ks is None:
-        return tuple(k for k in STANDARD_KS if limit is None or k <= limit)
-    if limit is not None and (beyond := [k for k in ks if k > limit]):
+        return tuple(k for k in STANDARD_KS if k <= limit)
+    if beyond := [k for k in ks if k > limit]:
         raise ConfigError.invalid(
             "metrics.args.ks",
             list(ks),

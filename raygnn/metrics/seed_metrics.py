@@ -104,20 +104,29 @@ def _labels(prediction: Tensor, target: Tensor) -> Tensor:
     return target.reshape(prediction.shape).bool()
 
 
-class MeanAbsoluteError(SumMetric):
-    """Mean absolute error over rows and outputs, as scikit-learn's `mean_absolute_error`."""
-
-    name = "mae"
+class _MeanError(SumMetric):
     problems = ("regression",)
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
         predicted, actual = _float64(prediction, target)
-        total = (predicted - actual).abs().sum()
+        total = self._of_errors(predicted - actual).sum()
         return torch.stack([total, total.new_tensor(float(actual.numel()))])
+
+    @abstractmethod
+    def _of_errors(self, error: Tensor) -> Tensor: ...
 
     def compute(self, state: Tensor) -> dict[str, float]:
         total, count = state.tolist()
         return {self.name: total / count if count else math.nan}
+
+
+class MeanAbsoluteError(_MeanError):
+    """Mean absolute error over rows and outputs, as scikit-learn's `mean_absolute_error`."""
+
+    name = "mae"
+
+    def _of_errors(self, error: Tensor) -> Tensor:
+        return error.abs()
 
 
 class NormalizedMeanAbsoluteError(MeanAbsoluteError):
@@ -135,20 +144,16 @@ class NormalizedMeanAbsoluteError(MeanAbsoluteError):
         return {self.name: error / self.scale if self.scale else math.nan}
 
 
-class RootMeanSquaredError(SumMetric):
+class RootMeanSquaredError(_MeanError):
     """Root of the mean squared error over rows and outputs."""
 
     name = "rmse"
-    problems = ("regression",)
 
-    def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        predicted, actual = _float64(prediction, target)
-        total = (predicted - actual).square().sum()
-        return torch.stack([total, total.new_tensor(float(actual.numel()))])
+    def _of_errors(self, error: Tensor) -> Tensor:
+        return error.square()
 
     def compute(self, state: Tensor) -> dict[str, float]:
-        total, count = state.tolist()
-        return {self.name: math.sqrt(total / count) if count else math.nan}
+        return {self.name: math.sqrt(super().compute(state)[self.name])}
 
 
 class R2(SumMetric):

@@ -113,9 +113,7 @@ class LocalTotals:
     ask_host: bool = False
     failed: bool = False
     norm: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        self.metrics: dict[str, Tensor | float] = {}
+    metrics: dict[str, Tensor | float] = field(default_factory=dict)
 
     def add(
         self,

@@ -231,12 +231,9 @@ def _exchange() -> Iterator[None]:
             ) from error
         if isinstance(error, ValueError):
             raise
+        first_line = str(error).strip().partition("\n")[0]
         raise LostRankError(
             f"Rank {rank()} lost another rank, which died or did not answer within "
-            f"scaling.timeout_s; see its last output. ({_first_line(error)})",
+            f"scaling.timeout_s; see its last output. ({first_line})",
             id="run-rank-lost",
         ) from error
-
-
-def _first_line(error: RuntimeError) -> str:
-    return str(error).strip().partition("\n")[0]

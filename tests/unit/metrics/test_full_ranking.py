@@ -1,4 +1,4 @@
-"""Filtered full ranking: brute force over all orders of ties, and PyG, say the same."""
+"""Filtered full ranking is brute force over all orders of ties."""
 
 from __future__ import annotations
 
@@ -11,14 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch_geometric.metrics import (
-    LinkPredHitRatio,
-    LinkPredMAP,
-    LinkPredMRR,
-    LinkPredNDCG,
-    LinkPredPrecision,
-    LinkPredRecall,
-)
 
 from raygnn.metrics import FullRanking, Links
 from tests.errors import raises
@@ -94,44 +86,6 @@ def test_it_is_brute_force(
     expected = brute_force(scores, positives, known, [1, 2, 4])
     for name, value in got.items():
         assert value == pytest.approx(expected.get(name, math.nan), rel=1e-12, nan_ok=True), name
-
-
-def test_without_ties_it_is_pygs() -> None:
-    generator = torch.Generator().manual_seed(0)
-    scores = torch.randn(30, 50, generator=generator)
-    every = torch.rand(30, 50, generator=generator).argsort(dim=1)
-    positives = [row[: 1 + i % 6].tolist() for i, row in enumerate(every)]
-    known = [row[6:12].tolist() for row in every]
-    ranking = FullRanking(50, [1, 5, 20])
-    args = (links_of(positives), links_of([a + b for a, b in zip(positives, known, strict=True)]))
-    got = ranking.compute(ranking.update(scores, torch.eye(50), *args, inner))
-    masked = scores.clone()
-    for i, targets in enumerate(known):
-        masked[i, targets] = -math.inf
-    ranked = masked.argsort(dim=1, descending=True)
-    links = torch.tensor([(i, j) for i, targets in enumerate(positives) for j in targets]).T
-    for k in (1, 5, 20):
-        metrics = {
-            "recall": LinkPredRecall(k),
-            "ndcg": LinkPredNDCG(k),
-            "precision": LinkPredPrecision(k),
-            "map": LinkPredMAP(k),
-        }
-        for name, metric in metrics.items():
-            metric.update(ranked[:, :k], links)
-            assert got[f"full_{name}@{k}"] == pytest.approx(float(metric.compute()), rel=1e-6)
-    # PyG takes the best of a query's positives: the same thing for one positive each.
-    single = [targets[:1] for targets in positives]
-    links = torch.tensor([(i, targets[0]) for i, targets in enumerate(single)]).T
-    got = ranking.compute(
-        ranking.update(scores, torch.eye(50), links_of(single), links_of(known), inner)
-    )
-    mrr = LinkPredMRR(50)
-    mrr.update(ranked, links)
-    assert got["full_mrr"] == pytest.approx(float(mrr.compute()), rel=1e-6)
-    hits = LinkPredHitRatio(5)
-    hits.update(ranked[:, :5], links)
-    assert got["full_hits@5"] == pytest.approx(float(hits.compute()), rel=1e-6)
 
 
 def test_states_of_batches_and_chunks_add_up_to_the_same_bits() -> None:
