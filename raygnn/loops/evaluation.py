@@ -24,11 +24,7 @@ class EvaluationTable:
 
     The one rank that has a batch writes its row; other ranks have 0. So summing over ranks does not
     round. Columns are then summed in batch order on every rank, and the result does not depend on
-    the number of ranks.
-
-    Args:
-        with_intervals: also computes `intervals`, 95 % intervals by metric, from the spread of
-            batches.
+    the number of ranks. `with_intervals`: also finds `intervals`, by metric.
     """
 
     def __init__(
@@ -137,12 +133,11 @@ def evaluate(
 ) -> dict[str, float]:
     """Evaluates a split on its fixed batches.
 
-    Rank r of w takes every w-th batch. Ranks communicate only after their last batch.
-
-    Collective: all ranks must call.
+    Rank r of w takes every w-th batch. Ranks communicate only after their last batch. Collective:
+    all ranks must call.
 
     Args:
-        limit: number of batches over all workers; None takes all.
+        limit: number of batches over all workers.
         watch: receives this rank's outputs and the number of batches, and yields the outputs.
         moment: position in training, for errors.
         intervals: filled with 95 % intervals by metric, if there are enough batches.
@@ -203,13 +198,11 @@ def evaluate_parts(
         for name, part in task.parts.items():
             part_metrics = [each.metric for each in metrics if each.part == name]
             where = ", ".join(filter(None, [f"task {name}", moment]))
-            part_intervals: dict[str, tuple[float, float]] | None = (
-                None if intervals is None else {}
-            )
-            values = evaluate_parts(part, split, limit, part_metrics, watch, where, part_intervals)
+            own = None if intervals is None else dict[str, tuple[float, float]]()
+            values = evaluate_parts(part, split, limit, part_metrics, watch, where, own)
             results |= _behind(name, values)
-            if intervals is not None and part_intervals is not None:
-                intervals |= _behind(name, part_intervals)
+            if intervals is not None:
+                intervals |= _behind(name, own or {})
     finally:
         task.model.train(training)
     losses = [

@@ -101,10 +101,8 @@ class TimeInput:
     """Times that a model reads relative to the seed's time.
 
     Attributes:
-        column: time column of nodes and edges.
         span: time between the first rows of the graph and the end of training.
-        edge_types: names of the edge types with the column.
-        edge_features: feature columns of these edge types that the model reads with the ages.
+        edge_features: feature columns of `edge_types` that the model reads with the ages.
         dates: whether dates among the features are read as ages too.
         past_labels: columns of an entity's labels that are known at the seed's time, if any.
         event_types: names of edge types from events: rows with times that refer to a node.
@@ -139,6 +137,11 @@ class Output(ABC):
         """Node types of a link's anchor and target; twice the predicted type for node tasks."""
 
     @property
+    def predicted(self) -> str:
+        """What the model predicts, for messages."""
+        return repr(self.ends[0])
+
+    @property
     def links(self) -> tuple[EdgeType, ...]:
         return ()
 
@@ -158,19 +161,14 @@ class Output(ABC):
         return ()
 
     @property
-    def splits_edges(self) -> bool:
-        """Whether `data.splits` splits edges, so that held-out edges carry no messages."""
+    def judged_on_test(self) -> bool:
+        """Whether an evaluation without a split takes the test split: by default for edges, of
+        which held-out ones carry no messages.
+        """
         return bool(self.links or self.predicted_edges)
 
-    @property
-    def judged_on_test(self) -> bool:
-        return self.splits_edges
-
     def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
-        """Checks that these node types may have the table `what`, other than `embeddings`.
-
-        Raises a ConfigError if they may not.
-        """
+        """Raises a ConfigError unless these node types may have the table `what`."""
         tables = ("embeddings", *self.predictions)
         if what not in tables:
             raise ConfigError(
@@ -181,7 +179,7 @@ class Output(ABC):
         others = [name for name in node_types if name not in self.ends]
         if others:
             raise ConfigError(
-                f"node_type={others[0]!r} is invalid: the model predicts {self.ends[0]!r}. Set "
+                f"node_type={others[0]!r} is invalid: the model predicts {self.predicted}. Set "
                 "that type, or what to embeddings.",
                 id="infer-node-type-other",
             )
@@ -191,10 +189,7 @@ class Output(ABC):
         return 0, 0
 
     def check_labels(self, bundle: Bundle) -> None:
-        """Checks that a graph's labels have the meaning of the model's outputs.
-
-        Raises a DataError if they do not.
-        """
+        """Raises a DataError unless a graph's labels have the meaning of the model's outputs."""
         return
 
     def manifest(self) -> Mapping[str, Any]:
@@ -224,9 +219,7 @@ class ModelSpec:
     Attributes:
         node_types: inputs by node type. Their order, and that of the edge types, is the model's.
         edge_columns: width by edge column and name of edge type.
-        standardization: means and scales of dense features, the same on any graph. Empty if the
-            model was trained without.
-        transforms: transforms by type and feature, the same on any graph.
+        standardization, transforms: by type and column, the same on any graph.
         edge_inputs: the model's name of each of `edge_columns`: `edge_attr` or `edge_weight`.
         fanouts: training fanouts by name of edge type. Older versions saved neither these nor
             `edge_inputs`.
@@ -312,13 +305,9 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, text: str, name: str, outputs: Sequence[type[Output]]) -> ModelSpec:
-        """Reads the record from JSON.
+        """Reads the record from JSON. `outputs`: the possible classes of its output.
 
-        Args:
-            name: file name, for messages.
-            outputs: the possible classes of its output.
-        Raises:
-            RunError: the content is invalid, or of an unknown format.
+        Raises a RunError if the content is invalid, or of an unknown format.
         """
         try:
             content = parse_json(text)

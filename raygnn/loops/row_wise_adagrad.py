@@ -18,12 +18,8 @@ class RowWiseAdagrad(Optimizer):
     not change. Weights with dense gradients are trained by plain Adagrad.
 
     Args:
-        params: weights or parameter groups, as in torch.
-        lr: learning rate.
         initial_accumulator_value: initial value of the sums.
         eps: added to their roots.
-    Raises:
-        ConfigError: an argument is negative.
 
     Source: Adagrad with a moment per row, arXiv:2104.05158.
     """

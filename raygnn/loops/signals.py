@@ -82,8 +82,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 def signals_as_notices(notify: Callable[[str], None]) -> Iterator[None]:
     """Calls `notify` with the name of the first SIGTERM or SIGINT (Ctrl-C) instead of ending.
 
-    A later signal ends the process immediately with KeyboardInterrupt or `Terminated`. Does nothing
-    outside of the main thread, because only that thread receives signals.
+    A later signal ends the process immediately. Does nothing outside of the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -21,10 +21,6 @@ def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
     """raygnn's sampler, or the user's own of `sampling.type`.
 
     With `full` it samples all edges, to compute rows of the whole graph batch by batch.
-
-    Raises:
-        ConfigError: the settings do not fit the graph.
-        DataError: the graph has no edges, or lacks a requested column.
     """
     sampling = loaded.config.sampling
     if sampling.component is not None:
@@ -52,9 +48,6 @@ def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeTyp
 
     On the whole graph, all edges of types with fanouts other than 0, for `model.args.num_layers`
     layers or as many as there are fanouts. No edges for a model that reads no messages.
-
-    Raises:
-        ConfigError, DataError: as `resolve_fanouts`.
     """
     sampling = config.sampling
     resolved = resolve_fanouts(sampling.fanouts, edge_types)

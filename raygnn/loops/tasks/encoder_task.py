@@ -51,9 +51,6 @@ class EncoderTask(Task[BatchT]):
 
     A subclass declares the class of its target, and builds model and loaders. `target` is made on
     first use, which only happens in training.
-
-    Attributes:
-        arguments: validated `task.args`.
     """
 
     target_class: ClassVar[type[TaskTarget]]
@@ -74,12 +71,6 @@ class EncoderTask(Task[BatchT]):
         self.spec = completed(self.spec, env.loaded, env.bundle, self.arguments)
 
     def find_spec(self, loaded: LoadedConfig, bundle: Bundle) -> ModelSpec:
-        """Finds the target, and the inputs of the model.
-
-        Raises:
-            ConfigError: an argument names something that the graph lacks.
-            DataError: there are no labels or no inputs.
-        """
         self.target = self.target_class.find(bundle, loaded.config, self.arguments)
         return make_spec(loaded, bundle, self.target)
 
@@ -122,12 +113,7 @@ class EncoderTask(Task[BatchT]):
         return graph_store(self.env.loaded, self.env.bundle, self.env.parts, messages)
 
     def silent_nodes(self, node_type: str, nodes: np.ndarray | range, what: str) -> list[str]:
-        """A warning if many nodes of a type have no edge to receive messages.
-
-        Args:
-            nodes: dense ids, of which a sample is checked.
-            what: name of the nodes in the warning.
-        """
+        """A warning if many of some nodes, called `what`, have no edge to receive messages."""
         config, graph = self.env.loaded.config, self.graph
         if config.sampling.component is not None or not len(nodes):
             return []
@@ -194,11 +180,9 @@ class EncoderTask(Task[BatchT]):
         return self.env.loaded.config.embedding_width
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
-        """The model of the task around an encoder, which several tasks may share, as attribute
-        `encoder`.
+        """The model of the task around an encoder, which it has as attribute `encoder`.
 
-        Raises:
-            ConfigError: the task overrides `build_model` instead, which cannot be shared.
+        Raises a ConfigError if the task overrides `build_model` instead, which cannot be shared.
         """
         raise ConfigError(
             f"task.type={self.env.loaded.config.task.type!r} is invalid: it builds encoder and "
@@ -242,17 +226,10 @@ class EncoderTask(Task[BatchT]):
             full = self._whole_graph(frozenset({**self.spec.node_columns, **columns}.items()))
             share = {"rank": env.rank, "world_size": env.world_size}
             return WholeGraphLoader(full, seeds, node_type, split=split, seed=config.seed, **share)
-        graph = self.message_store(split)
+        options = self.loader_options(split)
+        options["columns"] = {**self.spec.node_columns, **columns}
         return NeighborLoader(
-            graph,
-            self.features,
-            seeds,
-            node_type,
-            sampler=self.sampler(split, graph),
-            columns={**self.spec.node_columns, **columns},
-            plan=plan,
-            past=self._past_labels,
-            **self.loader_options(split),
+            seeds=seeds, node_type=node_type, plan=plan, past=self._past_labels, **options
         )
 
     @cached_property
@@ -273,12 +250,16 @@ class EncoderTask(Task[BatchT]):
         return self._whole_graphs[columns]
 
     def loader_options(self, split: str) -> dict[str, Any]:
-        """Arguments of a split's loaders: batches, this rank's share, edge columns."""
-        env, config = self.env, self.env.loaded.config
+        """Arguments of a split's loaders: stores, sampler, columns, batches, this rank's share."""
+        env, config, graph = self.env, self.env.loaded.config, self.message_store(split)
         settings = config.loader_plan(split)
         is_balanced = split == "train" and config.loader.balances_seeds
         samples = None if env.samples is None else env.samples.of_split(split, config.seed)
         return {
+            "graph": graph,
+            "features": self.features,
+            "sampler": self.sampler(split, graph),
+            "columns": self.spec.node_columns,
             "edge_columns": self.spec.batch_edge_columns,
             "batch_size": settings.batch_size,
             "split": split,
@@ -336,32 +317,21 @@ class EncoderTask(Task[BatchT]):
     def encode_as_of(
         self, split: str, node_type: str, nodes: np.ndarray, times: np.ndarray
     ) -> Tensor:
-        """Embeddings of nodes from sampled neighborhoods, each as of its time.
+        """Embeddings of nodes from neighborhoods sampled as of times, [num_nodes, channels].
 
         Collective: all ranks must call.
 
         Args:
             split: its messages and fanouts are used.
-            nodes: int64 [num_nodes], dense ids.
             times: [num_nodes], in the unit of the graph's times.
-        Returns:
-            [num_nodes, channels], on the device.
         """
         env, encoder = self.env, self.model.encoder
         assert isinstance(encoder, GraphEncoder)
         rows = SeedRows("rows", node_type, len(nodes), nodes, times, None, None, {})
-        graph = self.message_store(split)
         alone = {"shuffle": False, "classes": None, "samples": None, "rank": 0, "world_size": 1}
-        loader = NeighborLoader(
-            graph,
-            self.features,
-            np.arange(len(nodes)),
-            node_type,
-            sampler=self.sampler(split, graph),
-            columns=self.spec.node_columns,
-            plan=RowPlan(rows),
-            **{**self.loader_options(split), **alone},
-        )
+        options = {**self.loader_options(split), **alone}
+        seeds = np.arange(len(nodes))
+        loader = NeighborLoader(seeds=seeds, node_type=node_type, plan=RowPlan(rows), **options)
 
         def rows_of(first: int, last: int) -> Tensor:
             batches = first // loader.batch_size, -(-last // loader.batch_size)

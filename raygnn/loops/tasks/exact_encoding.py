@@ -38,19 +38,18 @@ from raygnn.sampling.temporal import Horizon
 def check_exact(
     encoder: GraphEncoder,
     name: str,
-    key: str = "training.eval",
-    value: object = "exact",
+    setting: str = "training.eval='exact'",
     remedy: str = "Set it to sampled.",
 ) -> None:
-    """Raises a ConfigError for `key` unless model `name` can encode a graph layer by layer."""
+    """Raises a ConfigError for a setting unless model `name` can encode a graph layer by layer."""
     if encoder.relative_time is not None:
         raise ConfigError(
-            f"{key}={value!r} is invalid: the model reads times relative to each seed, so a node "
+            f"{setting} is invalid: the model reads times relative to each seed, so a node "
             f"has no common embedding for all seeds. {remedy}",
             id="model-relative-time-exact",
         )
     if not is_layerwise(encoder):
-        raise _not_layerwise(name, key, value, remedy)
+        raise _not_layerwise(name, setting, remedy)
 
 
 def check_exact_class(model_class: object, name: str) -> None:
@@ -63,13 +62,10 @@ def check_exact_class(model_class: object, name: str) -> None:
 
 
 def _not_layerwise(
-    name: str,
-    key: str = "training.eval",
-    value: object = "exact",
-    remedy: str = "Set it to sampled.",
+    name: str, setting: str = "training.eval='exact'", remedy: str = "Set it to sampled."
 ) -> ConfigError:
     return ConfigError(
-        f"{key}={value!r} is invalid: model.type={name!r} does not work layer by layer like "
+        f"{setting} is invalid: model.type={name!r} does not work layer by layer like "
         f"raygnn's models. {remedy}",
         id="model-not-layerwise",
     )
@@ -93,7 +89,6 @@ def encode_exactly(
 
     Args:
         encoder: accepted by `check_exact`.
-        spec: node and edge columns that the encoder reads.
         as_of: excludes later edges and neighbors; None includes all.
     Returns:
         By node type, [num_nodes, channels] on the CPU.
@@ -136,11 +131,7 @@ def encode_exactly(
 def link_basis(
     graph: GraphStore, bundle: Bundle, edge_type: EdgeType, settings: SpectralFilter
 ) -> LinkBasis:
-    """Decomposes the links of an edge type between two node types that carry messages.
-
-    Args:
-        bundle: has the times of the edges, if they have any.
-    """
+    """Decomposes the links of an edge type between two node types that carry messages."""
     edges, num_later = graph.adjacency(edge_type), None
     neighbors = np.asarray(edges.indices[:])
     nodes = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))

@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from raygnn.config import Config, LoadedConfig
 from raygnn.console import count
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
@@ -19,12 +20,9 @@ from raygnn.data.splits import Splits
 from raygnn.data.standardization import BALANCED, ColumnScale, LabelCounts
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.model_spec import Output
+from raygnn.loops.tasks.objective import label_objective
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.losses.seed_losses import in_units
-
-if TYPE_CHECKING:
-    from raygnn.config import Config, LoadedConfig
-
 
 _MAX_NAMED = 10
 _LOSS_OF = {
@@ -104,8 +102,8 @@ class LabelOutput(Output):
         names = self.class_names or ()
         return [*names, *map(str, range(len(names), self.num_outputs))]
 
-    def check_problem(self, what: str) -> None:
-        """Raises a ConfigError for probabilities of a number."""
+    def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
+        super().check_predicts(what, node_types)
         if what == "probabilities" and self.problem == "regression":
             raise ConfigError(
                 f"what='probabilities' is invalid: {self.label!r} is a number, not a class. Set "
@@ -173,8 +171,7 @@ class LabelTarget(TaskTarget):
     """The label to predict, and the rows that have it.
 
     Attributes:
-        rows: nodes or edges with labels.
-        output: the prediction; the model's also has the scale of `trained_output`.
+        rows: `nodes` or `edges`.
         labels: [num_rows] or [num_rows, num_labels].
         splits: rows of each split.
     """
@@ -216,8 +213,6 @@ class LabelTarget(TaskTarget):
         Raises a ConfigError if classes cannot be standardized, a loss does not fit, or balanced
         seeds have no classes.
         """
-        from raygnn.loops.tasks.objective import label_objective
-
         configured, output = self.arguments.standardize_target, self.output
         if output.problem != "regression":
             if configured:
@@ -248,6 +243,12 @@ class LabelTarget(TaskTarget):
         return replace(output, scale=scale, clamp=clamp)
 
     @property
+    def sizes(self) -> str:
+        """Rows of each split, for the summary."""
+        splits = self.splits
+        return f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
+
+    @property
     def words(self) -> str:
         if self.output.problem != "multi_class":
             return self.output.words
@@ -273,6 +274,11 @@ class LabelTarget(TaskTarget):
             )
 
 
+def names_of(columns: Mapping[str, ColumnInfo], role: str) -> list[str]:
+    """Names of the columns with a role, such as `label`."""
+    return [name for name, info in columns.items() if info.role == role]
+
+
 def choose_label(available: Collection[str], configured: str | None, of: str) -> str:
     """The requested label column, or the only one. Raises a ConfigError naming the owner `of`."""
     if configured is None and len(available) == 1:
@@ -286,23 +292,13 @@ def choose_label(available: Collection[str], configured: str | None, of: str) ->
     return configured
 
 
-def label_shape(
-    labels: np.ndarray, info: ColumnInfo, problem: str | None
-) -> dict[str, str | int | tuple[str, ...] | None]:
+def label_shape(labels: np.ndarray, info: ColumnInfo, problem: str | None) -> dict[str, Any]:
     """Fields of `LabelOutput` from a label's column. `problem` of None follows the labels' type."""
+    num_outputs = labels.shape[1] if labels.ndim == 2 else 1
     if problem is None:
-        has_columns = labels.ndim == 2 and labels.shape[1] > 1
-        problem = "multi_label" if has_columns else "multi_class"
+        problem = "multi_label" if num_outputs > 1 else "multi_class"
         problem = "regression" if labels.dtype.kind == "f" else problem
-    return {
-        "problem": problem,
-        "num_outputs": _num_outputs(labels, problem, info.num_classes),
-        "class_names": info.class_names,
-    }
-
-
-def _num_outputs(labels: np.ndarray, problem: str, num_classes: int | None) -> int:
     if problem == "multi_class":
-        num_outputs = int(labels.max(initial=-1)) + 1 if num_classes is None else num_classes
-        return max(num_outputs, 2)
-    return labels.shape[1] if labels.ndim == 2 else 1
+        known = info.num_classes
+        num_outputs = max(2, int(labels.max(initial=-1)) + 1 if known is None else known)
+    return {"problem": problem, "num_outputs": num_outputs, "class_names": info.class_names}

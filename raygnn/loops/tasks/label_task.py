@@ -36,13 +36,10 @@ from raygnn.sampling.batch_sequence import BatchT
 
 
 def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray | pa.Array]:
-    """The predicted value, in the type of the label column.
+    """The predicted value, in the type of the label column, from [num_rows, num_outputs].
 
-    Args:
-        outputs: [num_rows, num_outputs], logits or targets.
-    Returns:
-        `prediction`: the class (its name if the tables have names), a list of 0 and 1 by label, or
-            the targets. Classes also have `probability`.
+    `prediction`: the class (its name if the tables have names), a list of 0 and 1 by label, or the
+    targets. Classes also have `probability`.
     """
     if of.problem == "multi_class":
         logits = outputs.float()

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
 
+from raygnn.config import Config
+from raygnn.config.data_section import HashSplit, TemporalSplit
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
 from raygnn.errors import ConfigError, Problem
-
-if TYPE_CHECKING:
-    from raygnn.config import Config
-    from raygnn.config.data_section import HashSplit, TemporalSplit
 
 
 def sampler_rules(config: Config) -> Iterator[Problem]:

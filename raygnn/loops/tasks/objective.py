@@ -36,15 +36,11 @@ _OF_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss, nn.MultiLabe
 
 @dataclass(frozen=True)
 class BoundTerm:
-    """A loss or a regularizer, and its inputs.
+    """A loss or a regularizer, and its inputs by position or parameter name.
 
     Attributes:
-        name: name in logs.
-        weight: factor in the loss.
         on: the model output used as `prediction`; None for the only one.
         loss: returns (sum, divisor), or a scalar mean over the batch.
-        positional: inputs by position.
-        keywords: inputs by parameter name.
     """
 
     name: str
@@ -108,9 +104,9 @@ def bind_term(
     Raises:
         ConfigError: it takes an unknown input, or its reduction cannot be exact.
     """
-    target = resolve(Component(type=term.type, args=term.args), "loss", loaded.allow_modules)
+    component = Component(type=term.type, args=term.args)
+    target = resolve(component, "loss", loaded.allow_modules)
     if isinstance(target, type):
-        component = Component(type=term.type, args=term.args)
         injected = {key: known[key] for key in known if key in parameters_of(target)}
         loss = build(component, "loss", loaded.allow_modules, **injected).to(device)
         _check_reduction(loss)
@@ -234,8 +230,6 @@ class Objective:
         default: short name of the default loss.
         provided: names of the inputs of each call.
         known: arguments about labels, for constructors with these parameters.
-    Raises:
-        ConfigError: a term takes other inputs.
     """
 
     def __init__(
@@ -277,8 +271,6 @@ class Objective:
         Args:
             num_seeds: seeds or links of the batch; the divisor if no term returns one.
             inputs: all of `needs`.
-        Raises:
-            ConfigError: `on` is not an output of the model, or two terms have different divisors.
         """
         results = [term(inputs) for term in self._terms]
         weights = [weight for _, weight in results if weight is not None] or [float(num_seeds)]

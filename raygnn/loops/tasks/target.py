@@ -1,4 +1,4 @@
-"""Targets of tasks, which the driver reads before torch is imported: arguments and labels."""
+"""Targets of tasks, which the driver reads: arguments and labels."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
+
+from raygnn.config import Config, LoadedConfig
 from raygnn.config.arguments import Arguments, validated_arguments
 from raygnn.config.registry import TASK_TARGETS
+from raygnn.data.bundle import Bundle
 from raygnn.data.fit_rows import FitRows
+from raygnn.data.partition.part import Pairs
 from raygnn.errors import Problem, shown
 from raygnn.loops.model_spec import Output
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from raygnn.config import Config, LoadedConfig
-    from raygnn.data.bundle import Bundle
-    from raygnn.data.partition.part import Pairs
 
 
 class TaskArguments(Arguments):
@@ -50,7 +48,7 @@ class TaskTarget(ABC):
     """The learning target in a graph: labels, splits or links, and the model's output.
 
     The driver makes one to check data and report findings, and each training rank to learn from.
-    Inference makes none. Modules of targets do not import torch.
+    Inference makes none.
     """
 
     Arguments: ClassVar[type[TaskArguments]]
@@ -93,12 +91,9 @@ class TaskTarget(ABC):
 
         Args:
             bundle: types and columns, possibly without rows.
-            arguments: `task.args`.
         Returns:
             Edge types whose pairs it reads, with their features. Null for targets without pairs and
             label edges.
-        Raises:
-            ConfigError: the arguments name something that the graph lacks.
         """
         return None
 
@@ -134,7 +129,7 @@ class TaskTarget(ABC):
         return 0
 
     def trained_output(self, loaded: LoadedConfig) -> Output:
-        """`output`, completed from the losses. Imports torch."""
+        """`output`, completed from the losses."""
         return self.output
 
     def summary(self, bundle: Bundle) -> Iterable[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
+from raygnn.config import Config
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
@@ -27,11 +28,9 @@ from raygnn.loops.tasks.label_target import (
     LabelTarget,
     choose_label,
     label_shape,
+    names_of,
 )
 from raygnn.loops.tasks.link_rules import forward_types, sampler_rules, split_rule, with_reverses
-
-if TYPE_CHECKING:
-    from raygnn.config import Config
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,6 @@ class EdgeOutput(LabelOutput):
     @property
     def own_columns(self) -> tuple[str, ...]:
         return self.inputs
-
-    def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
-        super().check_predicts(what, node_types)
-        self.check_problem(what)
 
     def num_known(self, bundle: Bundle) -> tuple[int, int]:
         """All that training had, if they are the first of their types in the same order."""
@@ -125,9 +120,7 @@ class EdgeTarget(LabelTarget):
     """The label to predict, and the edges that have it.
 
     Attributes:
-        edges: all edges of the type, or its label edges; rows of `labels` and `splits` are
-            positions among them.
-        link: their split.
+        edges: all edges of the type, or its label edges; `splits` are positions among them.
     """
 
     Arguments = EdgeTargetArguments
@@ -152,7 +145,8 @@ class EdgeTarget(LabelTarget):
         """Features are compared with the label, because one may contain it."""
         edge_type, label_edges = _find_edges(bundle, arguments)
         pairs: Pairs = dict.fromkeys(with_reverses(bundle, [edge_type]), ())
-        return pairs if label_edges else {**pairs, edge_type: _features_of(bundle, edge_type)}
+        features = names_of(bundle.columns(edge_type), "feature")
+        return pairs if label_edges else {**pairs, edge_type: features}
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: EdgeTargetArguments) -> EdgeTarget:
@@ -162,7 +156,7 @@ class EdgeTarget(LabelTarget):
         where = f"{what} {edge_type_name(edge_type)!r}"
         label = choose_label(columns, arguments.label, where)
         values = _values(bundle, edge_type, label, label_edges=label_edges)
-        shape_of_label: dict[str, Any] = label_shape(values, columns[label], arguments.problem)
+        shape_of_label = label_shape(values, columns[label], arguments.problem)
         inputs: tuple[str, ...] = ()
         if not label_edges:
             inputs = _find_inputs(bundle, edge_type, values, arguments.inputs)
@@ -236,10 +230,8 @@ class EdgeTarget(LabelTarget):
     def is_held_out_by_time(self, bundle: Bundle, config: Config, columns: Iterable[str]) -> bool:
         """Whether temporal sampling alone keeps held-out edges out of messages.
 
-        It does if messages have times and no label, and each split is later than the one before.
-
-        Args:
-            columns: of edges, which messages have.
+        It does if messages have times and no label in `columns`, and each split is later than the
+        one before.
         """
         temporal, output = config.sampling.temporal, self.output
         if temporal is None or output.label_edges or not self.is_split_by_time:
@@ -247,7 +239,7 @@ class EdgeTarget(LabelTarget):
         message_types = with_reverses(bundle, [output.edge_type])
         if not all(temporal.column in bundle.columns(t) for t in message_types):
             return False
-        features = {*_features_of(bundle, output.edge_type)}.intersection(columns)
+        features = set(columns) & {*names_of(bundle.columns(output.edge_type), "feature")}
         return not any(_holds(bundle, output.edge_type, name, self.labels) for name in features)
 
     @property
@@ -260,16 +252,16 @@ class EdgeTarget(LabelTarget):
         return len(spans) > 1 and all(a.max() <= b.min() for a, b in pairwise(spans))
 
     def summary(self, bundle: Bundle) -> Iterator[str]:
-        output, splits = self.output, self.splits
+        output = self.output
         inputs = f", inputs {', '.join(output.inputs)}" if output.inputs else ""
         yield (
             f"{len(self.labels):,} edges, label {output.label!r} of {output.of}, "
-            f"{self.words}{inputs}; "
-            f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
+            f"{self.words}{inputs}; {self.sizes}"
         )
         if output.label_edges or self.arguments.inputs is not None:
             return
-        left_out = sorted(set(_features_of(bundle, output.edge_type)) - set(output.inputs))
+        features = names_of(bundle.columns(output.edge_type), "feature")
+        left_out = sorted(set(features) - set(output.inputs))
         if left_out:
             yield f"not read beside both ends, as they hold the label: {', '.join(left_out)}"
 
@@ -323,17 +315,13 @@ def _values(bundle: Bundle, edge_type: EdgeType, label: str, *, label_edges: boo
     return label_values(bundle, LinkSplit(edge_type, labels=label_edges, label=label))
 
 
-def _features_of(bundle: Bundle, edge_type: EdgeType) -> list[str]:
-    return [n for n, info in bundle.columns(edge_type).items() if info.role == "feature"]
-
-
 def _find_inputs(
     bundle: Bundle, edge_type: EdgeType, labels: np.ndarray, named: list[str] | None
 ) -> tuple[str, ...]:
     """Feature columns of the edges that the head reads. Raises a ConfigError for unknown ones and
     copies of the label.
     """
-    features = _features_of(bundle, edge_type)
+    features = names_of(bundle.columns(edge_type), "feature")
     telling = [name for name in features if _holds(bundle, edge_type, name, labels)]
     if named is None:
         return tuple(name for name in features if name not in telling)

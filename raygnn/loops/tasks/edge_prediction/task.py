@@ -121,26 +121,19 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         seeds = getattr(target.splits, split)
         if not len(seeds):
             return None
-        graph = self.message_store(split)
         labels = {"y": target.labels}
         if split == "train" and self._start is not None:
             self._start.fill(self._label_factors.mean, self._label_factors.rows)
             labels["start"] = self._label_factors.held_out
-        return EdgeLoader(
-            graph,
-            self.features,
-            EdgePlan(
-                edges=target.edges,
-                seeds=seeds,
-                reverse_types=reverse_types(self.env.bundle),
-                inputs=output.inputs,
-                labels=labels,
-                num_known=output.num_known(self.env.bundle),
-            ),
-            sampler=self.sampler(split, graph),
-            columns=self.spec.node_columns,
-            **self.loader_options(split),
+        plan = EdgePlan(
+            edges=target.edges,
+            seeds=seeds,
+            reverse_types=reverse_types(self.env.bundle),
+            inputs=output.inputs,
+            labels=labels,
+            num_known=output.num_known(self.env.bundle),
         )
+        return EdgeLoader(plan=plan, **self.loader_options(split))
 
     def predict(self, batch: EdgeBatch) -> tuple[Any, Tensor | None]:
         prediction, embeddings = self.model(batch)
@@ -181,7 +174,6 @@ class LabelFactors:
 
     Attributes:
         ends: int64 [2, num_edges], of all edges.
-        mean: of the training labels.
         rows: the best on the validation edges.
         biases: the best of those without factors.
         held_out: float32 [num_edges]. For each training edge, the value by rows that are fitted to
@@ -204,11 +196,9 @@ class LabelFactors:
         *,
         only_biases: bool = False,
     ) -> LabelFactors:
-        """Chooses the penalties on the validation edges.
+        """Chooses the penalties on the validation edges. `values`: float64 [num_edges], the labels.
 
-        Args:
-            values: float64 [num_edges], the labels.
-            only_biases: fits no factors, and `held_out` is 0.
+        `only_biases`: fits no factors, and `held_out` is 0.
         """
         train, val = np.asarray(splits.train), np.asarray(splits.val)
         mean = float(values[train].mean())

@@ -168,13 +168,7 @@ def link_baselines(
     `popularity` scores a target by its training links of the relation. `ease` and `ials` recommend
     targets from training links, in a transductive test also from validation links, for two node
     types, one relation and graphs that take a few seconds. `chance` is the expectation of random
-    scores.
-
-    Collective: all ranks must call.
-
-    Args:
-        num_nodes: numbers of anchors and of targets.
-        metrics: only raygnn's own are computed.
+    scores. Only raygnn's own metrics are computed. Collective: all ranks must call.
     """
     metrics = own_metrics(metrics)
     guesses = {"popularity": _popularity(target, num_nodes)}
@@ -536,10 +530,7 @@ class RanksByGroup(Diagnostic):
     """Mean reciprocal rank and hits of links, by group of links.
 
     Args:
-        num_outputs: candidates of each link, itself included.
-        name: in `metrics.json`.
         group_of: int64 [num_links], group of each link of the split.
-        groups: names of the groups.
     """
 
     problems = ("link_prediction",)
@@ -557,9 +548,7 @@ class RanksByGroup(Diagnostic):
         return sums_by_bin(groups, len(self._groups), 1 / ranks, (ranks <= _HITS_AT).double())
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:
-        """Groups with links: `groups`, `links`, means `mrr` and `hits@10`, unless every link would
-        be a hit.
-        """
+        """Of groups with links. No `hits@10` if every link would be a hit."""
         sums = state.view(3, -1)
         has_links = sums[0] > 0
         links, reciprocal, hits = sums[:, has_links]

@@ -191,16 +191,12 @@ def mine(
 ) -> Tensor:
     """Finds the k best-scored targets of each anchor without a known link to it.
 
-    Collective if `compute` is.
+    Collective if `compute` is. Raises a DataError if a score is NaN.
 
     Args:
-        known: links that are not negatives.
         rows: embeddings of all anchors and of all targets, on one device.
-        k: at most the number of targets.
     Returns:
         int32 [num_anchors, k], dense ids, best first, then `NONE`.
-    Raises:
-        DataError: a score is NaN.
     """
     of_anchors, of_targets = rows
     in_float64 = copy.deepcopy(decoder).double()

@@ -6,11 +6,12 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
 
+from raygnn.config import Config
 from raygnn.config.registry import SLOTS
 from raygnn.config.section import Component, Rule
 from raygnn.data.bundle import Bundle
@@ -32,9 +33,7 @@ from raygnn.loops.tasks.link_rules import (
     with_reverses,
 )
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
-
-if TYPE_CHECKING:
-    from raygnn.config import Config
+from raygnn.models.graph_inputs import keeps_links
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,7 @@ class LinkOutput(Output):
         )
 
     def to_content(self) -> Mapping[str, Any]:
-        names = [edge_type_name(t) for t in self.edge_types]
-        flags = {name: getattr(self, name) for name in ("labels", "factors", "by_time")}
-        return {"edge_types": names, **flags}
+        return {**super().to_content(), "edge_types": [edge_type_name(t) for t in self.edge_types]}
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> Self:
@@ -147,12 +144,9 @@ class LinkTarget(TaskTarget):
     """The links of a task and their splits.
 
     Attributes:
-        output: learned relations.
         links: link splits for `message_graph`, one for each pair of reverse types.
-        splits: supervision edges of train, val and test.
         known: all links of the types, of all splits, from anchor to target, which full rankings
             exclude.
-        reverse_types: edge types and their reverses.
         has_own_messages: a training batch's links are among its messages, as raygnn's model
             declares; unknown for a user's own.
     """
@@ -226,9 +220,15 @@ class LinkTarget(TaskTarget):
         return self.output.ends
 
     def training_links(self, bundle: Bundle) -> KnownLinks:
+        return self._known_links(bundle, in_training=True, both_ways=False)
+
+    def _known_links(self, bundle: Bundle, *, in_training: bool, both_ways: bool) -> KnownLinks:
         links = [replace(self.links[0], edge_type=edge_type) for edge_type in self.edge_types]
-        known = (known_positives(bundle, link, in_training=True) for link in links)
-        return KnownLinks(tuple(known))
+        known = (
+            known_positives(bundle, link, in_training=in_training, both_ways=both_ways)
+            for link in links
+        )
+        return KnownLinks(tuple(known), is_one_type=both_ways)
 
     @property
     def by_time(self) -> bool:
@@ -262,12 +262,7 @@ class LinkTarget(TaskTarget):
         in_training, is_one_type = split == "train", self.known.is_one_type
         if not (in_training or is_one_type):
             return self.known
-        links = [replace(self.links[0], edge_type=edge_type) for edge_type in self.edge_types]
-        known = (
-            known_positives(bundle, link, in_training=in_training, both_ways=is_one_type)
-            for link in links
-        )
-        return KnownLinks(tuple(known), is_one_type)
+        return self._known_links(bundle, in_training=in_training, both_ways=is_one_type)
 
     @classmethod
     def pairs_read(cls, bundle: Bundle, arguments: LinkTargetArguments) -> Pairs | None:
@@ -320,7 +315,7 @@ class LinkTarget(TaskTarget):
                 is_one_type=edge_types[0][0] == edge_types[0][2],
             ),
             reverse_types=reverse_types(bundle),
-            has_own_messages=_has_own_messages(config),
+            has_own_messages=config.model.type in SLOTS["model"].names and keeps_links(config),
         )
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
@@ -456,14 +451,6 @@ def find_dated_links(bundle: Bundle, config: Config, ends: tuple[str, str]) -> D
     if temporal.window is not None:
         window = window_as_time(temporal.window, time_unit(bundle, column))
     return DatedLinks.of(bundle, ends, column, window)
-
-
-def _has_own_messages(config: Config) -> bool:
-    if config.model.type not in SLOTS["model"].names:
-        return False
-    from raygnn.models.graph_inputs import keeps_links
-
-    return keeps_links(config)
 
 
 def most_candidates(bundle: Bundle, output: LinkOutput) -> int:

@@ -67,14 +67,7 @@ LINK_INPUTS = (
 
 
 class LinkObjective(Objective):
-    """Weighted sum of the terms under `losses`.
-
-    Every link loss gives each link weight 1, so the sum of terms is exact for any division into
-    batches.
-
-    Args:
-        default: short name of the default loss.
-    """
+    """Weighted sum of the terms under `losses`. Link losses give each link weight 1."""
 
     def __init__(
         self, loaded: LoadedConfig, device: torch.device, default: str = "retrieval"
@@ -224,12 +217,11 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         loaded, config = self.env.loaded, self.env.loaded.config
         asked = self.arguments.full_ranking
         if asked and config.sampling.temporal is None:
-            check_exact(
-                encoder, config.model.type, "task.args.full_ranking", asked, "Set it to false."
-            )
+            setting = f"task.args.full_ranking={asked!r}"
+            check_exact(encoder, config.model.type, setting, "Set it to false.")
         if number := self.arguments.mined_negatives:
-            key = "task.args.mined_negatives"
-            check_exact(encoder, config.model.type, key, number, "Set it to 0.")
+            setting = f"task.args.mined_negatives={number}"
+            check_exact(encoder, config.model.type, setting, "Set it to 0.")
         relations = {}
         if "num_relations" not in self.arguments.decoder.args:
             relations = {"num_relations": len(self.output.edge_types)}
@@ -412,9 +404,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return joined
 
     def _bases(self, split: str, settings: SpectralFilter) -> list[LinkBasis]:
-        """The decomposed links of a split, or those known at each time of rows; the latest result
-        is kept.
-        """
+        """The decomposed links of a split, or those known at each time of rows. Kept once."""
         key = split, *settings.of_basis
         if self._bases_of is None or self._bases_of[0] != key:
             self._bases_of = None  # frees memory
@@ -507,9 +497,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     ) -> None:
         """Sets the filter, which does not depend on the encoder, and the weights. Collective.
 
-        Args:
-            encoded: rows of the encoder for each of the judged rows.
-            split: of the judged rows.
+        `encoded`: rows of the encoder for each of the judged rows.
         """
         if self._filter is None:
             self._filter = choose_filter(self._judged, partial(self._bases, split), self._span)
@@ -573,8 +561,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         supervision = self.target.splits[split]
         if supervision.num_links == 0:
             return None
-        args, graph, training = self.arguments, self.message_store(split), split == "train"
-        known = None
+        args, known = self.arguments, None
         if args.remove_accidental_hits:
             known = self.target.not_competing(self.env.bundle, split)
         plan = LinkPlan(
@@ -583,7 +570,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             known=known,
             reverse_types=self.target.reverse_types,
         )
-        if training:
+        if split == "train":
             self._check_objective()
             is_all = args.competes_with_all
             if is_all and args.remove_accidental_hits and len(self.output.edge_types) > 1:
@@ -603,15 +590,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 cold_share=_cold_share(args, self.env.loaded),
                 exclude=not keeps_links(self.env.loaded.config, self.env.loaded.allow_modules),
             )
-        return LinkLoader(
-            graph,
-            self.features,
-            supervision,
-            sampler=self.sampler(split, graph),
-            columns=self.spec.node_columns,
-            plan=plan,
-            **self.loader_options(split),
-        )
+        return LinkLoader(supervision=supervision, plan=plan, **self.loader_options(split))
 
     def _loss(self, batch: LinkBatch, rows: Mapping[str, Tensor], scores: LinkScores) -> StepOutput:
         inputs = {"scores": scores, "model": self.predictor(), "batch": batch}

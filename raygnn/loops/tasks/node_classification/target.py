@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import numpy as np
 
+from raygnn.config import Config
 from raygnn.config.registry import SLOTS
 from raygnn.console import count, warn
 from raygnn.data.bundle import Bundle, SeedRows
@@ -27,10 +28,9 @@ from raygnn.loops.tasks.label_target import (
     LabelTarget,
     choose_label,
     label_shape,
+    names_of,
 )
-
-if TYPE_CHECKING:
-    from raygnn.config import Config
+from raygnn.models.graph_inputs import reads_messages
 
 _MAX_PAST = 1 << 26  # rows whose labels each worker holds in memory by default
 #: Numbers of classes around nodes, and products of edges and classes, up to which labels propagate.
@@ -67,15 +67,9 @@ class NodeOutput(LabelOutput):
         is_number = self.table is not None and self.problem == "regression"
         return "huber" if is_number else super().default_loss
 
-    def check_predicts(self, what: str, node_types: Sequence[str]) -> None:
-        others = [name for name in node_types if name != self.node_type]
-        if others:
-            raise ConfigError(
-                f"node_type={others[0]!r} is invalid: the model predicts {self.label!r} of "
-                f"{self.node_type!r}. Set that type, or what to embeddings.",
-                id="infer-node-type-other",
-            )
-        self.check_problem(what)
+    @property
+    def predicted(self) -> str:
+        return f"{self.label!r} of {self.node_type!r}"
 
     def num_known(self, bundle: Bundle) -> tuple[int, int]:
         if self.propagated is None:
@@ -168,7 +162,7 @@ class NodeTarget(LabelTarget):
         label = _find_label(seeds, arguments.label)
         _check_feature(bundle, seeds.node_type, arguments.feature)
         labels = bundle.row_column(seeds, label)
-        shape: dict[str, Any] = label_shape(labels, seeds.columns[label], arguments.problem)
+        shape = label_shape(labels, seeds.columns[label], arguments.problem)
         output = NodeOutput(seeds.node_type, table=seeds.name, label=label, **shape)
         if _may_add_labels(bundle, config, arguments, output):
             digests = _graph_digests(bundle, seeds.node_type)
@@ -260,16 +254,13 @@ class NodeTarget(LabelTarget):
         return PastLabels.width(self.output.num_scores) if self.arguments.past_labels else 0
 
     def summary(self, bundle: Bundle) -> list[str]:
-        output, splits, seeds = self.output, self.splits, self.seeds
+        output, seeds = self.output, self.seeds
         width = bundle.feature_widths(self.arguments.feature).get(output.node_type, 0)
         type_ = f" of type {output.node_type}" if bundle.node_types[1:] else ""
         rows = f"{count(bundle.num_nodes(output.node_type), 'node')}{type_}"
         if seeds.name is not None:
             rows = f"{count(seeds.num_rows, 'row')} of training table {seeds.name} for {rows}"
-        lines = [
-            f"{rows}, {count(width, 'feature')}, {self.words}; "
-            f"train {len(splits.train):,}, val {len(splits.val):,}, test {len(splits.test):,}"
-        ]
+        lines = [f"{rows}, {count(width, 'feature')}, {self.words}; {self.sizes}"]
         if seeds.name is not None and seeds.time is not None:
             lines.append(f"times of rows: {', '.join(self._spans())}")
         return lines
@@ -291,10 +282,6 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
     """The rows that a task learns from.
 
     Default: the only training table with labels, otherwise the nodes of the only type with labels.
-
-    Raises:
-        ConfigError: the graph has no such table or node type, or several and none is chosen.
-        DataError: nothing has labels.
     """
     table, target = arguments.table, arguments.target
     if table is not None:
@@ -306,7 +293,7 @@ def find_seeds(bundle: Bundle, arguments: NodeTargetArguments) -> SeedRows:
                 id="task-table-target",
             )
         return training_table
-    labelled = [rows for rows in bundle.training_tables.values() if _labels_of(rows)]
+    labelled = [rows for rows in bundle.training_tables.values() if names_of(rows.columns, "label")]
     if target is not None or not labelled:
         return SeedRows.of_nodes(bundle, _find_type(bundle, target))
     if len(labelled) > 1:
@@ -354,8 +341,6 @@ def can_propagate(bundle: Bundle, config: Config, output: NodeOutput) -> bool:
 def _may_add_labels(
     bundle: Bundle, config: Config, arguments: NodeTargetArguments, output: NodeOutput
 ) -> bool:
-    from raygnn.models.graph_inputs import reads_messages
-
     is_own = config.model.type in SLOTS["model"].names and config.model.type != "MLP"
     is_own = is_own and reads_messages(config)
     is_plain = not config.losses and not config.loader.balances_seeds
@@ -429,7 +414,7 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
                 id="graph-node-type-unknown",
             )
         return target
-    labelled = [t for t in bundle.node_types if _columns(bundle, t, "label")]
+    labelled = [t for t in bundle.node_types if names_of(bundle.columns(t), "label")]
     if len(labelled) == 1:
         return labelled[0]
     if not labelled:
@@ -446,7 +431,7 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
 
 
 def _find_label(seeds: SeedRows, label: str | None) -> str:
-    labels = _labels_of(seeds)
+    labels = names_of(seeds.columns, "label")
     if not labels:
         key, value = ("target", seeds.node_type) if seeds.name is None else ("table", seeds.name)
         raise DataError(
@@ -458,12 +443,8 @@ def _find_label(seeds: SeedRows, label: str | None) -> str:
     return choose_label(labels, label, of)
 
 
-def _labels_of(rows: SeedRows) -> list[str]:
-    return [name for name, info in rows.columns.items() if info.role == "label"]
-
-
 def _check_feature(bundle: Bundle, node_type: str, feature: str) -> None:
-    features = _columns(bundle, node_type, "feature")
+    features = names_of(bundle.columns(node_type), "feature")
     if features and feature not in features:
         raise DataError(
             f"task.args.feature={feature!r} is invalid: node type {node_type!r} has the features "
@@ -471,7 +452,3 @@ def _check_feature(bundle: Bundle, node_type: str, feature: str) -> None:
             "graph.yaml, or set one of these.",
             id="task-feature-unknown",
         )
-
-
-def _columns(bundle: Bundle, node_type: str, role: str) -> list[str]:
-    return [name for name, info in bundle.columns(node_type).items() if info.role == role]

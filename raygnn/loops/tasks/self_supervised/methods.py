@@ -42,8 +42,7 @@ class Setting:
     """The setting of a method.
 
     Attributes:
-        node_type: type of the seeds.
-        channels: width of their embeddings.
+        channels: width of the seeds' embeddings.
         num_features: width of their features, without category codes; 0 without any.
         encoder: with its initial weights.
         build_layer: builds a message passing layer like the encoder's, from embeddings to a width.

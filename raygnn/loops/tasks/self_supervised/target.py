@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raygnn.config import Config, LoadedConfig
 from raygnn.config.section import Component
 from raygnn.data.bundle import Bundle
 from raygnn.data.splits import Splits, make_splits
@@ -16,11 +16,9 @@ from raygnn.loops.tasks.label_target import (
     LabelTarget,
     choose_label,
     label_shape,
+    names_of,
 )
 from raygnn.loops.tasks.node_classification.target import NodeOutput
-
-if TYPE_CHECKING:
-    from raygnn.config import Config, LoadedConfig
 
 
 @dataclass(frozen=True)
@@ -98,17 +96,20 @@ class SelfSupervisedTarget(LabelTarget):
         cls, bundle: Bundle, config: Config, arguments: SelfSupervisedArguments
     ) -> SelfSupervisedTarget:
         node_type = _find_type(bundle, arguments.target)
-        probe = _find_probe(bundle, node_type, config, arguments)
+        available, label, probe = names_of(bundle.columns(node_type), "label"), None, None
+        if available or arguments.label is not None:
+            label = choose_label(available, arguments.label, f"node type {node_type!r}")
         has_splits = config.data.splits is not None or bundle.declared_split(node_type) is not None
         empty = np.empty(0, np.int64)
         labels, splits = empty, Splits(empty, empty, empty)
-        label = None if probe is None else probe.label
         if has_splits:
             splits = make_splits(bundle, node_type, config.data.splits, label, config.seed)
-        if probe is not None:
-            info = bundle.column(node_type, probe.label)
-            assert isinstance(info, np.ndarray)
-            labels = info
+        if has_splits and label is not None:
+            column = bundle.column(node_type, label)
+            assert isinstance(column, np.ndarray)
+            labels, info = column, bundle.columns(node_type)[label]
+            shape = label_shape(labels, info, arguments.problem)
+            probe = NodeOutput(node_type, label=label, **shape)
         elif config.metrics:
             raise DataError(
                 f"metrics={[metric.type for metric in config.metrics]!r} is invalid: they judge a "
@@ -134,16 +135,14 @@ class SelfSupervisedTarget(LabelTarget):
         ]
         if probe is None:
             return [*lines, "no probe: there are no labels with splits"]
-        sizes = (len(part) for part in (self.splits.train, self.splits.val, self.splits.test))
-        counts = "train {:,}, val {:,}, test {:,}".format(*sizes)
-        return [*lines, f"probe of {probe.label!r} ({probe.problem}): {counts}"]
+        return [*lines, f"probe of {probe.label!r} ({probe.problem}): {self.sizes}"]
 
 
 def _find_type(bundle: Bundle, target: str | None) -> str:
     node_types = bundle.node_types
     if target is not None and target in node_types:
         return target
-    labelled = [name for name in node_types if _labels(bundle, name)]
+    labelled = [name for name in node_types if names_of(bundle.columns(name), "label")]
     candidates = labelled if len(labelled) == 1 else node_types
     if target is None and len(candidates) == 1:
         return candidates[0]
@@ -152,24 +151,3 @@ def _find_type(bundle: Bundle, target: str | None) -> str:
         f"of: {', '.join(node_types)}.",
         id="graph-node-type-unknown",
     )
-
-
-def _find_probe(
-    bundle: Bundle, node_type: str, config: Config, arguments: SelfSupervisedArguments
-) -> NodeOutput | None:
-    available = _labels(bundle, node_type)
-    if arguments.label is None and not available:
-        return None
-    label = choose_label(available, arguments.label, f"node type {node_type!r}")
-    if config.data.splits is None and bundle.declared_split(node_type) is None:
-        return None
-    labels = bundle.column(node_type, label)
-    assert isinstance(labels, np.ndarray)
-    shape: Mapping[str, Any] = label_shape(
-        labels, bundle.columns(node_type)[label], arguments.problem
-    )
-    return NodeOutput(node_type, label=label, **shape)
-
-
-def _labels(bundle: Bundle, node_type: str) -> list[str]:
-    return [name for name, info in bundle.columns(node_type).items() if info.role == "label"]

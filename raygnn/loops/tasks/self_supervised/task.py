@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raygnn.config import build
+from raygnn.config import build, resolve
 from raygnn.config.loader_section import with_fanouts
 from raygnn.console import say
 from raygnn.loops.baselines import Baselines
@@ -138,17 +138,12 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         config = self.env.loaded.config
         if config.sampling.is_full or not len(seeds):
             return self.neighbor_loader(split, seeds, node_type)
-        graph, num_more = self.message_store(split), self.method_hops
+        loaded, options = self.env.loaded, self.loader_options(split)
+        method = resolve(self.arguments.method, "method", loaded.allow_modules)
+        num_more: int = method.extra_hops  # type: ignore[attr-defined]
         deeper = with_fanouts(config, lambda hops: [*hops[:1] * num_more, *hops])
-        loader = NeighborLoader(
-            graph,
-            self.features,
-            seeds,
-            node_type,
-            sampler=build_sampler(replace(self.env.loaded, config=deeper), graph),
-            columns=self.spec.node_columns,
-            **self.loader_options(split),
-        )
+        options["sampler"] = build_sampler(replace(loaded, config=deeper), options["graph"])
+        loader = NeighborLoader(seeds=seeds, node_type=node_type, **options)
         loader.prepare = lambda batch: self.method.draw(batch)
         return loader
 
@@ -248,14 +243,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
                 "of random directions (embedding_std). Lower optimizer.args.lr, or set another "
                 "task.args.method."
             )
-
-    @property
-    def method_hops(self) -> int:
-        """Additional hops of training batches."""
-        from raygnn.config import resolve
-
-        method: Any = resolve(self.arguments.method, "method", self.env.loaded.allow_modules)
-        return int(method.extra_hops)
 
     def _embed(self, ids: np.ndarray) -> Tensor:
         """Embeddings of nodes, [num_ids, channels], on the CPU of every rank. Collective."""

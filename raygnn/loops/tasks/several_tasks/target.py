@@ -5,21 +5,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
+from raygnn.config import Config, LoadedConfig
 from raygnn.config.cross_rules import INPUTS_OF_ENCODER
 from raygnn.config.section import MISSING, value_at
+from raygnn.config.sections import TaskEntry
 from raygnn.data.bundle import Bundle
 from raygnn.data.fit_rows import FitRows
 from raygnn.errors import ConfigError, DataError, KeyPath, Problem, dotted, parse_path
 from raygnn.loops.model_spec import ModelSpec, Output, read_output
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget, target_class
-
-if TYPE_CHECKING:
-    from raygnn.config import Config, LoadedConfig
-    from raygnn.config.sections import TaskEntry
 
 
 @dataclass(frozen=True)
