@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -20,13 +21,13 @@ from torch.optim import SGD
 from raygnn.config import load_config
 from raygnn.data.filesystem import absolute, delete, join, write_bytes
 from raygnn.errors import CheckpointError
-from raygnn.loops.callback_list import CallbackList
+from raygnn.loops.callbacks import CallbackList
 from raygnn.loops.context import ProcessContext
 from raygnn.loops.early_stopping import BestTracker, BestWeights
 from raygnn.loops.position import Position
 from raygnn.outputs import run_folder as run_folder_module
 from raygnn.outputs.checkpoints import store as store_module
-from raygnn.outputs.checkpoints.checkpointer import Checkpointer
+from raygnn.outputs.checkpoints.checkpointer import Checkpointer, Uploads
 from raygnn.outputs.checkpoints.store import CheckpointStore
 from raygnn.outputs.run_start import open_run_folder
 from raygnn.parallel.sharded_tables import ShardedTables
@@ -195,3 +196,34 @@ def test_a_checkpoint_of_another_model_names_the_weights(tmp_path):
     uri = join(store.uri, store.names()[0])
     with raises("resume-other-model", "0.weight", "0.bias", "the model has no weight"):
         _checkpointer(str(tmp_path / "other")).restore(other, uri)
+
+
+def test_work_goes_on_beside_the_caller_and_is_waited_for() -> None:
+    uploads, go, done = Uploads(), threading.Event(), []
+
+    def work() -> None:
+        assert go.wait(5)
+        done.append(True)
+
+    uploads.start(work)
+    uploads.raise_failure()
+    assert not done
+    go.set()
+    uploads.wait()
+    assert done
+    uploads.close()
+
+
+def test_what_work_raises_is_raised_once_it_is_asked_for() -> None:
+    uploads = Uploads()
+
+    def work() -> None:
+        raise OSError("the store is gone")
+
+    uploads.start(work)
+    with pytest.raises(OSError, match="the store is gone"):
+        uploads.wait()
+    uploads.start(work)
+    uploads.close()
+    with pytest.raises(OSError, match="the store is gone"):
+        uploads.raise_failure()

@@ -1,4 +1,4 @@
-"""Which links are learned where the config names none."""
+"""Which links are learned where the config names none, and the share of cold nodes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
+from raygnn.loops.tasks.link_prediction.task import _cold_share
 from tests.errors import raises
 
 _BUYS, _SOLD = ("user", "buys", "item"), ("item", "rev_buys", "user")
@@ -45,3 +46,23 @@ def test_reverses_that_the_config_adds_are_not_chosen(tmp_path: Path, edge_type:
 def test_of_two_types_one_has_to_be_named(tmp_path: Path) -> None:
     with raises("task-edge-type-missing", "user__buys__item", "user__follows__user"):
         _find(tmp_path, _BUYS, _FOLLOWS, reverse_edges=True)
+
+
+HASH = {"type": "hash", "fractions": [0.8, 0.1, 0.1]}
+TEMPORAL = {"type": "temporal", "quantiles": [0.8, 0.9]}
+
+
+@pytest.mark.parametrize(
+    ("splits", "given", "share"),
+    [
+        (None, None, 0.0),
+        (HASH, None, 0.0),
+        (TEMPORAL, None, 0.1),
+        (TEMPORAL, 0, 0),
+        (HASH, 0.3, 0.3),
+    ],
+)
+def test_new_nodes_are_expected_of_temporal_splits(splits, given, share):
+    loaded = load_config({"data": {"uri": "x", "splits": splits}}, [])
+    arguments = LinkTargetArguments.of({} if given is None else {"cold_share": given})
+    assert _cold_share(arguments, loaded) == share

@@ -56,10 +56,3 @@ def test_mined_are_the_best_that_are_not_known(monkeypatch, num_relations, k, is
         scores = decoder.score_all(rows[0][anchor : anchor + 1], rows[1], relation)[0]
         left = [t for t in scores.argsort(descending=True).tolist() if t not in out][:k]
         assert mined[row].tolist() == left + [NONE] * (k - len(left))
-
-
-def test_ids_survive_as_bits_of_floats():
-    ids = torch.tensor([NONE, 0, 1, 2**24 + 1, 2**31 - 1], dtype=torch.int32)
-    shared = np.empty(5, np.float32)
-    np.copyto(shared, ids.view(torch.float32).numpy())
-    assert torch.equal(torch.from_numpy(shared).view(torch.int32), ids)

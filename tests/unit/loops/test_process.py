@@ -1,17 +1,26 @@
-"""Memory that a step frees is there for the next one."""
+"""Memory and random states of a process, and its settings after a run."""
 
 from __future__ import annotations
 
+import io
 import platform
+import random
 import resource
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 import raygnn.train
-from raygnn.loops.process import keep_freed_memory
+from raygnn.loops.process import (
+    keep_freed_memory,
+    random_state,
+    restore_random_state,
+    seed_micro_batch,
+    seed_process,
+)
 from tests.small_runs import small_bundle, small_config
 
 COUNTS_FAULTS = """
@@ -61,3 +70,26 @@ def test_a_run_leaves_the_settings_of_its_process_as_they_were(tmp_path):
     after = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
     assert before == after == ("highest", False)
     assert [torch.rand(1)] == draws
+
+
+def test_a_micro_batch_seeds_by_what_it_is():
+    draws = {}
+    for epoch in range(2):
+        for index in range(3):
+            seed_micro_batch(7, epoch, index)
+            draws[epoch, index] = torch.rand(4)
+    seed_micro_batch(7, 1, 2)
+    assert torch.equal(torch.rand(4), draws[1, 2])
+    assert len({tuple(d.tolist()) for d in draws.values()}) == 6
+
+
+def test_states_survive_a_safe_round_trip():
+    seed_process(3)
+    buffer = io.BytesIO()
+    torch.save(random_state(), buffer)
+    expected = (random.random(), np.random.rand(), torch.rand(2))
+    seed_process(4)
+    restore_random_state(torch.load(io.BytesIO(buffer.getvalue()), weights_only=True))
+    found = (random.random(), np.random.rand(), torch.rand(2))
+    assert found[:2] == expected[:2]
+    assert torch.equal(found[2], expected[2])
