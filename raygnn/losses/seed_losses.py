@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -131,12 +130,12 @@ def in_units(prediction: Tensor, scale: ColumnScale) -> Tensor:
 
 
 def _columns(scale: ColumnScale, like: Tensor) -> tuple[Tensor, Tensor]:
-    return _row_of(scale.mean, like), _row_of(scale.std, like)
-
-
-def _row_of(numbers: Sequence[float], like: Tensor) -> Tensor:
-    """Numbers as float64 on the device of a tensor. Unlike a copy, this waits for nothing."""
-    return torch.stack([like.new_full((), number, dtype=torch.float64) for number in numbers])
+    """Mean and std as float64 on the device of a tensor. Unlike copies, this waits for nothing."""
+    mean, std = (
+        torch.stack([like.new_full((), number, dtype=torch.float64) for number in numbers])
+        for numbers in (scale.mean, scale.std)
+    )
+    return mean, std
 
 
 class EmbeddingL2(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -325,15 +326,8 @@ class OverlappingReducer(GradientReducer):
     Source: PyTorch Distributed, arXiv:2006.15704, section 3.2.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        metric_names: Sequence[str],
-        device: torch.device,
-        beside: Tensor | None = None,
-        tables: ShardedTables | None = None,
-    ) -> None:
-        super().__init__(module, metric_names, device, beside, tables)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._buckets = self._cut_buckets()
         self._bucket_of = {id(p): bucket for bucket in self._buckets for p in bucket.parameters}
         self._is_last_pass = False

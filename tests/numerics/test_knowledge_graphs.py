@@ -84,7 +84,7 @@ def test_links_compete_with_all_nodes(tmp_path, graph, masks, seeds):
     config = _config(tmp_path, graph, task=args)
     del config["losses"]
     task = evaluated_link_task(config)
-    decoder, table = task.predictor().decoder, task.predictor().encoder.module.inputs.tables["e"]
+    decoder, table = task.model.decoder, task.model.encoder.module.inputs.tables["e"]
     supervision, total, num_links = task.target.splits["train"], 0.0, 0
     for batch in task.loader("train").iterate(0):
         assert not batch.edges

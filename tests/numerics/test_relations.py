@@ -61,7 +61,7 @@ def _config(folder: Path, uri: str, world_size: int = 0, **args) -> dict:
 @pytest.mark.parametrize("pattern", ["e__r*__e", *slow("e__r[0-9]__e")])
 def test_full_ranking_is_that_of_brute_force_by_relation(tmp_path, graph, pattern):
     task = evaluated_link_task(_config(tmp_path, graph, edge_type=pattern))
-    decoder, bundle = task.predictor().decoder, task.env.bundle
+    decoder, bundle = task.model.decoder, task.env.bundle
     num_relations = len(task.target.edge_types)
     assert num_relations == decoder.num_relations == (3 if "[" in pattern else 6)
     torch.nn.init.normal_(decoder.relation)

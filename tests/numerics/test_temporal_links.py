@@ -81,7 +81,7 @@ def _scores(config: dict) -> tuple[torch.Tensor, ...]:
     with torch.no_grad():
         rows = task.encode(batch)
         offered = task.offer(batch, rows)
-        found = task._scoring.scores(task.predictor().decoder, batch, rows, offered)
+        found = task._scoring.scores(task.model.decoder, batch, rows, offered)
     task.close()
     links = batch.links
     times = torch.from_numpy(task.target.splits["train"].times)[links.position]

@@ -77,6 +77,7 @@ class LabelTask(EncoderTask[BatchT]):
     """A task that learns a label: its losses, metrics, baselines and tables."""
 
     target_class: ClassVar[type[LabelTarget]]
+    target: LabelTarget
 
     def setup(self, env: TaskEnvironment) -> None:
         super().setup(env)

@@ -102,9 +102,7 @@ def test_masked_scores_are_not_read(name: str) -> None:
     scores = random_scores()
     for bad in (math.inf, math.nan):
         candidate = scores.candidate.detach().masked_fill(scores.mask, bad).requires_grad_()
-        loss_sum, _ = LOSSES[name]()(
-            LinkScores(positive=scores.positive, candidate=candidate, mask=scores.mask)
-        )
+        loss_sum, _ = LOSSES[name]()(replace(scores, candidate=candidate))
         assert torch.equal(loss_sum, LOSSES[name]()(scores)[0])
         (grad,) = torch.autograd.grad(loss_sum, [candidate])
         assert grad.isfinite().all()
@@ -125,14 +123,9 @@ def test_a_batch_without_positives_weighs_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", LOSSES)
 def test_half_precision_scores_are_summed_in_full(name: str) -> None:
     scores = random_scores()
-    half = LinkScores(
-        positive=scores.positive.bfloat16(),
-        candidate=scores.candidate.bfloat16(),
-        mask=scores.mask,
-    )
-    full = LinkScores(
-        positive=half.positive.float(), candidate=half.candidate.float(), mask=scores.mask
-    )
+    positive, candidate = scores.positive.bfloat16(), scores.candidate.bfloat16()
+    half = replace(scores, positive=positive, candidate=candidate)
+    full = replace(scores, positive=positive.float(), candidate=candidate.float())
     loss_sum, _ = LOSSES[name]()(half)
     assert loss_sum.dtype == torch.float32
     assert torch.equal(loss_sum, LOSSES[name]()(full)[0])
@@ -142,17 +135,10 @@ def test_half_precision_scores_are_summed_in_full(name: str) -> None:
 def test_rows_of_given_candidates_add_up(name: str) -> None:
     # True of all losses on the same rows; in-batch candidates change with the cut.
     scores, loss = random_scores(), LOSSES[name]()
-    cuts = [slice(0, 4), slice(4, 6)]
-    parts = [
-        loss(
-            LinkScores(
-                positive=scores.positive[cut],
-                candidate=scores.candidate[cut],
-                mask=scores.mask[cut],
-            )
-        )[0]
-        for cut in cuts
-    ]
+    parts = []
+    for cut in (slice(0, 4), slice(4, 6)):
+        positive, candidate, mask = scores.positive[cut], scores.candidate[cut], scores.mask[cut]
+        parts.append(loss(LinkScores(positive=positive, candidate=candidate, mask=mask))[0])
     torch.testing.assert_close(parts[0] + parts[1], loss(scores)[0])
     assert loss.in_batch == (name == "retrieval")
     assert loss.candidates == "rank"
@@ -221,16 +207,14 @@ def test_softmax_of_many_chunks_is_that_of_torch_whatever_the_scale(scale: float
 
 def test_scores_have_to_fit_each_other() -> None:
     good = random_scores()
-    with raises("loss-link-scores", "mask", "6, 8", "6, 9"):
-        LinkScores(positive=good.positive, candidate=good.candidate, mask=good.mask[:, :8])
-    with raises("loss-link-scores", "candidate", "6, 9"):
-        LinkScores(positive=good.positive[:5], candidate=good.candidate, mask=good.mask)
-    with raises("loss-link-scores", "log_q", 2, 9):
-        LinkScores(
-            positive=good.positive, candidate=good.candidate, mask=good.mask, log_q=torch.ones(2)
-        )
-    with raises("loss-link-scores", "torch.int64"):
-        LinkScores(positive=good.positive, candidate=good.candidate, mask=good.mask.long())
+    for changes, words in (
+        ({"mask": good.mask[:, :8]}, ("mask", "6, 8", "6, 9")),
+        ({"positive": good.positive[:5]}, ("candidate", "6, 9")),
+        ({"log_q": torch.ones(2)}, ("log_q", 2, 9)),
+        ({"mask": good.mask.long()}, ("torch.int64",)),
+    ):
+        with raises("loss-link-scores", *words):
+            replace(good, **changes)
 
 
 def test_direct_au_is_alignment_plus_uniformity():

@@ -42,12 +42,10 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     """
 
     target_class = EdgeTarget
+    target: EdgeTarget
+    output: EdgeOutput
+    model: EdgePredictor
     _start: FactorizedEdges | None = None  # the model's start, if it has one
-
-    @property
-    def output(self) -> EdgeOutput:
-        assert isinstance(self.spec.output, EdgeOutput)
-        return self.spec.output
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
         output, width = self.output, self.env.loaded.config.embedding_width
@@ -113,8 +111,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     @cached_property
     def _is_held_out_by_time(self) -> bool:
         env, columns = self.env, self.spec.edge_inputs
-        is_late: bool = self.target.is_held_out_by_time(env.bundle, env.loaded.config, columns)
-        return is_late
+        return self.target.is_held_out_by_time(env.bundle, env.loaded.config, columns)
 
     def build_loader(self, split: str) -> EdgeLoader | None:
         target, output = self.target, self.output
@@ -144,7 +141,6 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     def predict_exactly(
         self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
     ) -> tuple[Any, Tensor | None]:
-        assert isinstance(self.model, EdgePredictor)
         source, target = (
             every[name][torch.from_numpy(ids)].to(self.env.device)
             for name, ids in zip(self.output.ends, self.target.edges.ends(rows), strict=True)

@@ -160,6 +160,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     target_class = LinkTarget
     arguments: LinkTargetArguments
+    target: LinkTarget
+    model: LinkPredictor
 
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
@@ -240,8 +242,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return LinkPredictor(encoder, decoder, factors)
 
     def links(self) -> Sequence[LinkSplit]:
-        links: Sequence[LinkSplit] = self.target.links
-        return links
+        return self.target.links
 
     @property
     def is_inductive(self) -> bool:
@@ -314,7 +315,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             self._mined = mine(
                 self.target.splits["train"],
                 self._not_competing,
-                self.predictor().decoder,
+                self.model.decoder,
                 (anchors, targets),
                 min(NUM_MINED, len(targets)),
                 computed_by_all(self.env.scratch, is_fp32=True),
@@ -338,13 +339,12 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @cached_property
     def _not_competing(self) -> KnownLinks:
-        known: KnownLinks = self.target.not_competing(self.env.bundle, "train")
-        return known
+        return self.target.not_competing(self.env.bundle, "train")
 
     def training_step(self, batch: LinkBatch) -> StepOutput:
         rows = self.encode(batch)
         if self.arguments.competes_with_all:
-            scores = self._scoring.scores_among_all(self.predictor().decoder, batch, rows)
+            scores = self._scoring.scores_among_all(self.model.decoder, batch, rows)
             by_query = self.objective.by_query
             return self._loss(batch, rows, scores if by_query else scores.by_positive())
         return self.loss_among(batch, rows, self.offer(batch, rows))
@@ -362,14 +362,14 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         self, batch: LinkBatch, rows: Mapping[str, Tensor], offered: Candidates
     ) -> StepOutput:
         offered = replace(offered, rows=offered.rows.to(rows[self.node_types[1]].dtype))
-        scores = self._scoring.scores(self.predictor().decoder, batch, rows, offered)
+        scores = self._scoring.scores(self.model.decoder, batch, rows, offered)
         return self._loss(batch, rows, scores)
 
     def prepare_evaluation(self, split: str) -> None:
         """Embeds the whole graph, or rows as of their times, if evaluation is exact or ranks all
         nodes.
         """
-        decoder, factors = self.predictor().decoder, self.predictor().factors
+        decoder, factors = self.model.decoder, self.model.factors
         if self.target.by_time and self._ranking is not None:
             self._ranking.prepare(self.target, decoder, split, self._rows_at_times(split))
             return
@@ -387,7 +387,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             self._ranking.prepare(self.target, decoder, split, self._every)
 
     def _rows_at_times(self, split: str) -> list[RowsAtTime]:
-        factors, at_times = self.predictor().factors, self._encode_rows(split)
+        factors, at_times = self.model.factors, self._encode_rows(split)
         if factors is None:
             return at_times
         if self._is_weighed(split):
@@ -437,18 +437,14 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return self._judge(batch, self.model(batch))
 
     def score_weights(self) -> tuple[float, float] | None:
-        factors = self.predictor().factors
+        factors = self.model.factors
         if not factors or not factors.is_used:
             return None
         encoder, closed_form = factors.weights.tolist()
         return encoder, closed_form
 
-    def predictor(self) -> LinkPredictor:
-        assert isinstance(self.model, LinkPredictor)
-        return self.model
-
     def _judge(self, batch: LinkBatch, rows: Mapping[str, Tensor]) -> EvalOutput:
-        scores = self._scoring.evaluation_scores(self.predictor().decoder, batch.links, rows)
+        scores = self._scoring.evaluation_scores(self.model.decoder, batch.links, rows)
         output = self._loss(batch, rows, scores)
         return EvalOutput(
             index=batch.index,
@@ -502,7 +498,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         if self._filter is None:
             self._filter = choose_filter(self._judged, partial(self._bases, split), self._span)
         factors.filter.copy_(torch.tensor(self._filter))
-        if isinstance(self.predictor().encoder.module, EASE):
+        if isinstance(self.model.encoder.module, EASE):
             factors.weights.copy_(torch.tensor([0.0, 1.0]))
         else:
             bases = self._bases(split, factors.settings)
@@ -538,7 +534,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return [np.flatnonzero(time_index == i) for i in range(len(distinct))]
 
     def _encode_graph(self, split: str) -> dict[str, Tensor]:
-        encoder, graph = self.predictor().encoder, self.message_store(split)
+        encoder, graph = self.model.encoder, self.message_store(split)
         rows = self.encode_exactly(encoder, graph, self.node_types)
         return {name: rows[name].to(self.env.device) for name in self.node_types}
 
@@ -593,7 +589,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return LinkLoader(supervision=supervision, plan=plan, **self.loader_options(split))
 
     def _loss(self, batch: LinkBatch, rows: Mapping[str, Tensor], scores: LinkScores) -> StepOutput:
-        inputs = {"scores": scores, "model": self.predictor(), "batch": batch}
+        inputs = {"scores": scores, "model": self.model, "batch": batch}
         if any(name.endswith("embeddings") for name in self.objective.needs):
             anchors, targets = self._scoring.ends(batch.links, rows)
             inputs |= {"anchor_embeddings": anchors, "target_embeddings": targets}

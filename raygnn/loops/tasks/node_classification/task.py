@@ -50,13 +50,11 @@ class NodeClassification(LabelTask[NodeBatch]):
     """
 
     target_class = NodeTarget
+    target: NodeTarget
+    output: NodeOutput
+    model: NodePredictor
     can_pad = True
     _judged: Sequence[EvalOutput] = ()  # validation batches, judged by the encoder alone
-
-    @property
-    def output(self) -> NodeOutput:
-        assert isinstance(self.spec.output, NodeOutput)
-        return self.spec.output
 
     @property
     def encoder_width(self) -> int:
@@ -251,7 +249,6 @@ class NodeClassification(LabelTask[NodeBatch]):
     def predict_exactly(
         self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
     ) -> tuple[Any, Tensor | None]:
-        assert isinstance(self.model, NodePredictor)
         nodes = torch.from_numpy(self.target.seeds.node_ids(rows))
         embeddings = every[self.output.node_type][nodes].to(self.env.device)
         prediction = self.model.readout(embeddings)

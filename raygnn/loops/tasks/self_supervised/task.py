@@ -85,6 +85,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
     target_class = SelfSupervisedTarget
     arguments: SelfSupervisedArguments
     target: SelfSupervisedTarget
+    model: SelfSupervisedModel
 
     step_metrics = ("embedding_std",)
 
@@ -107,7 +108,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
 
     @property
     def method(self) -> Method:
-        assert isinstance(self.model, SelfSupervisedModel)
         return self.model.method
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
@@ -148,7 +148,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return loader
 
     def encode(self, batch: NodeBatch) -> dict[str, Tensor]:
-        assert isinstance(self.model, SelfSupervisedModel)
         return self.method.rows(self.model.encoder, batch)
 
     def offer(self, batch: NodeBatch, rows: dict[str, Tensor]) -> Candidates:
@@ -226,11 +225,9 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
 
     def on_train_start(self, engine: Engine) -> None:
         if engine.position.step == 0:
-            assert isinstance(self.model, SelfSupervisedModel)
             self.method.on_start(self.model.encoder)
 
     def after_optimizer_step(self, engine: Engine) -> None:
-        assert isinstance(self.model, SelfSupervisedModel)
         self.method.after_step(self.model.encoder, _progress(engine))
 
     def on_validation_end(self, engine: Engine, metrics: dict[str, float]) -> None:
@@ -248,7 +245,6 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         """Embeddings of nodes, [num_ids, channels], on the CPU of every rank. Collective."""
         node_type = self.embedding.node_type
         if self.env.loaded.config.evaluates_by_layers:
-            assert isinstance(self.model, SelfSupervisedModel)
             graph = self.message_store("val")
             every = self.encode_exactly(self.model.encoder, graph, [node_type])[node_type]
             return every[torch.from_numpy(ids)].float()
