@@ -64,10 +64,8 @@ class ShardedTables:
     @property
     def num_elsewhere(self) -> int:
         """Number of learned parameters on other ranks."""
-        return sum(
-            (table.num_rows - len(table.weight)) * table.weight.shape[1]
-            for table in self._tables.values()
-        )
+        tables = self._tables.values()
+        return sum((t.num_rows - len(t.weight)) * t.weight.shape[1] for t in tables)
 
     def fetch(self, batches: Sequence[NodeIds]) -> None:
         """Lends the rows of this rank's micro-batches until `reduce`.
@@ -89,14 +87,10 @@ class ShardedTables:
 
     @contextmanager
     def whole(self, scratch: Path) -> Iterator[dict[str, Tensor]]:
-        """Context in which every rank reads all rows, from files that the host maps.
+        """Context in which every rank reads all rows, from files in `scratch` that the host maps.
 
-        Collective: all ranks must enter it.
-
-        Args:
-            scratch: folder on a local disk with room for the files.
-        Yields:
-            Rows by parameter name, float32 [num_nodes, channels].
+        Yields rows by parameter name, float32 [num_nodes, channels]. Collective: all ranks must
+        enter it.
         """
         if not self._tables:
             yield {}

@@ -57,8 +57,6 @@ class SharedRows:
             what: shown as progress, such as "layer 1 of 2".
         Returns:
             float32 [num_rows, width] on the CPU, mapped.
-        Raises:
-            TrainingError: a rank failed; raised on all ranks.
         """
         num_rows = chunks[-1][1] if chunks else 0
         if num_rows * width == 0:
