@@ -608,14 +608,19 @@ def test_tables_in_memory_are_those_of_a_folder(
     assert own.arrow.equals(result.model.predict(graph, rows="active", split="test").arrow)
 
 
+@pytest.mark.parametrize("has_table", [True, False])
 def test_a_feature_that_is_the_label_is_named(
-    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shop: Shop, tmp_path: Path, capsys: pytest.CaptureFixture[str], has_table: bool
 ) -> None:
     taste = np.random.default_rng(0).random((NUM_USERS, 2), np.float32).round()
-    tables = shop.tables(np.repeat(taste[:, 1:].astype(np.int64), len(ASKED), axis=1))
-    tables.nodes["user"] = node_rows(np.arange(NUM_USERS), {"x": 3 - taste})
+    label = taste[:, 1:].astype(np.int64)
+    tables = shop.tables(np.repeat(label, len(ASKED), axis=1))
+    tables.nodes["user"] = node_rows(np.arange(NUM_USERS), {"x": 3 - taste}, {"y": label[:, 0]})
     write_tables(tables, str(tmp_path / "graph"))
     config = _config(tmp_path, str(tmp_path / "graph"), training={"max_epochs": 1})
+    if not has_table:
+        config["task"] = {"type": "node_classification", "args": {"target": "user", "label": "y"}}
+        config["data"]["splits"] = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
     raygnn.train.fit(config)
     printed = capsys.readouterr()
     assert "column 'x[1]' of 'user' gives label" in printed.out + printed.err

@@ -18,7 +18,7 @@ from raygnn.data.convert.clean_up import normalize_rows, split_nodes, undirected
 from raygnn.data.filesystem import naming_missing, redact
 from raygnn.data.manifest import FORMAT
 from raygnn.data.tables.columns import Features, SparseRows
-from raygnn.data.tables.csv_tables import QUOTED, is_row, read_batches, read_header
+from raygnn.data.tables.csv_tables import QUOTED, is_number, is_row, read_batches, read_header
 from raygnn.data.tables.files import CsvFormat, is_parquet, open_parquet, open_stream
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.data.transforms.values import is_text_type
@@ -39,7 +39,7 @@ class CsvSource:
         nodes: labels; id and label default to its first two columns.
         features: numbers and an id column, or `{id: [feature indices]}` (.json).
         has_header: false counts columns from 0, in all files. A file whose first line contains
-            whole numbers only, perhaps after comments, has no header in any case.
+            numbers only, perhaps after comments, has no header in any case.
     """
 
     edges: str
@@ -106,6 +106,11 @@ def csv_tables(
     if not tables:
         notes.append(f"node type node: its {len(known):,} nodes are the ids that edges name")
     for file in (*(table.file for table in tables), edges):
+        if file.first_line is not None and file.has_header and is_row(file.names, "\t"):
+            notes.append(
+                f"{file.where}: the first line, {','.join(file.names)}, is read as the header; "
+                "--no-header reads it as a row"
+            )
         if file.unread:
             notes.append(f"{file.where}: columns not written: {file.unread}")
     source, target = named[-2:]
@@ -225,7 +230,7 @@ class _File:
                 return pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)[:, None]
             return np.stack(pc.cast(column, pa.list_(pa.float64())).to_numpy(zero_copy_only=False))
         except (ValueError, TypeError, NotImplementedError, pa.ArrowException) as error:
-            bad = [i for i, value in enumerate(column.to_pylist()) if not _is_number(value)] or [0]
+            bad = [i for i, value in enumerate(column.to_pylist()) if not is_number(value)] or [0]
             rule = f"{column[bad[0]].as_py()!r} of column {self.names[position]!r} is not a number"
             if pa.types.is_nested(column.type):
                 rule = (
@@ -368,14 +373,6 @@ def _class_codes(labels: pa.Array) -> np.ndarray | None:
     return pc.fill_null(codes, -1).to_numpy().astype(np.int64)
 
 
-def _is_number(value: object) -> bool:
-    try:
-        float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
 def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int, bool]:
     """Reads the columns as texts. Returns also the line of the first row, and whether the file has
     a header.
@@ -386,15 +383,14 @@ def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int, bool]:
     num_skipped = 0
     while num_skipped < len(lines) and lines[num_skipped][:1] in ("#", "%"):
         num_skipped += 1
-    is_commented = files.has_header and _has_only_comments(lines[: num_skipped + 1])
-    if files.has_header and not is_commented:
-        num_skipped = 0
+    has_header = files.has_header
+    if has_header:
+        num_skipped, has_header = _find_header(lines[: num_skipped + 1])
     sample = lines[num_skipped : num_skipped + 2]
     separator = files.separator or _find_separator(sample, where)
-    has_header = files.has_header and not is_commented
     form = CsvFormat(separator=separator, header=has_header, skip_lines=num_skipped)
     names = read_header(uri, where, form)
-    if form.header and is_row(names):
+    if form.header and is_row(names, separator):
         form = form.model_copy(update={"header": False})
         names = read_header(uri, where, form)
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
@@ -410,13 +406,23 @@ def _read_text(uri: str, files: CsvSource) -> tuple[pa.Table, int, bool]:
     return table, num_skipped + form.header + 1, form.header
 
 
-def _has_only_comments(lines: Sequence[str]) -> bool:
-    """Whether a row of whole numbers follows comments of which none can be its header."""
+def _find_header(lines: Sequence[str]) -> tuple[int, bool]:
+    """The number of lines before the header or the first row, and whether there is a header.
+
+    Above a row of numbers, only the last comment can be the header, if it has as many columns. In
+    other files, the first line is the header.
+
+    Args:
+        lines: the comments at the top of a file and the line after them.
+    """
     *comments, row = lines or [""]
-    values = re.split(r"[,;|\t]| +", row)
-    separators = {line.count(row[len(values[0]) : len(values[0]) + 1]) for line in comments}
-    is_row_of_numbers = all(value.strip().isdigit() for value in values)
-    return bool(comments) and is_row_of_numbers and len(values) - 1 not in separators
+    values = re.split(r"[,;|\t]| +", row.strip())
+    if not comments or not all(map(is_number, values)):
+        return 0, True
+    separator = row.strip()[len(values[0]) : len(values[0]) + 1]
+    names = comments[-1].strip().split(separator)
+    is_header = len(names) == len(values) and not any(map(is_number, names))
+    return len(comments) - is_header, is_header
 
 
 def _find_separator(sample: Sequence[str], where: str) -> str:

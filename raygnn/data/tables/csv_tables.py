@@ -226,13 +226,21 @@ def read_header(uri: str, name: str, form: CsvFormat = PLAIN_CSV) -> tuple[str, 
         ) from error
 
 
-def is_row(header: Sequence[str]) -> bool:
-    """Whether the first line of a file contains whole numbers, and so is a row of ids.
+def is_row(header: Sequence[str], separator: str = ",") -> bool:
+    """Whether the first line of a file contains only numbers, and so is a row.
 
-    The names 0, 1, 2, ... are those of columns that were not named.
+    With commas, 0,1,2,... are the names that pandas writes for unnamed columns.
     """
     is_numbered = list(header) == [str(position) for position in range(len(header))]
-    return not is_numbered and all(name.strip().isdigit() for name in header)
+    return not (is_numbered and separator == ",") and all(map(is_number, header))
+
+
+def is_number(value: object) -> bool:
+    try:
+        float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _cause(error: Exception) -> str:

@@ -77,6 +77,25 @@ def test_a_first_line_of_ids_is_an_edge(folder: Path) -> None:
         csv_tables(replace(files, has_header=False))
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0 1\n1 2\n", [(0, 1), (1, 2)]),
+        ("1 2 0.5\n2 3 0.7\n", [(1, 2), (2, 3)]),
+        ("# a graph, of votes\n# Nodes: 3 Edges: 2\n# From\tTo\n1\t2\n2\t3\n", [(1, 2), (2, 3)]),
+        ("% bip weighted\n% 3 2 2\n1 2 4.5 9\n1 1 0.5 8\n", [(1, 2), (1, 1)]),
+        ("# one\n% two\n1 2\n2 3\n", [(1, 2), (2, 3)]),
+        ("0,1\n1,2\n", [(1, 2)]),  # as pandas writes columns without names
+    ],
+)
+def test_no_edge_is_taken_for_a_header(folder: Path, text: str, expected: list) -> None:
+    """Nor a comment for an edge. A first line that can be either is printed."""
+    tables = csv_tables(CsvSource(edges=write(folder, "bare.txt", text)), directed=True)
+    assert pairs(tables) == expected
+    is_named = any("the first line, 0,1, is read as the header" in note for note in tables.notes)
+    assert is_named is text.startswith("0,1")
+
+
 def test_edges_labels_and_features(folder: Path) -> None:
     files = CsvSource(
         edges=str(folder / "edges.csv"),

@@ -24,6 +24,7 @@ from tests.unit.prepare.raw_folders import FOLDERS, RawFolder, write_text
 
 RNG = np.random.default_rng(0)
 USERS = [f"u{i}" for i in range(200)]
+ARTICLES = [f"ART-{i:02d}" for i in range(40)]
 SKUS = [f"item {i}" for i in range(50)]
 
 
@@ -738,6 +739,38 @@ def test_a_file_without_a_header_is_a_list_of_edges(tmp_path: Path) -> None:
     )
     assert found.made["_drafted/edges.parquet"].num_rows == 900
     assert found.picture[0].startswith("not read: more.txt")
+
+
+def test_names_in_other_scripts_are_words(tmp_path: Path) -> None:
+    """Two tables keep names of their own, and a column without any letter is no reference."""
+    write(tmp_path, "客户.csv", **{"客户": list(range(100, 130)), "!": some(["a", "b"], 30)})
+    write(tmp_path, "订单.csv", **{"客户": some(list(range(100, 130)), 90), "!": some([1, 2], 90)})
+    found = draft(str(tmp_path))
+    (edges,) = Manifest.parse(found.text).edge_types
+    assert (edges.type, edges.target) == (("node_2", "node", "node"), "客户")
+
+
+def _orders(folder: Path, total: str) -> None:
+    ids = [f"{i:03d}" for i in range(60)]
+    write(folder, "Customers.csv", **{"Customer No": [*ids, total], "Segment": some(["a"], 61)})
+    columns = {"CUSTOMER NO": some(list(range(60)), 300), "Article": some(ARTICLES, 300)}
+    write(folder, "Orders.csv", **{"Order No": list(range(300))}, **columns)
+
+
+def test_a_row_of_totals_is_named_as_the_reason(tmp_path: Path) -> None:
+    """It turns ids into texts, which the numbers of the other table do not match."""
+    _orders(tmp_path, total="Total")
+    why = "Customer No has values that are not whole numbers, such as 'Total'"
+    assert any(why in line for line in draft(str(tmp_path)).picture)
+    with raises("prepare-ref", why):
+        draft(str(tmp_path), refs=["Orders.CUSTOMER NO=Customers.Customer No"])
+
+
+def test_codes_are_no_amounts(tmp_path: Path) -> None:
+    """ART-07 would be -7 units of a currency ART."""
+    _orders(tmp_path, total="060")
+    found = draft(str(tmp_path))
+    assert "- {column: Article, transform: auto}\n" in found.text
 
 
 def test_digits_of_dates_are_times(tmp_path: Path) -> None:

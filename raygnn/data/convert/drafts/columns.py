@@ -26,6 +26,10 @@ DATE_FORMATS: tuple[Format, ...] = ("day_first", "month_first")
 NUMBER_FORMATS: tuple[Format, ...] = ("decimal_point", "decimal_comma")
 FEW_CLASSES = 20
 _OPEN_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}\b"  # 05/06/2024 is two dates
+_CURRENCIES = (
+    "AED|ARS|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|JPY|KRW|MXN|MYR"
+    "|NGN|NOK|NZD|PEN|PHP|PKR|PLN|RON|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR"
+)
 _WHOLE_NUMBER = r"^[0-9]{1,18}(\.0+)?$"
 _ERRORS = 0.01  # share of the rows in which a key may repeat or lack an id, or times be swapped
 _MOST_CATEGORY_WORDS = 3
@@ -99,6 +103,13 @@ class Column:
     def distinct_ids(self) -> pa.Array:
         return self.ids.unique().drop_null()
 
+    @property
+    def first_text(self) -> str | None:
+        """The first id that is not a whole number."""
+        texts = pc.cast(self.distinct, pa.string())
+        is_text = pc.invert(pc.match_substring_regex(texts, _WHOLE_NUMBER))
+        return next(iter(texts.filter(is_text).to_pylist()), None)
+
     @cached_property
     def can_be_key(self) -> bool:
         """Whether each row has its own id, apart from a few errors."""
@@ -138,6 +149,9 @@ class Column:
             return tuple(form for form in DATE_FORMATS if looks_like_times(texts, form))
         if (len(texts) <= FEW_CLASSES and not self.is_free_text) or self.all_match(r"^\d+$"):
             return ()
+        bare = pc.replace_substring_regex(texts, _CURRENCIES, "")
+        if pc.any(pc.match_substring_regex(bare, "[A-Z]{3}")).as_py():
+            return ()  # ART-07 would be read as an amount
         read = {form: written_numbers(texts, form) for form in NUMBER_FORMATS}
         fit = [form for form, (_, unreadable) in read.items() if not unreadable.any()]
         if len(fit) == 2 and (read[fit[0]][0] == read[fit[1]][0]).all():
@@ -196,7 +210,7 @@ class Column:
 
 def words_of(name: str) -> tuple[str, ...]:
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return tuple(singular(word.lower()) for word in re.findall(r"[A-Za-z]+|\d+", apart))
+    return tuple(singular(word.lower()) for word in re.findall(r"[^\W\d_]+|\d+", apart))
 
 
 def word_set(text: str) -> frozenset[str]:

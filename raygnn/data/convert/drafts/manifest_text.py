@@ -17,6 +17,7 @@ from raygnn.data.convert.drafts.roles import (
     is_start,
     is_training_rows,
     is_used,
+    may_be_time,
     ordered_ends,
     roles_of,
 )
@@ -118,8 +119,8 @@ def _node_lines(table: Table, label: str | None) -> Iterator[str]:
         yield f"    split: {_quoted(roles.split.name)}\n"
     if roles.time is not None:
         yield f"    time: {_time(roles.time)}\n"
-    elif starts:
-        names = ", ".join(column.name for column in starts)
+    elif dates := starts or [c for c in roles.features if table.references and may_be_time(c)]:
+        names = ", ".join(column.name for column in dates)
         yield f"    # ? {names}: a feature; if rows exist only from then on, make it the time\n"
 
 

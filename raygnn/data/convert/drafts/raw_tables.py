@@ -145,10 +145,14 @@ def find_tables(folder: str, without: Collection[str] = ()) -> Iterator[tuple[st
             name = inside.parent.name
             groups.setdefault((name, f"{parent}/*{suffix}"), []).append(inside.as_posix())
     num_named = Counter(type_name(name) for name, _ in groups)
+    num_used: Counter[str] = Counter()
     for (name, pattern), inner in groups.items():
         name = type_name(name)
         if num_named[name] > 1:  # old/items.csv and new/items.csv
             name = type_name(re.sub(r"\*?\.[a-z.]+$", "", pattern))
+        num_used[name] += 1
+        if num_used[name] > 1:  # type names are ASCII: neither of two Chinese names is left
+            name = f"{name}_{num_used[name]}"
         yield name, pattern, [join(folder, path) for path in inner]
 
 

@@ -196,6 +196,8 @@ def key_level(column: str, table: Table, tables: Sequence[Table]) -> int:
     """How well a column's name fits the ids of its table: 4 best, 0 not at all."""
     column = _bare(column, table)
     words, stem = words_of(column), _stem(column)
+    if not words:
+        return 0
     others = {_joined(other.words) for other in tables if other is not table}
     if _joined(stem or words) == _joined(table.words):
         return 4
@@ -237,6 +239,14 @@ def _find_reference(
             other = next(other for other in tables if other.name == end[0])
             rate, num_unknown = _containment(column, other)
             why = "given by --ref"
+            key = other.columns[other.key or ""]
+            if rate == 0 and column.ids.type != key.ids.type:
+                raise ConfigError(
+                    f"--ref={table.name}.{column.name} is invalid: "
+                    f"{_type_difference(column, key)}. "
+                    "Remove rows that are not data, or write both columns alike.",
+                    id="prepare-ref",
+                )
             table.references[column.name] = Reference(
                 column.name, other.name, rate, num_unknown, why
             )
@@ -275,9 +285,12 @@ def _match(table: Table, column: Column, other: Table) -> Match:
     key = other.columns[other.key or ""]
     is_id = column.kind in {"int", "text"} or column.is_whole
     values, keys = column.distinct_ids, key.distinct_ids
-    if not is_id or not len(values) or values.type != keys.type or column is key:
+    if not is_id or not len(values) or column is key:
         return Match(0, 0.0, False, "")
     level, names = _name_level(table, column, other)
+    if values.type != keys.type:
+        is_same_name = level == 3 and words_of(column.name) == words_of(key.name)
+        return Match(0, 0.0, False, _type_difference(column, key) if is_same_name else "")
     rate, _ = _containment(column, other)
     is_number = pa.types.is_integer(values.type)
     is_handful = len(values) < min(_FEW, len(keys) // 2)
@@ -308,12 +321,18 @@ def _match(table: Table, column: Column, other: Table) -> Match:
     return Match(level, rate, False, f"{len(values)} distinct texts, and other names")
 
 
+def _type_difference(column: Column, key: Column) -> str:
+    """Why ids of two types do not match. A row of totals turns a column of numbers into texts."""
+    of_texts = key if pa.types.is_integer(column.distinct_ids.type) else column
+    return f"{of_texts.name} has values that are not whole numbers, such as {of_texts.first_text!r}"
+
+
 def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
     name, key_name = _bare(column.name, table), _bare(other.key or "", other)
     words, stem, key = words_of(name), _stem(name), words_of(key_name)
     names = stem or words
     is_number = pa.types.is_integer(column.distinct_ids.type)
-    if words == _ROW_ID:
+    if not words or words == _ROW_ID:
         return 0, ""
     if is_number and (_COUNTS & {words[0], words[-1]} or (not stem and is_plural(name))):
         return 0, ""  # `num_orders` and `orders` are counts
@@ -388,6 +407,8 @@ def _ends(words: Sequence[str], tail: Sequence[str]) -> bool:
 
 def _is_end(words: Sequence[str], table: Table) -> bool:
     """Whether a name such as `from` or `to_node` is one of a pair in its table."""
+    if not words:
+        return False
     all_words = {word for name in table.columns for word in words_of(name)}
     last = words[-2 if len(words) > 1 and words[-1] in _ID_WORDS | _NODES else -1]
     return any(

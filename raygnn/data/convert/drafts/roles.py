@@ -126,7 +126,7 @@ def _time(table: Table) -> Column | None:
     named = [c for c in columns if c.name.lower() in TIMES]
     found = [c for c in named if c.is_time]
     if table.references:
-        dated = [c for c in columns if c.is_time and not _NOT_EVENTS & {*words_of(c.name)}]
+        dated = [c for c in columns if may_be_time(c)]
         found += [
             c for c in dated if not table.is_referred or _WORDS_OF_TIMES & {*words_of(c.name)}
         ]
@@ -201,10 +201,13 @@ def is_order(column: Column) -> bool:
     return bool(steps[0] > 0 and np.allclose(steps, steps[0]))
 
 
+def may_be_time(column: Column) -> bool:
+    return column.is_time and not _NOT_EVENTS & {*words_of(column.name)}
+
+
 def is_start(column: Column) -> bool:
     """Whether a date of a thing or a person may be the one since which it exists."""
-    words = {*words_of(column.name)}
-    return column.is_time and bool(words & (_STARTS | _WORDS_OF_TIMES)) and not words & _NOT_EVENTS
+    return may_be_time(column) and bool((_STARTS | _WORDS_OF_TIMES) & {*words_of(column.name)})
 
 
 @dataclass(frozen=True)

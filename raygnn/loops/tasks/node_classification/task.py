@@ -121,12 +121,12 @@ class NodeClassification(LabelTask[NodeBatch]):
         ]
 
     def _leaks(self) -> list[str]:
-        """Names columns of the entity that reveal the label of a training table."""
+        """Names columns of the node, or of a row's entity, that reveal the label."""
         target, output, bundle = self.target, self.output, self.env.bundle
         is_number = output.problem == "regression" and output.num_outputs == 1
         is_binary = output.problem == "multi_class" and output.num_outputs == 2
         info = bundle.columns(output.node_type).get(target.arguments.feature)
-        if output.table is None or bundle.is_of_parts or info is None or info.sparse:
+        if bundle.is_of_parts or info is None or info.sparse:
             return []
         if not is_number and not is_binary:
             return []
@@ -138,10 +138,11 @@ class NodeClassification(LabelTask[NodeBatch]):
         parts = () if info.transforms is None else info.transforms.parts
         names = [part.column for part in parts for _ in range(part.width)]
         names = names or [f"{info.name}[{i}]" for i in range(info.width)]
+        moment = "when the label is not" if output.table is None else "at the time of each row"
         return [
             f"column {name!r} of {output.node_type!r} gives label {output.label!r} away: one "
             "follows from the other in all training rows. Leave it out of the features, unless it "
-            "is known at the time of each row."
+            f"is known {moment}."
             for name in dict.fromkeys(names[i] for i in leaks)
         ]
 
