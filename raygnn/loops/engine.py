@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, Period
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
-from raygnn.loops.callbacks import Callback, CallbackList
+from raygnn.loops.callback_list import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.early_stopping import (
     BestWeights,
@@ -69,7 +69,7 @@ class Engine:
         task: Task,
         loaded: LoadedConfig,
         context: WorkerContext,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[CallbackBase] = (),
         save: Saver | None = None,
         initialize: Callable[[nn.Module], object] | None = None,
     ) -> None:
@@ -469,9 +469,9 @@ class Engine:
             self.task.loader(split)
         return module
 
-    def _component_callbacks(self) -> list[Callback]:
+    def _component_callbacks(self) -> list[CallbackBase]:
         """Modules, optimizer, scheduler and tasks that are callbacks themselves."""
         modules = self.optimization.module.modules()
         schedule = [self.optimization.own_optimizer, self.optimization.scheduler]
         components = [*modules, *schedule, self.task, *self.task.parts.values()]
-        return [component for component in components if isinstance(component, Callback)]
+        return [component for component in components if isinstance(component, CallbackBase)]

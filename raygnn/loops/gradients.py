@@ -12,7 +12,7 @@ from torch import Tensor
 
 from raygnn.config import Config, LoadedConfig, resolve
 from raygnn.errors import FAILURES, ConfigError, TrainingError
-from raygnn.loops.callbacks import CallbackList
+from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.optimization import Optimization
 from raygnn.loops.process import seed_micro_batch
 from raygnn.loops.step_graphs import StepGraphs

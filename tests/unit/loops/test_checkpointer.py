@@ -21,7 +21,7 @@ from torch.optim import SGD
 from raygnn.config import load_config
 from raygnn.data.filesystem import absolute, delete, join, write_bytes
 from raygnn.errors import CheckpointError
-from raygnn.loops.callbacks import CallbackList
+from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.context import ProcessContext
 from raygnn.loops.early_stopping import BestTracker, BestWeights
 from raygnn.loops.position import Position

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from raygnn.loops.callbacks import CallbackList
+from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.position import Position
 from raygnn.runtime import context
 from raygnn.runtime.context import GAUGES, DashboardMetrics
