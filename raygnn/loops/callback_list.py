@@ -10,7 +10,7 @@ _CLOSING = ("on_exception", "on_shutdown")
 
 
 class CallbackBase:
-    """A callback without its hooks, whose types are those of the engine, which imports this file."""
+    """A callback without its hooks, whose types import the engine, which imports this file."""
 
     #: Whether other ranks skip the hooks.
     only_on_rank_0 = False
