@@ -366,11 +366,6 @@ def plan_loader(loader: Loader, split: str, train_batch_size: int) -> LoaderPlan
     )
 
 
-_BATCH_SIZE = ("loader", "batch_size")
-
-_GLOBAL = ("training", "global_batch_size")
-
-
 @dataclass(frozen=True)
 class BatchPlan:
     """Numbers of seeds per micro-batch and step.
@@ -419,43 +414,27 @@ def broken_batch_rules(
     if global_batch_size is None:
         if batch_size is None:
             yield Problem(
-                _BATCH_SIZE,
+                ("loader", "batch_size"),
                 "training.global_batch_size, from which it would follow, is null too",
                 "Set loader.batch_size or training.global_batch_size",
                 id="config-batch-size",
             )
         return
-    if batch_size is None:
-        per_seed = workers * (accumulate or 1)
-        if global_batch_size % per_seed:
-            yield Problem(
-                _GLOBAL,
-                f"{global_batch_size} / ({workers} workers x {accumulate or 1} accumulated "
-                "batches) is not a whole number of seeds",
-                f"Set a multiple of {per_seed}, as {_nearest(global_batch_size, per_seed)}",
-                id="config-batch-size",
-            )
-    elif accumulate is None:
-        per_batch = batch_size * workers
-        if global_batch_size % per_batch:
-            yield Problem(
-                _GLOBAL,
-                f"{global_batch_size} / (batch_size {batch_size} x {workers} workers = "
-                f"{per_batch}) is not a whole number of accumulated batches",
-                f"Set a multiple of {per_batch}, as {_nearest(global_batch_size, per_batch)}, or "
-                "loader.batch_size: null to derive it",
-                id="config-batch-size",
-            )
-    elif batch_size * workers * accumulate != global_batch_size:
-        product = batch_size * workers * accumulate
-        yield Problem(
-            _GLOBAL,
+    plan = plan_batches(batch_size, accumulate, workers, global_batch_size)
+    product = plan.batch_size * plan.num_micro_batches
+    if product == global_batch_size:
+        return
+    if batch_size is not None and accumulate is not None:
+        rule = (
             f"batch_size {batch_size} x {workers} workers x accumulate_grad_batches {accumulate} "
-            f"= {product}, not {global_batch_size}",
-            f"Set it to {product}, or set only two of the three",
-            id="config-batch-size",
+            f"= {product}, not {global_batch_size}"
         )
-
-
-def _nearest(number: int, factor: int) -> int:
-    return max(round(number / factor), 1) * factor
+        remedy = f"Set it to {product}, or set only two of the three"
+    else:
+        known = f"batch_size {batch_size}" if batch_size else f"{accumulate or 1} batches"
+        unit = (batch_size or accumulate or 1) * workers
+        nearest = max(round(global_batch_size / unit), 1) * unit
+        rule = f"{global_batch_size} is not a multiple of {known} x {workers} workers = {unit}"
+        derived = ", or loader.batch_size: null to derive it" if batch_size else ""
+        remedy = f"Set a multiple of {unit}, as {nearest}{derived}"
+    yield Problem(("training", "global_batch_size"), rule, remedy, id="config-batch-size")

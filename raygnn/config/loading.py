@@ -20,7 +20,7 @@ from raygnn.config.interpolation import Interpolated, interpolate
 from raygnn.config.redaction import redact, redact_text
 from raygnn.config.schema import DEFAULT_COMPONENTS, Config
 from raygnn.config.section import MISSING, is_below, leaves, set_value, value_at
-from raygnn.config.source import Overridden, Source, apply_overrides, read_source
+from raygnn.config.source import Source, apply_overrides, read_source
 from raygnn.config.trial_builds import broken_arguments
 from raygnn.config.validation import Validated, validate
 from raygnn.errors import ConfigError, KeyPath, Problem, dotted, shown
@@ -114,13 +114,13 @@ def load_config(
         overrides += ["--model.type", _name_of(model)]
     allow_modules = (allow_modules,) if isinstance(allow_modules, str) else allow_modules
     modules = _checked_modules([*allow_modules, *also_allowed])
-    read = source if isinstance(source, Source) else read_source(source)
+    read = deepcopy(source) if isinstance(source, Source) else read_source(source)
     defaults = deepcopy(_defaults())
-    overridden = apply_overrides(deepcopy(read.value), overrides, defaults)
-    beside = _defaults_beside(overridden.value, defaults)
-    resolved = interpolate(overridden.value, beside, os.environ)
-    messages = Messages(read, overridden, resolved)
-    checked = _check(read.problems, overridden, resolved)
+    misfits = apply_overrides(read, overrides, defaults)
+    beside = _defaults_beside(read.value, defaults)
+    resolved = interpolate(read.value, beside, os.environ)
+    messages = Messages(read, resolved)
+    checked = _check(read, misfits, resolved)
     if model is not None:
         checked.config.model.give(model)
     components = list(broken_components(checked.config, modules))
@@ -159,13 +159,13 @@ def _current_folder() -> str:
         return ""
 
 
-def _check(read: Sequence[Problem], overridden: Overridden, resolved: Interpolated) -> Validated:
-    early = [*overridden.problems, *resolved.problems]
-    texts = {**overridden.texts, **resolved.texts}
+def _check(read: Source, misfits: Sequence[Problem], resolved: Interpolated) -> Validated:
+    early = [*misfits, *resolved.problems]
+    texts = {**read.texts, **resolved.texts}
     broken = [str(p.path[0]) for p in early if p.path]
     checked = validate(resolved.value, texts, broken)
     problems = [
-        *read,
+        *read.problems,
         *early,
         # A place whose value is unknown has no further problems.
         *(p for p in checked.problems if not any(is_below(p.path, e.path) for e in early)),
@@ -208,8 +208,8 @@ _MIN_HIDDEN = 8  # a shorter text of the environment would be hidden inside of o
 class Messages:
     """The origin of each key of a config, for messages."""
 
-    def __init__(self, source: Source, overridden: Overridden, resolved: Interpolated) -> None:
-        self._source, self._overridden, self._resolved = source, overridden, resolved
+    def __init__(self, source: Source, resolved: Interpolated) -> None:
+        self._source, self._resolved = source, resolved
 
     def texts(self, problems: Iterable[Problem | str]) -> list[str]:
         return list(dict.fromkeys(self._text(problem) for problem in problems))
@@ -224,7 +224,9 @@ class Messages:
         if value is not MISSING:
             text = shown(redact(value, self._source.secrets, problem.path))
             problem = replace(problem, shown=text)
-        origin = self._origin(problem.path, problem.line)
+        origin = self._source.origin(problem.path)
+        if problem.line is not None:
+            origin = self._source.at_line(problem.line)
         return self._without_secrets(problem.text(origin, "config"))
 
     def _without_secrets(self, text: str) -> str:
@@ -233,18 +235,6 @@ class Messages:
             if len(secret) >= _MIN_HIDDEN:
                 text = text.replace(secret, f"${{env:{name}}}")
         return text
-
-    def _origin(self, path: KeyPath, line: int | None = None) -> str | None:
-        if line is not None:
-            return self._source.at_line(line)
-        for length in range(len(path), 0, -1):
-            if origin := self._overridden.origins.get(path[:length]):
-                return origin
-        if path and path not in self._source.lines:
-            for known, origin in self._overridden.origins.items():
-                if is_below(known, path):  # the override has made this section
-                    return origin
-        return self._source.origin(path)
 
 
 #: Keys that end a run: a finished one trains on when its own is raised.

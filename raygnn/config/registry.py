@@ -53,35 +53,14 @@ TASK_TARGETS: Mapping[str, str] = MappingProxyType(
 )
 #: Of torch.optim, without LBFGS (needs a closure) and Muon (matrices only).
 _OPTIMIZERS = (
-    "ASGD",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "SGD",
-    "SparseAdam",
+    *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam"),
+    *("RMSprop", "Rprop", "SGD", "SparseAdam"),
 )
 #: Of torch.optim.lr_scheduler, without schedulers whose arguments are functions.
 _SCHEDULERS = (
-    "ConstantLR",
-    "ChainedScheduler",
-    "CosineAnnealingLR",
-    "CosineAnnealingWarmRestarts",
-    "CyclicLR",
-    "ExponentialLR",
-    "LinearLR",
-    "MultiStepLR",
-    "OneCycleLR",
-    "PolynomialLR",
-    "ReduceLROnPlateau",
-    "SequentialLR",
-    "StepLR",
+    *("ConstantLR", "ChainedScheduler", "CosineAnnealingLR", "CosineAnnealingWarmRestarts"),
+    *("CyclicLR", "ExponentialLR", "LinearLR", "MultiStepLR", "OneCycleLR", "PolynomialLR"),
+    *("ReduceLROnPlateau", "SequentialLR", "StepLR"),
 )
 _LOSSES = {
     "cross_entropy": "CrossEntropy",
@@ -118,14 +97,15 @@ _METRICS = {
     "ap": "LinkAveragePrecision",
 }
 _DECODERS = {
-    "inner_product": "decoders.InnerProduct",
-    "cosine": "decoders.Cosine",
-    "hadamard_mlp": "decoders.HadamardMLP",
-    "distmult": "decoders.DistMult",
-    "complex": "decoders.ComplEx",
-    "rotate": "decoders.RotatE",
-    "transe": "decoders.TransE",
+    "inner_product": "InnerProduct",
+    "cosine": "Cosine",
+    "hadamard_mlp": "HadamardMLP",
+    "distmult": "DistMult",
+    "complex": "ComplEx",
+    "rotate": "RotatE",
+    "transe": "TransE",
 }
+_SELF_SUPERVISED = "raygnn.loops.tasks.self_supervised.methods"
 _METHODS = {
     "barlow_twins": "BarlowTwins",
     "cca_ssg": "CCASSG",
@@ -184,16 +164,13 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         "decoder": Slot(
             "task.args.decoder",
             ("raygnn.models.decoders.Decoder",),
-            {name: f"raygnn.models.{decoder}" for name, decoder in _DECODERS.items()},
+            {name: f"raygnn.models.decoders.{decoder}" for name, decoder in _DECODERS.items()},
             frozenset({"in_channels"}),
         ),
         "method": Slot(
             "task.args.method",
-            ("raygnn.loops.tasks.self_supervised.methods.Method",),
-            {
-                name: f"raygnn.loops.tasks.self_supervised.methods.{method}"
-                for name, method in _METHODS.items()
-            },
+            (f"{_SELF_SUPERVISED}.Method",),
+            {name: f"{_SELF_SUPERVISED}.{method}" for name, method in _METHODS.items()},
             frozenset({"setting"}),
         ),
         "callback": Slot("callbacks", ("raygnn.loops.callbacks.Callback",)),
@@ -209,11 +186,7 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         ),
         "dataset": Slot(
             "data",
-            (
-                "torch_geometric.data.Dataset",
-                "torch_geometric.data.Data",
-                "torch_geometric.data.HeteroData",
-            ),
+            tuple(f"torch_geometric.data.{base}" for base in ("Dataset", "Data", "HeteroData")),
             takes_functions=True,
             any_user_class=True,
         ),
@@ -228,43 +201,21 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
 #: Base classes of library objects that `__type` inside of args may build.
 NESTED = Slot(
     "args",
-    (
-        "torch.nn.Module",
-        "torch_geometric.transforms.BaseTransform",
-        "torchmetrics.Metric",
-    ),
+    ("torch.nn.Module", "torch_geometric.transforms.BaseTransform", "torchmetrics.Metric"),
     takes_functions=True,
     any_user_class=True,
 )
 
 #: The hooks of raygnn.loops.callbacks.Callback, which a config check does not import.
 HOOKS = (
-    "on_setup",
-    "on_train_start",
-    "on_train_end",
-    "on_epoch_start",
-    "on_epoch_end",
-    "on_train_step_start",
-    "before_zero_grad",
-    "after_zero_grad",
-    "on_train_batch_start",
-    "on_train_batch_end",
-    "before_sync_grad",
-    "after_sync_grad",
-    "before_clip_grad_norm",
-    "after_clip_grad_norm",
-    "before_optimizer_step",
-    "after_optimizer_step",
-    "on_train_step_end",
-    "on_log",
-    "on_validation_start",
-    "on_validation_step_start",
-    "on_validation_step_end",
-    "on_validation_end",
-    "on_test_end",
-    "on_save_checkpoint",
-    "on_checkpoint_written",
-    "on_load_checkpoint",
-    "on_exception",
-    "on_shutdown",
+    *("on_setup", "on_train_start", "on_train_end", "on_epoch_start", "on_epoch_end"),
+    # of an optimizer step, in their order
+    *("on_train_step_start", "before_zero_grad", "after_zero_grad"),
+    *("on_train_batch_start", "on_train_batch_end", "before_sync_grad", "after_sync_grad"),
+    *("before_clip_grad_norm", "after_clip_grad_norm"),
+    *("before_optimizer_step", "after_optimizer_step", "on_train_step_end", "on_log"),
+    *("on_validation_start", "on_validation_step_start", "on_validation_step_end"),
+    *("on_validation_end", "on_test_end"),
+    *("on_save_checkpoint", "on_checkpoint_written", "on_load_checkpoint"),
+    *("on_exception", "on_shutdown"),
 )

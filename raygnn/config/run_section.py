@@ -17,7 +17,7 @@ from raygnn.config.section import (
     PositiveWhole,
     Section,
     Whole,
-    sections_in,
+    sections_along,
 )
 from raygnn.errors import KeyPath, Problem, RuleError, choose_from, dotted, parse_path
 
@@ -314,15 +314,9 @@ def broken_space(tune: Tune, root: type[Section]) -> Iterable[Problem]:
 
 
 def _unknown_key(path: KeyPath, root: type[Section]) -> tuple[str, list[str]] | None:
-    sections: list[type[Section]] = [root]
-    for depth, part in enumerate(path):
-        if not sections:
-            return None  # below here is free: arguments of a component, or a plain value
-        if isinstance(part, int):
-            continue
-        fields = [s.model_fields[part] for s in sections if part in s.model_fields]
-        if not fields:
-            known = [name for section in sections for name in section.model_fields]
+    for depth, sections in enumerate(sections_along(path, root)):
+        known = [name for section in sections or () for name in section.model_fields]
+        # Without known keys, all is free: an index, or arguments of a component.
+        if depth < len(path) and known and path[depth] not in known:
             return dotted(path[: depth + 1]), list(dict.fromkeys(known))
-        sections = [inner for field in fields for inner in sections_in(field.annotation)]
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
@@ -60,8 +60,8 @@ def is_below(path: KeyPath, parent: KeyPath) -> bool:
     return path[: len(parent)] == parent
 
 
-_SECTION = re.compile(r"^(Args|Attributes):$")
-_ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*)$")
+_ATTRIBUTES = re.compile(r"^(?:Args|Attributes):\n((?:    .*\n)+)", re.MULTILINE)
+_ENTRY = re.compile(r"^    (\w+(?:, \w+)*): (.*(?:\n     .*)*)", re.MULTILINE)
 
 
 def meanings(*described: type) -> dict[str, str]:
@@ -74,22 +74,10 @@ def meanings(*described: type) -> dict[str, str]:
 
 
 def _entries(described: type) -> Iterator[tuple[str, str]]:
-    lines = inspect.cleandoc(vars(described).get("__doc__") or "").splitlines()
-    names: list[str] = []
-    texts: list[str] = []
-    is_inside = False
-    for line in [*lines, "End:"]:
-        entry = _ENTRY.match(line) if is_inside else None
-        if entry or not line.startswith("     "):
-            text = " ".join(texts)
-            yield from ((name, text) for name in names)
-            names, texts = [], []
-        if entry:
-            names, texts = entry[1].split(", "), [entry[2]]
-        elif names:
-            texts.append(line.strip())
-        if not line.startswith(" ") and line:
-            is_inside = _SECTION.match(line) is not None
+    docstring = inspect.cleandoc(vars(described).get("__doc__") or "")
+    for block in _ATTRIBUTES.findall(f"{docstring}\n"):
+        for names, text in _ENTRY.findall(block):
+            yield from ((name, " ".join(text.split())) for name in names.split(", "))
 
 
 def summary(described: type) -> str:
@@ -156,6 +144,42 @@ def sections_in(annotation: Any) -> list[type[Section]]:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [inner for arg in typing.get_args(annotation) for inner in sections_in(arg)]
+
+
+def sections_along(
+    path: KeyPath, root: type[BaseModel]
+) -> Iterator[Sequence[type[BaseModel]] | None]:
+    """For each key of a path, the sections that it may belong to, and lastly those at its end.
+
+    Yields None for an index, and for a key of a map, which is the user's own.
+    """
+    sections: Sequence[type[BaseModel]] = [root]
+    is_map = is_list = False
+    for part in path:
+        if isinstance(part, int) or is_map:
+            yield None
+            # A list in the place of a section is short for the one of its keys that is a list.
+            is_short = not is_map and not is_list
+            listed = [inner for s in sections for inner in _listed_in(s)] if is_short else []
+            sections = listed or sections
+            is_map = is_list = False
+            continue
+        yield sections
+        fields = [s.model_fields[part] for s in sections if part in s.model_fields]
+        sections = [inner for field in fields for inner in sections_in(field.annotation)]
+        is_map = any(typing.get_origin(field.annotation) is dict for field in fields)
+        is_list = any(typing.get_origin(field.annotation) in (list, tuple) for field in fields)
+    yield sections
+
+
+def sections_at(path: KeyPath, root: type[BaseModel]) -> Sequence[type[BaseModel]]:
+    *_, sections = sections_along(path, root)
+    return sections or []
+
+
+def _listed_in(section: type[BaseModel]) -> list[type[Section]]:
+    lists = [f for f in section.model_fields.values() if typing.get_origin(f.annotation) is tuple]
+    return [inner for field in lists for inner in sections_in(field.annotation)]
 
 
 def _whole(value: Any) -> Any:

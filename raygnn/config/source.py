@@ -29,20 +29,30 @@ _KEY_AND_VALUE = re.compile(r"\s*[\w\"']+:(\s|$)")
 
 @dataclass
 class Source:
-    """A config as written; `name` and `lines` give the location in messages."""
+    """A config as written, and its overrides.
+
+    Attributes:
+        name, lines: of the file, for messages.
+        origins: the override that set a key, such as `--seed`.
+        texts: values of overrides as written.
+    """
 
     value: dict[str, Any]
     name: str | None = None
     lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     secrets: set[str] = field(default_factory=set, repr=False)
+    origins: dict[KeyPath, str] = field(default_factory=dict)
+    texts: dict[KeyPath, str] = field(default_factory=dict)
 
     def origin(self, path: KeyPath) -> str | None:
-        """`config.yaml:12`, the line of the key or of the nearest one above it."""
-        for length in range(len(path), 0, -1):
-            if line := self.lines.get(path[:length]):
-                return self.at_line(line)
-        return self.name
+        """The override that set a key, or the line of the key or of the nearest one above it."""
+        at_or_above = [path[:length] for length in range(len(path), 0, -1)]
+        origins = [self.origins[place] for place in at_or_above if place in self.origins]
+        if path and path not in self.lines:  # an override may have made this section
+            origins += [origin for known, origin in self.origins.items() if is_below(known, path)]
+        lines = [self.lines[place] for place in at_or_above if place in self.lines]
+        return next(iter([*origins, *map(self.at_line, lines)]), self.name)
 
     def at_line(self, line: int) -> str:
         return f"{self.name}:{line}" if self.name else f"line {line}"
@@ -187,36 +197,29 @@ class Override:
         return f"--{dotted(self.path)}{'!' if self.deletes else ''}"
 
 
-@dataclass
-class Overridden:
-    """A config after overrides, and which of them set what."""
-
-    value: dict[str, Any]
-    origins: dict[KeyPath, str] = field(default_factory=dict)
-    texts: dict[KeyPath, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-
-
 def apply_overrides(
-    raw: dict[str, Any], tokens: Sequence[str], defaults: Mapping[str, Any]
-) -> Overridden:
-    """Applies overrides in order; the last one wins.
+    source: Source, tokens: Sequence[str], defaults: Mapping[str, Any]
+) -> list[Problem]:
+    """Applies overrides to a source, in order; the last one wins. Returns what is wrong with them.
 
     Args:
-        raw: the config, which is changed in place.
         defaults: source of lists that the config does not set, when one of their items is
             overridden.
     """
-    result = Overridden(raw)
-    for override in _parse(tokens, result.problems):
-        if _apply(override, result, defaults):
-            for known in [path for path in result.origins if is_below(path, override.path)]:
-                del result.origins[known]
-                result.texts.pop(known, None)
-            result.origins[override.path] = override.origin
-            if override.text is not None:
-                result.texts[override.path] = override.text
-    return result
+    problems: list[Problem] = []
+    for override in _parse(tokens, problems):
+        try:
+            _apply(override, source.value, defaults)
+        except RuleError as misfit:
+            problems.append(misfit.problem.at(override.path))
+            continue
+        for known in [path for path in source.origins if is_below(path, override.path)]:
+            del source.origins[known]
+            source.texts.pop(known, None)
+        source.origins[override.path] = override.origin
+        if override.text is not None:
+            source.texts[override.path] = override.text
+    return problems
 
 
 def _parse(tokens: Sequence[str], problems: list[Problem]) -> Iterator[Override]:
@@ -263,24 +266,19 @@ def _broken_name(name: str) -> Problem | None:
     return broken_scalar(name)
 
 
-def _apply(override: Override, result: Overridden, defaults: Mapping[str, Any]) -> bool:
-    try:
-        parent = _parent(override, result.value, defaults)
-        key: Any = override.path[-1]
-        if isinstance(parent, dict):
-            key = str(key)
-        elif not isinstance(key, int) or key >= len(parent):
-            raise _bad_index(override.path, len(parent))
-        if override.deletes and isinstance(parent, dict) and key not in parent:
-            raise _nothing_to_delete(key, parent)
-    except RuleError as misfit:
-        result.problems.append(misfit.problem.at(override.path))
-        return False
-    if override.deletes:
-        del parent[key]
-    else:
+def _apply(override: Override, root: dict[str, Any], defaults: Mapping[str, Any]) -> None:
+    parent = _parent(override, root, defaults)
+    key: Any = override.path[-1]
+    if isinstance(parent, dict):
+        key = str(key)
+    elif not isinstance(key, int) or key >= len(parent):
+        raise _bad_index(override.path, len(parent))
+    if not override.deletes:
         parent[key] = override.value
-    return True
+    elif isinstance(parent, dict) and key not in parent:
+        raise _nothing_to_delete(key, parent)
+    else:
+        del parent[key]
 
 
 def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.documents import parse_yaml
 from raygnn.config.registry import SLOTS
 from raygnn.config.schema import EACH_SECTION_ALONE, Config
-from raygnn.config.section import MISSING, Section, sections_in, set_value, value_at
+from raygnn.config.section import MISSING, Section, sections_at, set_value, value_at
 from raygnn.config.sections import SEVERAL_TASKS
 from raygnn.errors import (
     DataError,
@@ -177,7 +177,7 @@ def _problem(
         remedy = choose_from(input_value, choices)
         return Problem(field_path, "unknown value", remedy, id="config-choice")
     if kind == "union_tag_not_found":
-        types = [choice for section in _sections_at(path, root) for choice in _literals(section)]
+        types = [choice for section in sections_at(path, root) for choice in _literals(section)]
         remedy = choose_from("", types)
         return Problem((*path, "type"), "it is required", remedy, id="config-required")
     if kind in ("too_short", "too_long"):
@@ -235,7 +235,7 @@ def _real_path(loc: tuple[str | int, ...], value: Any, kind: str) -> KeyPath:
 
 
 def _keys_at(path: KeyPath, value: Mapping[str, Any], root: type[BaseModel]) -> list[str]:
-    sections = list(_sections_at(path, root))
+    sections = sections_at(path, root)
     kind = value_at(value, (*path, "type"))
     matching = [s for s in sections if kind in _literals(s)] or sections
     return list(dict.fromkeys(name for section in matching for name in section.model_fields))
@@ -244,26 +244,3 @@ def _keys_at(path: KeyPath, value: Mapping[str, Any], root: type[BaseModel]) -> 
 def _literals(section: type[BaseModel]) -> tuple[Any, ...]:
     field = section.model_fields.get("type")
     return typing.get_args(field.annotation) if field is not None else ()
-
-
-def _sections_at(path: KeyPath, root: type[BaseModel]) -> list[type[BaseModel]]:
-    sections = [root]
-    is_map = is_list = False
-    for part in path:
-        if isinstance(part, int) or is_map:
-            # A list in the place of a section is short for the one of its keys that is a list.
-            is_short = not is_map and not is_list
-            listed = [inner for s in sections for inner in _listed_in(s)] if is_short else []
-            sections = listed or sections
-            is_map = is_list = False  # the key of a map is the user's own
-            continue
-        fields = [s.model_fields[part] for s in sections if part in s.model_fields]
-        sections = [inner for field in fields for inner in sections_in(field.annotation)]
-        is_map = any(typing.get_origin(field.annotation) is dict for field in fields)
-        is_list = any(typing.get_origin(field.annotation) in (list, tuple) for field in fields)
-    return sections
-
-
-def _listed_in(section: type[BaseModel]) -> list[type[BaseModel]]:
-    lists = [f for f in section.model_fields.values() if typing.get_origin(f.annotation) is tuple]
-    return [inner for field in lists for inner in sections_in(field.annotation)]

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from raygnn.config.schema import Config
-from raygnn.config.source import apply_overrides
+from raygnn.config.source import Source, apply_overrides
 
 DEFAULTS = Config().model_dump(mode="json")
 
 
 def overridden(raw: dict[str, Any], *tokens: str) -> dict[str, Any]:
-    result = apply_overrides(raw, tokens, DEFAULTS)
-    assert result.problems == []
-    return result.value
+    source = Source(raw)
+    assert apply_overrides(source, tokens, DEFAULTS) == []
+    return source.value
 
 
 def problem(raw: dict[str, Any], *tokens: str) -> str:
-    (only,) = apply_overrides(raw, tokens, DEFAULTS).problems
+    (only,) = apply_overrides(Source(raw), tokens, DEFAULTS)
     return only.text()
 
 
@@ -119,8 +119,9 @@ def test_what_does_not_fit(raw: dict[str, Any], tokens: tuple[str, ...], text: s
 
 
 def test_the_last_override_is_named() -> None:
-    result = apply_overrides({}, ["--a.b", "1", "--a", "{c: 2}"], DEFAULTS)
-    assert result.origins == {("a",): "--a"}
+    source = Source({})
+    apply_overrides(source, ["--a.b", "1", "--a", "{c: 2}"], DEFAULTS)
+    assert source.origins == {("a",): "--a"}
 
 
 @pytest.mark.parametrize(
