@@ -8,6 +8,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from raygnn.config.arguments import arguments_of, validated_arguments
 from raygnn.config.documents import broken_scalar
 from raygnn.config.imports import (
@@ -57,17 +59,12 @@ def broken_component_rules(
                 "Remove them, or pass its class",
                 id="component-given-args",
             )
-    elif broken := broken_name(component.type, spec, allow_modules):
-        yield broken.at((*path, "type"))
+    else:
+        yield from _broken_name(component.type, spec, allow_modules, (*path, "type"))
     for name in sorted(spec.injected & set(component.args)):
         yield SET_BY_RAYGNN.at((*path, "args", name))
-
-    def broken_nested_name(name: str) -> Problem | None:
-        if spec.nests:
-            return broken_name(name, spec, allow_modules)
-        return _broken_path(name, allow_modules)
-
-    yield from broken_nested_rules(component.args, (*path, "args"), broken_nested_name)
+    nested = spec if spec.nests else NESTED
+    yield from _broken_nested(component.args, nested, allow_modules, (*path, "args"))
 
 
 def broken_function_rules(
@@ -80,8 +77,8 @@ def broken_function_rules(
             "Set a function of your own, and allow its module with --allow-module",
             id="component-function",
         )
-    elif broken := _broken_path(name, allow_modules):
-        yield broken.at(path)
+    else:
+        yield from _broken_name(name, NESTED, allow_modules, path)
 
 
 SET_BY_RAYGNN = Problem(
@@ -89,39 +86,34 @@ SET_BY_RAYGNN = Problem(
 )
 
 
-def broken_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> Problem | None:
+def _check_name(name: str, spec: Slot, allow_modules: Sequence[str]) -> None:
+    """Raises a RuleError unless a name may lead to a component, as far as imports do not matter."""
     if name in spec.names:
-        return None
-    if "." in name:
-        return _broken_path(name, allow_modules)
+        return
+    if "." in name or spec is NESTED:
+        allowed_root(name, allow_modules)
+        return
     rule, remedy = "this key has no short names", "Set a dotted path, such as my_pkg.my_module.Name"
     if spec.names:
         rule = f"unknown {spec.path} component"
         remedy = choose_from(name, sorted(spec.names)) + ", or a dotted path"
-    return Problem((), rule, remedy, id="component-unknown")
+    raise RuleError(rule, remedy, id="component-unknown")
 
 
-def _broken_path(path: str, allow_modules: Sequence[str]) -> Problem | None:
+def _broken_name(
+    name: str, spec: Slot, allow_modules: Sequence[str], path: KeyPath
+) -> Iterator[Problem]:
     try:
-        allowed_root(path, allow_modules)
+        _check_name(name, spec, allow_modules)
     except RuleError as error:
-        return error.problem
-    return None
+        yield error.problem.at(path)
 
 
-def shown_value(value: Any, *path: object) -> str:
+def _shown(value: Any, *path: object) -> str:
     return repr(redact(value, (), path))
 
 
 TYPE_KEY, VALUE_TYPE_KEY, VALUE_KEY = "__type", "__value_type", "value"
-
-
-def _to_bool(value: Any) -> bool:
-    words = {"true": True, "false": False, "1": True, "0": False}
-    text = str(value).lower()
-    if text not in words:
-        raise ValueError("it is neither true nor false")
-    return words[text]
 
 
 def _to_none(value: Any) -> None:
@@ -133,73 +125,59 @@ _COERCIONS: dict[str, Callable[[Any], Any]] = {
     "str": str,
     "int": int,
     "float": float,
-    "bool": _to_bool,
+    "bool": TypeAdapter(bool).validate_python,
     "null": _to_none,
     "None": _to_none,
 }
 
 
-def is_value_type(value: Any) -> bool:
+def _is_value_type(value: Any) -> bool:
     return isinstance(value, dict) and VALUE_TYPE_KEY in value
 
 
-def coerce(value: dict[str, Any]) -> Any:
-    """The value of `{__value_type: int, value: "1"}`.
-
-    Raises:
-        KeyError: no such type.
-        ValueError, TypeError, OverflowError: the value is not of that type.
-    """
-    coerced = _COERCIONS[value[VALUE_TYPE_KEY]](value.get(VALUE_KEY))
-    if broken := broken_scalar(coerced):
-        raise ValueError(broken.rule)
-    return coerced
-
-
-def broken_nested_rules(
-    value: Any, path: KeyPath, check_path: Callable[[str], Problem | None]
-) -> Iterator[Problem]:
-    """Problems of nested arguments that are visible without imports.
-
-    `check_path`: returns why a dotted path may not be imported, if so.
-    """
-    if isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from broken_nested_rules(item, (*path, index), check_path)
-    elif is_value_type(value):
-        yield from _broken_value_type(value, path)
-    elif isinstance(value, dict):
-        if TYPE_KEY in value:
-            named, place = value[TYPE_KEY], (*path, TYPE_KEY)
-            if not isinstance(named, str):
-                rule, remedy = "it must be a dotted path", "Set package.module.Name"
-                yield Problem(place, rule, remedy, id="component-path")
-            elif broken := check_path(named):
-                yield broken.at(place)
-        for key, inner in value.items():
-            yield from broken_nested_rules(inner, (*path, key), check_path)
-
-
-def _broken_value_type(value: dict[str, Any], path: KeyPath) -> Iterator[Problem]:
+def _coerce(value: dict[str, Any]) -> Any:
+    """The value of `{__value_type: int, value: "1"}`. Raises a RuleError."""
     kind = value[VALUE_TYPE_KEY]
     if set(value) != {VALUE_TYPE_KEY, VALUE_KEY}:
         rule = f"it needs exactly the keys {VALUE_TYPE_KEY} and {VALUE_KEY}"
-        yield Problem(
-            path, rule, 'Set it as {__value_type: str, value: "1"}', id="component-value-type"
-        )
-    elif not isinstance(kind, str) or kind not in _COERCIONS:
+        remedy = 'Set it as {__value_type: str, value: "1"}'
+        raise RuleError(rule, remedy, id="component-value-type")
+    if not isinstance(kind, str) or kind not in _COERCIONS:
         remedy = choose_from(kind, list(_COERCIONS))
-        yield Problem((*path, VALUE_TYPE_KEY), "unknown type", remedy, id="component-value-type")
-    else:
+        problem = Problem((VALUE_TYPE_KEY,), "unknown type", remedy, id="component-value-type")
+        raise RuleError.of([problem])
+    try:
+        coerced = _COERCIONS[kind](value[VALUE_KEY])
+        is_valid = broken_scalar(coerced) is None
+    except (ValueError, TypeError, OverflowError):
+        is_valid = False
+    if not is_valid:
+        rule = f"it cannot be read as {kind}"
+        raise RuleError.of([Problem((VALUE_KEY,), rule, f"Set a {kind}", id="component-value")])
+    return coerced
+
+
+def _broken_nested(
+    value: Any, spec: Slot, allow_modules: Sequence[str], path: KeyPath
+) -> Iterator[Problem]:
+    """Problems of nested arguments that are visible without imports."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _broken_nested(item, spec, allow_modules, (*path, index))
+    elif _is_value_type(value):
         try:
-            coerce(value)
-        except (ValueError, TypeError, OverflowError):
-            yield Problem(
-                (*path, VALUE_KEY),
-                f"it cannot be read as {kind}",
-                f"Set a {kind}",
-                id="component-value",
-            )
+            _coerce(value)
+        except RuleError as error:
+            yield error.problem.at(path)
+    elif isinstance(value, dict):
+        named = value.get(TYPE_KEY)
+        if isinstance(named, str):
+            yield from _broken_name(named, spec, allow_modules, (*path, TYPE_KEY))
+        elif TYPE_KEY in value:
+            rule, remedy = "it must be a dotted path", "Set package.module.Name"
+            yield Problem((*path, TYPE_KEY), rule, remedy, id="component-path")
+        for key, inner in value.items():
+            yield from _broken_nested(inner, spec, allow_modules, (*path, key))
 
 
 Target = type | Callable[..., Any]
@@ -215,8 +193,7 @@ def resolve(component: Component | str, slot: str, allow_modules: Sequence[str] 
     name = component if isinstance(component, str) else component.type
     spec = SLOTS[slot]
     try:
-        if broken := broken_name(name, spec, allow_modules):
-            raise RuleError(broken.rule, broken.remedy, id=broken.id)
+        _check_name(name, spec, allow_modules)
         return _import(spec.names.get(name, name), spec, allow_modules)
     except RuleError as error:
         leaf = spec.path if spec.functions_only else f"{spec.path}.type"
@@ -242,8 +219,6 @@ def build(
     path = (*parse_path(SLOTS[slot].path), "args")
     nest = _Nest(SLOTS[slot], allow_modules, injected)
     args = {name: nest.expand(value, (*path, name)) for name, value in component.args.items()}
-    if clash := sorted(set(args) & set(injected)):
-        raise ConfigError([_set_by_raygnn(args, name, path) for name in clash])
     if component.type not in SLOTS[slot].names:
         injected = _accepted(target, injected)
     return _call(target, args, injected, path, component.type, slot)
@@ -261,19 +236,16 @@ def check_arguments(
     """
     target = resolve(component, slot, allow_modules)
     path = (*parse_path(SLOTS[slot].path), "args")
-    values = {name: _coerced(value) for name, value in component.args.items()}
     # The types of objects are known once they are built.
-    objects = {name for name in parameters_of(target) if _holds_object(values.get(name))}
-    values = {name: value for name, value in values.items() if name not in objects}
+    with_objects = {name for name, value in component.args.items() if _holds_object(value)}
+    objects = with_objects.intersection(parameters_of(target))
+    nest = _Nest(SLOTS[slot], allow_modules, {})
+    values = {
+        name: value if name in with_objects else nest.expand(value, (*path, name))
+        for name, value in component.args.items()
+        if name not in objects
+    }
     _check_arguments(target, values, {*injected, *objects}, path, component.type, slot)
-
-
-def _coerced(value: Any) -> Any:
-    if is_value_type(value):
-        return coerce(value)
-    if isinstance(value, dict):
-        return {key: _coerced(inner) for key, inner in value.items()}
-    return [_coerced(item) for item in value] if isinstance(value, list) else value
 
 
 def _holds_object(value: Any) -> bool:
@@ -329,8 +301,8 @@ class _Nest:
     def expand(self, value: Any, path: KeyPath) -> Any:
         if isinstance(value, list):
             return [self.expand(item, (*path, i)) for i, item in enumerate(value)]
-        if is_value_type(value):
-            return coerce(value)
+        if _is_value_type(value):
+            return _coerce(value)
         if not isinstance(value, Mapping):
             return value
         inner = {
@@ -348,8 +320,6 @@ class _Nest:
                 target = _import(name, NESTED, self.allow_modules)
         except RuleError as error:
             raise ConfigError(error.problem.at((*path, TYPE_KEY), repr(name))) from error
-        if clash := sorted(set(args) & set(injected)):
-            raise ConfigError([_set_by_raygnn(args, name, path) for name in clash])
         return _call(target, args, injected, path, name)
 
     def _is_of_own_kind(self, name: str) -> bool:
@@ -385,26 +355,23 @@ def _call(
     name: str,
     slot: str = "",
 ) -> Any:
-    parameters = _parameters(target)
+    if clash := sorted(set(args) & set(injected)):
+        raise ConfigError([SET_BY_RAYGNN.at((*path, n), _shown(args[n], n)) for n in clash])
     _check_arguments(target, args, injected, path, name, slot)
     if "." in name and not is_of_library(name):
         return target(**args, **injected)  # errors are the user's own, with their traceback
     try:
         return target(**args, **injected)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        takes = ", ".join(_named(parameters, injected)) or "none by name"
+        takes = ", ".join(_named(_parameters(target), injected)) or "none by name"
         problem = Problem(
             path,
             f"{name} refuses them: {redact_text(str(error))}",
             f"{name} takes: {takes}",
             "component-refuses-arguments",
-            shown_value(dict(args), *path),
+            _shown(dict(args), *path),
         )
         raise ConfigError(problem) from error
-
-
-def _set_by_raygnn(args: Mapping[str, Any], name: str, path: KeyPath) -> Problem:
-    return SET_BY_RAYGNN.at((*path, name), shown_value(args[name], name))
 
 
 def _check_arguments(
@@ -427,7 +394,7 @@ def _check_arguments(
     problems = []
     for unknown in [] if takes_any else [n for n in args if n not in named]:
         remedy = choose_from(unknown, named, f"{name} takes") if named else "Remove it"
-        shown = shown_value(args[unknown], unknown)
+        shown = _shown(args[unknown], unknown)
         rule = f"{name} takes no such argument"
         place = (*path, unknown)
         problems.append(Problem(place, rule, remedy, "component-argument-unknown", shown))

@@ -33,19 +33,16 @@ def _batch_triple(config: Sections) -> Iterable[Problem]:
 
 
 def _full_batches(config: Sections) -> Iterable[Problem]:
-    for key in ("global_batch_size", "accumulate_grad_batches"):
+    for key in (
+        "global_batch_size",
+        "accumulate_grad_batches",
+        "num_val_batches",
+        "num_test_batches",
+    ):
         if getattr(config.training, key) not in (None, 1):
             yield Problem(
                 ("training", key),
-                "with sampling.type: full, each step uses all training seeds",
-                "Remove it, or sampling.type",
-                id="sampling-full-batches",
-            )
-    for key in ("num_val_batches", "num_test_batches"):
-        if getattr(config.training, key) not in (None, 1):
-            yield Problem(
-                ("training", key),
-                "with sampling.type full each split is one batch",
+                "with sampling.type: full, all seeds of a split are one batch",
                 "Remove it, or sampling.type",
                 id="sampling-full-batches",
             )

@@ -216,44 +216,9 @@ class Sampling(Section):
                     "Set lists of one length",
                     id="sampling-hops",
                 )
-        drawn = {"weight": self.weight is not None, "replace": self.replace}
-        draws = drawn | {"type": self.is_labor}
-        if self.temporal is not None and self.temporal.strategy == "last":
-            for key in (key for key, is_set in draws.items() if is_set):
-                yield Problem(
-                    (key,),
-                    "sampling.temporal.strategy is last, which draws nothing",
-                    "Remove it, or set the strategy to uniform",
-                    id="sampling-last-draws-nothing",
-                )
-        if self.is_labor and self.replace:
-            yield Problem(
-                ("replace",),
-                "sampling.type is labor, which draws without replacement",
-                "Remove it, or sampling.type",
-                id="sampling-labor-replace",
-            )
         if self.ppr is not None:
             yield from self._broken_ppr_rules()
-        if self.is_full:
-            drawn |= {"temporal": self.temporal is not None, "disjoint": self.disjoint}
-            for key in (key for key, is_set in drawn.items() if is_set):
-                yield Problem(
-                    (key,),
-                    "sampling.type is full, which takes all edges",
-                    "Remove it, or sampling.type",
-                    id="sampling-full-draws-nothing",
-                )
-        elif self.component is not None:
-            drawn |= {"temporal": self.temporal is not None, "disjoint": self.disjoint}
-            for key, is_set in drawn.items():
-                if is_set and key != "replace":
-                    yield Problem(
-                        (key,),
-                        "your own sampler does not receive it",
-                        "Remove it, or sampling.type",
-                        id="sampling-own-sampler",
-                    )
+        yield from self._ignored_keys()
         if self.args and self.component is None:
             yield Problem(
                 ("args",),
@@ -261,6 +226,31 @@ class Sampling(Section):
                 "Remove them, or set it",
                 id="sampling-arguments-alone",
             )
+
+    def _ignored_keys(self) -> Iterable[Problem]:
+        """Keys that change draws or neighbors, with a way of sampling that would not read them."""
+        weight, replace = {"weight": self.weight is not None}, {"replace": self.replace}
+        kept = {"temporal": self.temporal is not None, "disjoint": self.disjoint}
+        remedy = "Remove it, or sampling.type"
+        if self.temporal is not None and self.temporal.strategy == "last":
+            for key in _set(weight | replace | {"type": self.is_labor}):
+                yield Problem(
+                    (key,),
+                    "sampling.temporal.strategy is last, which draws nothing",
+                    "Remove it, or set the strategy to uniform",
+                    id="sampling-last-draws-nothing",
+                )
+        if self.is_labor and self.replace:
+            rule = "sampling.type is labor, which draws without replacement"
+            yield Problem(("replace",), rule, remedy, id="sampling-labor-replace")
+        if self.is_full:
+            for key in _set(weight | replace | kept):
+                rule = "sampling.type is full, which takes all edges"
+                yield Problem((key,), rule, remedy, id="sampling-full-draws-nothing")
+        elif self.component is not None:
+            for key in _set(weight | kept):
+                rule = "your own sampler does not receive it"
+                yield Problem((key,), rule, remedy, id="sampling-own-sampler")
 
     def _broken_ppr_rules(self) -> Iterable[Problem]:
         if self.direction != "in":
@@ -277,6 +267,10 @@ class Sampling(Section):
                 "Remove one of the two",
                 id="sampling-ppr-temporal",
             )
+
+
+def _set(is_set: dict[str, bool]) -> list[str]:
+    return [key for key, value in is_set.items() if value]
 
 
 class _ThreadsOfSplit(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
@@ -35,17 +35,13 @@ def _check_monitor(name: str) -> str:
             f"Set val/{name.removeprefix('test/')}",
             id="monitor-test-split",
         )
-    if not _is_monitor(name):
+    if not any(name.startswith(split) and name != split for split in ("val/", "train/")):
         raise RuleError(
             "a monitor is the name of a logged metric",
             f"Set it with its split, as in val/{name.strip('/') or 'loss'}",
             id="monitor-name",
         )
     return name
-
-
-def _is_monitor(name: str) -> bool:
-    return any(name.startswith(split) and name != split for split in ("val/", "train/"))
 
 
 def _check_resume(resume: str) -> str:
@@ -197,26 +193,19 @@ class EarlyStopping(Section):
     patience: PositiveWhole = 3
     min_delta: NonNegativeNumber | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _require_mode(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "mode" not in value:
-            monitor = value.get("monitor")
-            if isinstance(monitor, str) and _is_monitor(monitor) and monitor not in _LOSSES:
-                raise RuleError.of(
-                    [
-                        Problem(
-                            ("mode",),
-                            f"it is required with monitor: {monitor}",
-                            _SET_MODE,
-                            id="monitor-mode",
-                        )
-                    ]
-                )
-        return value
+    def broken_rules(self) -> Iterable[Problem]:
+        return _missing_mode(self)
 
 
-_SET_MODE = "Set min if lower is better, max if higher is better"
+def _missing_mode(section: EarlyStopping | Checkpoint) -> Iterator[Problem]:
+    is_open = section.mode is None or "mode" not in section.model_fields_set
+    if section.monitor not in (None, *_LOSSES) and is_open:
+        yield Problem(
+            ("mode",),
+            f"it is required with monitor: {section.monitor}",
+            "Set min if lower is better, max if higher is better",
+            id="monitor-mode",
+        )
 
 
 class InitFrom(Section):
@@ -281,13 +270,7 @@ class Checkpoint(Section):
     init_from: InitFrom | None = None
 
     def broken_rules(self) -> Iterable[Problem]:
-        if self.monitor not in (None, *_LOSSES) and self.mode is None:
-            yield Problem(
-                ("mode",),
-                f"it is required with monitor: {self.monitor}",
-                _SET_MODE,
-                id="monitor-mode",
-            )
+        yield from _missing_mode(self)
         if self.monitor is None and self.mode is not None:
             yield Problem(
                 ("mode",),

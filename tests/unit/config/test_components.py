@@ -136,13 +136,7 @@ def test_a_near_miss_gets_a_hint() -> None:
         resolve("torch.optim.AdamWw", "optimizer")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "torch.optim.SGD",
-        "torch_geometric.nn.Aggregation.mro",
-    ],
-)
+@pytest.mark.parametrize("path", ["torch.optim.SGD", "torch_geometric.nn.Aggregation.mro"])
 def test_nested_objects_of_libraries_are_modules_transforms_or_metrics(path: str) -> None:
     with raises("component-kind"):
         build(Component(type="GCN", args={"activation": {"__type": path}}), "model", in_channels=1)

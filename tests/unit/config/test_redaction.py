@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from raygnn.config import Config, ConfigError, load_config
 from raygnn.config.redaction import is_secret_name, redact, redact_text
@@ -79,6 +80,11 @@ def test_keys_of_the_config_and_injected_arguments_stay_readable() -> None:
         ("Cookie: a=b; c=d", "Cookie: ***"),
         ("AccountName=n;AccountKey=ab==;Suffix=x", "AccountName=n;AccountKey=***;Suffix=x"),
         ("https://h/x?pwd=hunter2&b=1", "https://h/x?pwd=***&b=1"),
+        ("https://h/x?sig=ab%2Bc", "https://h/x?sig=***"),
+        ("https://h/x?X-Amz-Signature=abc", "https://h/x?X-Amz-Signature=***"),
+        ("see https://u:p@h/a and ftp://t@h", "see https://***@h/a and ftp://***@h"),
+        ("gs://bucket/a@b/c", "gs://bucket/a@b/c"),
+        ("me@host", "me@host"),
         ("run --password hunter2 --x 3", "run --password *** --x 3"),
         ("{'url': 'https://h/x?pwd=abc', 'b': 1}", "{'url': 'https://h/x?pwd=***', 'b': 1}"),
         ("['run', '--password', 'a b']", "['run', '--password', '***']"),
@@ -107,6 +113,10 @@ def test_secrets_by_their_form(text: str, shown: str) -> None:
         ({"word__has__token": [3, -1]}, {"word__has__token": [3, -1]}),  # fanouts
         ({"token": 16}, {"token": 16}),  # rows of a node type
         ({"password": 1234}, {"password": "***"}),
+        ({"secret": {"a": "b"}}, {"secret": "***"}),
+        ({"hf_token": "${env:HF}"}, {"hf_token": "${env:HF}"}),
+        ({"token": None, "secret": ""}, {"token": None, "secret": ""}),
+        ([1, None, "s3://a:b@c", SecretStr("abc")], [1, None, "s3://***@c", "***"]),
         ({"password": ["a", "b"]}, {"password": "***"}),
         ({"use_token": True}, {"use_token": True}),
     ],

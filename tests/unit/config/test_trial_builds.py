@@ -42,6 +42,7 @@ training: {max_epochs: null, grad_reduction: median}
 scaling: {num_workers: [3, 1]}
 run: {name: "a/b", storage_path: "${env:NO_SUCH_VARIABLE}"}
 """
+OVERRIDES = ("--modle.type=GCN", "--loader.num_thread", "2", "stray")
 ANSWERS = (
     "line 1: seed='first' is invalid",
     "line 2: data.syntetic={'type': 'rmat'} is invalid",
@@ -65,12 +66,14 @@ ANSWERS = (
     "line 19: run.name='a/b' is invalid",
     "line 19: run.storage_path",
     "--modle.type: modle",
+    "--loader.num_thread: loader.num_thread=2 is invalid: unknown key. Did you mean num_threads?",
+    "stray is invalid: it is not part of an override",
 )
 
 
 def test_one_mistake_of_every_kind_is_one_answer() -> None:
     with pytest.raises(ConfigError) as raised:
-        load_config(MISTAKES, ["--modle.type=GCN"])
+        load_config(MISTAKES, OVERRIDES)
     problems = list(raised.value.problems)
     missing = [answer for answer in ANSWERS if not any(p.startswith(answer) for p in problems)]
     assert not missing, "\n".join([*missing, "---", *problems])

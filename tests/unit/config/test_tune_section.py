@@ -77,6 +77,10 @@ def test_schedulers_by_name_or_with_settings():
             {"losses.0.wieght": {"choice": [1]}},
             ("sweep-space-unknown", "losses.0.wieght", "Did you mean weight?"),
         ),
+        (
+            {"tasks.topic.wieght": {"choice": [1]}},
+            ("sweep-space-unknown", "tasks.topic.wieght", "Did you mean weight?"),
+        ),
         ({"run.name": {"choice": ["a"]}}, ("sweep-space-section", "run")),
     ],
 )

@@ -5,7 +5,6 @@ In each folder the question has an answer that the graph knows and the row itsel
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 Array = np.ndarray
-WORDS = re.findall(
-    r"\w+",
-    """
-    amber birch cedar delta ember flint grove haven inlet jetty knoll lunar mango north
-    """,
+WriteTables = Callable[[Path, np.random.Generator], None]
+WORDS = (
+    *("amber", "birch", "cedar", "delta", "ember", "flint", "grove"),
+    *("haven", "inlet", "jetty", "knoll", "lunar", "mango", "north"),
 )
 
 
@@ -32,9 +30,20 @@ class RawFolder(NamedTuple):
         task: the task that is drafted; it is learned better than by any baseline.
     """
 
-    write: Callable[[Path, np.random.Generator], None]
+    write: WriteTables
     references: set[str]
     task: str
+
+
+FOLDERS: dict[str, RawFolder] = {}
+
+
+def raw_folder(task: str, *references: str) -> Callable[[WriteTables], WriteTables]:
+    def register(write: WriteTables) -> WriteTables:
+        FOLDERS[write.__name__] = RawFolder(write, {*references}, task)
+        return write
+
+    return register
 
 
 def write_text(
@@ -67,6 +76,11 @@ def liked(rng: np.random.Generator, taste: Array, kind: Array, num: int) -> tupl
     return who, np.array(what)
 
 
+@raw_folder(
+    "links of ratings",
+    "ratings.user_id -> users.id",
+    "ratings.movie_id -> movies.id",
+)
 def movies(folder: Path, rng: np.random.Generator) -> None:
     """`id` everywhere, stars of 1 to 5, unknown ids in 0.03 % of the rows, lists, latin-1."""
     taste, genre = rng.integers(0, 4, 400), rng.integers(0, 4, 200)
@@ -96,6 +110,16 @@ def movies(folder: Path, rng: np.random.Generator) -> None:
     )
 
 
+@raw_folder(
+    "podium.label",
+    "races.circuitId -> circuits.circuitId",
+    "results.raceId -> races.raceId",
+    "results.driverId -> drivers.driverId",
+    "results.constructorId -> constructors.constructorId",
+    "driver_standings.raceId -> races.raceId",
+    "driver_standings.driverId -> drivers.driverId",
+    "podium.driverId -> drivers.driverId",
+)
 def racing(folder: Path, rng: np.random.Generator) -> None:
     r"""camelCase, `\N`, results without times, standings with them, and a table of questions."""
     circuits, teams, drivers, races = 12, 10, 60, 80
@@ -153,6 +177,12 @@ def racing(folder: Path, rng: np.random.Generator) -> None:
     write_text(folder / "podium.csv", driverId=who + 1, date=days(asked), label=label)
 
 
+@raw_folder(
+    "loans.status",
+    "accounts.district_id -> districts.district_id",
+    "transactions.account_id -> accounts.account_id",
+    "loans.account_id -> accounts.account_id",
+)
 def bank(folder: Path, rng: np.random.Generator) -> None:
     """Semicolons, decimal commas, ids with gaps written as floats, statuses of loans."""
     ids = np.sort(rng.choice(10**5, 600, replace=False))
@@ -194,6 +224,12 @@ def bank(folder: Path, rng: np.random.Generator) -> None:
     )
 
 
+@raw_folder(
+    "links of purchases",
+    "products.category -> categories.category_id",
+    "purchases.customer -> customers.customer_no",
+    "purchases.product_sku -> products.sku",
+)
 def shop(folder: Path, rng: np.random.Generator) -> None:
     """Leading zeros that only one file has, rows that are there twice, Parquet beside CSV."""
     taste, kind = rng.integers(0, 4, 300), rng.integers(0, 4, 120)
@@ -229,6 +265,12 @@ def shop(folder: Path, rng: np.random.Generator) -> None:
         )
 
 
+@raw_folder(
+    "visits.readmitted",
+    "doctors.dept -> departments.code",
+    "visits.patient_id -> patients.patient_id",
+    "visits.physician -> doctors.doctor_id",
+)
 def clinic(folder: Path, rng: np.random.Generator) -> None:
     """Text ids, words for gaps, days before months, and a yes that depends on the ward."""
     codes = ["CARD", "NEUR", "ORTH", "PEDI", "ONCO", "EMER"]
@@ -264,6 +306,12 @@ def clinic(folder: Path, rng: np.random.Generator) -> None:
     )
 
 
+@raw_folder(
+    "Posts.label",
+    "Posts.ParentId -> Posts.Id",
+    "Posts.OwnerUserId -> Users.Id",
+    "Votes.PostId -> Posts.Id",
+)
 def forum(folder: Path, rng: np.random.Generator) -> None:
     """Posts that answer posts, owners written as 121.0, free texts with quotes and line breaks."""
     topics = [["engine", "wheel", "brake"], ["soil", "seed", "leaf"], ["bread", "yeast", "oven"]]
@@ -300,6 +348,12 @@ def forum(folder: Path, rng: np.random.Generator) -> None:
     )
 
 
+@raw_folder(
+    "students.label",
+    "courses.teacher_id -> teachers.teacher_id",
+    "enrolments.student_id -> students.student_id",
+    "enrolments.course_id -> courses.course_id",
+)
 def school(folder: Path, rng: np.random.Generator) -> None:
     """A label of 1 to 5 with an order, short numbers, and tabs."""
     effort = rng.normal(size=300)
@@ -332,6 +386,13 @@ def school(folder: Path, rng: np.random.Generator) -> None:
     )
 
 
+@raw_folder(
+    "flights.delayed",
+    "flights.carrier -> carriers.code",
+    "flights.origin -> airports.iata",
+    "flights.dest -> airports.iata",
+    "flights.tailnum -> planes.tailnum",
+)
 def airline(folder: Path, rng: np.random.Generator) -> None:
     """Two references to one table, codes, abbreviations, and a delay that comes with the plane."""
     codes = [a + b + c for a in "ABCD" for b in "XYZ" for c in "KLM"][:30]
@@ -356,6 +417,13 @@ def airline(folder: Path, rng: np.random.Generator) -> None:
     )
 
 
+@raw_folder(
+    "returns.label",
+    "rooms.type_id -> room_types.type_id",
+    "stays.guest_id -> guests.guest_id",
+    "stays.room_no -> rooms.room_no",
+    "returns.guest_id -> guests.guest_id",
+)
 def hotel(folder: Path, rng: np.random.Generator) -> None:
     """A question in a table of its own, rooms by short numbers, a lookup of two rows."""
     write_text(folder / "room_types.csv", type_id=[1, 2], name=["single", "double"])
@@ -397,6 +465,11 @@ def hotel(folder: Path, rng: np.random.Generator) -> None:
         )
 
 
+@raw_folder(
+    "links of follows",
+    "follows.follower -> people.person_id",
+    "follows.followee -> people.person_id",
+)
 def follows(folder: Path, rng: np.random.Generator) -> None:
     """An edge list with a table of people, and posts of theirs that name no one else."""
     group = rng.integers(0, 4, 400)
@@ -415,6 +488,11 @@ def follows(folder: Path, rng: np.random.Generator) -> None:
     )
 
 
+@raw_folder(
+    "links of loans",
+    "loans.member -> members.member",
+    "loans.book_isbn -> books.isbn",
+)
 def library(folder: Path, rng: np.random.Generator) -> None:
     """ISBNs that CSV makes numbers, UTF-16, short texts, an empty column, a duplicate header."""
     taste, kind = rng.integers(0, 4, 300), rng.integers(0, 4, 150)
@@ -440,6 +518,13 @@ def library(folder: Path, rng: np.random.Generator) -> None:
     )
 
 
+@raw_folder(
+    "employees.left",
+    "employees.manager_id -> employees.employee_id",
+    "employees.department -> departments.department",
+    "assignments.employee_id -> employees.employee_id",
+    "assignments.project_key -> projects.project_key",
+)
 def company(folder: Path, rng: np.random.Generator) -> None:
     """Managers with gaps, a label with a split, departments by name, sites by numbers."""
     write_text(
@@ -472,110 +557,3 @@ def company(folder: Path, rng: np.random.Generator) -> None:
         project_key=[f"PRJ{i}" for i in rng.integers(0, 40, 1200)],
         hours=rng.integers(1, 40, 1200),
     )
-
-
-FOLDERS = {
-    "movies": RawFolder(
-        movies,
-        {"ratings.user_id -> users.id", "ratings.movie_id -> movies.id"},
-        "links of ratings",
-    ),
-    "racing": RawFolder(
-        racing,
-        {
-            "races.circuitId -> circuits.circuitId",
-            "results.raceId -> races.raceId",
-            "results.driverId -> drivers.driverId",
-            "results.constructorId -> constructors.constructorId",
-            "driver_standings.raceId -> races.raceId",
-            "driver_standings.driverId -> drivers.driverId",
-            "podium.driverId -> drivers.driverId",
-        },
-        "podium.label",
-    ),
-    "bank": RawFolder(
-        bank,
-        {
-            "accounts.district_id -> districts.district_id",
-            "transactions.account_id -> accounts.account_id",
-            "loans.account_id -> accounts.account_id",
-        },
-        "loans.status",
-    ),
-    "shop": RawFolder(
-        shop,
-        {
-            "products.category -> categories.category_id",
-            "purchases.customer -> customers.customer_no",
-            "purchases.product_sku -> products.sku",
-        },
-        "links of purchases",
-    ),
-    "clinic": RawFolder(
-        clinic,
-        {
-            "doctors.dept -> departments.code",
-            "visits.patient_id -> patients.patient_id",
-            "visits.physician -> doctors.doctor_id",
-        },
-        "visits.readmitted",
-    ),
-    "forum": RawFolder(
-        forum,
-        {
-            "Posts.ParentId -> Posts.Id",
-            "Posts.OwnerUserId -> Users.Id",
-            "Votes.PostId -> Posts.Id",
-        },
-        "Posts.label",
-    ),
-    "school": RawFolder(
-        school,
-        {
-            "courses.teacher_id -> teachers.teacher_id",
-            "enrolments.student_id -> students.student_id",
-            "enrolments.course_id -> courses.course_id",
-        },
-        "students.label",
-    ),
-    "airline": RawFolder(
-        airline,
-        {
-            "flights.carrier -> carriers.code",
-            "flights.origin -> airports.iata",
-            "flights.dest -> airports.iata",
-            "flights.tailnum -> planes.tailnum",
-        },
-        "flights.delayed",
-    ),
-    "hotel": RawFolder(
-        hotel,
-        {
-            "rooms.type_id -> room_types.type_id",
-            "stays.guest_id -> guests.guest_id",
-            "stays.room_no -> rooms.room_no",
-            "returns.guest_id -> guests.guest_id",
-        },
-        "returns.label",
-    ),
-    "follows": RawFolder(
-        follows,
-        {"follows.follower -> people.person_id", "follows.followee -> people.person_id"},
-        "links of follows",
-    ),
-    "library": RawFolder(
-        library,
-        {"loans.member -> members.member", "loans.book_isbn -> books.isbn"},
-        "links of loans",
-    ),
-    "company": RawFolder(
-        company,
-        {
-            "employees.manager_id -> employees.employee_id",
-            "employees.department -> departments.department",
-            "assignments.employee_id -> employees.employee_id",
-            "assignments.project_key -> projects.project_key",
-        },
-        "employees.left",
-    ),
-}

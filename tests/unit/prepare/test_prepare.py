@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 from raygnn import prepare
 from raygnn.config import load_config
 from raygnn.data.manifest import Manifest, TimeColumn
+from raygnn.data.synthetic import GENERATORS
 from raygnn.errors import DataError
 
 DOCS = Path(__file__).parents[3] / "docs" / "prepare.md"
@@ -272,23 +273,7 @@ def test_documented_commands_run(folder: Path, command: str) -> None:
 
 def test_every_command_is_documented() -> None:
     found = {tuple(shlex.split(command)[2:4]) for command in documented_commands()}
-    assert {first for first, _ in found} == {
-        "draft",
-        "npz",
-        "pyg",
-        "csv",
-        "relbench",
-        "labels",
-        "synthetic",
-    }
-    generators = {second for first, second in found if first == "synthetic"}
-    assert generators == {
-        "planted-partition",
-        "rmat",
-        "bipartite",
-        "shop",
-        "houses",
-        "ratings",
-        "likes",
-        "noise",
-    }
+    (commands,) = prepare.build_parser()._subparsers._group_actions
+    assert {first for first, _ in found} == {*commands.choices}
+    generators = {second.replace("-", "_") for first, second in found if first == "synthetic"}
+    assert generators == {*GENERATORS}
