@@ -53,12 +53,9 @@ def broken_component_rules(
     spec = SLOTS[slot]
     if component.given is not None:
         if component.args and not isinstance(component.given, type):
-            yield Problem(
-                (*path, "args"),
-                "the object that was passed has its arguments already",
-                "Remove them, or pass its class",
-                id="component-given-args",
-            )
+            rule = "the object that was passed has its arguments already"
+            remedy = "Remove them, or pass its class"
+            yield Problem((*path, "args"), rule, remedy, id="component-given-args")
     else:
         yield from _broken_name(component.type, spec, allow_modules, (*path, "type"))
     for name in sorted(spec.injected & set(component.args)):
@@ -71,12 +68,9 @@ def broken_function_rules(
     name: str, path: KeyPath, allow_modules: Sequence[str]
 ) -> Iterator[Problem]:
     if is_of_library(name):
-        yield Problem(
-            path,
-            "a function is taken from user modules only",
-            "Set a function of your own, and allow its module with --allow-module",
-            id="component-function",
-        )
+        rule = "a function is taken from user modules only"
+        remedy = "Set a function of your own, and allow its module with --allow-module"
+        yield Problem(path, rule, remedy, id="component-function")
     else:
         yield from _broken_name(name, NESTED, allow_modules, path)
 
@@ -271,11 +265,8 @@ def _import(path: str, spec: Slot, allow_modules: Sequence[str]) -> Target:
         return component
     # One by one, raygnn's first, because importing a base imports its library.
     if not any(issubclass(component, _import_base(base)) for base in spec.bases):
-        raise RuleError(
-            f"{component.__name__} is not a {' or '.join(spec.bases)}",
-            "Set a subclass of it",
-            id="component-kind",
-        )
+        rule = f"{component.__name__} is not a {' or '.join(spec.bases)}"
+        raise RuleError(rule, "Set a subclass of it", id="component-kind")
     return component
 
 

@@ -40,12 +40,9 @@ def _full_batches(config: Sections) -> Iterable[Problem]:
         "num_test_batches",
     ):
         if getattr(config.training, key) not in (None, 1):
-            yield Problem(
-                ("training", key),
-                "with sampling.type: full, all seeds of a split are one batch",
-                "Remove it, or sampling.type",
-                id="sampling-full-batches",
-            )
+            rule = "with sampling.type: full, all seeds of a split are one batch"
+            remedy = "Remove it, or sampling.type"
+            yield Problem(("training", key), rule, remedy, id="sampling-full-batches")
 
 
 def _layers_equal_hops(config: Sections) -> Iterable[Problem]:
@@ -68,30 +65,21 @@ def _plateau_has_monitor(config: Sections) -> Iterable[Problem]:
     is_plateau = scheduler.type.rpartition(".")[2] == "ReduceLROnPlateau"
     if not is_plateau:
         if scheduler.monitor is not None and scheduler.type in SLOTS["lr_scheduler"].names:
-            yield Problem(
-                ("lr_scheduler", "monitor"),
-                f"{scheduler.type} reads no metric",
-                "Set lr_scheduler.type: ReduceLROnPlateau, or remove the monitor",
-                id="scheduler-monitor-unread",
-            )
+            rule = f"{scheduler.type} reads no metric"
+            remedy = "Set lr_scheduler.type: ReduceLROnPlateau, or remove the monitor"
+            yield Problem(("lr_scheduler", "monitor"), rule, remedy, id="scheduler-monitor-unread")
         return
     if scheduler.frequency != 1:
-        yield Problem(
-            ("lr_scheduler", "frequency"),
-            "ReduceLROnPlateau steps at each validation",
-            "Remove it, and set training.validate_every",
-            id="scheduler-frequency",
-        )
+        rule = "ReduceLROnPlateau steps at each validation"
+        remedy = "Remove it, and set training.validate_every"
+        yield Problem(("lr_scheduler", "frequency"), rule, remedy, id="scheduler-frequency")
     known = [(checkpoint.monitor, checkpoint.mode)]
     known += [(stopping.monitor or "val/loss", stopping.mode)] if stopping else []
     monitor = scheduler.monitor or next((name for name, _ in known if name), None)
     if monitor is None:
-        yield Problem(
-            ("lr_scheduler", "monitor"),
-            "ReduceLROnPlateau needs a metric, and there is no early stopping to take it from",
-            "Set the name of a logged metric, as in val/loss",
-            id="scheduler-monitor-missing",
-        )
+        rule = "ReduceLROnPlateau needs a metric, and there is no early stopping to take it from"
+        remedy = "Set the name of a logged metric, as in val/loss"
+        yield Problem(("lr_scheduler", "monitor"), rule, remedy, id="scheduler-monitor-missing")
         return
     mode = next((mode for name, mode in known if name == monitor and mode), "min")
     if scheduler.args.get("mode", "min") != mode and not monitor.endswith("/loss"):
@@ -115,93 +103,57 @@ def _sharding_fits(config: Sections) -> Iterable[Problem]:
             id="shard-sparse-gradients",
         )
     if shard == "full" and optimizer in ("Adafactor", "Rprop"):
-        yield Problem(
-            ("scaling", "shard"),
-            f"torch's {optimizer} does not work on parts of weights",
-            "Set it to optimizer or none, or optimizer.type to Adam",
-            id="shard-optimizer",
-        )
+        rule = f"torch's {optimizer} does not work on parts of weights"
+        remedy = "Set it to optimizer or none, or optimizer.type to Adam"
+        yield Problem(("scaling", "shard"), rule, remedy, id="shard-optimizer")
     if shard == "full" and config.scaling.gradients == "ddp":
-        yield Problem(
-            ("scaling", "gradients"),
-            "with scaling.shard: full, the weights of a step have no gradient hooks",
-            "Set it to flat, or scaling.shard to optimizer or none",
-            id="shard-gradients",
-        )
+        rule = "with scaling.shard: full, the weights of a step have no gradient hooks"
+        remedy = "Set it to flat, or scaling.shard to optimizer or none"
+        yield Problem(("scaling", "gradients"), rule, remedy, id="shard-gradients")
 
 
 def _row_sharding_fits(config: Sections, optimizer: str) -> Iterable[Problem]:
-    reason, others = "scaling.shard is embeddings, and {}", "scaling.shard to none"
+    reason, others = "scaling.shard is embeddings, and", "scaling.shard to none"
     if optimizer == "Adafactor":
-        yield Problem(
-            ("optimizer", "type"),
-            reason.format(
-                "Adafactor takes means over all rows of a weight, of which a worker has some"
-            ),
-            f"Set it to Adam, or {others}",
-            id="shard-rows-optimizer",
-        )
+        rule = f"{reason} Adafactor needs all rows of a weight, of which a worker has some"
+        remedy = f"Set it to Adam, or {others}"
+        yield Problem(("optimizer", "type"), rule, remedy, id="shard-rows-optimizer")
     if config.training.precision == "fp16-mixed":
-        yield Problem(
-            ("training", "precision"),
-            reason.format("gradients of rows may overflow on their owner alone"),
-            f"Set it to bf16-mixed or fp32, or {others}",
-            id="shard-rows-precision",
-        )
+        rule = f"{reason} gradients of rows may overflow on their owner alone"
+        remedy = f"Set it to bf16-mixed or fp32, or {others}"
+        yield Problem(("training", "precision"), rule, remedy, id="shard-rows-precision")
     if config.training.compile:
-        yield Problem(
-            ("training", "compile"),
-            reason.format("rows are read from elsewhere in each step, which torch cannot compile"),
-            f"Set it to false, or {others}",
-            id="shard-rows-compile",
-        )
+        rule = f"{reason} rows are read from elsewhere in each step, which torch cannot compile"
+        remedy = f"Set it to false, or {others}"
+        yield Problem(("training", "compile"), rule, remedy, id="shard-rows-compile")
     if config.task.type == "self_supervised":
-        yield Problem(
-            ("task", "type"),
-            reason.format("self_supervised trains nodes with features"),
-            f"Set {others}",
-            id="shard-rows-task",
-        )
+        rule = f"{reason} self_supervised trains nodes with features"
+        yield Problem(("task", "type"), rule, f"Set {others}", id="shard-rows-task")
 
 
 def _parts_suffice(config: Sections) -> Iterable[Problem]:
     if config.data.mode != "partitioned":
         return
-    rule, in_memory = "data.mode is partitioned, and {}", "data.mode to in_memory"
+    reason, in_memory = "data.mode is partitioned, and", "data.mode to in_memory"
     if config.task.type not in _TASKS_OF_SAMPLER:
-        yield Problem(
-            *_tasks_trained(config),
-            f"Set {in_memory}",
-            id="partition-task",
-        )
+        place, rule = _tasks_trained(config)
+        yield Problem(place, rule, f"Set {in_memory}", id="partition-task")
     if config.sampling.direction != "in":
-        yield Problem(
-            ("sampling", "direction"),
-            rule.format("a part has the edges into its nodes only"),
-            f"Set it to in, or {in_memory}",
-            id="partition-direction",
-        )
+        rule = f"{reason} a part has the edges into its nodes only"
+        remedy = f"Set it to in, or {in_memory}"
+        yield Problem(("sampling", "direction"), rule, remedy, id="partition-direction")
     if not config.sampling.draws_neighbors:
-        yield Problem(
-            ("sampling", "type"),
-            rule.format("parts answer raygnn's own sampling only"),
-            f"Remove it, or set {in_memory}",
-            id="partition-sampler",
-        )
+        rule = f"{reason} parts answer raygnn's own sampling only"
+        remedy = f"Remove it, or set {in_memory}"
+        yield Problem(("sampling", "type"), rule, remedy, id="partition-sampler")
     if config.sampling.ppr is not None:
-        yield Problem(
-            ("sampling", "ppr"),
-            rule.format("no process has all edges, which walks go along"),
-            f"Remove it, or set {in_memory}",
-            id="partition-ppr",
-        )
+        rule = f"{reason} no process has all edges, which walks go along"
+        remedy = f"Remove it, or set {in_memory}"
+        yield Problem(("sampling", "ppr"), rule, remedy, id="partition-ppr")
     if config.tune is not None:
-        yield Problem(
-            ("data", "mode"),
-            "trials of a sweep train in memory",
-            "Set it to in_memory, and data.uri to the tables of the graph",
-            id="partition-sweep",
-        )
+        rule = "trials of a sweep train in memory"
+        remedy = "Set it to in_memory, and data.uri to the tables of the graph"
+        yield Problem(("data", "mode"), rule, remedy, id="partition-sweep")
 
 
 def _tasks_trained(config: Sections) -> tuple[tuple[str, ...], str]:
@@ -225,41 +177,25 @@ def _tasks_fit(config: Sections) -> Iterable[Problem]:
             )
         return
     if not is_several:
-        yield Problem(
-            ("task", "type"),
-            "a run has one task, or several under tasks",
-            "Remove it, or tasks",
-            id="tasks-and-task",
-        )
+        rule = "a run has one task, or several under tasks"
+        yield Problem(("task", "type"), rule, "Remove it, or tasks", id="tasks-and-task")
     if not sum(entry.weight for entry in config.tasks.values()):
-        yield Problem(
-            ("tasks",),
-            "the weights of all tasks are 0, so nothing is trained",
-            "Set the weight of a task to more than 0",
-            id="tasks-no-weight",
-        )
+        rule = "the weights of all tasks are 0, so nothing is trained"
+        remedy = "Set the weight of a task to more than 0"
+        yield Problem(("tasks",), rule, remedy, id="tasks-no-weight")
     for key in ("losses", "metrics"):
         if getattr(config, key):
-            yield Problem(
-                (key,),
-                "each task has its own",
-                f"Move it to tasks.{next(iter(config.tasks))}.{key}",
-                id="tasks-own-key",
-            )
+            rule = "each task has its own"
+            remedy = f"Move it to tasks.{next(iter(config.tasks))}.{key}"
+            yield Problem((key,), rule, remedy, id="tasks-own-key")
     if config.training.loss_reduction == "sum":
-        yield Problem(
-            ("training", "loss_reduction"),
-            "the losses of several tasks are summed as means, so that their weights compare them",
-            "Set it to mean",
-            id="tasks-loss-reduction",
-        )
+        rule = "the losses of several tasks are summed as means, so that their weights compare them"
+        remedy = "Set it to mean"
+        yield Problem(("training", "loss_reduction"), rule, remedy, id="tasks-loss-reduction")
     if config.sampling.is_full:
-        yield Problem(
-            ("sampling", "type"),
-            "with several tasks, each step would compute the whole graph once per task",
-            "Remove it, or train one task",
-            id="tasks-full-graph",
-        )
+        rule = "with several tasks, each step would compute the whole graph once per task"
+        remedy = "Remove it, or train one task"
+        yield Problem(("sampling", "type"), rule, remedy, id="tasks-full-graph")
     for name, entry in config.tasks.items():
         yield from _task_fits(config, name, entry)
 
@@ -267,30 +203,19 @@ def _tasks_fit(config: Sections) -> Iterable[Problem]:
 def _task_fits(config: Sections, name: str, entry: TaskEntry) -> Iterable[Problem]:
     own = [other for other in SLOTS["task"].names if other != SEVERAL_TASKS]
     if entry.type == SEVERAL_TASKS or "." in entry.type:  # another name is of no component
-        yield Problem(
-            ("tasks", name, "type"),
-            "tasks that share an encoder must be raygnn's own",
-            choose_from(entry.type, own),
-            id="tasks-type",
-        )
+        rule = "tasks that share an encoder must be raygnn's own"
+        yield Problem(("tasks", name, "type"), rule, choose_from(entry.type, own), id="tasks-type")
     for key in INPUTS_OF_ENCODER & entry.args.keys():
-        yield Problem(
-            ("tasks", name, "args", key),
-            "all tasks read what the encoder reads",
-            f"Set task.args.{key} instead",
-            id="tasks-input",
-        )
+        rule = "all tasks read what the encoder reads"
+        remedy = f"Set task.args.{key} instead"
+        yield Problem(("tasks", name, "args", key), rule, remedy, id="tasks-input")
     fanouts, place = entry.sampling.fanouts, ("tasks", name, "sampling", "fanouts")
     if fanouts is None:
         return
     hops = config.sampling.num_hops
     if num_hops(fanouts) != hops:
-        yield Problem(
-            place,
-            f"each layer of the encoder spans one hop, but sampling.fanouts has {hops}",
-            f"Set {hops} fanouts",
-            id="tasks-hops",
-        )
+        rule = f"each layer of the encoder spans one hop, but sampling.fanouts has {hops}"
+        yield Problem(place, rule, f"Set {hops} fanouts", id="tasks-hops")
     configured = config.sampling.fanouts
     own = overridden_fanouts(configured, fanouts)
     names = {REST, *(name for part in (configured, own) if isinstance(part, dict) for name in part)}
@@ -309,25 +234,16 @@ def _samples_suffice(config: Sections) -> Iterable[Problem]:
         return
     in_memory = "data.mode to in_memory"
     if config.task.type not in _TASKS_OF_SAMPLER:
-        yield Problem(
-            *_tasks_trained(config),
-            f"Set {in_memory}",
-            id="samples-task",
-        )
+        place, rule = _tasks_trained(config)
+        yield Problem(place, rule, f"Set {in_memory}", id="samples-task")
     if not config.sampling.draws_neighbors:
-        yield Problem(
-            ("sampling", "type"),
-            "data.mode is presampled, and only raygnn's own sampling can be stored",
-            f"Remove it, or set {in_memory}",
-            id="samples-sampler",
-        )
+        rule = "data.mode is presampled, and only raygnn's own sampling can be stored"
+        remedy = f"Remove it, or set {in_memory}"
+        yield Problem(("sampling", "type"), rule, remedy, id="samples-sampler")
     if config.tune is not None:
-        yield Problem(
-            ("data", "mode"),
-            "trials of a sweep must sample live, because they may vary the sampling",
-            "Set it to in_memory, and data.samples to null",
-            id="samples-sweep",
-        )
+        rule = "trials of a sweep must sample live, because they may vary the sampling"
+        remedy = "Set it to in_memory, and data.samples to null"
+        yield Problem(("data", "mode"), rule, remedy, id="samples-sweep")
 
 
 def _space_exists(config: Sections) -> Iterable[Problem]:
@@ -336,25 +252,17 @@ def _space_exists(config: Sections) -> Iterable[Problem]:
 
 def _trials_have_workers(config: Sections) -> Iterable[Problem]:
     if config.tune is not None and config.scaling.max_workers == 0:
-        yield Problem(
-            ("scaling", "num_workers"),
-            "each trial of a sweep trains in workers of Ray Train",
-            "Set 1 or more",
-            id="sweep-workers",
-        )
+        rule = "each trial of a sweep trains in workers of Ray Train"
+        yield Problem(("scaling", "num_workers"), rule, "Set 1 or more", id="sweep-workers")
 
 
 def _anchors_have_histories(config: Sections) -> Iterable[Problem]:
-    rule = config.data.splits
-    if rule is None or rule.type != "temporal" or rule.per is None:
+    splits = config.data.splits
+    if splits is None or splits.type != "temporal" or splits.per is None:
         return
     if config.task.type != "link_prediction" or config.data.mode == "partitioned":
-        yield Problem(
-            ("data", "splits", "per"),
-            "it splits the links of each anchor, in link prediction on a graph in one part",
-            "Remove it",
-            id="split-per-anchor",
-        )
+        rule = "it splits the links of each anchor, in link prediction on a graph in one part"
+        yield Problem(("data", "splits", "per"), rule, "Remove it", id="split-per-anchor")
 
 
 #: Arguments of all tasks that say what the encoder reads; with `tasks` they are under `task`.

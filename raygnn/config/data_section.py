@@ -48,19 +48,12 @@ class HashSplit(Section):
     def broken_rules(self) -> Iterable[Problem]:
         total = sum(self.fractions)
         if abs(total - 1) > _SUM_TOLERANCE:
-            yield Problem(
-                ("fractions",),
-                f"the fractions sum to {total:g}, not to 1",
-                "Set shares of train, val and test, as in [0.8, 0.1, 0.1]",
-                id="split-fractions",
-            )
+            rule = f"the fractions sum to {total:g}, not to 1"
+            remedy = "Set shares of train, val and test, as in [0.8, 0.1, 0.1]"
+            yield Problem(("fractions",), rule, remedy, id="split-fractions")
         elif self.fractions[0] == 0:
-            yield Problem(
-                ("fractions",),
-                "no node is left to train on",
-                "Set a first share above 0",
-                id="split-no-training",
-            )
+            rule = "no node is left to train on"
+            yield Problem(("fractions",), rule, "Set a first share above 0", id="split-no-training")
 
 
 class PerClassSplit(Section):
@@ -82,11 +75,9 @@ class PerClassSplit(Section):
 def _check_timestamp(value: Any) -> Any:
     is_date = isinstance(value, str) and _is_iso_date(value)
     if not is_date and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise RuleError(
-            "it is not a time",
-            "Set a date as 2024-01-31 or 2024-01-31T12:00:00, or a number",
-            id="split-timestamp",
-        )
+        rule = "it is not a time"
+        remedy = "Set a date as 2024-01-31 or 2024-01-31T12:00:00, or a number"
+        raise RuleError(rule, remedy, id="split-timestamp")
     return value
 
 
@@ -131,38 +122,24 @@ class TemporalSplit(Section):
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.quantiles is not None and self.timestamps is not None:
-            yield Problem(
-                ("quantiles",),
-                "quantiles and timestamps both set where val and test begin",
-                "Remove one of them",
-                id="split-bounds-source",
-            )
+            rule = "quantiles and timestamps both set where val and test begin"
+            yield Problem(("quantiles",), rule, "Remove one of them", id="split-bounds-source")
         if self.timestamps is not None and self.per is not None:
-            yield Problem(
-                ("per",),
-                "timestamps are equal for all anchors",
-                "Remove it, or set quantiles",
-                id="split-per-anchor",
-            )
+            rule = "timestamps are equal for all anchors"
+            yield Problem(("per",), rule, "Remove it, or set quantiles", id="split-per-anchor")
         if self.timestamps is not None and len({isinstance(t, str) for t in self.timestamps}) > 1:
-            yield Problem(
-                ("timestamps",),
-                "one is a date and one is a number",
-                "Set two dates or two numbers",
-                id="split-bounds-kinds",
-            )
+            rule = "one is a date and one is a number"
+            remedy = "Set two dates or two numbers"
+            yield Problem(("timestamps",), rule, remedy, id="split-bounds-kinds")
             return
         for name, bounds in (
             ("quantiles", self.quantiles),
             ("timestamps", [_comparable(t) for t in self.timestamps or ()]),
         ):
             if bounds and bounds[0] > bounds[1]:
-                yield Problem(
-                    (name,),
-                    "test would begin before val",
-                    "Set the two in ascending order",
-                    id="split-bounds-order",
-                )
+                rule = "test would begin before val"
+                remedy = "Set the two in ascending order"
+                yield Problem((name,), rule, remedy, id="split-bounds-order")
 
 
 def _comparable(time: int | float | str) -> float:
@@ -297,26 +274,16 @@ class Data(Section):
                 id="samples-mode",
             )
         if self.args and self.type is None:
-            yield Problem(
-                ("args",),
-                "they are arguments of data.type, which is not set",
-                "Set it",
-                id="data-arguments-alone",
-            )
+            rule = "they are arguments of data.type, which is not set"
+            yield Problem(("args",), rule, "Set it", id="data-arguments-alone")
 
     def _broken_partitioned(self) -> Iterable[Problem]:
         if self.uri is None:
-            yield Problem(
-                ("uri",),
-                "data.mode is partitioned, which needs a folder written by raygnn.partition",
-                "Set it to that folder: of a file system that all nodes share, or of a bucket",
-                id="partition-uri",
-            )
+            rule = "data.mode is partitioned, which needs a folder written by raygnn.partition"
+            remedy = "Set it to that folder: of a file system that all nodes share, or of a bucket"
+            yield Problem(("uri",), rule, remedy, id="partition-uri")
         for name in ("on_error", "undirected", "reverse_edges", "feature_dtype", "allow_outside"):
             if getattr(self, name) not in (None, False, "fail", []):
-                yield Problem(
-                    (name,),
-                    "it has no effect on a graph that is already partitioned",
-                    "Remove it, or pass it to raygnn.partition",
-                    id="partition-written",
-                )
+                rule = "it has no effect on a graph that is already partitioned"
+                remedy = "Remove it, or pass it to raygnn.partition"
+                yield Problem((name,), rule, remedy, id="partition-written")

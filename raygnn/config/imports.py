@@ -47,11 +47,9 @@ def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
     """The package or module that a path must stay in. Raises a RuleError for other paths."""
     parts = path.split(".")
     if parts[0] == "__main__" or "<locals>" in parts:
-        raise RuleError(
-            "it is not defined in a module that can be imported",
-            "Move it into a module, or pass it: fit(config, model=...), load(run, module=...)",
-            id="component-not-importable",
-        )
+        rule = "it is not defined in a module that can be imported"
+        remedy = "Move it into a module, or pass it: fit(config, model=...), load(run, module=...)"
+        raise RuleError(rule, remedy, id="component-not-importable")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise RuleError("it is not a dotted path", "Set package.module.Name", id="component-path")
     for module in (*allow_modules, *LIBRARY_ROOTS):
@@ -65,11 +63,8 @@ def allowed_root(path: str, allow_modules: Sequence[str]) -> str:
                 check_reachable(path.rpartition(".")[0], is_alias=True)
             return module
     roots = [*LIBRARY_ROOTS, *allow_modules]
-    raise RuleError(
-        f"it is outside of what this job may import ({', '.join(roots)})",
-        _allow(parts[0]),
-        id="component-not-allowed",
-    )
+    rule = f"it is outside of what this job may import ({', '.join(roots)})"
+    raise RuleError(rule, _allow(parts[0]), id="component-not-allowed")
 
 
 def is_of_library(path: str) -> bool:
@@ -129,11 +124,8 @@ def import_dotted(
     is_function = isinstance(value, types.FunctionType)
     is_class = isinstance(value, type) and _is_ours(value, root)
     if not is_class and not is_function:
-        raise RuleError(
-            f"it is not a class defined in {root}",
-            "Set the path where a class is defined",
-            id="component-kind",
-        )
+        rule = f"it is not a class defined in {root}"
+        raise RuleError(rule, "Set the path where a class is defined", id="component-kind")
     is_restricted = root in LIBRARY_ROOTS and root not in allow_modules
     if is_class and is_restricted:
         check_reachable(value.__module__)
@@ -142,11 +134,9 @@ def import_dotted(
             what = "a function" if is_restricted else "a function, but a class is required"
             raise RuleError(f"it is {what}", "Set a class", id="component-kind")
         if not is_within(value.__module__, root):
-            raise RuleError(
-                f"the function is defined in {value.__module__}, not in {root}",
-                "Set the path where it is defined, and allow that module",
-                id="component-not-allowed",
-            )
+            rule = f"the function is defined in {value.__module__}, not in {root}"
+            remedy = "Set the path where it is defined, and allow that module"
+            raise RuleError(rule, remedy, id="component-not-allowed")
     return value
 
 
@@ -172,11 +162,9 @@ def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
                     "Correct the import" if is_own else f"Install {missing} on every node",
                     id="component-import",
                 ) from error
-    raise RuleError(
-        f"there is no module {root}",
-        "Start the job in the folder that has it, or install it on every node",
-        id="component-module-missing",
-    )
+    rule = f"there is no module {root}"
+    remedy = "Start the job in the folder that has it, or install it on every node"
+    raise RuleError(rule, remedy, id="component-module-missing")
 
 
 def _import_module_by_name(name: str, root: str) -> types.ModuleType:

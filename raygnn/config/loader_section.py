@@ -40,11 +40,9 @@ def _check_fanouts_key(name: str) -> str:
 
 def _check_edge_type_name(name: str) -> str:
     if len(name.split("__")) != 3 or not all(name.split("__")):
-        raise RuleError(
-            "it is not the name of an edge type",
-            "Set source type, relation and destination type as in user__follows__user",
-            id="graph-edge-type-name",
-        )
+        rule = "it is not the name of an edge type"
+        remedy = "Set source type, relation and destination type as in user__follows__user"
+        raise RuleError(rule, remedy, id="graph-edge-type-name")
     return name
 
 
@@ -210,63 +208,45 @@ class Sampling(Section):
         if isinstance(self.fanouts, dict):
             lengths = {len(fanouts) for fanouts in self.fanouts.values()}
             if len(lengths) > 1:
-                yield Problem(
-                    ("fanouts",),
-                    f"edge types differ in their number of hops: {sorted(lengths)}",
-                    "Set lists of one length",
-                    id="sampling-hops",
-                )
+                rule = f"edge types differ in their number of hops: {sorted(lengths)}"
+                yield Problem(("fanouts",), rule, "Set lists of one length", id="sampling-hops")
         if self.ppr is not None:
             yield from self._broken_ppr_rules()
         yield from self._ignored_keys()
         if self.args and self.component is None:
-            yield Problem(
-                ("args",),
-                "they are arguments of your own sampler, but sampling.type is not set",
-                "Remove them, or set it",
-                id="sampling-arguments-alone",
-            )
+            rule = "they are arguments of your own sampler, but sampling.type is not set"
+            yield Problem(("args",), rule, "Remove them, or set it", id="sampling-arguments-alone")
 
     def _ignored_keys(self) -> Iterable[Problem]:
         """Keys that change draws or neighbors, with a way of sampling that would not read them."""
         weight, replace = {"weight": self.weight is not None}, {"replace": self.replace}
         kept = {"temporal": self.temporal is not None, "disjoint": self.disjoint}
-        remedy = "Remove it, or sampling.type"
+        leave_out = "Remove it, or sampling.type"
         if self.temporal is not None and self.temporal.strategy == "last":
             for key in _set(weight | replace | {"type": self.is_labor}):
-                yield Problem(
-                    (key,),
-                    "sampling.temporal.strategy is last, which draws nothing",
-                    "Remove it, or set the strategy to uniform",
-                    id="sampling-last-draws-nothing",
-                )
+                rule = "sampling.temporal.strategy is last, which draws nothing"
+                remedy = "Remove it, or set the strategy to uniform"
+                yield Problem((key,), rule, remedy, id="sampling-last-draws-nothing")
         if self.is_labor and self.replace:
             rule = "sampling.type is labor, which draws without replacement"
-            yield Problem(("replace",), rule, remedy, id="sampling-labor-replace")
+            yield Problem(("replace",), rule, leave_out, id="sampling-labor-replace")
         if self.is_full:
             for key in _set(weight | replace | kept):
                 rule = "sampling.type is full, which takes all edges"
-                yield Problem((key,), rule, remedy, id="sampling-full-draws-nothing")
+                yield Problem((key,), rule, leave_out, id="sampling-full-draws-nothing")
         elif self.component is not None:
             for key in _set(weight | kept):
                 rule = "your own sampler does not receive it"
-                yield Problem((key,), rule, remedy, id="sampling-own-sampler")
+                yield Problem((key,), rule, leave_out, id="sampling-own-sampler")
 
     def _broken_ppr_rules(self) -> Iterable[Problem]:
         if self.direction != "in":
-            yield Problem(
-                ("direction",),
-                "sampling.ppr makes in-edges",
-                "Set it to in, or remove sampling.ppr",
-                id="sampling-ppr-direction",
-            )
+            rule = "sampling.ppr makes in-edges"
+            remedy = "Set it to in, or remove sampling.ppr"
+            yield Problem(("direction",), rule, remedy, id="sampling-ppr-direction")
         if self.temporal is not None:
-            yield Problem(
-                ("temporal",),
-                "sampling.ppr counts walks over edges of all times",
-                "Remove one of the two",
-                id="sampling-ppr-temporal",
-            )
+            rule = "sampling.ppr counts walks over edges of all times"
+            yield Problem(("temporal",), rule, "Remove one of the two", id="sampling-ppr-temporal")
 
 
 def _set(is_set: dict[str, bool]) -> list[str]:
@@ -407,12 +387,9 @@ def broken_batch_rules(
 ) -> Iterable[Problem]:
     if global_batch_size is None:
         if batch_size is None:
-            yield Problem(
-                ("loader", "batch_size"),
-                "training.global_batch_size, from which it would follow, is null too",
-                "Set loader.batch_size or training.global_batch_size",
-                id="config-batch-size",
-            )
+            rule = "training.global_batch_size, from which it would follow, is null too"
+            remedy = "Set loader.batch_size or training.global_batch_size"
+            yield Problem(("loader", "batch_size"), rule, remedy, id="config-batch-size")
         return
     plan = plan_batches(batch_size, accumulate, workers, global_batch_size)
     product = plan.batch_size * plan.num_micro_batches

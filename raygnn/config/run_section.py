@@ -24,11 +24,9 @@ from raygnn.errors import KeyPath, Problem, RuleError, choose_from, dotted, pars
 
 def _check_run_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=,+-]*", name):
-        raise RuleError(
-            "it names a folder",
-            "Set letters, digits and any of ._=,+- that begin with a letter",
-            id="run-name",
-        )
+        rule = "it names a folder"
+        remedy = "Set letters, digits and any of ._=,+- that begin with a letter"
+        raise RuleError(rule, remedy, id="run-name")
     return name
 
 
@@ -164,31 +162,21 @@ class Parameter(Section):
         kinds = list(type(self).model_fields)
         choices = [kind for kind in kinds if getattr(self, kind) is not None]
         if len(choices) != 1:
-            yield Problem(
-                (),
-                f"it takes exactly one of {', '.join(kinds)}, and has {len(choices)}",
-                "Set one, as in {choice: [32, 64]} or {loguniform: [1e-4, 1e-1]}",
-                id="sweep-distribution",
-            )
+            rule = f"it takes exactly one of {', '.join(kinds)}, and has {len(choices)}"
+            remedy = "Set one, as in {choice: [32, 64]} or {loguniform: [1e-4, 1e-1]}"
+            yield Problem((), rule, remedy, id="sweep-distribution")
             return
         kind = choices[0]
         if kind in ("choice", "grid"):
             return
         low, high = getattr(self, kind)
         if low >= high:
-            yield Problem(
-                (kind,),
-                f"{low:g} is not less than {high:g}",
-                "Set the smaller bound first",
-                id="sweep-bounds-order",
-            )
+            rule = f"{low:g} is not less than {high:g}"
+            yield Problem((kind,), rule, "Set the smaller bound first", id="sweep-bounds-order")
         elif kind == "loguniform" and low <= 0:
-            yield Problem(
-                (kind,),
-                "zero and less have no logarithm",
-                "Set a lower bound above 0, or uniform",
-                id="sweep-bounds-log",
-            )
+            rule = "zero and less have no logarithm"
+            remedy = "Set a lower bound above 0, or uniform"
+            yield Problem((kind,), rule, remedy, id="sweep-bounds-log")
 
 
 class FIFO(Section):
@@ -220,12 +208,9 @@ class ASHA(Section):
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.max_t is not None and self.max_t < self.grace_period:
-            yield Problem(
-                ("max_t",),
-                f"it is less than grace_period={self.grace_period}",
-                "Set it to at least the grace period",
-                id="sweep-grace-period",
-            )
+            rule = f"it is less than grace_period={self.grace_period}"
+            remedy = "Set it to at least the grace period"
+            yield Problem(("max_t",), rule, remedy, id="sweep-grace-period")
 
 
 class MedianStopping(Section):
@@ -281,12 +266,9 @@ class Tune(Section):
     def broken_rules(self) -> Iterable[Problem]:
         for path, parameter in self.space.items():
             if self.searcher == "optuna" and parameter.grid is not None:
-                yield Problem(
-                    ("space", path, "grid"),
-                    "optuna draws its values and does not support a grid",
-                    "Set choice in place of grid, or tune.searcher: random",
-                    id="sweep-grid",
-                )
+                rule = "optuna draws its values and does not support a grid"
+                remedy = "Set choice in place of grid, or tune.searcher: random"
+                yield Problem(("space", path, "grid"), rule, remedy, id="sweep-grid")
 
 
 _FIXED = ("run", "tune", "job_name", "loggers", "profiler")
@@ -297,20 +279,13 @@ def broken_space(tune: Tune, root: type[Section]) -> Iterable[Problem]:
     for name in tune.space:
         place, path = ("tune", "space", name), parse_path(name)
         if path[0] in _FIXED:
-            yield Problem(
-                place,
-                f"{path[0]} belongs to the sweep, not to its trials",
-                "Take it out of the space",
-                id="sweep-space-section",
-            )
+            rule = f"{path[0]} belongs to the sweep, not to its trials"
+            yield Problem(place, rule, "Take it out of the space", id="sweep-space-section")
         elif wrong := _unknown_key(path, root):
             where, keys = wrong
-            yield Problem(
-                place,
-                f"there is no key {where}",
-                choose_from(where.rpartition(".")[2], keys, "Keys there"),
-                id="sweep-space-unknown",
-            )
+            rule = f"there is no key {where}"
+            remedy = choose_from(where.rpartition(".")[2], keys, "Keys there")
+            yield Problem(place, rule, remedy, id="sweep-space-unknown")
 
 
 def _unknown_key(path: KeyPath, root: type[Section]) -> tuple[str, list[str]] | None:

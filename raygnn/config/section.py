@@ -253,9 +253,5 @@ class Period(Section):
 
     def broken_rules(self) -> Iterable[Problem]:
         if (self.steps, self.batches, self.epochs, self.samples) == (None,) * 4:
-            yield Problem(
-                (),
-                "a period needs a unit",
-                "Set it as in {epochs: 1} or {steps: 20}",
-                id="config-period",
-            )
+            rule = "a period needs a unit"
+            yield Problem((), rule, "Set it as in {epochs: 1} or {steps: 20}", id="config-period")

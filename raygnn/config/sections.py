@@ -46,11 +46,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 def _check_name(name: str) -> str:
     if not _NAME.fullmatch(name) or name == "loss":
-        raise RuleError(
-            "it begins the names of the task's metrics, as in val/NAME/loss",
-            "Set letters, digits, _ and -, a letter first, and not loss",
-            id="tasks-name",
-        )
+        rule = "it begins the names of the task's metrics, as in val/NAME/loss"
+        remedy = "Set letters, digits, _ and -, a letter first, and not loss"
+        raise RuleError(rule, remedy, id="tasks-name")
     return name
 
 
@@ -127,12 +125,9 @@ class Interaction(Section):
 
     def broken_rules(self) -> Iterable[Problem]:
         if self.structure == "parallel" and not self.deep:
-            yield Problem(
-                ("structure",),
-                "there is no perceptron besides the cross layers",
-                "Set model.interaction.deep to the widths of a perceptron, or remove it",
-                id="model-interaction-deep",
-            )
+            rule = "there is no perceptron besides the cross layers"
+            remedy = "Set model.interaction.deep to the widths of a perceptron, or remove it"
+            yield Problem(("structure",), rule, remedy, id="model-interaction-deep")
 
 
 class Model(Component):
@@ -171,11 +166,8 @@ CallbackSpec = Annotated[
 
 def _check_dotted(name: str) -> str:
     if "." not in name:
-        raise RuleError(
-            "it is not the dotted path of a function",
-            "Set it as in my_pkg.my_module.my_function",
-            id="component-path",
-        )
+        rule = "it is not the dotted path of a function"
+        raise RuleError(rule, "Set it as in my_pkg.my_module.my_function", id="component-path")
     return name
 
 

@@ -30,27 +30,20 @@ _GRAD_REDUCTIONS = ("sample_mean", "batch_mean", "sum")
 
 def _check_monitor(name: str) -> str:
     if name.startswith("test/"):
-        raise RuleError(
-            "decisions must not look at the test split",
-            f"Set val/{name.removeprefix('test/')}",
-            id="monitor-test-split",
-        )
+        rule = "decisions must not look at the test split"
+        raise RuleError(rule, f"Set val/{name.removeprefix('test/')}", id="monitor-test-split")
     if not any(name.startswith(split) and name != split for split in ("val/", "train/")):
-        raise RuleError(
-            "a monitor is the name of a logged metric",
-            f"Set it with its split, as in val/{name.strip('/') or 'loss'}",
-            id="monitor-name",
-        )
+        rule = "a monitor is the name of a logged metric"
+        remedy = f"Set it with its split, as in val/{name.strip('/') or 'loss'}"
+        raise RuleError(rule, remedy, id="monitor-name")
     return name
 
 
 def _check_resume(resume: str) -> str:
     if resume not in _RESUME_WORDS and "/" not in resume:
-        raise RuleError(
-            "it is neither a known word nor the path of a checkpoint or run (which has a /)",
-            choose_from(resume, _RESUME_WORDS) + ", or a path or URI",
-            id="resume-word",
-        )
+        rule = "it is neither a known word nor the path of a checkpoint or run (which has a /)"
+        remedy = choose_from(resume, _RESUME_WORDS) + ", or a path or URI"
+        raise RuleError(rule, remedy, id="resume-word")
     return resume
 
 
@@ -141,12 +134,9 @@ class Training(Section):
     def broken_rules(self) -> Iterable[Problem]:
         yield from self._broken_reductions()
         if all(getattr(self, name) is None for name in _LIMITS):
-            yield Problem(
-                ("max_epochs",),
-                "training would never end: no limit is set",
-                f"Set at least one of: {', '.join(_LIMITS)}",
-                id="training-endless",
-            )
+            rule = "training would never end: no limit is set"
+            remedy = f"Set at least one of: {', '.join(_LIMITS)}"
+            yield Problem(("max_epochs",), rule, remedy, id="training-endless")
 
     @property
     def combined_by(self) -> str:
@@ -160,19 +150,13 @@ class Training(Section):
     def _broken_reductions(self) -> Iterable[Problem]:
         chosen = self.grad_reduction
         if chosen is not None and "." not in chosen and chosen not in _GRAD_REDUCTIONS:
-            yield Problem(
-                ("grad_reduction",),
-                "unknown reduction",
-                choose_from(chosen, _GRAD_REDUCTIONS) + ", or a dotted path",
-                id="training-reduction-unknown",
-            )
+            rule = "unknown reduction"
+            remedy = choose_from(chosen, _GRAD_REDUCTIONS) + ", or a dotted path"
+            yield Problem(("grad_reduction",), rule, remedy, id="training-reduction-unknown")
         if self.loss_reduction == "sum" and chosen == "sample_mean":
-            yield Problem(
-                ("grad_reduction",),
-                "sums over seeds are not averaged over seeds again",
-                "Set loss_reduction: mean, or grad_reduction: sum or batch_mean",
-                id="training-reductions-clash",
-            )
+            rule = "sums over seeds are not averaged over seeds again"
+            remedy = "Set loss_reduction: mean, or grad_reduction: sum or batch_mean"
+            yield Problem(("grad_reduction",), rule, remedy, id="training-reductions-clash")
 
 
 class EarlyStopping(Section):
@@ -200,12 +184,9 @@ class EarlyStopping(Section):
 def _missing_mode(section: EarlyStopping | Checkpoint) -> Iterator[Problem]:
     is_open = section.mode is None or "mode" not in section.model_fields_set
     if section.monitor not in (None, *_LOSSES) and is_open:
-        yield Problem(
-            ("mode",),
-            f"it is required with monitor: {section.monitor}",
-            "Set min if lower is better, max if higher is better",
-            id="monitor-mode",
-        )
+        rule = f"it is required with monitor: {section.monitor}"
+        remedy = "Set min if lower is better, max if higher is better"
+        yield Problem(("mode",), rule, remedy, id="monitor-mode")
 
 
 class InitFrom(Section):
@@ -272,12 +253,9 @@ class Checkpoint(Section):
     def broken_rules(self) -> Iterable[Problem]:
         yield from _missing_mode(self)
         if self.monitor is None and self.mode is not None:
-            yield Problem(
-                ("mode",),
-                "it belongs to checkpoint.monitor, which is not set",
-                "Set checkpoint.monitor too, or early_stopping.mode instead",
-                id="monitor-mode-alone",
-            )
+            rule = "it belongs to checkpoint.monitor, which is not set"
+            remedy = "Set checkpoint.monitor too, or early_stopping.mode instead"
+            yield Problem(("mode",), rule, remedy, id="monitor-mode-alone")
 
 
 class Scheduler(Component):
@@ -351,25 +329,15 @@ class Profiler(Section):
     def broken_rules(self) -> Iterable[Problem]:
         if (self.begin_batch is None) != (self.end_batch is None):
             missing = "begin_batch" if self.begin_batch is None else "end_batch"
-            yield Problem(
-                (missing,),
-                "begin_batch and end_batch go together",
-                f"Set {missing} too",
-                id="profiler-range-half",
-            )
+            rule = "begin_batch and end_batch go together"
+            yield Problem((missing,), rule, f"Set {missing} too", id="profiler-range-half")
         elif self.begin_batch is not None and self.end_batch is not None:
             if self.end_batch < self.begin_batch:
-                yield Problem(
-                    ("end_batch",),
-                    f"it is before begin_batch, which is {self.begin_batch}",
-                    f"Set at least {self.begin_batch}",
-                    id="profiler-range-order",
-                )
+                rule = f"it is before begin_batch, which is {self.begin_batch}"
+                remedy = f"Set at least {self.begin_batch}"
+                yield Problem(("end_batch",), rule, remedy, id="profiler-range-order")
             for name in _SCHEDULE:
                 if getattr(self, name) is not None:
-                    yield Problem(
-                        (name,),
-                        "a schedule and begin_batch exclude each other",
-                        f"Set begin_batch and end_batch to null, or {name} to null",
-                        id="profiler-range-schedule",
-                    )
+                    rule = "a schedule and begin_batch exclude each other"
+                    remedy = f"Set begin_batch and end_batch to null, or {name} to null"
+                    yield Problem((name,), rule, remedy, id="profiler-range-schedule")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,44 +16,28 @@ from tests.errors import error_cases, raises
 _small = st.integers(1, 64)
 
 
+_SECTIONS = {"batch_size": "loader", "num_workers": "scaling", "type": "sampling"}
+
+
 @pytest.mark.parametrize(
-    ("text", "plan"),
+    ("keys", "plan"),
     [
-        ("{}", BatchPlan(1024, 1, 1, 1024)),
-        ("scaling: {num_workers: 0}", BatchPlan(1024, 1, 1, 1024)),
-        (
-            "{loader: {batch_size: 8}, scaling: {num_workers: 2}, "
-            "training: {accumulate_grad_batches: 3}}",
-            BatchPlan(8, 3, 2, 48),
-        ),
-        (
-            "{loader: {batch_size: 8}, scaling: {num_workers: 2}, "
-            "training: {global_batch_size: 64}}",
-            BatchPlan(8, 4, 2, 64),
-        ),
-        (
-            "{scaling: {num_workers: 2}, "
-            "training: {global_batch_size: 64, accumulate_grad_batches: 4}}",
-            BatchPlan(8, 4, 2, 64),
-        ),
-        (
-            "{loader: {batch_size: null}, scaling: {num_workers: 2}, "
-            "training: {global_batch_size: 64}}",
-            BatchPlan(32, 1, 2, 64),
-        ),
-        ("training: {global_batch_size: 4096}", BatchPlan(1024, 4, 1, 4096)),
-        (
-            "{loader: {batch_size: 8}, scaling: {num_workers: [1, 4]}, "
-            "training: {accumulate_grad_batches: 2}}",
-            BatchPlan(8, 2, 4, 64),
-        ),
+        ({}, (1024, 1, 1, 1024)),
+        ({"num_workers": 0}, (1024, 1, 1, 1024)),
+        ({"batch_size": 8, "num_workers": 2, "accumulate_grad_batches": 3}, (8, 3, 2, 48)),
+        ({"batch_size": 8, "num_workers": 2, "global_batch_size": 64}, (8, 4, 2, 64)),
+        ({"num_workers": 2, "global_batch_size": 64, "accumulate_grad_batches": 4}, (8, 4, 2, 64)),
+        ({"batch_size": "null", "num_workers": 2, "global_batch_size": 64}, (32, 1, 2, 64)),
+        ({"global_batch_size": 4096}, (1024, 4, 1, 4096)),
+        ({"batch_size": 8, "num_workers": [1, 4], "accumulate_grad_batches": 2}, (8, 2, 4, 64)),
         # On the whole graph: one micro-batch a step, for any number of workers.
-        ("{sampling: {type: full}, scaling: {num_workers: 3}}", BatchPlan(1024, 1, 1, 1024)),
-        ("{sampling: {type: full}, loader: {batch_size: null}}", BatchPlan(1, 1, 1, 1)),
+        ({"type": "full", "num_workers": 3}, (1024, 1, 1, 1024)),
+        ({"type": "full", "batch_size": "null"}, (1, 1, 1, 1)),
     ],
 )
-def test_the_third_follows_from_two(text: str, plan: BatchPlan) -> None:
-    assert load_config(text).config.batch == plan
+def test_the_third_follows_from_two(keys: dict[str, Any], plan: tuple[int, ...]) -> None:
+    given = [f"--{_SECTIONS.get(key, 'training')}.{key}={value}" for key, value in keys.items()]
+    assert astuple(load_config({}, given).config.batch) == plan
 
 
 @pytest.mark.parametrize(

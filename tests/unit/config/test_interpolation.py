@@ -76,10 +76,7 @@ def test_what_is_shown_keeps_the_names_of_the_environment() -> None:
         ({"a": "${env:X}"}, "a is invalid: the environment variable X is not set. Export X"),
         ({"a": "b${env:X}"}, "the environment variable X is not set"),
         ({"a": "${sed}"}, "there is no value at sed. Did you mean seed?"),
-        (
-            {"run": {"name": 1}, "a": "${run.nam}"},
-            "there is no value at run.nam. Did you mean name",
-        ),
+        ({"run": {"name": 1}, "a": "${run.nam}"}, "no value at run.nam. Did you mean name"),
         ({"a": "${}"}, "there is no value at an empty name"),
         ({"b": 1, "a": "${b.c}"}, "there is no value at b.c"),
         ({"b": {"c": 1}, "a": "x${b}"}, "${b} is not a single value"),

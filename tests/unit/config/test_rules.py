@@ -187,7 +187,7 @@ sampling: {type: full, args: {x: 1}}
 {sampling: {type: full}, training: {accumulate_grad_batches: 2}}
     sampling-full-batches | training.accumulate_grad_batches=2
 {sampling: {type: full}, training: {num_val_batches: 2}}
-    sampling-full-batches | training.num_val_batches=2 | each split is one batch
+    sampling-full-batches | training.num_val_batches=2 | one batch
 {sampling: {type: full}, training: {num_test_batches: 3}}
     sampling-full-batches | training.num_test_batches=3
 sampling: {args: {x: 1}}

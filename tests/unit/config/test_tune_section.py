@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from raygnn.config import load_config
+from raygnn.config.documents import parse_yaml
 from raygnn.config.run_section import ASHA, FIFO, MedianStopping
-from tests.errors import raises
+from tests.errors import error_cases, raises
 
 
 def _tune(**tune: Any) -> Any:
@@ -26,13 +27,8 @@ def test_defaults_and_kinds_of_parameters():
             "loader.batch_size": {"randint": [16, 64]},
         }
     )
-    assert {p.kind for p in section.space.values()} == {
-        "loguniform",
-        "uniform",
-        "choice",
-        "grid",
-        "randint",
-    }
+    kinds = [parameter.kind for parameter in section.space.values()]
+    assert kinds == ["loguniform", "uniform", "choice", "grid", "randint"]
     assert section.space["sampling.fanouts"].values == [[5, 5], [10, 10]]
     assert (section.metric, section.mode, section.num_samples) == ("val/loss", "min", 1)
     assert section.scheduler == FIFO(type="fifo")
@@ -45,48 +41,41 @@ def test_schedulers_by_name_or_with_settings():
 
 
 @pytest.mark.parametrize(
-    ("space", "message"),
-    [
-        ({}, ("config-length", "tune.space={}", 1)),
-        (
-            {"optimizer.args.lr": {}},
-            ("sweep-distribution", 0),
-        ),
-        ({"optimizer.args.lr": {"choice": [1], "grid": [2]}}, ("sweep-distribution", 2)),
-        (
-            {"optimizer.args.lr": {"chioce": [1]}},
-            (
-                "config-unknown-key",
-                "tune.space.optimizer.args.lr.chioce=[1]",
-                "Did you mean choice?",
-            ),
-        ),
-        ({"optimizer.args.lr": {"uniform": [1, 0]}}, ("sweep-bounds-order", 1, 0)),
-        ({"optimizer.args.lr": {"loguniform": [0, 1]}}, ("sweep-bounds-log",)),
-        ({"optimizer.args.lr": {"uniform": [1]}}, ("config-length", 2, 1)),
-        ({"optimizer.args.lr": {"randint": [1, 2.5]}}, ("config-type", "a whole number")),
-        (
-            {"loader.batchsize": {"choice": [16]}},
-            ("sweep-space-unknown", "loader.batchsize", "Did you mean batch_size?"),
-        ),
-        (
-            {"optimiser.args.lr": {"choice": [1]}},
-            ("sweep-space-unknown", "optimiser", "Did you mean optimizer?"),
-        ),
-        (
-            {"losses.0.wieght": {"choice": [1]}},
-            ("sweep-space-unknown", "losses.0.wieght", "Did you mean weight?"),
-        ),
-        (
-            {"tasks.topic.wieght": {"choice": [1]}},
-            ("sweep-space-unknown", "tasks.topic.wieght", "Did you mean weight?"),
-        ),
-        ({"run.name": {"choice": ["a"]}}, ("sweep-space-section", "run")),
-    ],
+    ("text", "message"),
+    error_cases(
+        """
+{}
+    config-length | tune.space={} | 1
+optimizer.args.lr: {}
+    sweep-distribution | 0
+optimizer.args.lr: {choice: [1], grid: [2]}
+    sweep-distribution | 2
+optimizer.args.lr: {chioce: [1]}
+    config-unknown-key | tune.space.optimizer.args.lr.chioce=[1] | Did you mean choice?
+optimizer.args.lr: {uniform: [1, 0]}
+    sweep-bounds-order | 1 | 0
+optimizer.args.lr: {loguniform: [0, 1]}
+    sweep-bounds-log
+optimizer.args.lr: {uniform: [1]}
+    config-length | 2 | 1
+optimizer.args.lr: {randint: [1, 2.5]}
+    config-type | a whole number
+loader.batchsize: {choice: [16]}
+    sweep-space-unknown | loader.batchsize | Did you mean batch_size?
+optimiser.args.lr: {choice: [1]}
+    sweep-space-unknown | optimiser | Did you mean optimizer?
+losses.0.wieght: {choice: [1]}
+    sweep-space-unknown | losses.0.wieght | Did you mean weight?
+tasks.topic.wieght: {choice: [1]}
+    sweep-space-unknown | tasks.topic.wieght | Did you mean weight?
+run.name: {choice: [a]}
+    sweep-space-section | run
+"""
+    ),
 )
-def test_a_wrong_space_is_told(space, message):
+def test_a_wrong_space_is_told(text, message):
     with raises(*message):
-        _tune(space=space)
+        _tune(space=parse_yaml(text).value)
 
 
 def test_other_wrong_settings_are_told():

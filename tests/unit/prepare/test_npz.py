@@ -38,11 +38,7 @@ PLAIN = {**csr("adj", ADJACENCY), **csr("attr", FEATURES), "labels": np.array([0
 ISLANDS = np.zeros((5, 5), int)
 ISLANDS[1, 4] = ISLANDS[3, 4] = ISLANDS[2, 2] = 1
 FIVE_FEATURES = np.vstack([FEATURES, [[9, 9, 9]]])
-ISLAND_GRAPH = {
-    **csr("adj", ISLANDS),
-    **csr("attr", FIVE_FEATURES),
-    "labels": np.array([5, 6, 7, 8, 9]),
-}
+ISLAND_GRAPH = {**csr("adj", ISLANDS), **csr("attr", FIVE_FEATURES), "labels": np.arange(5, 10)}
 
 
 def save(folder: Path, arrays: dict[str, Any]) -> str:
@@ -89,9 +85,7 @@ def test_weights_that_say_something_are_kept(tmp_path: Path) -> None:
     assert npz_tables(save(tmp_path, PLAIN)).edges[EDGE].weight is None
 
 
-@given(
-    edges=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=25),
-)
+@given(edges=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=25))
 @settings(max_examples=50)
 def test_undirected_edges_are_the_simple_graph(edges: list[tuple[int, int]]) -> None:
     source, target = np.array(edges, np.int64).reshape(-1, 2).T
@@ -175,10 +169,7 @@ def test_object_arrays_that_are_not_needed_are_not_read(tmp_path: Path) -> None:
         ({"adj_indices": np.array([0, 1, 2, 3, -1])}, ("prepare-npz-csr",)),
         ({"adj_indptr": np.array([0, 2, 1, 3, 5])}, ("prepare-npz-csr",)),
         ({"adj_data": np.ones(4)}, ("prepare-npz-csr", 4)),
-        (
-            {"adj_data": np.ones((5, 1))},
-            ("prepare-npz-array", "adj_data", "5, 1", 1),
-        ),
+        ({"adj_data": np.ones((5, 1))}, ("prepare-npz-array", "adj_data", "5, 1", 1)),
         ({"adj_data": np.array(["a"] * 5)}, ("prepare-npz-array", "adj_data", "<U1")),
         ({"attr_matrix": np.ones(4)}, ("prepare-npz-array", "attr_matrix", 2)),
         ({"attr_matrix": np.ones((3, 2))}, ("prepare-npz-rows", 3, 4)),
@@ -271,6 +262,10 @@ def test_a_split_file_lists_the_nodes_of_each_split(tmp_path: Path, name: str) -
     assert tables.nodes["node"].table.column("split").to_pylist() == ["val", "train", None, "train"]
 
 
+def _in_splits(*nodes: list[int]) -> dict[str, Any]:
+    return {"split": dict(zip(("train", "valid", "test"), nodes, strict=True))}
+
+
 @pytest.mark.parametrize(
     ("arrays", "options", "message"),
     [
@@ -281,16 +276,8 @@ def test_a_split_file_lists_the_nodes_of_each_split(tmp_path: Path, name: str) -
         ({**PAIRS, "edges": np.array([0, 4])}, {}, ("prepare-npz-array", "edges")),
         ({"edges": PAIRS["edges"]}, {}, ("prepare-npz-edges",)),
         (PLAIN, {"split": {"train": [0], "valid": [1]}}, ("prepare-npz-array-missing", "test")),
-        (
-            PLAIN,
-            {"split": {"train": [0], "valid": [4], "test": [1]}},
-            ("prepare-npz-split", "valid"),
-        ),
-        (
-            PLAIN,
-            {"split": {"train": [0], "valid": [0], "test": [1]}},
-            ("prepare-masks-overlap", 1, "val_mask"),
-        ),
+        (PLAIN, _in_splits([0], [4], [1]), ("prepare-npz-split", "valid")),
+        (PLAIN, _in_splits([0], [0], [1]), ("prepare-masks-overlap", 1, "val_mask")),
     ],
 )
 def test_wrong_splits_and_edges_are_refused(tmp_path: Path, arrays, options, message) -> None:

@@ -120,18 +120,15 @@ def test_label_types(y: torch.Tensor, labels: list[object], kind: pa.DataType) -
 
 def test_adjacency_instead_of_edge_index() -> None:
     index, value = torch.tensor([[1, 2, 0], [0, 1, 3]]), torch.tensor([2.0, 3.0, 4.0])
-    data = Data(
-        x=torch.ones(4, 1),
-        adj_t=torch.sparse_coo_tensor(index, value, (4, 4), check_invariants=True),
-    )
-    tables = tables_from_pyg(data)
+
+    def data(value: torch.Tensor) -> Data:
+        adj_t = torch.sparse_coo_tensor(index, value, (4, 4), check_invariants=True)
+        return Data(x=torch.ones(4, 1), adj_t=adj_t)
+
+    tables = tables_from_pyg(data(value))
     found = [edge(tables).column(name).to_pylist() for name in ("source", "target", "weight")]
     assert found == [[3, 0, 1], [0, 1, 2], [4, 2, 3]]
-    data = Data(
-        x=torch.ones(4, 1),
-        adj_t=torch.sparse_coo_tensor(index, value**0, (4, 4), check_invariants=True),
-    )
-    assert tables_from_pyg(data).edges[EDGE].weight is None
+    assert tables_from_pyg(data(value**0)).edges[EDGE].weight is None
 
 
 def test_a_foreign_sparse_tensor() -> None:
@@ -200,37 +197,25 @@ def test_a_dataset_of_one_graph_is_that_graph() -> None:
         tables_from_pyg(Several(3))
 
 
-NO_EDGES = torch.zeros(2, 0, dtype=torch.long)
+NO_EDGES, TWO_ROWS = torch.zeros(2, 0, dtype=torch.long), torch.ones(2, 1)
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         ({"x": 1}, ("prepare-pyg-kind", "dict")),
-        (Data(x=torch.ones(2, 1)), ("prepare-pyg-edges-missing", "data")),
-        (
-            Data(edge_index=torch.tensor([[0], [5]])),
-            ("prepare-pyg-num-nodes", "data"),
-        ),
+        (Data(x=TWO_ROWS), ("prepare-pyg-edges-missing", "data")),
+        (Data(edge_index=torch.tensor([[0], [5]])), ("prepare-pyg-num-nodes", "data")),
         (small_data(y=torch.ones(3)), ("prepare-pyg-rows", "data.y", 3, 4)),
         (small_data(y=torch.ones(4, 1, 1)), ("prepare-pyg-rows", "data.y", "4, 1, 1")),
         (small_data(n_id=torch.ones(4, 2)), ("prepare-pyg-rows", "data.n_id")),
         (small_data(edge_attr=torch.ones(2)), ("prepare-pyg-rows", "data.edge_attr", 2, 3)),
+        (small_data(train_mask=torch.ones(4, 2)), ("prepare-mask-shape", "train_mask", "4, 2")),
+        (Data(x=TWO_ROWS.cfloat(), edge_index=NO_EDGES), ("prepare-pyg-rows", "x", "complex64")),
+        (Data(x=TWO_ROWS, edge_index=NO_EDGES.T), ("prepare-pyg-edges-shape", "0, 2")),
+        (Data(x=TWO_ROWS, edge_index=NO_EDGES.float()), ("prepare-pyg-edges-shape", "float32")),
         (
-            small_data(train_mask=torch.ones(4, 2)),
-            ("prepare-mask-shape", "data", "train_mask", "4, 2"),
-        ),
-        (
-            Data(x=torch.ones(2, 1, dtype=torch.cfloat), edge_index=NO_EDGES),
-            ("prepare-pyg-rows", "x", "complex64"),
-        ),
-        (Data(x=torch.ones(2, 1), edge_index=NO_EDGES.T), ("prepare-pyg-edges-shape", "0, 2")),
-        (
-            Data(x=torch.ones(2, 1), edge_index=NO_EDGES.float()),
-            ("prepare-pyg-edges-shape", "float32"),
-        ),
-        (
-            Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0, 1], [2, -1]])),
+            Data(x=TWO_ROWS, edge_index=torch.tensor([[0, 1], [2, -1]])),
             ("prepare-pyg-edges-outside", 1, 2, "2, -1", "0, 1"),
         ),
     ],
