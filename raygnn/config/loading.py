@@ -22,7 +22,7 @@ from raygnn.config.schema import DEFAULT_COMPONENTS, Config
 from raygnn.config.section import MISSING, is_below, leaves, set_value, value_at
 from raygnn.config.source import Source, apply_overrides, read_source
 from raygnn.config.trial_builds import broken_arguments
-from raygnn.config.validation import Validated, validate
+from raygnn.config.validation import validate
 from raygnn.errors import ConfigError, KeyPath, Problem, dotted, shown
 
 
@@ -120,17 +120,21 @@ def load_config(
     beside = _defaults_beside(read.value, defaults)
     resolved = interpolate(read.value, beside, os.environ)
     messages = Messages(read, resolved)
-    checked = _check(read, misfits, resolved)
+    early = [*misfits, *resolved.problems]
+    broken = [str(problem.path[0]) for problem in early if problem.path]
+    config, broken_keys, found = validate(resolved.value, read.texts | resolved.texts, broken)
+    # A place whose value is unknown has no further problems.
+    later = [p for p in found if not any(is_below(p.path, e.path) for e in early)]
     if model is not None:
-        checked.config.model.give(model)
-    components = list(broken_components(checked.config, modules))
-    if problems := [*checked.problems, *components]:
-        known = [*((key,) for key in checked.broken), *(problem.path for problem in components)]
-        arguments = broken_arguments(checked.config, modules, known)
+        config.model.give(model)
+    components = list(broken_components(config, modules))
+    if problems := [*read.problems, *early, *later, *components]:
+        known = [*((key,) for key in broken_keys), *(problem.path for problem in components)]
+        arguments = broken_arguments(config, modules, known)
         raise ConfigError(messages.texts([*problems, *arguments]))
-    saved = savable(checked.config, resolved, read.secrets)
+    saved = savable(config, resolved, read.secrets)
     environment = dict(resolved.environment)
-    return LoadedConfig(checked.config, modules, saved, environment, _current_folder(), messages)
+    return LoadedConfig(config, modules, saved, environment, _current_folder(), messages)
 
 
 def _name_of(model: Any) -> str:
@@ -157,20 +161,6 @@ def _current_folder() -> str:
         return os.getcwd()
     except FileNotFoundError:  # it was deleted; paths that are not relative still lead somewhere
         return ""
-
-
-def _check(read: Source, misfits: Sequence[Problem], resolved: Interpolated) -> Validated:
-    early = [*misfits, *resolved.problems]
-    texts = {**read.texts, **resolved.texts}
-    broken = [str(p.path[0]) for p in early if p.path]
-    checked = validate(resolved.value, texts, broken)
-    problems = [
-        *read.problems,
-        *early,
-        # A place whose value is unknown has no further problems.
-        *(p for p in checked.problems if not any(is_below(p.path, e.path) for e in early)),
-    ]
-    return replace(checked, problems=problems)
 
 
 def _defaults_beside(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -51,26 +50,11 @@ _CLASSES = {"Sequence": "list_type", "Mapping": "dict_type"}
 _RANGES = ("finite_number", "greater_than", "greater_than_equal", "less_than", "less_than_equal")
 
 
-@dataclass(frozen=True)
-class Validated:
-    """A config, as far as it is valid.
-
-    Attributes:
-        config: with broken sections at their defaults.
-        broken: top-level keys of these.
-        problems: everything found.
-    """
-
-    config: Config
-    broken: frozenset[str]
-    problems: list[Problem]
-
-
 def validate(
     value: Mapping[str, Any],
     texts: Mapping[KeyPath, str],
     broken: Iterable[str] = (),
-) -> Validated:
+) -> tuple[Config, frozenset[str], list[Problem]]:
     """Validates each section, then the rules between valid ones.
 
     Args:
@@ -78,6 +62,8 @@ def validate(
         texts: original texts of scalars whose type was guessed (overrides, environment), so that
             `--run.name 2024` is a text.
         broken: top-level keys known to be wrong already.
+    Returns:
+        The config with broken sections at their defaults, their top-level keys, and all problems.
     """
     config, errors = _validated(Config, value, EACH_SECTION_ALONE)
     guessed = {
@@ -97,7 +83,7 @@ def validate(
         sound = {key: section for key, section in value.items() if key not in all_broken}
         config = Config.model_validate(sound, context=EACH_SECTION_ALONE)
     between = [p for p in broken_cross_rules(config) if not p.needs & all_broken]
-    return Validated(config, all_broken, problems + between)
+    return config, all_broken, problems + between
 
 
 def validate_file(root: type[S], text: str, name: str) -> S:
