@@ -219,23 +219,25 @@ class Sampling(Section):
 
     def _ignored_keys(self) -> Iterable[Problem]:
         """Keys that change draws or neighbors, with a way of sampling that would not read them."""
-        weight, replace = {"weight": self.weight is not None}, {"replace": self.replace}
-        kept = {"temporal": self.temporal is not None, "disjoint": self.disjoint}
+        chosen = [
+            key for key in ("weight", "replace", "temporal", "disjoint") if getattr(self, key)
+        ]
         leave_out = "Remove it, or sampling.type"
         if self.temporal is not None and self.temporal.strategy == "last":
-            for key in _set(weight | replace | {"type": self.is_labor}):
-                rule = "sampling.temporal.strategy is last, which draws nothing"
-                remedy = "Remove it, or set the strategy to uniform"
+            rule = "sampling.temporal.strategy is last, which draws nothing"
+            remedy = "Remove it, or set the strategy to uniform"
+            draws = [*chosen, "type"] if self.is_labor else chosen
+            for key in sorted({*draws} - {"temporal", "disjoint"}):
                 yield Problem((key,), rule, remedy, id="sampling-last-draws-nothing")
         if self.is_labor and self.replace:
             rule = "sampling.type is labor, which draws without replacement"
             yield Problem(("replace",), rule, leave_out, id="sampling-labor-replace")
         if self.is_full:
-            for key in _set(weight | replace | kept):
+            for key in chosen:
                 rule = "sampling.type is full, which takes all edges"
                 yield Problem((key,), rule, leave_out, id="sampling-full-draws-nothing")
         elif self.component is not None:
-            for key in _set(weight | kept):
+            for key in sorted({*chosen} - {"replace"}):
                 rule = "your own sampler does not receive it"
                 yield Problem((key,), rule, leave_out, id="sampling-own-sampler")
 
@@ -247,10 +249,6 @@ class Sampling(Section):
         if self.temporal is not None:
             rule = "sampling.ppr counts walks over edges of all times"
             yield Problem(("temporal",), rule, "Remove one of the two", id="sampling-ppr-temporal")
-
-
-def _set(is_set: dict[str, bool]) -> list[str]:
-    return [key for key, value in is_set.items() if value]
 
 
 class _ThreadsOfSplit(Section):

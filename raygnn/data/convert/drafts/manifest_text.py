@@ -11,6 +11,7 @@ from raygnn.config.documents import dump_yaml
 from raygnn.data.convert.drafts.columns import NUMBER_FORMATS, Column, type_name
 from raygnn.data.convert.drafts.raw_tables import Table
 from raygnn.data.convert.drafts.roles import (
+    Roles,
     Task,
     is_edges,
     is_order,
@@ -106,20 +107,15 @@ def _remarks(table: Table) -> Iterator[str]:
 
 def _node_lines(table: Table, label: str | None) -> Iterator[str]:
     yield f"  {_quoted(table.name)}:\n"
-    for note in _remarks(table):
-        yield f"    # ? {note}\n"
+    yield from map("    # ? {}\n".format, _remarks(table))
     yield f"    files: {_quoted(table.pattern)}\n    id: {_quoted(table.key or '')}\n"
     roles = roles_of(table, label)
     starts = [column for column in roles.features if is_start(column)]
     start = roles.time or next(iter(starts), None)
     yield from _feature_lines(roles.features, "x", start)
-    if roles.label is not None:
-        yield from _label_lines(roles.label)
-    if roles.split is not None:
-        yield f"    split: {_quoted(roles.split.name)}\n"
-    if roles.time is not None:
-        yield f"    time: {_time(roles.time)}\n"
-    elif dates := starts or [c for c in roles.features if table.references and may_be_time(c)]:
+    yield from _role_lines(roles, "label", "split", "time")
+    dates = starts or [c for c in roles.features if table.references and may_be_time(c)]
+    if roles.time is None and dates:
         names = ", ".join(column.name for column in dates)
         yield f"    # ? {names}: a feature; if rows exist only from then on, make it the time\n"
 
@@ -127,20 +123,23 @@ def _node_lines(table: Table, label: str | None) -> Iterator[str]:
 def _training_lines(table: Table, label: str | None) -> Iterator[str]:
     (reference,) = table.references.values()
     yield f"  {_quoted(table.name)}:\n"
-    for note in _remarks(table):
-        yield f"    # ? {note}\n"
+    yield from map("    # ? {}\n".format, _remarks(table))
     yield f"    files: {_quoted(table.pattern)}\n    node_type: {_quoted(reference.table)}\n"
     yield f"    node: {_quoted(reference.column)}\n"
     roles = roles_of(table, label)
-    if roles.time is not None:
-        yield f"    time: {_time(roles.time)}\n"
-    if roles.label is not None:
-        yield from _label_lines(roles.label)
-    if roles.split is not None:
-        yield f"    split: {_quoted(roles.split.name)}\n"
+    yield from _role_lines(roles, "time", "label", "split")
     if roles.features:
         names = ", ".join(column.name for column in roles.features)
         yield f"    # ? {names}: not read; only columns of nodes and edges are features\n"
+
+
+def _role_lines(roles: Roles, *names: str) -> Iterator[str]:
+    for name in names:
+        column = getattr(roles, name)
+        if name == "label" and column is not None:
+            yield from _label_lines(column)
+        elif column is not None:
+            yield f"    {name}: {_time(column) if name == 'time' else _quoted(column.name)}\n"
 
 
 def _label_lines(column: Column) -> Iterator[str]:
@@ -246,19 +245,14 @@ def _edge_lines(table: Table, label: str | None) -> Iterator[str]:
     is_directed = roles.time is not None or roles.label is not None
     edge_type = (source.table, table.name, target.table)
     yield from _edge(table, edge_type, source.column, target.column, directed=is_directed)
-    for note in _remarks(table):
-        yield f"    # ? {note}\n"
-    if roles.time is not None:
-        yield f"    time: {_time(roles.time)}\n"
-    if roles.split is not None:
-        yield f"    split: {_quoted(roles.split.name)}\n"
+    yield from map("    # ? {}\n".format, _remarks(table))
+    yield from _role_lines(roles, "time", "split")
     for each in roles.features:
         if each.is_unique:
             yield f"    # ? {each.name} is left out: each row has another value\n"
     features = [column for column in roles.features if not column.is_unique]
     yield from _feature_lines(features, "edge_attr", roles.time)
-    if roles.label is not None:
-        yield from _label_lines(roles.label)
+    yield from _role_lines(roles, "label")
 
 
 def _edge(
