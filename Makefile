@@ -14,7 +14,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCHMARKS := sampling neighborhoods training encoders learned_rows link_steps exact_inference partitioned presampled sparse_features ingest memory scaling startup
 
-# Python compiles a module when it is first imported. pip would compile all of torch and Ray.
+# Python compiles a module when it is first imported. pip would compile all of torch and Ray. Some
+# images set this variable, with which hundreds of processes would each compile their imports again.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --no-compile -c constraints.txt
 PYTEST := $(BIN)/python -m pytest
 

@@ -7,13 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
-from threadpoolctl import threadpool_limits
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.rank_pool import RankPool
-from tests.small_runs import small_bundle
 
 pytest_plugins = ["tests.time_by_file"]
 
@@ -22,18 +19,15 @@ settings.register_profile("raygnn", deadline=None, suppress_health_check=[Health
 settings.load_profile("raygnn")
 
 
-#: Folders whose files share what takes long to set up: a Ray, and trained models.
-_TOGETHER = ("tests/integration/", "tests/numerics/infer/")
+#: Folders whose files share what takes long to set up: a Ray, trained models, a device.
+_TOGETHER = ("tests/integration/", "tests/numerics/infer/", "tests/pretended_gpu/")
 
 #: Files of many short runs, which share nothing.
 _APART = ("tests/numerics/test_on_gpu.py",)
 
 
 class _ByFile(LoadScopeScheduling):
-    """Runs the tests of a file, or of a folder of `_TOGETHER`, in one process of xdist.
-
-    Files start in their order, so that the small ones of unit tests come last.
-    """
+    """Runs the tests of a file, or of a folder of `_TOGETHER`, in one process of xdist."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.split("::")[0]
@@ -46,6 +40,14 @@ class _ByFile(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     config.option.loadscopereorder = False
     return _ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files start in their order, but folders of `_TOGETHER` first, which take long in one process.
+
+    So the small files of unit tests come last.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith(_TOGETHER))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -87,6 +89,9 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     """Small tensors on two threads of a busy machine wait for each other most of the time."""
+    import torch
+    from threadpoolctl import threadpool_limits
+
     torch.set_num_threads(1)
     threadpool_limits(1, "blas")
 
@@ -99,13 +104,17 @@ def ranks() -> Iterator[RankPool]:
     pool.close()
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keeps bundles of tests out of the user's cache."""
-    monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAYGNN_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
 
 
 @pytest.fixture(scope="session")
 def small_bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A graph of 300 nodes, 180 of them to train on."""
+    from tests.small_runs import small_bundle
+
     return str(small_bundle(tmp_path_factory.mktemp("small-graph")).path)
