@@ -24,8 +24,8 @@ from raygnn.data.ingest import scan
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.tables import files
 from tests.errors import raises
+from tests.folders import upload
 from tests.graph_writer import cut, write_graph
-from tests.upload import upload
 
 
 def _graph(folder: Path, scale: float = 1.0) -> Path:

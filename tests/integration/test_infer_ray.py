@@ -10,6 +10,7 @@ import pytest
 import raygnn.infer
 import raygnn.train
 from tests.errors import raises
+from tests.folders import contents
 from tests.small_runs import small_bundle, small_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.usefixtures("ray_session")]
@@ -25,10 +26,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def _files(out: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(out)): p.read_bytes() for p in out.rglob("*.parquet")}
-
-
 def test_two_workers_write_the_files_of_one_process(run, tmp_path, monkeypatch):
     monkeypatch.chdir(run.parent)  # workers run elsewhere, and relative paths still mean the same
     written, handler = {}, signal.getsignal(signal.SIGINT)
@@ -36,7 +33,7 @@ def test_two_workers_write_the_files_of_one_process(run, tmp_path, monkeypatch):
         args = {"rows_per_file": 70, "chunk_size": 500}
         overrides = ["--data.uri", "tables", "--scaling.num_workers", str(workers)]
         raygnn.infer.predict("run", tmp_path / str(workers), overrides, **args)
-        written[workers] = _files(tmp_path / str(workers))
+        written[workers] = contents(tmp_path / str(workers), "*.parquet")
     assert signal.getsignal(signal.SIGINT) is handler  # Ctrl-C means what it did before
     assert len(written[0]) == 5
     assert written[0] == written[2]

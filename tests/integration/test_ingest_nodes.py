@@ -12,9 +12,8 @@ import pytest
 
 from raygnn.data.filesystem import join
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from tests.folders import contents, upload
 from tests.integration.ray_head import RayHead, end
-from tests.integration.test_ingest_ray import _contents
-from tests.upload import upload
 from tests.varied_graph import TABLES, write_varied_graph
 
 pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -80,7 +79,7 @@ def test_all_nodes_ingest_the_tables_of_a_bucket(
                 end(node)
     assert num_nodes >= 2, said
     here = ingest(uri, IngestOptions(on_error="drop"), tmp_path / "here")
-    assert _contents(path) == _contents(here.path)
+    assert contents(path) == contents(here.path)
 
 
 def test_the_loss_of_a_node_costs_only_time(gcs_bucket: str, tmp_path: Path) -> None:
@@ -93,4 +92,4 @@ def test_the_loss_of_a_node_costs_only_time(gcs_bucket: str, tmp_path: Path) -> 
         finally:
             end(node)
     here = ingest(uri, IngestOptions(on_error="drop"), tmp_path / "here")
-    assert _contents(path) == _contents(here.path), said
+    assert contents(path) == contents(here.path), said

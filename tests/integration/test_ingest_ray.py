@@ -20,6 +20,7 @@ from raygnn.data.ingest.schedule import Schedule
 from raygnn.errors import DataError
 from raygnn.runtime.ingest import _build_on, by_all_nodes, on_this_node
 from tests.errors import raises
+from tests.folders import contents
 from tests.graph_writer import cut, write_graph
 from tests.tiers import slow
 
@@ -56,11 +57,6 @@ def _graph(folder: Path, num_nodes: int = 200, num_edges: int = 3000) -> Path:
     )
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
 @SCHEDULES
 def test_bundle_is_the_same_byte_for_byte(
     ray_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: Schedule
@@ -69,7 +65,7 @@ def test_bundle_is_the_same_byte_for_byte(
     graph = _graph(tmp_path / "graph")
     here = ingest(graph, cache_dir=tmp_path / "here")
     there = ingest(graph, cache_dir=tmp_path / "there", schedule=schedule)
-    assert _contents(here.path) == _contents(there.path)
+    assert contents(here.path) == contents(there.path)
 
 
 @pytest.mark.slow
@@ -104,7 +100,7 @@ def test_fitted_and_quantized_columns_of_csv_files_are_the_same(
     options = IngestOptions(feature_dtype="int8")
     here = ingest(folder, options, tmp_path / "here")
     there = ingest(folder, options, tmp_path / "there", schedule=schedule)
-    assert _contents(here.path) == _contents(there.path)
+    assert contents(here.path) == contents(there.path)
 
 
 @pytest.mark.slow
@@ -118,7 +114,7 @@ def test_one_node_reads_where_ids_need_much_of_an_object_store(
     here = ingest(graph, cache_dir=tmp_path / "here")
     monkeypatch.setattr(raygnn.runtime.ingest, "_smallest_store_bytes", lambda: 1e-9)
     there = ingest(graph, cache_dir=tmp_path / "there", schedule=by_all_nodes)
-    assert _contents(here.path) == _contents(there.path)
+    assert contents(here.path) == contents(there.path)
     assert "reading edges on this node alone: tasks need" in capsys.readouterr().out
 
 
@@ -142,7 +138,7 @@ def test_another_node_ingests_and_sends_the_bundle(ray_session: None, tmp_path: 
     here = ingest(graph, cache_dir=tmp_path / "here")
     node_id = ray.get_runtime_context().get_node_id()
     _build_on(node_id, graph, IngestOptions(), there)(tmp_path / "copy")
-    assert _contents(tmp_path / "copy") == _contents(here.path)
+    assert contents(tmp_path / "copy") == contents(here.path)
     assert len(list((tmp_path / "there" / "bundles").glob(f"*/{RECORD_NAME}"))) == 1
     with raises("data-file-missing", "nowhere"):
         _build_on(node_id, str(tmp_path / "nowhere"), IngestOptions(), there)
@@ -158,7 +154,7 @@ def test_another_node_may_share_the_cache(ray_session: None, tmp_path: Path) -> 
     build = partial(_build_on, node_id, graph, IngestOptions(), cache)
     shared = ingest(graph, cache_dir=cache, elsewhere=build)
     here = ingest(graph, cache_dir=tmp_path / "here")
-    assert _contents(shared.path) == _contents(here.path)
+    assert contents(shared.path) == contents(here.path)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from raygnn.data.partition.build import Partitioning, partition
+from tests.folders import contents
 from tests.integration.ray_head import RayHead, end
-from tests.integration.test_partition_ray import _contents
 from tests.small_runs import small_bundle
 
 pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -64,4 +64,4 @@ def test_nodes_that_see_the_folder_compute(tmp_path: Path, sight: str) -> None:
         assert "on this node, as 1 of 2 nodes do not see" in found
         assert not nodes
     partition(tables, tmp_path / "here", Partitioning(3))
-    assert _contents(out) == _contents(tmp_path / "here")
+    assert contents(out) == contents(tmp_path / "here")

@@ -14,13 +14,9 @@ from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.runtime import partition as where
 from raygnn.runtime.partition import partition_tables
+from tests.folders import contents
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
-
-
-def _contents(folder: Path) -> dict[str, bytes]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def test_parts_are_the_same_byte_for_byte(
@@ -35,5 +31,5 @@ def test_parts_are_the_same_byte_for_byte(
     partition_tables(graph, str(tmp_path / "here"), how, options)
     monkeypatch.setattr(where, "MIN_SCHEDULED_BYTES", 0)
     partition_tables(graph, str(tmp_path / "there"), how, options)
-    assert _contents(tmp_path / "here") == _contents(tmp_path / "there")
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
     assert open_partitioned(tmp_path / "there", tmp_path / "cache").num_nodes("node") == 300

@@ -19,6 +19,7 @@ from raygnn.runtime import presample_on_ray
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
+from tests.folders import contents
 from tests.rank_pool import RankPool
 from tests.small_runs import run_rank, small_config
 
@@ -29,11 +30,6 @@ pytestmark = [
     pytest.mark.usefixtures("ray_session"),
     pytest.mark.filterwarnings(r"ignore::DeprecationWarning:ray\.data\.context"),
 ]
-
-
-def _contents(folder: Path) -> dict[str, bytes]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def test_files_of_ray_data_are_the_same_and_its_workers_train_on_them(
@@ -47,7 +43,7 @@ def test_files_of_ray_data_are_the_same_and_its_workers_train_on_them(
     live = small_config(tmp_path / "live", data=data, scaling__num_workers=2)
     presample(on_ray, tmp_path / "there", num_epochs=2)
     presample(on_ray, tmp_path / "here", ["--scaling.num_workers", "0"], num_epochs=2)
-    assert _contents(tmp_path / "there") == _contents(tmp_path / "here")
+    assert contents(tmp_path / "there") == contents(tmp_path / "here")
     stored = ["--data.mode", "presampled", "--data.samples", str(tmp_path / "there")]
     raygnn.train.fit(on_ray, stored)
     ranks.run(run_rank, 2, live, str(open_bundle(load_config(live), None).path))

@@ -26,6 +26,7 @@ from raygnn.data.filesystem import join
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import open_partitioned
+from tests.folders import upload
 from tests.integration.ray_head import RayHead, end, kill, num_sent
 from tests.linger import Linger
 from tests.rank_pool import RankPool
@@ -36,7 +37,6 @@ from tests.small_runs import (
     small_config,
     trained_weights,
 )
-from tests.upload import upload
 from tests.wait_until import wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.timeout(1200)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch_geometric.nn import GATConv, GCNConv, SAGEConv
+from torch_geometric.nn import SAGEConv
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
 from raygnn.models.graph_encoder import SubgraphModule
@@ -21,15 +20,6 @@ from tests.batches import batch_of
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
 NUM_LAYERS, CHANNELS = 3, 8
 FEW = settings(max_examples=20)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Threads only get into each other's way on tensors of this size."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @st.composite
@@ -102,32 +92,6 @@ def test_a_batch_gives_the_rows_of_the_full_graph(
         for out in (sampled, full[seeds])
     ]
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
-
-
-@FEW
-@given(graphs())
-@pytest.mark.parametrize(
-    ("encoder_type", "conv"), [(GCN, GCNConv), (GraphSAGE, SAGEConv), (GAT, GATConv)]
-)
-def test_a_batch_gives_the_rows_of_pygs_full_graph(
-    encoder_type: type[Encoder], conv: type[nn.Module], graph: tuple[Tensor, list[int]]
-) -> None:
-    edge_index, seeds = graph
-    torch.manual_seed(0)
-    x = torch.randn(12, 5)
-    encoder = encoder_type(5, 3, CHANNELS, NUM_LAYERS)
-    widths = [5, CHANNELS, CHANNELS, 3]
-    full = x
-    for i, layer in enumerate(encoder.layers):
-        heads = {"heads": 8, "concat": i < 2} if conv is GATConv else {}
-        width = 1 if conv is GATConv and i < 2 else widths[i + 1]
-        theirs = conv(widths[i], width, **heads)
-        theirs.load_state_dict(layer.state_dict())
-        full = theirs(full, edge_index)
-        full = full.relu() if i < 2 else full
-    batch = sample(x, edge_index, seeds)
-    sampled = encoder(batch.nodes["node"].columns["x"], blocks_of(batch))
-    torch.testing.assert_close(sampled, full[seeds])
 
 
 class TwoMeans(nn.Module):

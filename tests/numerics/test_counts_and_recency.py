@@ -14,6 +14,9 @@ from sklearn.metrics import roc_auc_score
 
 import raygnn.train
 
+#: `make test` learns recent purchases in `test_training_rows.py`.
+pytestmark = pytest.mark.slow
+
 NUM_USERS, NUM_ITEMS, DAYS, WINDOW, LEAVES = 1200, 20, 400.0, 30.0, 1 / 150
 ASKED = np.arange(130.0, DAYS - WINDOW + 1, 30)
 RATES = np.array([0.005, 0.02, 0.05, 0.15])
@@ -130,7 +133,6 @@ def test_defaults_find_counts_and_recency(shop: tuple[Path, float], tmp_path: Pa
     assert trained(folder, tmp_path) > best - 0.02
 
 
-@pytest.mark.slow
 def test_a_mean_of_neighbors_does_not(shop: tuple[Path, float], tmp_path: Path) -> None:
     folder, best = shop
     assert trained(folder, tmp_path, "--model.relative_time", "false") < best - 0.1

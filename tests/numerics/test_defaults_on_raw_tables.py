@@ -111,24 +111,3 @@ def test_links_of_the_raw_shop_are_learned(graphs: Path, tmp_path: Path) -> None
     )
     pairs = zip(*(found.column(n).to_pylist() for n in ("anchor_id", "neighbor_id")), strict=True)
     assert np.mean([taste[user] == category[item] for user, item in pairs]) >= 0.85
-
-
-def test_drafts_of_exported_tables_train_as_they_are(
-    graphs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """CSV files as Excel writes them in half of Europe: draft and train are two commands."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RAYGNN_CACHE_DIR", str(graphs / "cache"))
-    for name, folder in (("users", "nodes/user"), ("items", "nodes/item"), ("buys", "edges/buys")):
-        table = pq.read_table(graphs / "shop" / folder).to_pandas()
-        for column in table.select_dtypes("floating"):
-            table[column] = [
-                f"{x:,.4f}".translate(str.maketrans(",.", ".,")) for x in table[column]
-            ]
-        for column in table.select_dtypes("datetime"):
-            table[column] = table[column].dt.strftime("%d.%m.%Y %H:%M")
-        Path("export").mkdir(exist_ok=True)
-        table.to_csv(f"export/{name}.csv", sep=";", index=False)
-    assert raygnn.prepare.main(["draft", "export"]) == 0
-    metrics = raygnn.train.fit("export/train.yaml", ["--training.max_epochs", "3"]).metrics
-    assert metrics["test/accuracy"] >= 0.9, metrics

@@ -139,14 +139,6 @@ def test_exact_evaluation_is_sampling_of_all_neighbors(graph, tmp_path):
         assert losses["exact"][key] == pytest.approx(losses["sampled"][key], rel=1e-4)
 
 
-def test_types_without_features_get_learned_rows_and_it_says_so(graph, tmp_path, capfd):
-    config = _config(tmp_path, graph)
-    raygnn.train.fit(config)
-    assert "without feature 'x': tag; the model learns" in capfd.readouterr().out
-    shapes = {name: list(t.shape) for name, t in trained_weights(config).items()}
-    assert [5, 8] in shapes.values()
-
-
 def _train(capfd, config: dict, folder: Path) -> tuple[int, str, str]:
     """What the command line gives: its status, what it said, and what went wrong."""
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
@@ -156,7 +148,7 @@ def _train(capfd, config: dict, folder: Path) -> tuple[int, str, str]:
     return status, output.out, output.err
 
 
-def test_anchors_without_positives_are_left_out_and_it_says_so(graph, tmp_path, capfd):
+def test_rows_of_featureless_types_and_anchors_that_are_left_out_are_named(graph, tmp_path, capfd):
     config = _config(tmp_path, graph)
     loaded = load_config(config)
     arguments = LinkTargetArguments.of(loaded.config.task.args)
@@ -170,6 +162,8 @@ def test_anchors_without_positives_are_left_out_and_it_says_so(graph, tmp_path, 
     status, said, _ = _train(capfd, config, tmp_path)
     assert status == 0
     assert f"{80 - len(anchors)} nodes of type user have no such links and are no anchors" in said
+    assert "without feature 'x': tag; the model learns" in said
+    assert [5, 8] in [list(tensor.shape) for tensor in trained_weights(config).values()]
 
 
 def test_more_negatives_than_nodes_and_it_says_so(graph, tmp_path, capfd):

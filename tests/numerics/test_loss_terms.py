@@ -30,7 +30,8 @@ def _config(folder: Path, world_size: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("eval_mode", ["sampled", "exact"])
 def test_workers_agree_on_every_term(ranks, small_bundle_path, tmp_path, eval_mode):
-    config = partial(_config, losses=TERMS, training__eval=eval_mode)
+    stopping = {"monitor": "val/loss/cross_entropy", "mode": "min"}
+    config = partial(_config, losses=TERMS, training__eval=eval_mode, early_stopping=stopping)
     names = [f"{split}/loss/{name}" for split in ("train", "val") for name in NAMES]
     check_workers_agree(ranks, config, tmp_path, small_bundle_path, *names)
     row = read_history(tmp_path / "1")[-1]

@@ -15,7 +15,6 @@ from raygnn.errors import TrainingError
 from raygnn.parallel import all_reduce, collectives
 from raygnn.parallel.all_reduce import GradientReducer, LocalTotals, OverlappingReducer, StepTotals
 from tests.small_runs import (
-    check_resumed_bits,
     run_rank,
     run_rank_in_small_buckets,
     small_bundle,
@@ -181,7 +180,3 @@ def test_whole_runs_train_the_same_weights(ranks, bundle_path, tmp_path, shard):
         for name, weight in trained_weights(config).items():
             assert world_size > 2 or torch.equal(weight, expected[name])
             torch.testing.assert_close(weight, expected[name], rtol=1e-4, atol=1e-5)
-
-
-def test_a_resumed_run_has_the_bits_of_a_straight_one(ranks, bundle_path, tmp_path):
-    check_resumed_bits(ranks, _config, tmp_path, bundle_path, training__max_epochs=3)

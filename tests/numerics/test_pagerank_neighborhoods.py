@@ -13,7 +13,6 @@ from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from tests.errors import raises
 from tests.small_runs import (
-    check_resumed_bits,
     check_workers_agree,
     small_config,
 )
@@ -74,13 +73,6 @@ def test_workers_agree(ranks, small_bundle_path, tmp_path):
         return _config(folder, training__global_batch_size=96, **changes)
 
     check_workers_agree(ranks, config, tmp_path, small_bundle_path, "train/loss")
-
-
-def test_resumed_runs_end_with_the_same_bits(ranks, small_bundle_path, tmp_path):
-    def config(folder: Path, **changes: Any) -> dict[str, Any]:
-        return _config(folder, scaling__num_workers=2, **changes)
-
-    check_resumed_bits(ranks, config, tmp_path, small_bundle_path)
 
 
 def test_links_are_refused(tmp_path, tables):

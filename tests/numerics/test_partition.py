@@ -27,6 +27,7 @@ from raygnn.data.partition.part import open_partitioned
 from raygnn.data.partition.record import PART_NAME, RECORD_NAME, PartitionRecord
 from raygnn.errors import DataError
 from tests.errors import raises
+from tests.folders import contents
 from tests.social_tables import Tables, social_tables, write_social
 from tests.tiers import slow
 
@@ -40,13 +41,6 @@ def _renumbered(tables: Tables, bundle: Bundle) -> Tables:
         row_of = {id_: row for row, id_ in enumerate(tables[name]["id"].to_pylist())}
         ordered[name] = tables[name].take([row_of[id_] for id_ in bundle.ids(name).to_pylist()])
     return ordered
-
-
-def _arrays(bundle: Bundle) -> dict[str, bytes]:
-    return {
-        path.relative_to(bundle.path).as_posix(): path.read_bytes()
-        for path in bundle.path.rglob("*.npy")
-    }
 
 
 def _record(bundle: Bundle) -> dict[str, Any]:
@@ -104,7 +98,7 @@ def test_opened_whole_it_is_the_bundle_of_the_renumbered_tables(
         whole = open_partitioned(folder / "parts", folder / "cache")
         again = write_social(folder / "again", _renumbered(tables, whole))
         expected = ingest(again, options, folder / "cache")
-        assert _arrays(whole) == _arrays(expected)
+        assert contents(whole.path, "*.npy") == contents(expected.path, "*.npy")
         found, wanted = _record(whole), _record(expected)
         assert found == wanted
         for one, other in zip(
@@ -124,7 +118,9 @@ def test_range_keeps_the_dense_ids_of_an_ingest(tmp_path: Path) -> None:
     graph = write_social(tmp_path / "graph", social_tables(40, 9, 3))
     partition(graph, tmp_path / "parts", Partitioning(4, "range"))
     whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
-    assert _arrays(whole) == _arrays(ingest(graph, None, tmp_path / "cache"))
+    assert contents(whole.path, "*.npy") == contents(
+        ingest(graph, None, tmp_path / "cache").path, "*.npy"
+    )
 
 
 def test_hash_follows_from_the_original_id_alone(tmp_path: Path) -> None:
@@ -205,7 +201,9 @@ def test_dropped_rows_are_those_that_ingest_drops(tmp_path: Path, kind: str) -> 
     said: list[str] = []
     partition(graph, tmp_path / "parts", Partitioning(3, "range"), options, progress=said.append)
     whole = open_partitioned(tmp_path / "parts", tmp_path / "cache")
-    assert _arrays(whole) == _arrays(ingest(graph, options, tmp_path / "cache"))
+    assert contents(whole.path, "*.npy") == contents(
+        ingest(graph, options, tmp_path / "cache").path, "*.npy"
+    )
     assert any("dropped" in line for line in said)
 
 
@@ -231,11 +229,7 @@ def _stopping(after: int) -> Callable[..., list[Any]]:
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != ".lock"
-    }
+    return {name: content for name, content in contents(folder).items() if name != ".lock"}
 
 
 @pytest.mark.parametrize("method", ["ldg", *slow("hash", "range", "metis")])

@@ -23,11 +23,11 @@ from raygnn.runtime.launch import open_graph
 from raygnn.sampling.parts import map_parts
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
+from tests.folders import contents, upload
 from tests.partitioned_graphs import Parted, ratings
 from tests.partitioned_runs import LINKS, parts_config, planted_parts
 from tests.small_runs import small_config
 from tests.tiers import slow
-from tests.upload import upload
 
 
 @pytest.fixture(scope="module")
@@ -65,24 +65,16 @@ def _of_bucket(uri: str) -> dict[str, bytes]:
     return {name: read_bytes(join(uri, name)) for name in files_below(uri)}
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 def test_parts_are_written_into_a_bucket_byte_for_byte(
     parts: Path, cache: Path, tmp_path: Path
 ) -> None:
     uri, tables = f"memory://{tmp_path.name}/written", parts.parent / "tables"
     lines: list[str] = []
     record = partition(tables, uri, Partitioning(3), progress=lines.append)
-    expected = _contents(parts)
+    expected = contents(parts)
     del expected[".lock"]
     assert _of_bucket(uri) == expected
-    assert not _contents(cache)  # nothing stays on the disk
+    assert not contents(cache)  # nothing stays on the disk
     assert [line for line in lines if "sent in" in line] == [
         line for line in lines if line.startswith("part ")
     ]
@@ -121,10 +113,10 @@ def test_an_interrupted_upload_sends_the_parts_that_are_left(
     before = len(sent)
     partition(tables, uri, Partitioning(3))
     assert {name.partition("/")[0] for name in sent[before:]} == {"part-00001", "part-00002"}
-    expected = _contents(parts)
+    expected = contents(parts)
     del expected[".lock"]
     assert _of_bucket(uri) == expected
-    assert not _contents(cache / "partitions")
+    assert not contents(cache / "partitions")
 
 
 def test_an_outline_fetches_what_it_has_and_no_features_and_edges(
@@ -133,7 +125,7 @@ def test_an_outline_fetches_what_it_has_and_no_features_and_edges(
     there, here = (
         Outline.build(uri, tmp_path / f"cache-{i}") for i, uri in enumerate((bucket, parts))
     )
-    assert _contents(there.path) == _contents(here.path)
+    assert contents(there.path) == contents(here.path)
     files = {"ids.npy", "split.npy", "columns/y.npy"}
     assert {name.partition("/nodes/node/")[2] for name in fetched} <= files
     assert len(fetched) == 3 * len({name.partition("/")[2] for name in fetched})
@@ -152,8 +144,8 @@ def test_an_outline_with_pairs_is_that_of_a_disk(tmp_path: Path, task: str) -> N
     uri = upload(made.parts, f"memory://{tmp_path.name}/parts")
     there = Outline.build(uri, tmp_path / "there", pairs)
     here = Outline.build(made.parts, tmp_path / "here", pairs)
-    assert _contents(there.path) == _contents(here.path)
-    assert any(name.startswith("edges/") for name in _contents(there.path))
+    assert contents(there.path) == contents(here.path)
+    assert any(name.startswith("edges/") for name in contents(there.path))
 
 
 def test_opened_whole_it_is_the_bundle_of_the_folder(
@@ -162,7 +154,7 @@ def test_opened_whole_it_is_the_bundle_of_the_folder(
     lines: list[str] = []
     there = open_partitioned(bucket, tmp_path / "there", lines.append)
     here = open_partitioned(parts, tmp_path / "here")
-    assert _contents(there.path) == _contents(here.path)
+    assert contents(there.path) == contents(here.path)
     assert [line.split(":")[0] for line in lines[1:]] == ["part 0", "part 1", "part 2"]
 
 
@@ -220,8 +212,6 @@ def test_what_a_node_needs_is_that_of_the_folder(parts: Path, bucket: str, tmp_p
         ("no part", "partition-missing"),
         ("cut file", "partition-damaged"),
         ("no file", "partition-damaged"),
-        ("no JSON", "partition-damaged"),
-        ("foreign", "partition-part-foreign"),
         ("no sizes", "partition-damaged"),
         ("a file elsewhere", "partition-damaged"),
     ],
@@ -238,11 +228,8 @@ def test_what_is_wrong_in_the_bucket_is_refused_by_name(
         write_bytes(join(part, "nodes/node/ids.npy"), b"cut")
     elif damage == "no file":
         delete(join(part, "nodes/node/ids.npy"))
-    elif damage == "no JSON":
-        write_bytes(join(part, "part.json"), noted.read_bytes()[:20])
     else:
         change: dict[str, Any] = {
-            "foreign": {"partition": "another"},
             "no sizes": {"file_sizes": ["ids.npy"]},
             "a file elsewhere": {"file_sizes": {"nodes/../../../taken.npy": 3}},
         }[damage]

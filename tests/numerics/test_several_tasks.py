@@ -32,7 +32,6 @@ from tests.small_runs import (
     check_resumed_bits,
     check_workers_agree,
     read_history,
-    run_rank,
     run_rank_in_small_buckets,
     small_config,
     train_once,
@@ -99,19 +98,6 @@ def test_workers_agree(ranks, graph, bundle_path, tmp_path, tasks):
     logged = [f"{split}/{name}/loss" for split in ("train", "val") for name in TASKS]
     names = ("train/loss", "val/loss", "val/rating/mae", *logged)
     check_workers_agree(ranks, config, tmp_path, bundle_path, *names)
-
-
-def test_metrics_of_one_model_are_equal_bits_for_any_number_of_workers(
-    ranks, graph, bundle_path, tmp_path
-):
-    found = []
-    for size in (1, 3):
-        changes = {"training__max_steps": 1, "optimizer__args": {"lr": 1e-30}}
-        config = _config(tmp_path / str(size), graph, size, **changes)
-        metrics = ranks.run(run_rank, size, config, bundle_path)[0]
-        names = ("test/loss", "test/genre/accuracy", "test/follows/mrr", "test/rating/r2")
-        found.append({name: metrics[name] for name in names})
-    assert found[0] == found[1]
 
 
 _MINED = {"num_random_negatives": 20, "num_random_negatives_eval": 30, "mined_negatives": 3}

@@ -20,7 +20,6 @@ from raygnn.data.tables.columns import sparse_rows
 from raygnn.data.tables.graph_tables import node_rows, write_tables
 from raygnn.models import GraphSAGE
 from tests.small_runs import (
-    check_resumed_bits,
     check_workers_agree,
     read_history,
     run_rank,
@@ -128,12 +127,6 @@ def test_any_number_of_workers_trains_the_same(ranks, bundle, tmp_path, model):
     }
     config = partial(_config, **changes)
     check_workers_agree(ranks, config, tmp_path, str(bundle.path))
-
-
-def test_resumed_and_straight_end_with_the_same_bits(ranks, bundle, tmp_path):
-    args = {"hidden_channels": 8, "dropout": 0.3, "input_dropout": 0.3, "norm": "batch"}
-    config = partial(_config, world_size=2, model__args=args)
-    check_resumed_bits(ranks, config, tmp_path, str(bundle.path), training__max_epochs=3)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", *slow("bf16-true")])

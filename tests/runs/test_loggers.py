@@ -253,24 +253,3 @@ def test_a_config_becomes_one_level():
         "losses.0.type": "mse",
         "losses.0.weight": 0.5,
     }
-
-
-def test_terms_are_logged_of_training_and_validation(small_bundle_path, tmp_path):
-    config = small_config(
-        tmp_path,
-        scaling__num_workers=0,
-        training={"max_epochs": 1},
-        losses=[
-            {"type": "cross_entropy"},
-            {"type": "embedding_l2", "weight": 0.25},
-            {"type": "weight_l1", "weight": 0.01},
-        ],
-        early_stopping={"monitor": "val/loss/cross_entropy", "mode": "min"},
-    )
-    metrics = run_rank(config, small_bundle_path)
-    for split in ("val", "test"):
-        parts = [
-            metrics[f"{split}/loss/{n}"] for n in ("cross_entropy", "embedding_l2", "weight_l1")
-        ]
-        total = parts[0] + 0.25 * parts[1] + 0.01 * parts[2]
-        assert metrics[f"{split}/loss"] == pytest.approx(total, rel=1e-5)

@@ -27,7 +27,6 @@ from tests.faults.outcome import assert_equal_outcomes
 from tests.partitioned_graphs import asked_shop, friends, ratings, shop
 from tests.partitioned_runs import LINKS, parts_config, planted_parts
 from tests.small_runs import run_rank
-from tests.social_tables import social_tables, write_social
 
 
 def _assert_equals_in_memory(folder: Path, parts: Path, **changes: Any) -> None:
@@ -40,11 +39,6 @@ def _assert_equals_in_memory(folder: Path, parts: Path, **changes: Any) -> None:
 def test_a_run_has_the_bits_of_one_in_memory(tmp_path: Path) -> None:
     """Batches of other tasks and samplers: see tests/numerics/test_partitioned_links.py."""
     _assert_equals_in_memory(tmp_path, planted_parts(tmp_path / "graph", 4))
-
-
-def test_a_run_of_links_has_the_bits_of_one_in_memory(tmp_path: Path) -> None:
-    parts = planted_parts(tmp_path / "graph", 3)
-    _assert_equals_in_memory(tmp_path, parts, **LINKS)
 
 
 def test_a_run_of_edges_has_the_bits_and_predictions_of_one_in_memory(tmp_path: Path) -> None:
@@ -168,10 +162,12 @@ def test_top_k_over_parts_leaves_out_the_links_of_memory(tmp_path: Path) -> None
     assert found.equals(expected)
 
 
-def _written_in_parts(folder: Path, tables: GraphTables) -> tuple[str, Path]:
+def _written_in_parts(
+    folder: Path, tables: GraphTables, *, reverse_edges: bool = True
+) -> tuple[str, Path]:
     """URI of the tables, and the folder of their three parts."""
     uri = write_tables(tables, str(folder / "tables"))
-    options = IngestOptions(reverse_edges=True)
+    options = IngestOptions(reverse_edges=reverse_edges)
     partition(uri, folder / "parts", Partitioning(3, "range"), options)
     return uri, folder / "parts"
 
@@ -196,18 +192,10 @@ def test_a_model_of_fewer_types_than_the_parts_have_is_refused(tmp_path: Path) -
         _inferred(tmp_path, tmp_path / "other", raygnn.infer.predict, "exact")
 
 
-def test_a_graph_of_several_types_with_weights(tmp_path: Path) -> None:
-    tables = write_social(tmp_path / "tables", social_tables(60, 20, 1))
-    partition(tables, tmp_path / "parts", Partitioning(2))
-    _assert_equals_in_memory(
-        tmp_path,
-        tmp_path / "parts",
-        task={"type": "node_classification", "args": {"label": "group"}},
-        model={"type": "RGCN", "args": {"hidden_channels": 8}},
-        sampling={"fanouts": [4, 3], "weight": "weight"},
-        metrics=[{"type": "accuracy"}],
-    )
-    config = parts_config(tmp_path, tmp_path / "parts", sampling__temporal={"column": "time"})
+def test_times_of_several_types_are_refused_before_training(tmp_path: Path) -> None:
+    _, parts = _written_in_parts(tmp_path, asked_shop(), reverse_edges=False)
+    changes = {"task__args": {"label": "y"}, "sampling__temporal": {"column": "time"}}
+    config = parts_config(tmp_path, parts, **changes)
     with raises("partition-temporal-types", "time"):
         raygnn.train.fit(config)
 

@@ -24,6 +24,7 @@ from raygnn.sampling.temporal import Temporal
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import TopK
 from tests.errors import raises
+from tests.folders import contents
 from tests.numerics.infer.conftest import (
     DAY,
     NUM_BUYS,
@@ -33,9 +34,8 @@ from tests.numerics.infer.conftest import (
     timed_shop,
     write_shop,
 )
-from tests.numerics.infer.test_nodes import EXACT, SAMPLED, _call, files_of, read
+from tests.numerics.infer.test_nodes import EXACT, SAMPLED, _call, read
 from tests.small_graph import EDGE, NODE, random_graph
-from tests.tiers import slow
 
 ALL = ["--sampling.fanouts", "[-1, -1]"]
 
@@ -131,27 +131,22 @@ def test_the_nodes_of_links_are_encoded_at_the_latest_time(temporal_links, tmp_p
             _predict(temporal_links, tmp_path / f"{how[1]}{as_of}", how, as_of=as_of)
             for as_of in times
         ]
-        first, *others = (files_of(Path(written.uri)) for written in found)
+        first, *others = (contents(Path(written.uri), "*.parquet") for written in found)
         assert all(files == first for files in others)
         assert found[0].manifest["as_of"] == latest
 
 
 @pytest.mark.parametrize("how", [EXACT, SAMPLED], ids=["exact", "sampled"])
-@pytest.mark.parametrize("call", ["predictions", *slow("embeddings", "top_k")])
-def test_any_number_of_ranks_writes_the_same_files(
-    ranks, temporal_labels, temporal_links, tmp_path, how, call
-):
-    model = temporal_labels if call == "predictions" else temporal_links
-    overrides = ["--data.uri", model.graph, "--scaling.num_workers", "0", *how]
+def test_any_number_of_ranks_writes_the_same_files(ranks, temporal_labels, tmp_path, how):
+    """Other tables and moments: see test_nodes.py and test_trained_model.py."""
+    overrides = ["--data.uri", temporal_labels.graph, "--scaling.num_workers", "0", *how]
     overrides += ["--loader.eval_batch_size", "16"]
-    args: dict[str, Any] = {"rows_per_file": 70, "chunk_size": 90, "as_of": "1970-02-20"}
-    if call == "top_k":
-        args |= {"k": 5, "anchors": list(range(0, 300, 7)), "filter_known": True}
+    args = {"rows_per_file": 70, "chunk_size": 90, "as_of": "1970-02-20"}
     found = []
     for size in (1, 2):
-        name = "top_k" if call == "top_k" else "predict"
-        ranks.run(_call, size, name, model, str(tmp_path / str(size)), overrides, args)
-        found.append(files_of(tmp_path / str(size)))
+        out = str(tmp_path / str(size))
+        ranks.run(_call, size, "predict", temporal_labels, out, overrides, args)
+        found.append(contents(tmp_path / str(size), "*.parquet"))
     assert len(found[0]) > 2
     assert found[0] == found[1]
 

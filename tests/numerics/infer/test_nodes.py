@@ -23,6 +23,7 @@ from raygnn.loops.tasks.label_task import prediction_columns, probability_column
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.models import GraphSAGE
 from raygnn.sampling.blocks import Block
+from tests.folders import contents
 from tests.numerics.infer.conftest import Trained
 from tests.tiers import slow
 
@@ -39,11 +40,6 @@ def read(written: raygnn.infer.Written, table: str) -> dict[str, np.ndarray]:
     """Columns of a table, in its order; vectors as matrices."""
     rows = pq.read_table(written.table_uri(table))
     return {name: np.array(rows.column(name).to_pylist()) for name in rows.column_names}
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    """The content of all Parquet files below a folder."""
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.parquet")}
 
 
 def test_predictions_are_those_that_the_run_was_tested_with(node_model, tmp_path):
@@ -157,7 +153,7 @@ def test_any_number_of_ranks_writes_the_same_files(
         out = tmp_path / str(size)
         name = "top_k" if call == "top_k" else "predict"
         ranks.run(_call, size, name, trained, str(out), overrides, args)
-        found[size] = files_of(out)
+        found[size] = contents(out, "*.parquet")
         assert sorted(p.name for p in tmp_path.iterdir()) == [str(i + 1) for i in range(size)]
     assert len(found[1]) > 2
     assert found[1] == found[2] == found[3]

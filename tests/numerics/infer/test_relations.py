@@ -16,7 +16,7 @@ from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, w
 from raygnn.inference.job import known_types, relation_of
 from raygnn.outputs.saved_model import SavedModel
 from tests.errors import raises
-from tests.numerics.infer.test_nodes import files_of, read
+from tests.numerics.infer.test_nodes import read
 from tests.small_runs import small_config
 from tests.tiers import slow
 
@@ -112,20 +112,6 @@ def test_without_a_relation_it_is_the_inner_product(model, links, tmp_path):
     known = {pair for ends in links.values() for pair in zip(*ends, strict=True)}
     found = read(_top_k(model, tmp_path / "new", filter_known=True), "neighbors")
     assert len(found["rank"]) == sum((a, i) not in known for a in ANCHORS for i in range(NUM_ITEMS))
-
-
-def _on_a_rank(model: str, out: str) -> None:
-    _top_k(model, Path(out), edge_type=VIEWS, rows_per_file=NUM_ITEMS)
-
-
-@pytest.mark.slow
-def test_any_number_of_ranks_writes_the_same_files(ranks, model, tmp_path):
-    found = []
-    for size in (1, 2, 3):
-        ranks.run(_on_a_rank, size, model, str(tmp_path / str(size)))
-        found.append(files_of(tmp_path / str(size)))
-    assert len(found[0]) == 3
-    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize(

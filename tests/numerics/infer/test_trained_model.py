@@ -289,28 +289,6 @@ def test_a_module_of_ones_own_needs_leave_and_is_encoded_from_full_neighborhoods
         foreign.predict(node_model.plain_graph)
 
 
-def test_what_a_model_brings_along_is_not_read(node_model, tmp_path):
-    """Its graph, callbacks, loggers and init_env are its own business; see docs/security.md."""
-    model = tmp_path / "model"
-    model.mkdir()
-    for name in ("model.safetensors", "model.json"):
-        shutil.copy(Path(node_model.run) / name, model)
-    text = (Path(node_model.run) / "config.yaml").read_text()
-    for key, value in (
-        ("callbacks: []", "callbacks: [tests.user_code.Nowhere]"),
-        ("init_env: null", "init_env: tests.user_code.nowhere"),
-        (f"uri: {node_model.graph}", "uri: gs://somebody/elses"),
-    ):
-        assert key in text
-        text = text.replace(key, value)
-    (model / "config.yaml").write_text(text)
-    strange = raygnn.load(model)
-    with raises("data-source-missing", "gs://somebody/elses"):
-        strange.predict()
-    own = raygnn.load(node_model.run).predict(node_model.plain_graph)
-    assert strange.predict(node_model.plain_graph).arrow.equals(own.arrow)
-
-
 def test_the_lines_that_a_report_shows_work(node_model, link_model):
 
     for trained, names in ((node_model, {}), (link_model, {"anchors": [1, 2]})):

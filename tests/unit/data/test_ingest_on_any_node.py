@@ -16,6 +16,7 @@ from raygnn.data.ingest import pieces, sort_edges
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import OnAnyNode, RowWriter, Schedule
 from raygnn.errors import DataError
+from tests.folders import contents
 from tests.varied_graph import TABLES, write_varied_graph
 
 
@@ -58,11 +59,6 @@ def _elsewhere(cache: Path, computed: Counter[str]) -> Schedule:
         return result
 
     return schedule
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize("bad", [(), TABLES])
