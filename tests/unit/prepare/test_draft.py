@@ -766,6 +766,14 @@ def test_a_row_of_totals_is_named_as_the_reason(tmp_path: Path) -> None:
         draft(str(tmp_path), refs=["Orders.CUSTOMER NO=Customers.Customer No"])
 
 
+def test_years_of_two_digits_are_dates(tmp_path: Path) -> None:
+    write(tmp_path, "users.csv", user_id=list(range(0, 400, 10)), age=some([20, 30], 40))
+    days = [f"{1 + i % 12:02d}.0{1 + i % 9}.2{i % 3}" for i in range(90)]
+    write(tmp_path, "calls.csv", user_id=some(list(range(0, 400, 10)), 90), day=days, cost=days)
+    calls = Manifest.parse(draft(str(tmp_path)).text).node_types["calls"]
+    assert (calls.time.column, calls.time.format) == ("day", "day_first")
+
+
 def test_codes_are_no_amounts(tmp_path: Path) -> None:
     """ART-07 would be -7 units of a currency ART."""
     _orders(tmp_path, total="060")

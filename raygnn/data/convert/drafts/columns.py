@@ -26,6 +26,7 @@ DATE_FORMATS: tuple[Format, ...] = ("day_first", "month_first")
 NUMBER_FORMATS: tuple[Format, ...] = ("decimal_point", "decimal_comma")
 FEW_CLASSES = 20
 _OPEN_DATE = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}\b"  # 05/06/2024 is two dates
+_SHORT_DATE = r"^\d{2}\.\d{2}\.\d{2,4}\b"  # 21.05.24, in which the day is first
 _CURRENCIES = (
     "AED|ARS|AUD|BGN|BRL|CAD|CHF|CLP|CNY|COP|CZK|DKK|EGP|EUR|GBP|HKD|HUF|IDR|ILS|INR|JPY|KRW|MXN|MYR"
     "|NGN|NOK|NZD|PEN|PHP|PKR|PLN|RON|RUB|SAR|SEK|SGD|THB|TRY|TWD|UAH|USD|VND|ZAR"
@@ -145,6 +146,8 @@ class Column:
         texts = self.distinct
         if self.kind != "text" or len(texts) == 0:
             return ()
+        if self.all_match(_SHORT_DATE) and looks_like_times(texts, "day_first"):
+            return ("day_first",)
         if self.all_match(_OPEN_DATE):
             return tuple(form for form in DATE_FORMATS if looks_like_times(texts, form))
         if (len(texts) <= FEW_CLASSES and not self.is_free_text) or self.all_match(r"^\d+$"):
