@@ -9,7 +9,6 @@ that evict others: measured, 102 rows/s instead of 15,000.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -22,10 +21,9 @@ from typing import Literal
 import ml_dtypes
 import numpy as np
 import psutil
-from numba import njit
+from numba import njit, types
 from numpy.typing import DTypeLike
 
-from raygnn.data.intrinsics import call_with_range
 from raygnn.errors import DataError, ResourceError
 
 _SYNC_THREADS = 8
@@ -265,30 +263,26 @@ def outgrows_memory(num_bytes: int) -> bool:
 def expect_random_reads(array: np.ndarray) -> None:
     """Makes page faults of a mapped array read only their own page."""
     first = array.ctypes.data & ~(_PAGE_BYTES - 1)
-    if array.nbytes and _madvise():
-        num_bytes = array.ctypes.data + array.nbytes - first
-        _call(_madvise(), first, num_bytes, _RANDOM)
+    if array.nbytes:
+        _advise(first, array.ctypes.data + array.nbytes, _RANDOM)
 
 
 def ask_for_rows(rows: np.ndarray, ids: np.ndarray) -> None:
     """Starts to read rows of a mapped C-contiguous array. Consecutive rows are one request."""
-    if len(ids) and rows.nbytes and _madvise():
-        _ask_for_rows(_madvise(), rows.ctypes.data, rows.nbytes // len(rows), ids)
+    if len(ids) and rows.nbytes:
+        _ask_for_rows(rows.ctypes.data, rows.nbytes // len(rows), ids)
 
 
-@cache
-def _madvise() -> int:
-    function = getattr(ctypes.CDLL(None), "madvise", None)
-    return ctypes.cast(function, ctypes.c_void_p).value or 0 if function else 0
+_madvise = types.ExternalFunction("madvise", types.intc(types.intp, types.uintp, types.intc))
 
 
 @njit(nogil=True, cache=True)
-def _call(madvise: int, first: int, num_bytes: int, advice: int) -> None:
-    call_with_range(madvise, first, num_bytes, advice)
+def _advise(first: int, last: int, advice: int) -> None:
+    _madvise(first, last - first, advice)
 
 
 @njit(nogil=True, cache=True)
-def _ask_for_rows(madvise: int, base: int, row_bytes: int, ids: np.ndarray) -> None:
+def _ask_for_rows(base: int, row_bytes: int, ids: np.ndarray) -> None:
     first = last = 0
     for i in range(len(ids)):
         start = base + ids[i] * row_bytes
@@ -298,6 +292,6 @@ def _ask_for_rows(madvise: int, base: int, row_bytes: int, ids: np.ndarray) -> N
             last = max(last, stop)
             continue
         if last > first:
-            call_with_range(madvise, first, last - first, _WILL_NEED)
+            _madvise(first, last - first, _WILL_NEED)
         first, last = start, stop
-    call_with_range(madvise, first, last - first, _WILL_NEED)
+    _madvise(first, last - first, _WILL_NEED)

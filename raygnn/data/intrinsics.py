@@ -50,20 +50,6 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.intp), codegen
 
 
-@intrinsic
-def call_with_range(typingctx: Any, function: Any, first: Any, num_bytes: Any, flag: Any) -> Any:
-    """Calls the C function `int f(void *first, size_t num_bytes, int flag)` at an address."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer, size, number = ir.IntType(8).as_pointer(), ir.IntType(64), ir.IntType(32)
-        kind = ir.FunctionType(number, [pointer, size, number]).as_pointer()
-        address = builder.inttoptr(args[0], kind)
-        arguments = builder.inttoptr(args[1], pointer), args[2], builder.trunc(args[3], number)
-        return builder.sext(builder.call(address, arguments), size)
-
-    return types.int64(types.int64, types.int64, types.int64, types.int64), codegen
-
-
 @njit(nogil=True, cache=True, inline="always")
 def first_at_least(values: np.ndarray, first: int, last: int, value: int) -> int:
     """The first position in the sorted `values[first:last]` that is not below `value`."""
