@@ -13,6 +13,7 @@ from pathlib import Path
 
 from raygnn import errors
 from raygnn.config.arguments import IDS_OF_SLOTS
+from raygnn.data.ingest.findings import REPAIR
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
@@ -35,7 +36,7 @@ _RULE_AND_REMEDY = {
     "RuleError": (0, 1),
     ".invalid": (2, 3),
     "Finding": (3, 4),
-    ".add": (1, 2),  # of FindingCollector
+    ".add": (1, 4),  # of FindingCollector
     ".error": (1, 3),  # of data/convert/csv.py
 }
 
@@ -144,7 +145,8 @@ class _Texts:
         if places is None:
             cause, _, remedy = self._argument(0).partition(". ")
             return f"{cause.rstrip('.')}.", remedy
-        rule, remedy = (self._argument(place) or "Correct it" for place in places)
+        default = REPAIR if callee == ".add" else "Correct it"
+        rule, remedy = (self._argument(place) or default for place in places)
         return f"{rule}.", f"{remedy.rstrip('.')}."
 
     def _argument(self, place: int) -> str:

@@ -282,8 +282,8 @@ class RowReader:
         ids = checked_ids(column, ids, findings)
         _, first = np.unique(ids.to_numpy(zero_copy_only=False).astype(str), return_index=True)
         repeated = ~np.isin(np.arange(len(ids)), first) & ~null
-        rule = "ids that an earlier row has"
-        findings.add(column, rule, "Give each node one row.", repeated, ids, id="nodes-id-repeated")
+        rule, remedy = "ids that an earlier row has", "Give each node one row."
+        findings.add(column, rule, repeated, ids, remedy, id="nodes-id-repeated")
         return ids.cast(graph_ids.type)
 
     def _decoded(

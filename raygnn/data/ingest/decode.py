@@ -11,13 +11,12 @@ import pyarrow.compute as pc
 
 from raygnn.data.arrays import index_dtype
 from raygnn.data.ingest.column_plan import DensePlan, SourceColumn, SparsePlan
-from raygnn.data.ingest.findings import FindingCollector
+from raygnn.data.ingest.findings import REPAIR, FindingCollector
 from raygnn.data.splits import SPLIT_CODES
 from raygnn.data.time_units import TIME_UNIT
 from raygnn.data.transforms.state import GAP, FittedColumn
 from raygnn.data.transforms.values import is_text_type, parsed_times, read_numbers
 
-REPAIR = "Repair the rows, or set data.on_error=drop to leave them out."
 GAPS = (
     "Set missing: median, zero or indicator beside the transform in graph.yaml, or "
     "data.on_error=drop to leave these rows out."
@@ -47,10 +46,10 @@ def dense_rows(
         if source.layout == "time" and is_text_type(stored.type):
             column, unreadable = parsed_times(stored, source.format)
             rule = "texts that are not dates or times"
-            findings.add(source.column, rule, REPAIR, unreadable, stored, id="table-time-text")
+            findings.add(source.column, rule, unreadable, stored, id="table-time-text")
         values, null = source_rows(source, column, findings)
         null &= ~unreadable
-        findings.add(source.column, "null values", REPAIR, null, id="table-null-values")
+        findings.add(source.column, "null values", null, id="table-null-values")
         parts.append(values)
     dtype = np.dtype(plan.dtype if plan.quantization is None else np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -62,16 +61,10 @@ def dense_rows(
     if dtype.kind not in "iub":
         infinite = not_finite(rows) & ~findings.bad
         rule = f"NaN, infinite or too large values (for {dtype.name})"
-        findings.add(plan.sources[0].column, rule, REPAIR, infinite, rows, id="table-not-finite")
+        findings.add(plan.sources[0].column, rule, infinite, rows, id="table-not-finite")
     if plan.role == "weight":
-        findings.add(
-            plan.sources[0].column,
-            "negative weights",
-            REPAIR,
-            rows < 0,
-            rows,
-            id="edges-negative-weights",
-        )
+        column, negative = plan.sources[0].column, rows < 0
+        findings.add(column, "negative weights", negative, rows, id="edges-negative-weights")
     if plan.quantization is not None:
         if findings.bad.any():  # these rows may hold anything, NaN too
             rows = rows.copy()
@@ -85,9 +78,9 @@ def _transformed_rows(
 ) -> np.ndarray:
     applied = fitted.apply(column)
     for rule, mask in applied.broken.items():
-        remedy = GAPS if rule == GAP else REPAIR
         values = None if rule == GAP else column
-        findings.add(fitted.column, rule, remedy, mask, values, id="transform-values")
+        remedy = GAPS if rule == GAP else REPAIR
+        findings.add(fitted.column, rule, mask, values, remedy, id="transform-values")
     return applied.rows
 
 
@@ -126,7 +119,7 @@ def source_rows(
         lengths = pc.fill_null(column.value_lengths(), source.width)
         wrong = lengths.to_numpy(zero_copy_only=False) != source.width
         rule = f"another width than {source.width}"
-        findings.add(source.column, rule, REPAIR, wrong, column, id="table-width")
+        findings.add(source.column, rule, wrong, column, id="table-width")
     good = ~(null | wrong)
     all_good = bool(good.all())
     good_rows = column if all_good else column.filter(pa.array(good))
@@ -183,7 +176,7 @@ def label_rows(
             stored = columns[source.column]
             values, unreadable = read_numbers(stored, "number", None, source.format)
             rule = "texts that are not numbers"
-            findings.add(source.column, rule, REPAIR, unreadable, stored, id="labels-not-numbers")
+            findings.add(source.column, rule, unreadable, stored, id="labels-not-numbers")
             parts.append(values[:, None])
             continue
         values, _ = source_rows(source, columns[source.column], findings, keep_nulls=True)
@@ -199,7 +192,7 @@ def _regression_rows(plan: DensePlan, rows: np.ndarray, findings: FindingCollect
         stored = rows.astype(plan.dtype)
     rule = f"infinite or too large values (for {plan.dtype})"
     infinite = np.isinf(stored).any(axis=1)
-    findings.add(plan.sources[0].column, rule, REPAIR, infinite, rows, id="labels-not-finite")
+    findings.add(plan.sources[0].column, rule, infinite, rows, id="labels-not-finite")
     return stored.reshape(-1, *plan.shape)
 
 
@@ -207,30 +200,24 @@ def _class_rows(plan: DensePlan, rows: np.ndarray, findings: FindingCollector) -
     column = plan.sources[0].column
     rows = np.where(np.isnan(rows), -1.0, rows)
     fraction = (rows != np.floor(rows)).any(axis=1) | np.isinf(rows).any(axis=1)
-    rule = "labels that are not whole numbers"
-    findings.add(
-        column,
-        rule,
+    rule, remedy = (
+        "labels that are not whole numbers",
         "Write class numbers, or set kind: regression.",
-        fraction,
-        rows,
-        id="labels-not-whole",
     )
+    findings.add(column, rule, fraction, rows, remedy, id="labels-not-whole")
     if plan.label == "multilabel":
         outside = ((rows < -1) | (rows > 1)).any(axis=1) & ~fraction
-        findings.add(
-            column, "labels other than 0 and 1", REPAIR, outside, rows, id="labels-not-binary"
-        )
+        findings.add(column, "labels other than 0 and 1", outside, rows, id="labels-not-binary")
         unlabelled = rows == -1
         partly = unlabelled.any(axis=1) & ~unlabelled.all(axis=1) & ~fraction & ~outside
         rule = "labels that are partly missing (null or -1)"
-        findings.add(column, rule, REPAIR, partly, rows, id="labels-partly-missing")
+        findings.add(column, rule, partly, rows, id="labels-partly-missing")
     else:
         limit = np.inf if plan.num_classes is None else plan.num_classes
         outside = ((rows < -1) | (rows >= limit)).any(axis=1) & ~fraction
         top = "" if plan.num_classes is None else f" to {plan.num_classes - 1}"
         rule = f"labels out of range (classes are 0{top or ' and up'}, -1 is unlabelled)"
-        findings.add(column, rule, REPAIR, outside, rows[:, 0], id="labels-out-of-range")
+        findings.add(column, rule, outside, rows[:, 0], id="labels-out-of-range")
     rows[findings.bad] = -1
     return rows.astype(plan.dtype).reshape(-1, *plan.shape)
 
@@ -260,7 +247,7 @@ def split_rows(column: pa.Array, name: str, findings: FindingCollector) -> np.nd
         codes = np.array([*known, 0], np.int64)[indices]
         unknown = codes < 0
     rule = "unknown splits (known: train, val, test, null; or 1, 2, 3, 0)"
-    findings.add(name, rule, REPAIR, unknown, column, id="split-values-unknown")
+    findings.add(name, rule, unknown, column, id="split-values-unknown")
     return np.where(unknown, 0, codes).astype(np.uint8)
 
 
@@ -270,14 +257,14 @@ def sparse_rows(
     """Lengths int64 [n], indices, and values of a sparse feature; bad rows are empty."""
     column = columns[plan.indices]
     null = null_mask(column)
-    findings.add(plan.indices, "null values", REPAIR, null, id="table-null-values")
+    findings.add(plan.indices, "null values", null, id="table-null-values")
     lengths = pc.fill_null(column.value_lengths(), 0).to_numpy(zero_copy_only=False)
     lengths = lengths.astype(np.int64)
     indices = pc.fill_null(pc.cast(column.flatten(), pa.int64()), -1).to_numpy(zero_copy_only=False)
     row_of = np.repeat(np.arange(len(lengths)), lengths)
     outside = _rows_with((indices < 0) | (indices >= plan.dim), row_of, len(lengths))
     rule = f"indices outside 0 to {plan.dim - 1} (dim {plan.dim})"
-    findings.add(plan.indices, rule, REPAIR, outside, column, id="table-sparse-index")
+    findings.add(plan.indices, rule, outside, column, id="table-sparse-index")
     bad = null | outside
     values = None
     if plan.values is not None:
@@ -285,7 +272,7 @@ def sparse_rows(
         given_lengths = pc.fill_null(lists.value_lengths(), 0).to_numpy(zero_copy_only=False)
         unequal = given_lengths != lengths
         rule = f"another number of values than of {plan.indices!r}"
-        findings.add(plan.values, rule, REPAIR, unequal, lists, id="table-sparse-width")
+        findings.add(plan.values, rule, unequal, lists, id="table-sparse-width")
         bad = bad | unequal
         flat = lists.filter(pa.array(~unequal)).flatten()
         with np.errstate(over="ignore"):
@@ -293,14 +280,8 @@ def sparse_rows(
             values = np.zeros(len(indices), plan.dtype)
             values[~unequal[row_of]] = kept.astype(plan.dtype)
         infinite = _rows_with(~np.isfinite(values), row_of, len(lengths))
-        findings.add(
-            plan.values,
-            "null, NaN or infinite values",
-            REPAIR,
-            infinite,
-            lists,
-            id="table-not-finite",
-        )
+        rule = "null, NaN or infinite values"
+        findings.add(plan.values, rule, infinite, lists, id="table-not-finite")
         bad = bad | infinite
     if bad.any():
         keep = ~bad[row_of]

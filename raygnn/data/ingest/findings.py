@@ -11,6 +11,8 @@ import pyarrow as pa
 
 from raygnn.errors import with_id
 
+REPAIR = "Repair the rows, or set data.on_error=drop to leave them out."
+
 MAX_EXAMPLES = 5
 _MAX_LINES = 25
 
@@ -77,9 +79,9 @@ class FindingCollector:
         self,
         column: str,
         rule: str,
-        remedy: str,
         mask: np.ndarray,
         values: pa.Array | np.ndarray | None = None,
+        remedy: str = REPAIR,
         *,
         id: str,
     ) -> None:

@@ -18,7 +18,6 @@ from raygnn.data.hashing import hash_ids, string_buffers
 from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, IdMap, integer_ids, table_files
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.decode import (
-    REPAIR,
     class_name_rows,
     dense_rows,
     label_rows,
@@ -129,11 +128,11 @@ def create_node_arrays(plan: NodePlan, folder: Path, num_rows: int) -> None:
 def checked_ids(name: str, ids: pa.Array, findings: FindingCollector) -> pa.Array:
     """The ids of a node table, integers as int64. Finds nulls and ids beyond int64."""
     remedy = "Give each node an id, or set data.on_error=drop to leave these rows out."
-    findings.add(name, "null ids", remedy, null_mask(ids), id="nodes-null-ids")
+    findings.add(name, "null ids", null_mask(ids), None, remedy, id="nodes-null-ids")
     if not pa.types.is_integer(ids.type):
         return ids
     values, too_large = integer_ids(ids)
-    findings.add(name, "ids above 2**63 - 1", REPAIR, too_large, ids, id="nodes-id-range")
+    findings.add(name, "ids above 2**63 - 1", too_large, ids, id="nodes-id-range")
     return pa.array(values)
 
 
@@ -293,14 +292,14 @@ def find_nodes(
     unknown = (dense < 0) & ~null
     if end.array == NODES:
         remedy = "Give each row its node, or set data.on_error=drop to leave these rows out."
-        findings.add(end.column, "null ids", remedy, null, id="training-rows-null-ids")
+        findings.add(end.column, "null ids", null, None, remedy, id="training-rows-null-ids")
         remedy = "Add the nodes, or set data.on_error=drop to leave these rows out."
         rule = f"ids that node type {end.node_type!r} does not have"
-        findings.add(end.column, rule, remedy, unknown, column, id="training-rows-unknown-ids")
+        findings.add(end.column, rule, unknown, column, remedy, id="training-rows-unknown-ids")
     else:
         remedy = "Give both endpoints, or set data.on_error=drop to leave these edges out."
-        findings.add(end.column, "null ids", remedy, null, id="edges-null-ids")
+        findings.add(end.column, "null ids", null, None, remedy, id="edges-null-ids")
         remedy = "Add the nodes, or set data.on_error=drop to leave these edges out."
         rule = f"ids that node type {end.node_type!r} does not have (dangling)"
-        findings.add(end.column, rule, remedy, unknown, column, id="edges-dangling")
+        findings.add(end.column, rule, unknown, column, remedy, id="edges-dangling")
     return dense
