@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -330,46 +331,39 @@ class Manifest(_Section):
         return value
 
     @model_validator(mode="after")
-    def _rows_have_known_types(self) -> Manifest:
-        for name, table in self.training_tables.items():
-            if table.node_type not in self.node_types:
-                raise RuleError(
-                    f"training table {name!r} names node type {table.node_type!r}, which is not "
-                    f"among node_types {sorted(self.node_types)}",
-                    "Correct it",
-                    id="graph-node-type-undeclared",
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _edges_join_known_types(self) -> Manifest:
-        seen: set[EdgeType] = set()
-        tables: list[EdgeTable | LabelEdgeTable] = [*self.edge_types, *self.label_edges]
-        for table in tables:
+    def _tables_have_known_types(self) -> Manifest:
+        for name, rows in self.training_tables.items():
+            self._check_is_declared(rows.node_type, f"training table {name!r}")
+        edges: list[EdgeTable | LabelEdgeTable] = [*self.edge_types, *self.label_edges]
+        for table in edges:
             source, relation, target = table.type
             _check_type_name(relation)
             for node_type in (source, target):
-                if node_type not in self.node_types:
-                    raise RuleError(
-                        f"edge type {list(table.type)} names node type {node_type!r}, which is "
-                        f"not among node_types {sorted(self.node_types)}",
-                        "Correct it",
-                        id="graph-node-type-undeclared",
-                    )
-        for edge_table in self.edge_types:
-            if edge_table.type in seen:
+                self._check_is_declared(node_type, f"edge type {list(table.type)}")
+        return self
+
+    def _check_is_declared(self, node_type: str, where: str) -> None:
+        if node_type not in self.node_types:
+            raise RuleError(
+                f"{where} names node type {node_type!r}, which is not among node_types "
+                f"{sorted(self.node_types)}",
+                "Correct it",
+                id="graph-node-type-undeclared",
+            )
+
+    @model_validator(mode="after")
+    def _edges_are_declared_once(self) -> Manifest:
+        for edge_type, count in Counter(table.type for table in self.edge_types).items():
+            if count > 1:
                 raise RuleError(
-                    f"edge type {edge_type_name(edge_table.type)} is declared twice",
+                    f"edge type {edge_type_name(edge_type)} is declared twice",
                     "List the files of both under one entry, or name the relations differently",
                     id="graph-edge-type-twice",
                 )
-            seen.add(edge_table.type)
-        label_names = [table.name for table in self.label_edges]
-        for table in self.label_edges:
-            if label_names.count(table.name) > 1:
+        for (edge_type, sign), count in Counter((t.type, t.sign) for t in self.label_edges).items():
+            if count > 1:
                 raise RuleError(
-                    f"{table.sign} label edges of type {edge_type_name(table.type)} are declared "
-                    f"twice",
+                    f"{sign} label edges of type {edge_type_name(edge_type)} are declared twice",
                     "List the files of both under one entry",
                     id="graph-label-edges-twice",
                 )
@@ -412,7 +406,7 @@ class Manifest(_Section):
 
     def dump(self) -> str:
         """The manifest as YAML, in the short forms that people write."""
-        content = self.model_dump(mode="json")
+        content = self.model_dump(mode="json", exclude_none=True)
         for group in content.values():
             if isinstance(group, list | dict):
                 for table in group.values() if isinstance(group, dict) else group:
@@ -481,14 +475,7 @@ def _check_type_name(name: str) -> None:
         )
 
 
-def _given(spec: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in spec.items() if value is not None}
-
-
 def _shorten(table: dict[str, Any]) -> None:
-    for key, value in list(table.items()):
-        if value is None or (key in {"features", "labels"} and not value):
-            del table[key]
     if csv := table.get("csv"):
         defaults = PLAIN_CSV.model_dump()
         table["csv"] = {key: value for key, value in csv.items() if value != defaults[key]}
@@ -496,10 +483,8 @@ def _shorten(table: dict[str, Any]) -> None:
         table["files"] = table["files"][0]
     for group in ("features", "labels"):
         for name, spec in table.get(group, {}).items():
-            short = _given(spec)
-            if "columns" in short:
-                columns = short["columns"]
-                short["columns"] = [c if isinstance(c, str) else _given(c) for c in columns]
-            if "columns" in short and len(short["columns"]) == 1:
-                short["columns"] = short["columns"][0]
-            table[group][name] = short["columns"] if short.keys() == {"columns"} else short
+            if len(spec.get("columns", ())) == 1:
+                spec["columns"] = spec["columns"][0]
+            table[group][name] = spec["columns"] if spec.keys() == {"columns"} else spec
+        if not table.get(group, True):
+            del table[group]
