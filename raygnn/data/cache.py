@@ -91,7 +91,7 @@ def build_once(
         if is_whole(folder):
             return folder
         folder.parent.mkdir(exist_ok=True, parents=True)
-        with _locked(_lock(folder.parent, folder.name), on_wait):
+        with _acquire(_lock(folder.parent, folder.name), on_wait):
             if is_whole(folder):
                 return folder
             _remove_dead_builds(folder)
@@ -169,17 +169,14 @@ def _lock(folder: Path, name: str) -> filelock.BaseFileLock:
     return filelock.FileLock(folder / f"{name}.lock", mode=_LOCK_MODE)
 
 
-@contextmanager
-def _locked(lock: filelock.BaseFileLock, on_wait: Callable[[], None]) -> Iterator[None]:
+def _acquire(
+    lock: filelock.BaseFileLock, on_wait: Callable[[], None]
+) -> filelock.AcquireReturnProxy:
     try:
-        lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except filelock.Timeout:
         on_wait()
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire()
 
 
 def _remove_dead_builds(folder: Path) -> None:

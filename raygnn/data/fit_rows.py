@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from raygnn.data.cache import build_once
 from raygnn.data.checksums import type_adapter
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.filesystem import write_text
-from raygnn.data.ingest.column_plan import DensePlan, plan_time
+from raygnn.data.ingest.column_plan import plan_time
 from raygnn.data.ingest.decode import dense_rows
 from raygnn.data.ingest.describe import measure_chosen_rows
 from raygnn.data.ingest.findings import FindingCollector
@@ -172,34 +171,29 @@ def _choice(
         return None
     if isinstance(type_, str):
         ids = manifest.node_types[type_].id
-        known = partial(_is_chosen_node, bundle=bundle, node_type=type_, ids=ids, chosen=chosen)
-        return RowChoice((ids,), known)
-    time = next(edges.time for edges in manifest.edge_types if edges.type == type_)
+
+        def is_chosen(block: Mapping[str, pa.Array]) -> np.ndarray:
+            dense = bundle.id_map(type_).lookup(block[ids])
+            mask: np.ndarray = (dense >= 0) & chosen[dense]
+            return mask
+
+        return RowChoice((ids,), is_chosen)
+    time, until = manifest.tables[type_].time, rows.until
     assert time is not None
-    assert rows.until is not None
+    assert until is not None
     plan = plan_time(table.scanned, time)
-    return RowChoice((time.column,), partial(_is_not_later, plan=plan, until=rows.until))
+
+    def is_not_later(block: Mapping[str, pa.Array]) -> np.ndarray:
+        unread = FindingCollector("")  # ingest reports them
+        unread.start_block("", 0, len(block[time.column]))
+        times = dense_rows(plan, block, unread)
+        mask: np.ndarray = (times <= until) & ~unread.bad
+        return mask
+
+    return RowChoice((time.column,), is_not_later)
 
 
 def _merged(before: FittedFeature | None, fitted: Sequence[FittedColumn | None]) -> FittedFeature:
     assert before is not None
     parts = zip(before.parts, fitted, strict=True)
     return replace(before, parts=tuple(new or old for old, new in parts))
-
-
-def _is_chosen_node(
-    block: Mapping[str, pa.Array], *, bundle: Bundle, node_type: str, ids: str, chosen: np.ndarray
-) -> np.ndarray:
-    dense = bundle.id_map(node_type).lookup(block[ids])
-    mask: np.ndarray = (dense >= 0) & chosen[dense]
-    return mask
-
-
-def _is_not_later(
-    block: Mapping[str, pa.Array], *, plan: DensePlan, until: int | float
-) -> np.ndarray:
-    unread = FindingCollector("")  # ingest reports them
-    unread.start_block("", 0, len(block[plan.sources[0].column]))
-    times = dense_rows(plan, block, unread)
-    mask: np.ndarray = (times <= until) & ~unread.bad
-    return mask

@@ -43,11 +43,14 @@ def hash_split(ids: pa.Array | np.ndarray, fractions: Sequence[float], seed: int
     Raises:
         DataError: not three shares in [0, 1] with a sum in (0, 1].
     """
-    position = (hash_ids(ids, seed) >> np.uint64(11)) * 2.0**-53  # uniform in [0, 1)
-    bounds = split_bounds(fractions)
-    codes = (np.searchsorted(bounds, position, side="right") + 1).astype(np.uint8)
-    codes[codes == 4] = 0
-    return codes
+    return split_by_hash(hash_ids(ids, seed), fractions)
+
+
+def split_by_hash(hashes: np.ndarray, fractions: Sequence[float]) -> np.ndarray:
+    """uint8 codes of uint64 hashes. Raises a DataError for invalid shares."""
+    position = (hashes >> np.uint64(11)) * 2.0**-53  # uniform in [0, 1)
+    codes = np.searchsorted(split_bounds(fractions), position, side="right") + 1
+    return (codes & 3).astype(np.uint8)
 
 
 def split_bounds(fractions: Sequence[float]) -> np.ndarray:

@@ -60,7 +60,7 @@ class RowChoice:
     """Chooses the rows of a table that transforms are fitted on.
 
     Attributes:
-        columns: read by `mask`, a picklable function that returns bool [num_rows].
+        columns: read by `mask`, which returns bool [num_rows] of a block.
     """
 
     columns: tuple[str, ...]

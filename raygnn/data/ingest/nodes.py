@@ -72,7 +72,7 @@ def _repeated_findings(
         if first < last:
             finding = Finding(
                 plan.table,
-                span.name,
+                span.file.name,
                 plan.id_column,
                 "ids that an earlier row has",
                 "Give each node one row, or set data.on_error=drop to keep the first.",

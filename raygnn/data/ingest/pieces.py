@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from raygnn.data.ingest.scan import ScannedTable, Shard, plain_type
 from raygnn.data.tables import csv_tables
-from raygnn.data.tables.files import PLAIN_CSV, CsvFormat, TableFormat, open_parquet
+from raygnn.data.tables.files import TableFile, open_parquet
 
 # A piece is large against the cost of a task and small against a worker's memory.
 PIECE_BYTES = 128 << 20
@@ -34,14 +34,11 @@ class Span:
         file_row_start: first row in the file, counted from 0.
     """
 
-    uri: str
-    name: str
-    format: TableFormat
+    file: TableFile
     row_groups: tuple[int, ...]
     file_row_start: int
     num_rows: int
     block_rows: int
-    csv: CsvFormat = PLAIN_CSV
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,7 @@ def _cut_shard(shard: Shard) -> Iterator[tuple[Span, int]]:
         block = _BLOCK_BYTES * num_rows // max(size, 1)
         groups = tuple(range(start, stop)) if file.format == "parquet" else ()
         block_rows = max(_MIN_BLOCK_ROWS, min(block, _MAX_BLOCK_ROWS))
-        span = Span(file.uri, file.name, file.format, groups, row, num_rows, block_rows, file.csv)
-        yield span, size
+        yield Span(file, groups, row, num_rows, block_rows), size
         start, row = stop, row + num_rows
 
 
@@ -115,7 +111,8 @@ def read_blocks(piece: Piece, types: Mapping[str, pa.DataType]) -> Iterator[Bloc
     for span in piece.spans:
         file_row = span.file_row_start
         for batch in _read_span(span, types, is_small=len(piece.spans) > 1):
-            yield Block(offset, span.name, file_row, _columns(batch, types))
+            columns = {name: _decoded(batch.column(name), kind) for name, kind in types.items()}
+            yield Block(offset, span.file.name, file_row, columns)
             offset += batch.num_rows
             file_row += batch.num_rows
 
@@ -123,20 +120,17 @@ def read_blocks(piece: Piece, types: Mapping[str, pa.DataType]) -> Iterator[Bloc
 def _read_span(
     span: Span, types: Mapping[str, pa.DataType], *, is_small: bool
 ) -> Iterator[pa.RecordBatch]:
-    if span.format == "csv":
-        yield from csv_tables.read_batches(span.uri, span.name, types, span.csv)
+    file = span.file
+    if file.format == "csv":
+        yield from csv_tables.read_batches(file.uri, file.name, types, file.csv)
         return
-    with open_parquet(span.uri) as file:
-        yield from file.iter_batches(
+    with open_parquet(file.uri) as parquet:
+        yield from parquet.iter_batches(
             batch_size=span.block_rows,
             row_groups=list(span.row_groups),
             columns=list(types),
             use_threads=not is_small,  # threads cost more than they save
         )
-
-
-def _columns(batch: pa.RecordBatch, types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
-    return {name: _decoded(batch.column(name), type_) for name, type_ in types.items()}
 
 
 def _decoded(column: pa.Array, type_: pa.DataType) -> pa.Array:

@@ -250,7 +250,6 @@ def _missing(file: str, column: str, names: Sequence[str], is_header: bool) -> s
 # Small files are what people edit by hand, and a Parquet footer does not change with every value;
 # reading this much takes about 20 ms.
 _WHOLE_CONTENT_BYTES = 16 << 20
-_CHUNK_BYTES = 4 << 20
 _THREADS = 16
 _MAGIC = b"PAR1"
 
@@ -309,11 +308,8 @@ def content_mark(file: TableFile) -> str:
 
 def _hash_content(file: TableFile) -> str:
     fs, path = open_fs(file.uri)
-    digest = hashlib.sha256()
     with fs.open(path, "rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _hash_footer(file: TableFile) -> str:

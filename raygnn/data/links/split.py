@@ -17,7 +17,7 @@ from raygnn.data.bundle import Bundle, LabelEdges
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.hashing import hash_ids, splitmix64_array
 from raygnn.data.links import kernels as link_kernels
-from raygnn.data.splits import has_label, split_bounds, temporal_codes
+from raygnn.data.splits import has_label, split_bounds, split_by_hash, temporal_codes
 from raygnn.errors import DataError
 
 if TYPE_CHECKING:
@@ -320,6 +320,4 @@ def pair_split(
     """
     one, other = (node_hashes(ids, node_type, seed) for node_type, ids in (source, target))
     hashed = splitmix64_array(splitmix64_array(np.minimum(one, other)) + np.maximum(one, other))
-    position = (hashed >> np.uint64(11)) * 2.0**-53
-    codes = np.searchsorted(split_bounds(fractions), position, side="right") + 1
-    return (codes & 3).astype(np.uint8)
+    return split_by_hash(hashed, fractions)

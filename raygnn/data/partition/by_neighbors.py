@@ -112,7 +112,7 @@ def assign_parts(
     first = dict(zip(num_nodes, np.cumsum([0, *num_nodes.values()]), strict=False))
     total = sum(num_nodes.values())
     pieces = [
-        (_mapped(piece, SRC), _mapped(piece, DST), first[source], first[target])
+        (open_array(piece / SRC, "r"), open_array(piece / DST, "r"), first[source], first[target])
         for source, target, folders in edges
         for piece in folders
     ]
@@ -137,10 +137,6 @@ def assign_parts(
     for name, start in first.items():
         np.save(parts_path(folder, name), part[start : start + num_nodes[name]])
     return {}
-
-
-def _mapped(folder: Path, name: str) -> np.ndarray:
-    return open_array(folder / name, "r")
 
 
 @njit(nogil=True, cache=True)
