@@ -79,12 +79,10 @@ class _Table:
 
     @property
     def id_columns(self) -> list[tuple[str, str]]:
-        """Columns of ids, each with its node type."""
         node_types = (self.type,) if isinstance(self.type, str) else self.type[::2]
         return list(zip(id_columns(self.spec).values(), node_types, strict=True))
 
     def scanned(self, columns: Mapping[str, pa.Array]) -> ScannedTable:
-        """The schema of rows in memory, as a scan of files finds it."""
         return ScannedTable(self.name, (), {name: c.type for name, c in columns.items()})
 
     @property
@@ -110,9 +108,7 @@ class _NewRows(NamedTuple):
 class RowReader:
     """Decodes new rows as the graph's ingest would have.
 
-    Args:
-        graph: the part of the graph that the model reads.
-        columns: names of required columns.
+    `graph`: the part of the graph that the model reads. `columns`: names of required columns.
     """
 
     def __init__(
@@ -150,13 +146,12 @@ class RowReader:
     def read_tables(self, uri: str) -> Addition:
         """Decodes rows of files, with the columns of the graph's manifest.
 
-        With `on_error: drop`, edges that break a rule are left out, but never nodes.
+        With `on_error: drop`, edges that break a rule are left out, but never nodes. Raises a
+        DataError as `read`, or if there is no such file.
 
         Args:
             uri: a folder with files named like the graph's, or with a `graph.yaml`, of which only
                 types and files are read.
-        Raises:
-            DataError: as in `read`, or there is no such file.
         """
         files = _files_by_type(self._manifest, uri, self._options.allow_outside)
         nodes, edges = (

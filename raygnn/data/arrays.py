@@ -129,11 +129,7 @@ _CHUNK_ROWS = 1 << 18
 
 @dataclass(frozen=True)
 class Rows:
-    """A range of rows of an array in a file.
-
-    Attributes:
-        stop: the row after the last; None for all.
-    """
+    """A range of rows of an array in a file; without `stop`, to its end."""
 
     path: Path
     start: int = 0
@@ -156,9 +152,7 @@ def gather_rows(
 ) -> None:
     """Concatenates rows of several arrays into a new array.
 
-    Args:
-        name: path of the array in each source, and in `out`.
-        tables: for each source, an array that its values index.
+    `tables`: for each source, an array that its values index.
     """
     first = open_array(sources[0][0] / name, "r")
     num_rows = sum(_num_rows(folder / name, chosen) for folder, chosen in sources)
@@ -175,10 +169,7 @@ def gather_rows(
 def gather_ragged_rows(
     sources: Sequence[Source], offsets: str | Path, elements: Sequence[str | Path], out: Path
 ) -> None:
-    """Concatenates rows of different lengths into new arrays.
-
-    `offsets`, `elements`: paths of the arrays in each source, and in `out`.
-    """
+    """Concatenates rows of different lengths into new arrays, named as in the sources."""
     num_rows = sum(_num_rows(folder / offsets, chosen, 1) for folder, chosen in sources)
     create_array(out / offsets, (num_rows + 1,), np.int64)
     ends, row = open_array(out / offsets, "r+"), 1

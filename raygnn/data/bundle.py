@@ -67,12 +67,8 @@ class Csc:
 
 @dataclass(frozen=True)
 class Csr:
-    """Out-neighbors: row i of `indptr` spans the destinations of edges out of node i.
-
-    Attributes:
-        indptr: int64 [num_src + 1].
-        indices: int32 or int64 [num_edges], destinations.
-        e_id: CSC position of each edge, as int32 if possible, else int64.
+    """Out-neighbors: row i of `indptr` spans the destinations of edges out of node i. `e_id`: CSC
+    position of each edge, as int32 if possible, else int64.
     """
 
     indptr: np.ndarray
@@ -90,10 +86,9 @@ class LabelEdges:
         edge_type: (anchor type, relation, target type).
         indptr: int64 [num_anchor_nodes + 1].
         targets: int32 or int64 [num_edges], dense ids.
-        split: uint8 [num_edges], 0 none, 1 train, 2 validation, 3 test; null if not declared.
+        split: uint8 [num_edges] as in `SeedRows`.
         time: int64 or float64 [num_edges], or null.
         weight: float32 [num_edges], or null.
-        time_unit: "us" for dates: microseconds since 1970; else null.
         columns: all columns by name; see `Bundle.label_column`.
     """
 
@@ -164,13 +159,7 @@ class SeedRows:
 
 @dataclass(frozen=True)
 class SparseColumn:
-    """Sparse rows: row i has `values[indptr[i]:indptr[i+1]]` at `indices[...]`.
-
-    Attributes:
-        indptr: int64 [n + 1].
-        indices: int32 or int64, each below dim.
-        values: of the same length; null for ones.
-    """
+    """Sparse rows: row i has `values[indptr[i]:indptr[i+1]]` (null for ones) at `indices[...]`."""
 
     indptr: np.ndarray
     indices: np.ndarray
@@ -210,10 +199,7 @@ class Bundle:
         return f"Bundle({str(self._path)!r})"
 
     def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:
-        """Restricts the graph to these types, in this order.
-
-        Raises a DataError if a type is not in the graph.
-        """
+        """Restricts the graph to these types, in this order. Raises a DataError for other types."""
         return _TypesOfBundle(self, tuple(node_types), tuple(edge_types))
 
     @property
@@ -249,7 +235,6 @@ class Bundle:
 
     @property
     def types(self) -> list[str | EdgeType]:
-        """Node types, then edge types."""
         return [*self.node_types, *self.edge_types]
 
     def num_nodes(self, node_type: str) -> int:
@@ -330,12 +315,8 @@ class Bundle:
         """Alias table to draw each node's edges in proportion to a column; see `fill_alias`.
 
         Built at the first call, then stored in the bundle's folder and mapped: 8 bytes per edge.
-
-        Args:
-            direction: `in` for the edges of `csc`, `out` for those of `csr`.
-        Raises:
-            DataError: the column cannot weight edges, or the table must be built and the folder is
-                not writable.
+        `direction`: `in` for the edges of `csc`, `out` for those of `csr`. Raises a DataError if
+        the column cannot weight edges, or the table must be built and the folder is not writable.
         """
         edges = self.csc(edge_type) if direction == "in" else self.csr(edge_type)
 
@@ -409,7 +390,6 @@ class Bundle:
         )
 
     def row_column(self, rows: SeedRows, name: str) -> np.ndarray:
-        """A label, the time or the split of rows: [num_rows, ...]."""
         if rows.name is None:
             column = self.column(rows.node_type, name)
             assert not isinstance(column, SparseColumn)

@@ -67,12 +67,7 @@ def training_table_folder(name: str) -> str:
 class ColumnStatistics:
     """Statistics of each element of a column over all rows.
 
-    Attributes:
-        count: number of rows.
-        mean: mean of the stored values.
-        std: standard deviation; exactly 0 if all rows are equal.
-        low, high: minimum and maximum.
-        num_zeros, num_ones: rows that are exactly 0, and exactly 1.
+    `std` is exactly 0 if all rows are equal. `num_zeros` and `num_ones` count exact values.
     """
 
     count: int
@@ -106,11 +101,9 @@ class Quantization:
 
     @classmethod
     def of_range(cls, low: np.ndarray, high: np.ndarray, is_whole: np.ndarray) -> Quantization:
-        """The finest steps that cover a range.
+        """The finest steps that cover a range, finite float64 [width].
 
-        Args:
-            low, high: float64 [width], finite.
-            is_whole: bool [width], whether all values are whole numbers.
+        `is_whole`: bool [width], whether all values are whole numbers.
         """
         # A step is a float32, never above what was divided: a code times a step is exact in
         # float64, and no value comes out above `high`.
@@ -152,14 +145,11 @@ class ColumnInfo:
     Attributes:
         dtype: element type on disk.
         shape: shape of a row: () for a scalar, (width,), (dim,) when sparse.
-        sparse: whether rows are stored as CSR.
         num_classes: number of classes: one more than the greatest, or from the manifest; for a
             multi-label, its width.
         class_names: sorted names of a string label; class i is class_names[i].
         unit: "us" for times that are dates: microseconds since 1970; else null.
         statistics: of a non-empty dense feature, or a time of a partitioned graph.
-        transforms: of a feature with any transformed column.
-        quantization: of floats stored as int8.
     """
 
     name: str
@@ -176,7 +166,6 @@ class ColumnInfo:
 
     @property
     def width(self) -> int:
-        """Number of elements of a row; 1 for a scalar."""
         return int(self.shape[-1]) if self.shape else 1
 
 
@@ -190,12 +179,7 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class EdgeRecord:
-    """One edge type of a bundle.
-
-    Attributes:
-        directed: false if rows also represent their reverse.
-        reverse: edge type with the reversed edges; itself if not directed.
-    """
+    """One edge type of a bundle. The reverse of one that is not directed is itself."""
 
     type: EdgeType
     num_edges: int
@@ -231,12 +215,9 @@ class TrainingTableRecord:
 
 @dataclass(frozen=True)
 class BundleRecord:
-    """The content of bundle.json.
+    """The content of bundle.json. Bundles of older versions have no checksums.
 
-    Attributes:
-        is_of_parts: the graph was partitioned, so that feature statistics include all rows.
-        file_sizes: size of each file, by path in the bundle.
-        checksums: of these files; empty in bundles of older versions.
+    `is_of_parts`: the graph was partitioned, so that feature statistics include all rows.
     """
 
     fingerprint: str
@@ -266,8 +247,7 @@ class BundleRecord:
         """Reads `to_content`.
 
         Raises:
-            ValueError: a value is missing, has another type, or is a name that cannot be a file
-                name.
+            ValueError: a value is missing, of another type, or a name that cannot be a file name.
             DataError: its transforms have another version.
         """
         record = type_adapter(BundleRecord).validate_python(content)

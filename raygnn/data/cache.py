@@ -37,10 +37,8 @@ _LOCK_MODE = 0o666  # all users of a shared cache wait for the same locks
 
 
 def cache_folder(cache_dir: str | os.PathLike[str] | None, part: str) -> Path:
-    """A folder of the cache, created if missing.
+    """A folder of the cache, created if missing. Default: $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
 
-    Args:
-        cache_dir: default: $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
     Raises:
         DataError: the cache is not on a local disk.
         ResourceError: it is not writable.
@@ -132,14 +130,10 @@ def _write_note(folder: Path) -> None:
 
 
 class Claim:
-    """Protects a folder of the cache from `remove_unclaimed` of any process.
+    """Protects a folder of the cache, which need not exist yet, from `remove_unclaimed`.
 
-    Until the claim is collected, or its process ends in any way.
-
-    Args:
-        folder: need not exist yet.
-    Raises:
-        ResourceError: its parent folder is not writable.
+    Until the claim is collected, or its process ends in any way. Raises a ResourceError if the
+    parent folder is not writable.
     """
 
     def __init__(self, folder: Path, what: str) -> None:
@@ -194,10 +188,9 @@ def _remove_dead_builds(folder: Path) -> None:
 
 @contextmanager
 def _cache_errors(folder: Path, what: str) -> Iterator[None]:
-    """Reports every failure to read or write a folder of the cache as one error.
+    """Reports every failure to read or write a folder of the cache, or a full disk, as one error.
 
-    Other failures, such as of reading a table, pass. Raises a ResourceError if a file of the folder
-    cannot be read or written, or the disk is full.
+    Other failures, such as of reading a table, pass.
     """
     try:
         yield

@@ -110,8 +110,7 @@ def check_record(content: dict[str, Any]) -> None:
 def read_listing(content: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Checksum]]:
     """Sizes and checksums of a record's files; older versions wrote no checksums.
 
-    Raises:
-        KeyError, ValueError: the listing is missing or invalid.
+    Raises a KeyError or ValueError if the listing is missing or invalid.
     """
     sizes = type_adapter(dict[str, int]).validate_python(content["file_sizes"])
     return sizes, type_adapter(dict[str, Checksum]).validate_python(content.get("checksums", {}))

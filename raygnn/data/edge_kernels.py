@@ -29,8 +29,7 @@ def count_ranges(
 ) -> None:
     """Counts edges per range of `2**shift` destinations, adding to `counts`.
 
-    Args:
-        bounds: first destination, and the one after the last. Others do not count.
+    `bounds`: first destination, and the one after the last. Others do not count.
     """
     low, high = bounds
     for i in range(len(src)):
@@ -264,8 +263,7 @@ _HALF = np.int64(1) << np.int64(32)
 def edge_weights(column: object, edge_type: EdgeType, name: str) -> np.ndarray:
     """Checks a weight column, [num_edges].
 
-    Raises:
-        DataError: it is not a column of single numbers, or one is negative or not finite.
+    Raises a DataError unless it is a column of single numbers, finite and not negative.
     """
     where = f"column {name!r} of {edge_type_name(edge_type)} cannot weight edges"
     if not isinstance(column, np.ndarray) or column.ndim != 1 or column.dtype.kind not in "iuf":

@@ -19,8 +19,7 @@ from raygnn.data.id_map import IdMap, integer_ids
 class AddedEdges(NamedTuple):
     """Ends of added edges of one type, including reverse copies of undirected ones.
 
-    Attributes:
-        sources, targets: int64 [num_edges], dense ids in the extended graph.
+    int64 [num_edges], dense ids in the extended graph.
     """
 
     sources: np.ndarray
@@ -31,13 +30,8 @@ class AddedEdges(NamedTuple):
 class Addition:
     """New nodes and edges of a graph. New nodes are numbered after known ones.
 
-    Columns are read like a bundle's, by the row's number among the new ones.
-
-    Attributes:
-        num_new: number of new nodes, by node type.
-        ids: their original ids, by node type.
-        arrays: columns by type.
-        infos: column descriptions of the graph.
+    Columns are read like a bundle's, by the row's number among the new ones. `infos` describes
+    those of the graph.
     """
 
     num_new: Mapping[str, int]
@@ -50,7 +44,6 @@ class Addition:
 
     @property
     def types(self) -> list[str | EdgeType]:
-        """Node types, then edge types."""
         return [*self.num_new, *self.edges]
 
     def columns(self, type_: str | EdgeType) -> Mapping[str, ColumnInfo]:

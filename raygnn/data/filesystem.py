@@ -141,13 +141,10 @@ def redact(uri: str) -> str:
 
 
 def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str]:
-    """Opens the filesystem of a path or URI.
+    """The filesystem of a path or URI, and the path in its notation (absolute on the local disk).
 
-    Returns:
-        The filesystem, and the path in its notation (absolute on the local disk).
-    Raises:
-        DataError: the scheme is unknown, its package is not installed, or its archive is missing or
-            damaged.
+    Raises a DataError if the scheme is unknown, its package is not installed, or its archive is
+    missing or damaged.
     """
     text = os.fspath(uri)
     try:
@@ -172,11 +169,9 @@ def is_remote(uri: str | os.PathLike[str]) -> bool:
 
 
 def absolute(uri: str | os.PathLike[str], folder: str = "") -> str:
-    """A URI that means the same in any folder, because workers run in other folders than the
-    driver.
+    """A URI that means the same in any folder: workers run in other folders than the driver.
 
-    Args:
-        folder: start of relative paths. Default: the current folder.
+    `folder`: start of relative paths. Default: the current folder.
     """
     text = os.fspath(uri)
     if is_remote(text):
@@ -449,10 +444,8 @@ def generation(uri: str) -> int | None:
 def write_if_unchanged(uri: str, content: bytes, version: int | None) -> None:
     """Writes a file like `write_bytes`, if its generation is still the given one.
 
-    Args:
-        version: from `generation`; None writes in any case, as does content above 50 MiB.
-    Raises:
-        FileExistsError: the object has changed.
+    A version of None writes in any case, as does content above 50 MiB. Raises a FileExistsError if
+    the object has changed.
     """
     if version is None or len(content) >= _MAX_BYTES:
         write_bytes(uri, content)

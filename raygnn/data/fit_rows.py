@@ -88,7 +88,6 @@ class FitRows:
 
     @property
     def digest(self) -> str:
-        """Identifies values fitted on these rows in a bundle's folder."""
         named = json.dumps([self.until, self.unit, self.node_type])
         ids = b"" if self.train is None else np.ascontiguousarray(self.train).tobytes()
         return hashlib.sha256(named.encode() + ids).hexdigest()[:20]

@@ -64,12 +64,7 @@ def hash_bytes_all(offsets: np.ndarray, data: np.ndarray, key: np.uint64, out: n
 
 
 def splitmix64_array(values: np.ndarray, key: int = 0) -> np.ndarray:
-    """Vectorized `splitmix64(value ^ key)`, uint64.
-
-    Args:
-        values: any integer array; signed values count as their two's complement.
-        key: 0 <= key < 2**64.
-    """
+    """Vectorized `splitmix64(value ^ key)`, uint64. Signed values are in two's complement."""
     raw = np.ascontiguousarray(values)
     raw = raw.view(np.uint64) if raw.dtype.itemsize == 8 else raw.astype(np.int64).view(np.uint64)
     out = np.empty(len(raw), np.uint64)

@@ -182,11 +182,7 @@ _SLOTS_PER_ID = 1.5
 
 @dataclass(frozen=True)
 class IdIndex:
-    """Describes the index of a node type's ids.
-
-    Attributes:
-        low: smallest id of a range or a direct table.
-    """
+    """Describes the index of a node type's ids. `low`: smallest id of a range or a direct table."""
 
     kind: IndexKind
     low: int
@@ -233,12 +229,9 @@ def gather_ids(sources: Sequence[Source], kind: IdKind, out: Path) -> None:
 
 
 def build_index(folder: Path, skip: np.ndarray, kind: IdKind) -> tuple[IdIndex, np.ndarray]:
-    """Builds the lookup table of the ids in `folder`, next to them.
+    """Builds the lookup table of the ids in `folder`, next to them, except those to skip.
 
-    Args:
-        skip: bool [n], rows to leave out.
-    Returns:
-        The index, and bool [n] of the rows whose id an earlier row has.
+    Returns the index, and bool [n] of the rows whose id an earlier row has.
     """
     if kind == "string":
         offsets, data = open_array(folder / OFFSETS), open_array(folder / BYTES)
@@ -293,10 +286,7 @@ class IdMap:
     def lookup(self, ids: pa.Array | np.ndarray) -> np.ndarray:
         """Dense ids of original ids, int64 [n]; -1 for unknown ids and nulls.
 
-        Args:
-            ids: integers or strings, as the node type's ids are.
-        Raises:
-            DataError: strings instead of integers, or the other way round.
+        Raises a DataError for strings instead of integers, or the other way round.
         """
         if isinstance(ids, pa.ChunkedArray):
             ids = ids.combine_chunks()

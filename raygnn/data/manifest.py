@@ -1,4 +1,7 @@
-"""The manifest `graph.yaml`: files by type, and the meaning of their columns."""
+"""The manifest `graph.yaml`: files by type, and the meaning of their columns.
+
+docs/graph-format.md describes all keys.
+"""
 
 from __future__ import annotations
 
@@ -77,10 +80,7 @@ class _Section(Section):
 class DenseFeature(_Section):
     """One dense feature: its columns, concatenated in order, make one row of numbers.
 
-    Attributes:
-        columns: scalar, list, FixedSizeList, FixedShapeTensor or fixed-size binary columns, by name
-            or with a transform.
-        dtype: element type of fixed-size binary columns (little endian). Default: float32.
+    `dtype`: element type of fixed-size binary columns (little endian). Default: float32.
     """
 
     columns: Columns
@@ -98,13 +98,7 @@ class DenseFeature(_Section):
 
 
 class SparseFeature(_Section):
-    """One sparse feature: each row lists the positions that are not zero.
-
-    Attributes:
-        indices: list<int> column, each 0 <= index < dim.
-        values: list<float> column of the same lengths; null means ones.
-        dim: width of the equivalent dense row.
-    """
+    """One sparse feature: each row lists positions, and values if these are not all 1."""
 
     indices: str
     values: str | None = None
@@ -112,17 +106,7 @@ class SparseFeature(_Section):
 
 
 class Label(_Section):
-    """One label.
-
-    Attributes:
-        columns: one column (int or string: classes, float: regression, list: multi-label), or
-            several scalar columns (multi-label or multi-target).
-        kind: meaning of the values; null follows the column's type, except that floats which are
-            only 0, 1 and gaps are classes. `class` also accepts other whole numbers in a float
-            column, as pandas writes integers with gaps.
-        num_classes: number of classes. Default: the greatest class plus one.
-        format: format of texts that are numbers; see `ColumnTransform`.
-    """
+    """One label. Without a kind, the type of its columns decides."""
 
     columns: Names
     kind: Literal["class", "multilabel", "regression"] | None = None
@@ -225,14 +209,7 @@ class NodeTable(_Table):
 
 
 class EdgeTable(_Table):
-    """The table of one edge type.
-
-    Attributes:
-        split: column of training, validation and test edges as links to predict.
-        directed: false makes each row also represent its reverse.
-        reverse_of: the edge type of which these are the reversed edges. Types named `r` and `rev_r`
-            are reverses without it.
-    """
+    """The table of one edge type. Types named `r` and `rev_r` are reverses without `reverse_of`."""
 
     type: EdgeType
     files: Names
@@ -266,13 +243,7 @@ class EdgeTable(_Table):
 
 
 class LabelEdgeTable(_Table):
-    """Edges to learn from, as links or by their labels. Sampling never follows them.
-
-    Attributes:
-        type: if it is also an edge type, that type's edges are the same links as messages.
-        source: column of the anchors.
-        sign: `negative` edges are hard negatives: pairs known not to be linked.
-    """
+    """Edges to learn from, as links or by their labels. Sampling never follows them."""
 
     type: EdgeType
     files: Names
@@ -294,14 +265,6 @@ class TrainingTable(_Table):
     """Rows to learn or predict: an entity at a time. They are not nodes of the graph.
 
     Rows keep the order of the files. An entity may have any number of rows.
-
-    Attributes:
-        node_type: type of the entities.
-        node: column of their original ids.
-        time: time of the prediction, which nothing later influences.
-        labels: empty if the rows are only predicted.
-        window: the label is known this long after the time: a duration such as 30d, or a number if
-            the times are plain numbers. Null means that the next row knows it.
     """
 
     files: Names
@@ -387,10 +350,8 @@ class Manifest(_Section):
     def load(cls, uri: str | os.PathLike[str], allow_outside: Sequence[str] = ()) -> Manifest:
         """Reads the manifest of a graph folder, or the manifest file itself.
 
-        Args:
-            allow_outside: folders besides the graph's own that it may link into.
-        Raises:
-            DataError: it is missing, not allowed, does not parse or breaks a rule.
+        `allow_outside`: folders besides the graph's own that it may link into. Raises a DataError
+        if it is missing, not allowed, does not parse or breaks a rule.
         """
         location = manifest_uri(uri)
         is_found = location != os.fspath(uri) and not is_remote(location)  # not named by the user

@@ -33,7 +33,6 @@ class PagerankSettings:
     """Options of `pagerank_graph`.
 
     Attributes:
-        top_k: maximum number of neighbors.
         alpha: restart probability of a walk at each step.
         epsilon: residual per edge of a node below which it is not pushed.
     """
@@ -59,8 +58,6 @@ def pagerank_graph(
     over the mean of the node's neighbors, so that factors on messages are 1 on average, minus the
     residual of forward push. Made once per node, on demand, stored next to the bundle, and mapped.
 
-    Args:
-        progress: receives a line before the edges are made.
     Raises:
         DataError: the graph has several types of nodes or edges.
         ResourceError: the edges cannot be stored.
@@ -151,11 +148,8 @@ def _build(bundle: Bundle, edge_type: EdgeType, settings: PagerankSettings, fold
 
 
 def neighborhood_graph(config: Config, bundle: Bundle) -> Bundle:
-    """The graph of neighborhoods: the bundle, or its edges by personalized PageRank.
-
-    Raises:
-        DataError: walks are requested on a graph of several types.
-        ResourceError: their edges cannot be stored in the cache.
+    """The graph of neighborhoods: the bundle, or its edges by personalized PageRank. Raises as
+    `pagerank_graph`.
     """
     wanted = config.sampling.ppr
     if wanted is None:

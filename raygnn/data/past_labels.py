@@ -34,9 +34,7 @@ class PastLabels:
     def of(cls, rows: SeedRows, known: np.ndarray, scores: np.ndarray, span: float) -> PastLabels:
         """Labels count from the end of their window on.
 
-        Args:
-            known: int64, positions of rows with a label.
-            scores: [num_known, num_scores], their labels.
+        `known`: int64, positions of rows with a label. `scores`: [num_known, num_scores].
         """
         assert rows.time is not None
         window = window_as_time(rows.window, rows.time_unit, f"{rows.place}.window")
@@ -61,9 +59,7 @@ class PastLabels:
         """float32 [num_nodes, width]: logarithm of the number of labels known at a time, age of the
         latest, the latest, and the mean of the latest 32; 0 without labels.
 
-        Args:
-            nodes: int64 [num_nodes], dense ids.
-            times: [num_nodes], time of each.
+        `nodes`: int64 [num_nodes], dense ids. `times`: [num_nodes].
         """
         num_scores = self.scores.shape[1]
         out = np.zeros((len(nodes), self.width(num_scores)), np.float32)

@@ -37,11 +37,8 @@ _SUM_TOLERANCE = 1e-6  # shares are written with few decimals, and summed in bin
 def hash_split(ids: pa.Array | np.ndarray, fractions: Sequence[float], seed: int) -> np.ndarray:
     """Splits by the hash of (seed, id): a node keeps its split when the graph grows. uint8 codes.
 
-    Args:
-        ids: original ids [n], integers or strings, without nulls.
-        fractions: expected shares of train, val and test; the rest is in no split.
-    Raises:
-        DataError: not three shares in [0, 1] with a sum in (0, 1].
+    `ids`: [n], without nulls. `fractions`: expected shares of train, val and test; the rest is in
+    no split. Raises a DataError unless these are three shares with a sum in (0, 1].
     """
     return split_by_hash(hash_ids(ids, seed), fractions)
 
@@ -73,13 +70,9 @@ def per_class_split(
 ) -> np.ndarray:
     """Draws `train` and `val` nodes of each class by the hash of (seed, id); the rest are test.
 
-    Args:
-        ids: original ids [n], integers or strings, without nulls.
-        labels: class of each node [n]; negative or NaN is unlabelled and in no split.
-    Returns:
-        uint8 codes [n].
-    Raises:
-        DataError: labels are not classes, counts are invalid, or a class has too few nodes.
+    `labels`: class of each node [n]; negative or NaN is unlabelled and in no split. Returns uint8
+    codes [n]. Raises a DataError if labels are not classes, counts are invalid, or a class has too
+    few nodes.
 
     Source: Shchur et al., Pitfalls of Graph Neural Network Evaluation, arXiv:1811.05868.
     """

@@ -100,25 +100,18 @@ BALANCED = "balanced"
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Number of training rows per class or label.
-
-    Attributes:
-        num_nodes: training nodes of the whole graph.
-        counts: nodes of each class or with each label.
-    """
+    """Number of training rows of the whole graph, and of each class or with each label."""
 
     num_nodes: int
     counts: tuple[int, ...]
 
     @classmethod
     def of_classes(cls, labels: np.ndarray, num_classes: int) -> LabelCounts:
-        """Counts classes, integers [num_nodes] or [num_nodes, 1]."""
         counts = np.bincount(labels.reshape(-1).astype(np.int64), minlength=num_classes)
         return cls(len(labels), tuple(counts.tolist()))
 
     @classmethod
     def of_labels(cls, labels: np.ndarray, num_labels: int) -> LabelCounts:
-        """Counts labels, zeros and ones [num_nodes, num_labels]."""
         counts = labels.reshape(len(labels), num_labels).astype(bool).sum(axis=0)
         return cls(len(labels), tuple(counts.tolist()))
 

@@ -66,12 +66,9 @@ class AsOf:
 def check_time_units(
     graph: HasColumns, column: str, others: Mapping[str, str | None] = MappingProxyType({})
 ) -> None:
-    """Checks that the times of all node and edge types have one unit.
+    """Raises a DataError if the times of all node and edge types have several units.
 
-    Args:
-        others: units of further times, by a name for messages.
-    Raises:
-        DataError: they have several.
+    `others`: units of further times, by a name for messages.
     """
     types = {name: name for name in graph.node_types}
     named = types | {edge_type_name(edge_type): edge_type for edge_type in graph.edge_types}
@@ -135,10 +132,8 @@ def window_as_time(
 ) -> Time | None:
     """`sampling.temporal.window` in the unit of a graph's times.
 
-    Args:
-        window: a duration such as 90d for dates, a number for plain numbers.
-    Raises:
-        ConfigError: it is of the other kind.
+    A duration such as 90d is for dates, a number for plain numbers; the other way round is a
+    ConfigError.
     """
     if window is None:
         return None

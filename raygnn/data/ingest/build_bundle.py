@@ -41,7 +41,6 @@ def ingest(
         manifest_uri: the graph's folder or its graph.yaml; a local path or any fsspec URI.
         cache_dir: local folder for bundles. Default: $RAYGNN_CACHE_DIR or ~/.cache/raygnn.
         schedule: runs the tasks; they need the same cache folder.
-        progress: receives a line for each step, and the number of dropped rows.
         min_scheduled_bytes: smaller tables are converted in this process.
         elsewhere: lets another machine build the bundle if the cache does not have it, and returns
             a function that copies it into a folder. Both machines may share the cache.
@@ -146,11 +145,7 @@ def check_arrays(bundle: Bundle) -> None:
 
 
 def check_part_arrays(bundle: Bundle, edge_type: EdgeType, num_targets: int) -> None:
-    """Like `check_arrays`, for a part's edges of one type into `num_targets` nodes.
-
-    Raises:
-        ValueError, OSError: an array is damaged.
-    """
+    """Like `check_arrays`, for a part's edges of one type. Raises a ValueError or OSError."""
     csc = bundle.csc(edge_type)
     _check_rows(csc.indptr, num_targets, len(csc.indices))
     _check_below(csc.indices, bundle.num_nodes(edge_type[0]))

@@ -31,8 +31,7 @@ class SourceColumn:
     """One column of a table.
 
     Attributes:
-        layout: Arrow's storage; tensors are lists of fixed size. `any` for a column with a
-            transform.
+        layout: Arrow's storage; tensors are lists of fixed size. `any` with a transform.
         dtype: element type in the table, or from a transform.
         shape: shape of a row; () for a scalar.
         format: format of dates of a time column, or of numbers of a label.
@@ -147,10 +146,7 @@ class DensePlan:
     Attributes:
         sources: table columns that are concatenated into a row; none for row numbers.
         shape: shape of a row; () for a scalar.
-        label: checks of a label; null for other roles.
         unit: unit of times that are dates; None for numbers.
-        transforms: of a feature with any transformed column.
-        quantization: of floats that become int8.
     """
 
     name: str
@@ -183,13 +179,10 @@ class SparsePlan:
 def plan_feature(
     table: ScannedTable, name: str, spec: FeatureSpec, feature_dtype: str | None
 ) -> DensePlan | SparsePlan:
-    """Plans a feature.
+    """Plans a feature. Raises a DataError if a column has a type that features cannot have.
 
-    Args:
-        feature_dtype: storage type of floating-point features. Default: the table's, with float64
-            reduced to float32, in which models compute.
-    Raises:
-        DataError: a column has a type that features cannot have.
+    `feature_dtype`: storage type of floating-point features. Default: the table's, with float64
+    reduced to float32, in which models compute.
     """
     if isinstance(spec, SparseFeature):
         return plan_sparse(table, name, spec, feature_dtype)
@@ -328,7 +321,6 @@ def plan_weight(table: ScannedTable, column: str) -> DensePlan:
 
 
 def check_split(table: ScannedTable, column: str) -> None:
-    """Raises a DataError unless a split column has names or codes."""
     kind = table.types[column]
     if not (pa.types.is_string(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
         raise DataError(

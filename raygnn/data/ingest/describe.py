@@ -60,7 +60,6 @@ def describe_columns(
     """The records of the columns of a type.
 
     Args:
-        table: name for messages.
         num_rows: of all parts.
         results: of all pieces.
         folders: of the type in each part.
@@ -122,12 +121,7 @@ def _num_classes(table: str, plan: DensePlan, num_rows: int, num_found: int) -> 
 
 @dataclass(frozen=True)
 class MeasureTask:
-    """Some rows of a column.
-
-    Attributes:
-        origin: see `Moments`.
-        quantization: of rows that are codes, whose decoded values are measured.
-    """
+    """Some rows of a column, which are codes if quantized. `origin`: see `Moments`."""
 
     path: Path
     start: int
@@ -218,12 +212,7 @@ def measure_features(
 def measure_chosen_rows(
     rows: np.ndarray, chosen: np.ndarray, quantization: Quantization | None
 ) -> ColumnStatistics:
-    """Statistics of some rows of a column, whatever the others contain.
-
-    Args:
-        rows: [num_rows, ...], as stored.
-        chosen: bool [num_rows], at least one.
-    """
+    """Statistics of the chosen rows of a stored column, whatever the others contain."""
     rows = rows.reshape(len(rows), -1)
     first = int(chosen.argmax())
     origin, step = _as_values(rows[first : first + 1], quantization)[0], _block_rows(rows.shape[1])

@@ -64,12 +64,7 @@ def build_edges(
 ) -> list[BuiltEdges]:
     """Writes every edge type and set of label edges of a bundle, reverse types last.
 
-    Args:
-        tables: by name in the plan.
-        nodes: the finished node types.
-        work: folder for temporary files of the ingest.
-    Raises:
-        DataError: rows break rules (all are listed), or none would remain.
+    Raises a DataError if rows break rules (all are listed), or none would remain.
     """
     if not plans:
         return []
@@ -145,13 +140,8 @@ def report_rows(
 ) -> list[int]:
     """Raises the problems of tables, or reports them if bad rows are dropped.
 
-    Returns the number of kept rows of each table.
-
-    Args:
-        num_rows: of each table.
-        results: of the pieces of each table.
-    Raises:
-        DataError: rows break rules, or none would remain.
+    Returns the number of kept rows of each table. Raises a DataError if rows break rules, or none
+    would remain.
     """
     context.report(
         merge(finding for found in results for result in found for finding in result.findings)
@@ -185,8 +175,7 @@ def measured_record(
 ) -> BundleRecord:
     """The record of a finished graph, with the statistics of its columns.
 
-    Args:
-        folders: of each node type and of each plan of edges, in each part.
+    `folders`: of each node type and of each plan of edges, in each part.
     """
     columns = {name: (record.columns, folders[name]) for name, record in nodes.items()}
     columns |= {made.plan.folder: (made.columns, folders[made.plan.folder]) for made in built}
@@ -218,15 +207,7 @@ def build_training_tables(
     work: Path,
     context: BuildContext,
 ) -> tuple[TrainingTableRecord, ...]:
-    """Writes every training table of a bundle.
-
-    Args:
-        tables: by name in the plan.
-        nodes: the finished node types.
-        work: folder for temporary files of the ingest.
-    Raises:
-        DataError: rows break rules (all are listed), or none would remain.
-    """
+    """Writes every training table of a bundle. Raises a DataError as `build_edges`."""
     if not plans:
         return ()
     tasks = []

@@ -51,12 +51,7 @@ class Finding:
 
 @dataclass
 class FindingCollector:
-    """Collects findings over the blocks of one piece.
-
-    Attributes:
-        file_row: first row of the current block in the file.
-        bad: rows of the current block that break a rule.
-    """
+    """Collects findings over the blocks of one piece. `bad`: rows of the current block."""
 
     table: str
     file: str = ""
@@ -120,7 +115,6 @@ def merge(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _joined(group: Sequence[Finding]) -> Finding:
-    """One finding of the same rule and file, with the first rows as examples."""
     examples = sorted(
         (row, finding.values[i] if finding.values else "")
         for finding in group
@@ -135,10 +129,8 @@ def _joined(group: Sequence[Finding]) -> Finding:
 
 
 def describe(findings: Sequence[Finding], are_dropped: bool = False) -> str:
-    """One line per finding; a long list ends with the number of omitted ones.
-
-    Args:
-        are_dropped: the rows are left out, so that lines name no remedy.
+    """One line per finding, for dropped rows without remedy. A long list ends with the number of
+    omitted ones.
     """
     if are_dropped:
         findings = [replace(finding, remedy="") for finding in findings]

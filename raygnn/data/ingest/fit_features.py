@@ -127,8 +127,7 @@ def fit_features(
 ) -> dict[str, ScannedTable]:
     """Fits the transforms of all tables, or takes those of training. Returns the tables by name.
 
-    Raises:
-        DataError: transforms do not fit their columns; all problems are listed.
+    Raises a DataError with all problems if transforms do not fit their columns.
     """
     problems: list[str] = []
     fitted: dict[tuple[str, str], list[FittedColumn | None]] = {}
@@ -234,7 +233,6 @@ def _keys(table: FeatureTable, block: Mapping[str, pa.Array], first_row: int) ->
 
 
 def _training_rows(table: FeatureTable, block: Mapping[str, pa.Array]) -> np.ndarray | None:
-    """bool [num_rows]; None if all rows are for training."""
     if table.choice is not None:
         return table.choice.mask(block)
     if table.split is None:
@@ -416,11 +414,7 @@ class RangeTask:
 
 @dataclass(frozen=True)
 class ValueRange:
-    """Mergeable ranges of each element of some rows; [width] each.
-
-    Attributes:
-        is_whole: whether all values are whole numbers.
-    """
+    """Mergeable ranges of each element of some rows, and whether all are whole; [width] each."""
 
     low: np.ndarray
     high: np.ndarray
@@ -441,7 +435,6 @@ class ValueRange:
         )
 
     def quantization(self) -> Quantization:
-        """The steps that cover the range."""
         is_empty = self.low > self.high
         low, high = (np.where(is_empty, 0.0, end) for end in (self.low, self.high))
         return Quantization.of_range(low, high, self.is_whole)

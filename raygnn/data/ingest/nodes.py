@@ -110,10 +110,8 @@ def gather_nodes(
 ) -> None:
     """Writes ids, columns and split of nodes into a new folder, by dense id.
 
-    Args:
-        sources: folders of rows that were read.
-        classes: for each source and string label, the class of each code; None if columns already
-            have classes.
+    `classes`: for each source and string label, the class of each code; None if columns already
+    have classes.
     """
     gather_ids(sources, plan.id_kind, folder)
     if plan.split is not None:
@@ -145,7 +143,6 @@ def keep_rows(
 
     Args:
         kept: numbers of the rows of each piece, ascending.
-        work: folder for temporary files of the ingest.
         gather: writes rows of sources into a new folder.
     """
     work.mkdir(parents=True, exist_ok=True)
@@ -171,12 +168,9 @@ def build_nodes(
     work: Path,
     context: BuildContext,
 ) -> dict[str, NodeRecord]:
-    """Writes every node type of a bundle.
+    """Writes every node type of a bundle, with temporary files in `work`.
 
-    Args:
-        work: folder for temporary files of the ingest.
-    Raises:
-        DataError: rows break rules (all are listed), or none would remain.
+    Raises a DataError if rows break rules (all are listed), or none would remain.
     """
     tasks: dict[str, list[NodeTask]] = {}
     for name, plan in plans.items():

@@ -58,11 +58,7 @@ class Piece:
 
 
 class Block(NamedTuple):
-    """Rows of one file that are in memory together.
-
-    Attributes:
-        columns: without dictionaries.
-    """
+    """Rows of one file that are in memory together, without dictionaries."""
 
     offset: int
     file: str
@@ -106,7 +102,7 @@ def _cut_shard(shard: Shard) -> Iterator[tuple[Span, int]]:
 
 
 def read_blocks(piece: Piece, types: Mapping[str, pa.DataType]) -> Iterator[Block]:
-    """Reads columns of a piece block by block, each of one file. `types`: plain type by column."""
+    """Reads columns of a piece block by block, each of one file."""
     offset = 0
     for span in piece.spans:
         file_row = span.file_row_start

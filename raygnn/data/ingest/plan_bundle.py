@@ -112,7 +112,6 @@ class GraphSource:
 
     Attributes:
         roots: folders that may have the files; relative patterns start at the first.
-        files: by name of the table.
     """
 
     manifest: Manifest
@@ -123,10 +122,7 @@ class GraphSource:
     def open(cls, manifest_uri: str | os.PathLike[str], options: IngestOptions) -> GraphSource:
         """Reads the manifest and lists the files.
 
-        Args:
-            manifest_uri: the graph's folder or its graph.yaml; a local path or any fsspec URI.
-        Raises:
-            DataError: the manifest breaks a rule, or a table has no files.
+        Raises a DataError if the manifest breaks a rule, or a table has no files.
         """
         manifest = Manifest.load(manifest_uri, options.allow_outside)
         roots = (manifest_folder(manifest_uri), *options.allow_outside)
@@ -161,12 +157,7 @@ class GraphSource:
 
 @dataclass(frozen=True)
 class GraphPlan:
-    """The conversion of every table of a graph.
-
-    Attributes:
-        tables: by name in a plan.
-        edges: the edge types of tables; reverse types are made from their rows.
-    """
+    """The conversion of every table of a graph. Reverse types are made from the rows of `edges`."""
 
     manifest: Manifest
     tables: Mapping[str, ScannedTable]
@@ -188,8 +179,7 @@ def plan_graph(
 ) -> GraphPlan:
     """Scans all tables, fits their transforms and plans their conversion.
 
-    Raises:
-        DataError: tables do not fit the manifest; all problems of a stage are listed.
+    Raises a DataError if tables do not fit the manifest. All problems of a stage are listed.
     """
     manifest, tables = source.manifest, source.scan(schedule)
     features = list(feature_tables(manifest, tables).values())

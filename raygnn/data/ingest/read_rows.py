@@ -39,11 +39,7 @@ _SEED = 0  # seed of the hash that determines an id's bucket and part
 
 @dataclass(frozen=True)
 class ReadResult:
-    """The result of reading a piece.
-
-    Attributes:
-        class_names: for each string label, the names in the order of the codes.
-    """
+    """The result of reading a piece. `class_names`: by string label, in the order of the codes."""
 
     findings: tuple[Finding, ...]
     num_bad: int
@@ -187,12 +183,7 @@ class IdsInFolder:
 
 @dataclass(frozen=True)
 class Bucket:
-    """The ids of one hash bucket of a node type.
-
-    Attributes:
-        ids: folder of the ids and their table.
-        dense: file of their dense ids.
-    """
+    """The ids of one hash bucket of a node type: folder of ids and table, and file of dense ids."""
 
     ids: Path
     index: IdIndex

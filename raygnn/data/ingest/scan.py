@@ -90,13 +90,10 @@ class TableColumns:
 def scan_tables(
     tables: Sequence[tuple[str, Sequence[TableFile], TableColumns]], schedule: Schedule
 ) -> list[ScannedTable]:
-    """Reads footers (Parquet) or whole files (CSV) and compares the shards.
+    """Reads footers (Parquet) or whole files (CSV) of tables, each (name, files, needed columns).
 
-    Args:
-        tables: name, files and needed columns of each table.
-    Raises:
-        DataError: a column is missing, repeated, or differs in type between shards; problems of all
-            tables are listed.
+    Raises a DataError if a column is missing, repeated, or differs in type between shards. Problems
+    of all tables are listed.
     """
     sniffs = [
         CsvSniff(file.uri, file.name, tuple(columns.names), file.csv)

@@ -84,10 +84,7 @@ class OnAnyNode(Generic[Task, Result]):
     """The function of tasks that can run on nodes without the ingest's folder.
 
     Called with a task, it reads and writes the folder itself. A schedule may instead send the
-    inputs to another node, and write the returned rows.
-
-    Attributes:
-        compute: returns the result of a task; receives its inputs, and passes rows to `Write`.
+    inputs to another node, and write the rows that `compute` passes to `Write`.
     """
 
     compute: Callable[[Task, Sequence[np.ndarray], Write], Result]
@@ -103,8 +100,6 @@ class BuildContext:
     Attributes:
         command: first word of progress lines.
         drop: drops bad rows instead of failing.
-        schedule: runs the tasks, in this process or on a cluster.
-        progress: receives a line for each step, and the number of dropped rows.
     """
 
     command: Literal["ingest", "partition"]

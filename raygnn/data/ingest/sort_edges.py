@@ -252,10 +252,9 @@ def scatter_edges(task: tuple[EdgeSort, EdgeRows, BucketPlan, np.ndarray]) -> No
 
 @dataclass(frozen=True)
 class BucketTask:
-    """One bucket to order.
+    """One bucket to order. Starts and stops of edges are positions in the bucketed arrays.
 
     Attributes:
-        edge_start: first edge of the bucket in the bucketed arrays.
         out_start: first edge of the bucket in the CSC; None until reverse copies of earlier buckets
             are counted.
         num_kept: remaining edges; None before the bucket is ordered.

@@ -42,13 +42,7 @@ _ROW_NUMBER = DensePlan(ROW, "row", (), "int64", ())
 
 @dataclass(frozen=True)
 class NodePlan:
-    """The conversion of a node type's table.
-
-    Attributes:
-        table: name for messages.
-        types: plain Arrow type of each read column.
-        columns: dense features, labels and times.
-    """
+    """The conversion of a node type's table, named `table` in messages. `columns` are dense."""
 
     table: str
     types: Mapping[str, pa.DataType]
@@ -78,9 +72,7 @@ class EdgePlan:
     Label edges are stored by anchor, so their targets replace the sources here.
 
     Attributes:
-        table: name for messages.
         folder: path relative to the bundle.
-        types: plain Arrow type of each read column.
         undirected: each row also represents its reverse.
         by_time: edges of a destination are ordered by time first.
         reverse: edge type made from the reversed rows, if any.
@@ -115,15 +107,7 @@ class EdgePlan:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The conversion of a training table.
-
-    Attributes:
-        table: name for messages.
-        folder: path relative to the bundle.
-        types: plain Arrow type of each read column.
-        node: column of the entities' original ids, of type `node_type`.
-        window: time after which a label is known.
-    """
+    """The conversion of a training table. `node`: column of the entities' original ids."""
 
     table: str
     name: str
@@ -147,13 +131,11 @@ Table = NodeTable | EdgeTable | LabelEdgeTable | TrainingTable
 
 
 def id_columns(table: Table) -> dict[str, str]:
-    """Columns of ids, by their key."""
     keys = ("id", "source", "target", "node")
     return {key: getattr(table, key) for key in keys if hasattr(table, key)}
 
 
 def table_columns(table: Table) -> TableColumns:
-    """The columns that a table of the manifest names."""
     ids, weight = id_columns(table).values(), getattr(table, "weight", None)
     time = None if table.time is None else table.time.column
     labels = [column for label in table.labels.values() for column in label.columns]

@@ -22,7 +22,6 @@ class DatedLinks:
     Attributes:
         num_nodes: of anchors and of targets.
         anchors, targets: int64 [num_links], dense ids.
-        times: [num_links].
         window: maximum age of links that count; None counts all.
     """
 
@@ -39,10 +38,7 @@ class DatedLinks:
         """Reads the message edges with times between two node types, in either direction, and the
         nodes of a third type, such as purchases, that have edges to one anchor and to targets.
 
-        Args:
-            column: time column of nodes and edges.
-        Returns:
-            None if there are none.
+        `column`: time column of nodes and edges. Returns None if there are none.
         """
         links = [*_pairs(bundle, ends, column), *_pairs_through_nodes(bundle, ends, column)]
         dated = [

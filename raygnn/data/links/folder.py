@@ -65,7 +65,6 @@ def rows_of(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
 
 
 def labelled_positions(folder: Path, split: str) -> np.ndarray:
-    """int64, ascending table positions of the labelled edges of a split, mapped."""
     return open_array(_positions_path(folder, split))
 
 

@@ -141,8 +141,7 @@ def look_up_codes(
 
     Args:
         table: its row bounds, columns and codes.
-        by_row: rows here are rows of the table.
-        by_column: columns here are rows of the table.
+        by_row, by_column: rows, and columns here are rows of the table.
     """
     table_indptr, table_columns, table_codes = table
     for row in range(len(indptr) - 1):
@@ -204,9 +203,7 @@ def distinct_in_rows(
 ) -> None:
     """The distinct pairs whose edges are supervision of a split, with the earliest of their times.
 
-    Args:
-        times: of the edges, or empty.
-        out_columns: receives the columns; empty to only count pairs.
+    `times`: of the edges, or empty. Empty `out_columns` only count pairs.
     """
     indptr, columns = table
     write = 0

@@ -32,7 +32,6 @@ class Messages:
 
     @property
     def name(self) -> str:
-        """Distinguishes them from other messages of the same graph."""
         names = (link.fingerprint for link in self.links)
         return ".".join([*names, self.split, "inductive" if self.inductive else ""])
 
@@ -45,13 +44,10 @@ def message_graph(
     Training has the training edges (without those only for supervision), validation all training
     edges, and test also those of validation or, if `inductive`, only those of training. The reverse
     of an edge follows it, in its own type or in the reverse type. Edge types without a link split,
-    and edges of no split, are always included. The filtered arrays are made once per node, on
-    demand, and mapped.
+    and edges of no split, are always included. An edge in several splits carries messages if all
+    of them allow it. The filtered arrays are made once per node, on demand, and mapped.
 
-    Args:
-        links: link splits. An edge in several splits carries messages if all of them allow it.
-    Raises:
-        DataError: a link split cannot be made.
+    Raises a DataError if a link split cannot be made.
     """
     for link in links:
         link_folder(bundle, link)

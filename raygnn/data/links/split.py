@@ -78,10 +78,7 @@ class LinkSplit:
 class LinkTable:
     """Links by row: the out-edges of anchors, or the in-edges of targets.
 
-    Attributes:
-        split: declared split of each edge, or null.
-        time: of each edge, or null.
-        is_sorted: edges of a row are in the order of their columns.
+    `is_sorted`: edges of a row are in the order of their columns.
     """
 
     row_type: str
@@ -146,10 +143,8 @@ def message_table(bundle: Bundle, edge_type: EdgeType) -> LinkTable:
 def split_links(bundle: Bundle, link: LinkSplit, table: LinkTable, folder: Path) -> np.ndarray:
     """The code of every link of the table, uint8 [num_edges], as in `raygnn.data.links.kernels`.
 
-    Args:
-        folder: for temporary arrays.
-    Raises:
-        DataError: the table lacks a column that the rule needs.
+    Raises a DataError if the table lacks a column that the rule needs. `folder`: for temporary
+    arrays.
     """
     if link.by_time:
         return own_splits(bundle, link, table) << link_kernels.SUPERVISION_SHIFT
@@ -205,10 +200,8 @@ def own_splits(
     """The split of every edge by its own column, time or pair, independently of its pair's other
     edges.
 
-    Args:
-        counted: bool mask of the edges whose time quantiles are used; null means all.
-    Raises:
-        DataError: the table lacks a column that the rule needs.
+    `counted`: bool mask of the edges whose time quantiles are used; null means all. Raises a
+    DataError if the table lacks a column that the rule needs.
     """
     name = edge_type_name(link.edge_type)
     where = "label_edges" if link.labels else "edge_types"
@@ -309,14 +302,10 @@ def pair_split(
     fractions: Sequence[float],
     seed: int,
 ) -> np.ndarray:
-    """Splits by the hash of (seed, unordered pair of ids), as `data.splits` of type hash. uint8
-    codes.
+    """Splits by the hash of (seed, unordered pair of ids), as `data.splits` of type hash.
 
-    Args:
-        source, target: node type and original ids of an end of each edge.
-        fractions: shares of train, val and test.
-    Raises:
-        DataError: the fractions are not shares.
+    `source`, `target`: node type and original ids of an end of each edge. Returns uint8 codes.
+    Raises a DataError if the fractions are not shares.
     """
     one, other = (node_hashes(ids, node_type, seed) for node_type, ids in (source, target))
     hashed = splitmix64_array(splitmix64_array(np.minimum(one, other)) + np.maximum(one, other))

@@ -90,8 +90,8 @@ class KnownPositives:
     targets: np.ndarray
 
     def mask(self, anchors: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Whether each int64 anchor is linked to each int64 target (may repeat): bool [num_anchors,
-        num_targets].
+        """Whether each int64 anchor is linked to each int64 target, which may repeat: bool
+        [num_anchors, num_targets].
         """
         mask = np.zeros((len(anchors), len(targets)), bool)
         wanted = _ids(targets)
@@ -130,9 +130,7 @@ class KnownLinks:
     def mask(
         self, anchors: np.ndarray, targets: np.ndarray, relations: np.ndarray | None = None
     ) -> np.ndarray:
-        """Whether each anchor is linked to each target, or is the target; see
-        `KnownPositives.mask`.
-        """
+        """Whether each anchor is linked to each target, or is it; see `KnownPositives.mask`."""
         if relations is None or self.by_row:
             mask = self.parts[0].mask(anchors, targets)
         else:
@@ -229,12 +227,9 @@ def known_positives(
 def known_positives_as_of(
     bundle: Bundle, link: LinkSplit, anchors: np.ndarray, as_of: AsOf
 ) -> KnownPositives:
-    """The links of some anchors up to a moment, including links without times.
+    """The links of some distinct anchors up to a moment, including links without times.
 
-    Args:
-        anchors: int64, distinct dense ids; other nodes have no targets in the result.
-    Raises:
-        DataError: the graph has no such links.
+    Other nodes have no targets in the result. Raises a DataError if the graph has no such links.
     """
     tables: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
     if link.labels:

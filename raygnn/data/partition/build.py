@@ -99,11 +99,9 @@ def partition(
     with incomplete tasks. A finished one is checked and not changed.
 
     Args:
-        manifest_uri: the graph's folder or its graph.yaml; a local path or any fsspec URI.
         out: a local path or any fsspec URI. Parts for a bucket are made in the cache folder, and
             sent when all are complete.
         schedule: runs the tasks, given the folder that they write.
-        progress: receives a line for each step, and the number of dropped rows.
         min_scheduled_bytes: smaller tables are read in this process.
     Raises:
         DataError: the manifest or the tables break a rule, or `out` is not writable.
@@ -165,8 +163,7 @@ def _finished(place: str, name: str, progress: Callable[[str], None]) -> Partiti
 class _Read:
     """A node type, or a table of edges, whose pieces have been read.
 
-    Attributes:
-        pieces: each piece, and its rows: nodes by bucket, edges by the target's part.
+    `pieces`: each piece, and its rows: nodes by bucket, edges by the target's part.
     """
 
     pieces: Sequence[tuple[Piece, GroupedRows]]
@@ -192,11 +189,7 @@ class _Nodes:
 
 @dataclass(frozen=True)
 class _Build:
-    """One run of all steps.
-
-    Attributes:
-        stage: folder of the steps that number nodes and read edges, if these run twice.
-    """
+    """All steps. `stage`: folder of steps that number nodes and read edges, if these run twice."""
 
     plan: GraphPlan
     how: Partitioning

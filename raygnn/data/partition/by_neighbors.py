@@ -42,7 +42,6 @@ _BYTES_PER_NODE = 100
 
 
 def check_metis() -> None:
-    """Raises a ConfigError if METIS is not installed."""
     try:
         import pymetis  # noqa: F401
     except ImportError as error:
@@ -60,7 +59,6 @@ def _metis_parts(indptr: np.ndarray, neighbors: np.ndarray, num_parts: int) -> n
     Args:
         indptr: int64 [num_nodes + 1], start of each node's neighbors.
         neighbors: [2 num_edges], both ends of each edge; parallel edges count separately.
-        num_parts: at least 1.
     Raises:
         ResourceError: METIS would need more memory than this machine has.
     """
@@ -183,9 +181,7 @@ def _breadth_first(indptr, neighbors, order):  # type: ignore[no-untyped-def]
 def _assign(indptr, neighbors, order, bounds, capacity, num_parts, part):  # type: ignore[no-untyped-def]
     """One pass: `part` of later nodes is that of the previous pass, or negative.
 
-    Args:
-        bounds: int64 [num_types + 1], start of each type's nodes.
-        capacity: [num_types], nodes of a type in a part.
+    `bounds`: int64 [num_types + 1], start of each type's nodes; `capacity`: [num_types].
     """
     size = np.zeros((len(capacity), num_parts), np.int64)
     score = np.zeros(num_parts, np.int64)

@@ -166,7 +166,6 @@ class Outline(Bundle):
         """Builds the outline of a partitioned graph, stored in the cache.
 
         Args:
-            folder: of the partitioned graph, a path or any fsspec URI.
             pairs: edge types with pairs, times, splits and labels, and names of their features;
                 None for tasks without pairs and label edges.
         Raises:
@@ -235,12 +234,8 @@ class Part(Bundle):
     """One part of a graph: the edges into its nodes, and the columns of both.
 
     Rows of `csc` and columns are the part's; neighbors are dense ids of the whole graph. Node
-    columns of the outline contain all nodes.
+    columns of the outline contain all nodes. A part in a bucket is fetched to the outline's disk.
 
-    Args:
-        folder: of the partitioned graph, absolute. A part in a bucket is fetched to the outline's
-            disk.
-        progress: receives lines about fetching.
     Raises:
         DataError: the part is missing, damaged, or of another partition.
         ResourceError: the part cannot be stored on this machine.

@@ -121,12 +121,7 @@ class PartitionRecord:
 
 @dataclass(frozen=True)
 class PartRecord:
-    """The content of part.json.
-
-    Attributes:
-        file_sizes: size of each file, by path in the part.
-        checksums: of these files; empty in parts of older versions.
-    """
+    """The content of part.json. Parts of older versions have no checksums."""
 
     partition: str
     part: int
@@ -189,7 +184,6 @@ def part_bytes(folder: Folder, part: int) -> int:
 
 @contextmanager
 def _refusing_damage(folder: Folder, name: str, what: str) -> Iterator[None]:
-    """Raises what is wrong with a record as a DataError."""
     try:
         yield
     except ValueError as error:
@@ -201,7 +195,6 @@ def _refusing_damage(folder: Folder, name: str, what: str) -> Iterator[None]:
 
 
 def _read(folder: Folder, name: str, what: str, wanted: str) -> dict[str, Any]:
-    """Reads a record of the format `wanted`."""
     uri = os.fspath(folder)
     with reading_input(join(uri, name)):
         if not exists(join(uri, name)):

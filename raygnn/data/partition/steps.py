@@ -69,8 +69,6 @@ _SEEN_AFTER_S = 120.0  # twice the time for which NFS keeps that a name is missi
 
 @dataclass(frozen=True)
 class StepTask:
-    """One task of a step: `fn(item, folder)`."""
-
     fn: TaskFunction[Any]
     item: Any
     folder: Path
@@ -86,12 +84,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Steps:
-    """Runs the steps of a partition in a work folder.
-
-    Attributes:
-        schedule: runs the tasks, in this process or on nodes that see the work folder.
-        progress: receives lines, with an estimate of the remaining time of a long step.
-    """
+    """Runs the steps of a partition in a work folder, on nodes that see it."""
 
     work: Path
     schedule: Schedule
@@ -102,9 +95,7 @@ class Steps:
     ) -> list[Done]:
         """Runs the unfinished tasks of a step, and returns all in the order of the items.
 
-        Args:
-            name: folder of the step, in the work folder.
-            what: description of the tasks, for progress.
+        `name`: folder of the step, in the work folder.
         """
         folders = [self.work / name / f"{number:06d}" for number in range(len(items))]
         tasks = [
@@ -224,9 +215,7 @@ def index_bucket(
 ) -> dict[str, Any]:
     """Gathers the ids of a bucket in table order, and finds repeated ones.
 
-    Args:
-        pieces: with their rows by bucket.
-        drop: ids in bad rows do not count as earlier ones.
+    `pieces`: with their rows by bucket. `drop`: ids in bad rows do not count as earlier ones.
     """
     gather_ids([(by.folder, by.rows(bucket)) for _, by in pieces], plan.id_kind, folder)
     rows = [by.rows(bucket).read() for _, by in pieces]
@@ -321,9 +310,7 @@ def read_edges(
 ) -> dict[str, Any]:
     """Reads and checks a piece; groups its rows by part.
 
-    Args:
-        ids: of sources and targets.
-        first_ids: first dense id of each part, and the number of nodes, of sources and targets.
+    `first_ids`: first dense id of each part, and the number of nodes, of sources and targets.
     """
     dtype = index_dtype(first_ids[0][-1], first_ids[1][-1])
     create_row_arrays(plan, folder, piece.num_rows, dtype)
@@ -388,11 +375,7 @@ def sort_part_edges(
 ) -> dict[str, Any]:
     """Writes the CSC of a part: `indptr` of its nodes, `indices` of the whole graph.
 
-    Args:
-        plan: for a reverse type, with `is_swapped`: rows belong to another type.
-        pieces: rows by part.
-        classes: see `EdgeRows`.
-        first_ids: see `read_edges`; of the sources and targets of `plan`.
+    `first_ids`: see `read_edges`; of sources and targets of `plan`, which may be a reverse type.
     """
     sources, targets = first_ids
     num_targets = targets[part + 1] - targets[part]

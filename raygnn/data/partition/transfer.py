@@ -42,8 +42,6 @@ def part_on_disk(
 ) -> Path:
     """A part on a disk, fetched into the cache if it is in a bucket.
 
-    Args:
-        folder: of the partitioned graph, absolute.
     Raises:
         DataError: the part is missing, damaged, or of another partition.
         ResourceError: the cache is not writable, or full.
@@ -70,14 +68,10 @@ def parts_on_disk(
     is_read: Callable[[str], bool],
     progress: Progress,
 ) -> Iterator[list[Path]]:
-    """Folders with files of all parts, with temporary copies of parts in a bucket.
+    """Folders with files of all parts, with temporary copies of parts in a bucket below `scratch`.
 
-    Args:
-        folder: of the partitioned graph, absolute.
-        scratch: folder for copies, which is removed at the end.
-        is_read: whether a file of a part, by relative path, is fetched.
-    Raises:
-        DataError: a part is missing, damaged, or of another partition.
+    `is_read`: whether a file of a part, by relative path, is fetched. Raises a DataError if a part
+    is missing, damaged, or of another partition.
     """
     uris = [join(os.fspath(folder), part_name(part)) for part in range(record.num_parts)]
     if not is_remote(folder):

@@ -77,8 +77,7 @@ def feature_columns(name: str, features: Features, may_be_sparse: bool = True) -
 
     Args:
         name: column name; sparse rows have `<name>_indices` and, unless all ones, `<name>_values`.
-        features: [num_rows], [num_rows, dim] or sparse rows.
-        may_be_sparse: false for edges, whose features are dense.
+        features: [num_rows], [num_rows, dim] or sparse rows. Those of edges are dense.
     """
     if isinstance(features, SparseRows):
         if may_be_sparse and features.density() < SPARSE_BELOW:

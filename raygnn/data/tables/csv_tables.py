@@ -68,12 +68,7 @@ class CsvSniff:
 
 @dataclass(frozen=True)
 class CsvShape:
-    """Content of a CSV file.
-
-    Attributes:
-        header: all column names.
-        kinds: possible kind of each needed column.
-    """
+    """Number of rows and column names of a CSV file, and the possible kind of needed columns."""
 
     num_rows: int
     header: tuple[str, ...]
@@ -143,12 +138,8 @@ def read_batches(
 
 def read_together(files: Sequence[CsvSniff], ids: Collection[str]) -> list[pa.Table]:
     """Reads the rows of each file of a table, in the first file's needed columns of the narrowest
-    common kinds.
-
-    Args:
-        ids: columns whose leading zeros count.
-    Raises:
-        DataError: as in `read_batches`, or a file lacks one of these columns.
+    common kinds. Leading zeros of `ids` count. Raises a DataError as `read_batches`, or if a file
+    lacks a column.
     """
     shapes = [sniff(file) for file in files]
     types = {
@@ -206,7 +197,6 @@ def _open_table(
 
 
 def _positions(schema: pa.Schema) -> list[str]:
-    """The names of columns without a header: f0 becomes 0."""
     return [name[1:] for name in schema.names]
 
 

@@ -53,10 +53,8 @@ _NUMBERED = re.compile(rf"(.*?)\d+{_NUMBER}(\d+\..*)")
 class CsvFormat(Section):
     """How the text files of a table are read.
 
-    Attributes:
-        separator: null detects it in the header line.
-        header: false for files without a line of names. Their columns are called 0, 1, and so on.
-        skip_lines: lines before the header, or before the data.
+    The header line determines a separator that is None. Without a header, columns are called 0, 1,
+    and so on.
     """
 
     separator: Annotated[str, Field(min_length=1, max_length=1)] | None = None
@@ -75,7 +73,6 @@ class TableFile:
         name: path in messages, relative to the graph's folder.
         version: the store's version mark, if any.
         modified: modification time on a local disk.
-        csv: how a text file is read.
     """
 
     uri: str
@@ -107,8 +104,7 @@ def list_files(
         csv: format of text files, which may then have any suffix.
     Raises:
         DataError: a pattern matches nothing, a file of unknown format, or only some of the files of
-            a numbered set such as `part-00000-of-00002.parquet`; or it leads out of `roots`, or to
-            something that is not a regular file.
+            a numbered set such as `part-00000-of-00002.parquet`; or as `match_files`.
     """
     files: dict[str, TableFile] = {}
     for pattern in patterns:
@@ -146,10 +142,8 @@ def match_files(
 ) -> list[tuple[str, Mapping[str, Any]]]:
     """The files of a pattern below a folder, by name, with the store's information.
 
-    Args:
-        place: the pattern's field in messages.
-    Raises:
-        DataError: the pattern leads out of `roots`, or to something that is not a regular file.
+    Raises a DataError if the pattern leads out of `roots`, or to something that is not a regular
+    file. `place`: the pattern's field in messages.
     """
     place = f"{place}={pattern!r}"
     located = join(folder, pattern)
@@ -266,12 +260,9 @@ def open_stream(uri: str) -> Iterator[pa.NativeFile]:
 
 @contextmanager
 def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile]:
-    """Opens a Parquet file.
+    """Opens a Parquet file. Raises a DataError if it is not Parquet, or is truncated.
 
-    Args:
-        footer_only: reads only schema and row counts, without downloading a remote file.
-    Raises:
-        DataError: the file is not Parquet, or is truncated.
+    `footer_only`: reads only schema and row counts, without downloading a remote file.
     """
     fs, path = open_fs(uri)
     try:

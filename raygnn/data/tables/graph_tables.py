@@ -39,11 +39,7 @@ _MAX_ROW_GROUP_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class _Rows:
-    """A table with the roles of its columns.
-
-    Attributes:
-        table: an Arrow table; DataFrames and mappings of arrays are converted.
-    """
+    """A table with the roles of its columns. DataFrames and mappings of arrays become Arrow."""
 
     table: pa.Table
 
@@ -79,11 +75,7 @@ class EdgeRows(_Rows):
 
 @dataclass(frozen=True)
 class TrainingRows(_Rows):
-    """A training table: rows of (entity, time, label).
-
-    Attributes:
-        window: time after which a label is known, such as 30d; see `TrainingTable`.
-    """
+    """A training table: rows of (entity, time, label). See `raygnn.data.manifest.TrainingTable`."""
 
     node_type: str
     node: str
@@ -100,7 +92,6 @@ class GraphTables:
     Attributes:
         notes: changes during conversion, a sentence each.
         label_edges: by type and sign (`positive`, `negative`).
-        training_tables: by name.
     """
 
     nodes: Mapping[str, NodeRows]
@@ -201,19 +192,15 @@ def write_tables(
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> str:
-    """Writes Parquet shards, then graph.yaml.
+    """Writes Parquet shards, then graph.yaml, and returns the URI of graph.yaml.
 
     Edge types without edges are left out, because readers treat an empty table as a mistake. On a
     local disk, everything is written next to the target and moved when complete. On a remote store,
     shards are written in place and removed after an error.
 
     Args:
-        out_uri: folder, a local path or any fsspec URI.
         num_shards: files per node and edge type, at most its number of rows.
         overwrite: replaces an existing graph (graph.yaml and the shards, nothing else).
-        progress: receives a line for each type written.
-    Returns:
-        URI of graph.yaml.
     Raises:
         DataError: the folder is in use, num_shards is not positive, a type's name is invalid, or a
             node type has no nodes.
@@ -382,7 +369,6 @@ _NOT_OF_LABEL_EDGES = ("features", "directed", "reverse_of")
 
 
 def _described(rows: _Rows, folder: str, left_out: Sequence[str] = ()) -> dict[str, object]:
-    """A table of graph.yaml: its files, and the columns and options by the names that rows have."""
     roles = {role.name: getattr(rows, role.name) for role in fields(rows)}
     kinds = {Mapping: dict, tuple: list}
     return {"files": f"{folder}/*.parquet"} | {

@@ -74,10 +74,7 @@ def read_columns(
 ) -> pa.Table:
     """Reads columns of a table (None reads all) unchanged, in the order of its files and rows.
 
-    Args:
-        ids: columns whose leading zeros count in CSV.
-    Raises:
-        DataError: a column is missing.
+    Leading zeros of `ids` count in CSV. Raises a DataError if a column is missing.
     """
     wanted = None if names is None else tuple(dict.fromkeys(names))
     for file in files:

@@ -46,12 +46,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class ExactMoments:
-    """The sum and the sum of squares of some floats.
-
-    Attributes:
-        sum: in units of 2^-1127.
-        sum_of_squares: in units of 2^-2254.
-    """
+    """Number, sum (in units of 2^-1127) and sum of squares (of 2^-2254) of some floats."""
 
     count: int = 0
     sum: int = 0
@@ -152,7 +147,6 @@ class Sample:
 
     @property
     def bound(self) -> np.uint64:
-        """Greater keys can no longer enter the sample."""
         is_full = len(self.keys) == SAMPLE_SIZE
         return np.uint64(self.keys.max() if is_full else np.iinfo(np.uint64).max)
 
@@ -184,7 +178,7 @@ class NumberCounts:
             values: float64 [n]; NaN is a gap, infinity a value that is not counted.
             keys: uint64 [n].
             sums: whether to compute moments.
-            bound: of a sample that these rows will be merged with.
+            bound: of a sample that these rows will be merged with; greater keys do not enter it.
         """
         is_finite = np.isfinite(values)
         finite = values[is_finite]
@@ -217,11 +211,9 @@ class NumberCounts:
 
 @dataclass(frozen=True)
 class TextCounts:
-    """Number of rows with each value. None is a gap.
+    """Number of rows with each distinct string. Null is a gap.
 
-    Attributes:
-        values: [num_distinct] distinct strings; null is a gap.
-        is_cut: there are more than `MAX_DISTINCT`, and `values` is empty.
+    `is_cut`: there are more than `MAX_DISTINCT`, and `values` is empty.
     """
 
     num_rows: int
@@ -272,11 +264,8 @@ Counts = NumberCounts | TextCounts
 def count(
     spec: ColumnTransform, kind: Kind, column: pa.Array, keys: np.ndarray, bound: np.uint64
 ) -> Counts:
-    """Statistics of rows of a table.
-
-    Args:
-        keys: uint64 [num_rows], a hash of each row.
-        bound: of the sample so far; see `Sample.bound`.
+    """Statistics of rows of a table. `keys`: uint64 [num_rows], a hash of each row. `bound`: of the
+    sample so far.
     """
     if kind == "list":
         items = lists(column, spec.separator)
@@ -298,14 +287,11 @@ def needs_counts(spec: ColumnTransform) -> bool:
 def fit(
     spec: ColumnTransform, kind: Kind, counts: Counts | None, place: str, *, embeds: bool = True
 ) -> FittedColumn:
-    """The state from training rows.
+    """The state from training rows. Raises a DataError if the transform does not fit its column.
 
     Args:
-        found: statistics of all rows; None if the transform needs none.
-        place: the feature in messages.
+        counts: statistics of all rows; None if the transform needs none.
         embeds: whether `auto` may choose `category`.
-    Raises:
-        DataError: the transform does not fit its column.
     """
     if spec.transform == "hashed_words":
         return FittedColumn(spec.column, HashedWords(spec.dim or _HASHED_DIM))

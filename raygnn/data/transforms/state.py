@@ -43,7 +43,6 @@ class State(ABC):
     """A fitted transform.
 
     Attributes:
-        kind: kind of the input values.
         width: output elements per row.
         is_scaled: whether elements have one scale already, so that `data.standardize` skips them.
     """
@@ -103,8 +102,6 @@ class MinMax(State):
 
 @dataclass(frozen=True)
 class Log1p(State):
-    """log(1 + x)."""
-
     type: Literal["log1p"] = "log1p"
     is_scaled: ClassVar[bool] = False
 
@@ -331,7 +328,6 @@ class FittedColumn:
         fill: replacement of a gap, in the column's own unit (seconds since 1970 for a time); None
             refuses gaps.
         indicator: the last element is 1 for a gap.
-        format: format of its texts; see `ColumnTransform`.
     """
 
     column: str
@@ -407,8 +403,6 @@ class PlainColumn:
 
 @dataclass(frozen=True)
 class FittedFeature:
-    """All parts of a feature's rows, in order."""
-
     parts: tuple[PlainColumn | FittedColumn, ...]
     version: int = VERSION
 

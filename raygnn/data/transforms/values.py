@@ -51,21 +51,9 @@ _OF_FORMAT: dict[Format, frozenset[str | None]] = {
 
 
 class ColumnTransform(Section):
-    """One column of a feature, and how its values become numbers.
+    """One column of a feature, and how its values become numbers. Without transform, numbers stay.
 
-    Attributes:
-        transform: null leaves numbers unchanged.
-        missing: replacement of nulls and NaN: the median of the training rows, 0, or the median and
-            an additional element of 1. null refuses gaps.
-        n_bins: of `bucket`. Default: 10.
-        min_frequency: a value in fewer training rows is rare. Default: 2 for `category`, else 1.
-        max_categories: maximum number of elements, including one for rare values; null sets no
-            limit.
-        separator: between the values of a text, for tables without lists.
-        dim: elements of `hashed_words`. Default: 128.
-        unit: of times that are numbers since 1970.
-        format: of texts: dates as 15/06/2024 (`day_first`) or 06/15/2024 (`month_first`), numbers
-            as EUR 1,234.50 (`decimal_point`) or 1.234,50 EUR (`decimal_comma`).
+    docs/graph-format.md describes the options.
     """
 
     model_config = ConfigDict(strict=False)
@@ -128,12 +116,7 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class Lists(NamedTuple):
-    """Distinct values of each row.
-
-    Attributes:
-        rows: int64 [num_values], ascending.
-        texts: [num_values] strings, without nulls.
-    """
+    """Distinct values of each row: int64 [num_values] rows, ascending, and texts without nulls."""
 
     num_rows: int
     rows: np.ndarray
@@ -149,9 +132,7 @@ def kind_of(
 ) -> Kind | None:
     """The kind of values of an Arrow type. None if transforms cannot read it.
 
-    Args:
-        split: texts are lists with a separator.
-        written: the column's `format`.
+    `split`: texts are lists with a separator. `written`: the column's `format`.
     """
     is_text = pa.types.is_string(type_)
     if written in _OF_DATE:
@@ -238,10 +219,7 @@ def seconds(
     """float64 [n], seconds since 1970 in UTC, NaN for gaps, and a mask of values that are not
     times.
 
-    Args:
-        column: timestamps, dates, texts for `parsed_times`, or numbers.
-        unit: of numbers.
-        written: of texts, `day_first` or `month_first`.
+    `column`: timestamps, dates, texts for `parsed_times`, or numbers of a unit.
     """
     unreadable = np.zeros(len(column), bool)
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
@@ -308,7 +286,7 @@ def parsed_times(column: pa.Array, written: Format | None = None) -> tuple[pa.Ar
     Args:
         column: ISO 8601, also without leading zeros, with dots and the day first (21.5.2024) or
             with slashes and the year first; a time may follow.
-        written: `day_first` or `month_first`, for dates as 05/06/2024.
+        written: for dates as 05/06/2024.
     """
     column = pc.cast(column, pa.string())
     none = np.zeros(len(column), bool)
