@@ -67,9 +67,3 @@ def test_bad_weights_are_told_and_leave_nothing(bundle):
     with raises("sampling-weight-values", "bad", "node__to__node"):
         bundle.alias(EDGE, "bad", "in")
     assert not [path for path in (bundle.path / "alias").iterdir() if path.is_dir()]
-
-
-def test_a_folder_that_cannot_be_written(bundle):
-    (bundle.path / "alias").write_text("in the way")
-    with raises("data-cache-unusable", "the weights of node__to__node"):
-        bundle.alias(EDGE, "w", "in")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import yaml
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import FORMAT_VERSION
@@ -16,7 +15,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import EdgeTable
 from tests.errors import raises
-from tests.graph_writer import write_graph, write_shards
+from tests.graph_writer import write_graph
 
 _TYPE = ("n", "to", "n")
 
@@ -109,46 +108,6 @@ def test_csr_that_cannot_be_kept(bundle: Bundle) -> None:
     (bundle.path / "csr").write_text("in the way")
     with raises("data-cache-unusable", "the out-neighbors of n__to__n"):
         bundle.csr(_TYPE)
-
-
-def test_several_node_and_edge_types(tmp_path: Path) -> None:
-    users = pa.table({"id": ["u1", "u2", "u3"]})
-    items = pa.table({"id": [10, 20], "y": [0, 1], "split": ["train", "test"]})
-    write_shards(tmp_path / "users", [users])
-    write_shards(tmp_path / "items", [items])
-    write_shards(tmp_path / "buys", [pa.table({"u": ["u3", "u1", "u1"], "i": [10, 20, 10]})])
-    write_shards(tmp_path / "likes", [pa.table({"a": ["u1"], "b": ["u2"]})])
-    manifest = {
-        "format": "raygnn/graph-v1",
-        "node_types": {
-            "user": {"files": "users/*.parquet", "id": "id"},
-            "item": {
-                "files": "items/*.parquet", "id": "id", "labels": {"y": "y"}, "split": "split",
-            },
-        },
-        "edge_types": [
-            {"type": ["user", "buys", "item"], "files": "buys/*.parquet",
-             "source": "u", "target": "i"},
-            {"type": ["item", "bought_by", "user"], "files": "buys/*.parquet",
-             "source": "i", "target": "u"},
-            {"type": ["user", "likes", "user"], "files": "likes/*.parquet",
-             "source": "a", "target": "b", "directed": False},
-        ],
-    }  # fmt: skip
-    (tmp_path / "graph.yaml").write_text(yaml.safe_dump(manifest, sort_keys=False))
-    bundle = ingest(tmp_path, cache_dir=tmp_path / "cache")
-    assert bundle.node_types == ["user", "item"]
-    buys, bought, likes = bundle.edge_types
-    assert bundle.csc(buys).indptr.tolist() == [0, 2, 3]
-    assert bundle.csc(buys).indices.tolist() == [0, 2, 0]
-    assert bundle.csc(bought).indptr.tolist() == [0, 2, 2, 3]
-    assert bundle.csc(bought).indices.tolist() == [0, 1, 0]
-    assert bundle.csr(buys).indptr.tolist() == bundle.csc(bought).indptr.tolist()
-    assert bundle.csc(likes).indices.tolist() == [1, 0]
-    assert bundle.num_nodes("item") == 2
-    split = bundle.declared_split("item")
-    assert split is not None
-    assert split.tolist() == [1, 3]
 
 
 def _edge_table(*edge_type: str, **keys: Any) -> EdgeTable:

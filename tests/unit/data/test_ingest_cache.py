@@ -268,44 +268,31 @@ def test_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with raises("data-cache-unusable", "folder bundles", "/file"):
         bundle_folder(tmp_path / "file")
 
-
-def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home(path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setattr(Path, "expanduser", no_home)
     with raises("data-cache-unusable", "folder bundles", "RAYGNN_CACHE_DIR"):
         bundle_folder()
 
 
-def test_tables_in_memory(graph: Path, tmp_path: Path) -> None:
-    import fsspec
-
-    fs = fsspec.filesystem("memory")
-    fs.put(str(graph), "/raygnn-test-graph", recursive=True)
-    try:
-        bundle = ingest("memory://raygnn-test-graph", cache_dir=tmp_path / "cache")
-        local = ingest(graph, cache_dir=tmp_path / "local")
-        assert np.array_equal(bundle.column("n", "x"), local.column("n", "x"))
-        assert bundle.fingerprint == local.fingerprint
-    finally:
-        fs.rm("/raygnn-test-graph", recursive=True)
-
-
-def test_large_remote_files_are_read_by_ranges(
-    graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by_ranges", [False, True])
+def test_tables_of_a_store(
+    graph: Path, tmp_path: Path, by_ranges: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import fsspec
 
-    monkeypatch.setattr("raygnn.data.tables.files._WHOLE_FILE_BYTES", 0)
+    if by_ranges:  # as large files
+        monkeypatch.setattr("raygnn.data.tables.files._WHOLE_FILE_BYTES", 0)
     fs = fsspec.filesystem("memory")
     fs.put(str(graph), "/raygnn-test-graph", recursive=True)
     try:
         bundle = ingest("memory://raygnn-test-graph", cache_dir=tmp_path / "cache")
-        assert np.array_equal(bundle.column("n", "x"), np.arange(50))
     finally:
         fs.rm("/raygnn-test-graph", recursive=True)
+    local = ingest(graph, cache_dir=tmp_path / "local")
+    assert np.array_equal(bundle.column("n", "x"), local.column("n", "x"))
+    assert bundle.fingerprint == local.fingerprint
 
 
 @pytest.mark.parametrize(("least_bytes", "is_scheduled"), [(0, True), (1 << 30, False)])

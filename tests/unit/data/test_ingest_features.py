@@ -16,10 +16,12 @@ from tests.graph_writer import cut, write_graph
 
 _ROWS = np.arange(12, dtype=np.float32).reshape(4, 3) / 4
 _FLAT = pa.array(_ROWS.reshape(-1))
+_FLAGS = np.array([0, 1, 1, 0])
 
 
 def _ingest(folder: Path, columns: dict[str, Any], spec: dict[str, Any], **options: Any) -> Bundle:
-    table = pa.table({"id": np.arange(4), **columns})
+    num_rows = len(next(iter(columns.values())))
+    table = pa.table({"id": np.arange(num_rows), **columns})
     # Two shards with row groups of one row: every column is cut and joined again.
     path = write_graph(folder / "graph", cut(table, 2), node_spec=spec)
     return ingest(path, IngestOptions(**options), cache_dir=folder / "cache")
@@ -29,47 +31,39 @@ def _tensor(values: np.ndarray) -> pa.Array:
     return pa.FixedShapeTensorArray.from_numpy_ndarray(values)
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array(list(_ROWS)),
-        pa.array(list(_ROWS), pa.large_list(pa.float32())),
-        pa.FixedSizeListArray.from_arrays(_FLAT, 3),
-        _tensor(_ROWS),
-        pa.array([row.tobytes() for row in _ROWS], pa.binary(12)),
-        pa.array(list(_ROWS.astype("f8"))),
-    ],
-    ids=["list", "large_list", "fixed_list", "tensor", "binary", "float64"],
-)
-def test_rows_of_three_floats(column: pa.Array, tmp_path: Path) -> None:
-    bundle = _ingest(tmp_path, {"x": column}, {"features": {"x": "x"}})
-    x = bundle.column("n", "x")
-    assert x.dtype == np.float32
-    assert np.array_equal(x, _ROWS)
-    info = bundle.columns("n")["x"]
-    assert (info.role, info.dtype, info.shape) == ("feature", "float32", (3,))
+_COLUMNS: dict[str, tuple[pa.Array, np.ndarray]] = {
+    "list": (pa.array(list(_ROWS)), _ROWS),
+    "large_list": (pa.array(list(_ROWS), pa.large_list(pa.float32())), _ROWS),
+    "fixed_list": (pa.FixedSizeListArray.from_arrays(_FLAT, 3), _ROWS),
+    "tensor": (_tensor(_ROWS), _ROWS),
+    "tensor of rank 2": (_tensor(_ROWS.reshape(4, 3, 1)), _ROWS.reshape(4, 3, 1)),
+    "binary": (pa.array([row.tobytes() for row in _ROWS], pa.binary(12)), _ROWS),
+    "float64": (pa.array(list(_ROWS.astype("f8"))), _ROWS),
+    **{
+        dtype: (pa.array(_FLAGS.astype(dtype)), _FLAGS.astype(dtype))
+        for dtype in ("int8", "uint8", "int32", "int64", "float16", "bool")
+    },
+}
+
+
+@pytest.mark.parametrize("kind", _COLUMNS)
+def test_columns_of_all_kinds_become_rows(kind: str, tmp_path: Path) -> None:
+    column, expected = _COLUMNS[kind]
+    _check(_ingest(tmp_path, {"x": column}, {"features": {"x": "x"}}), expected)
+
+
+def _check(bundle: Bundle, expected: np.ndarray) -> None:
+    x, info = bundle.column("n", "x"), bundle.columns("n")["x"]
+    assert x.dtype == expected.dtype
+    assert np.array_equal(x, expected)
+    assert (info.role, info.dtype) == ("feature", expected.dtype.name)
+    assert info.shape == expected.shape[1:]
 
 
 def test_columns_are_concatenated(tmp_path: Path) -> None:
     columns = {"a": _ROWS[:, 0], "b": pa.array(list(_ROWS[:, 1:])), "c": np.arange(4, dtype="i1")}
     bundle = _ingest(tmp_path, columns, {"features": {"x": ["a", "b", "c"]}})
-    expected = np.concatenate([_ROWS, np.arange(4).reshape(4, 1)], axis=1)
-    assert np.array_equal(bundle.column("n", "x"), expected)
-
-
-def test_tensors_keep_their_shape(tmp_path: Path) -> None:
-    values = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
-    bundle = _ingest(tmp_path, {"x": _tensor(values)}, {"features": {"x": "x"}})
-    assert np.array_equal(bundle.column("n", "x"), values)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float16", "bool"])
-def test_element_types_are_kept(dtype: str, tmp_path: Path) -> None:
-    values = np.array([0, 1, 1, 0]).astype(dtype)
-    bundle = _ingest(tmp_path, {"x": pa.array(values)}, {"features": {"x": "x"}})
-    x = bundle.column("n", "x")
-    assert x.dtype == np.dtype(dtype)
-    assert np.array_equal(x, values)
+    _check(bundle, np.concatenate([_ROWS, np.arange(4, dtype="f4").reshape(4, 1)], axis=1))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -77,9 +71,7 @@ def test_feature_dtype_casts_floats_only(dtype: str, tmp_path: Path) -> None:
     columns = {"x": pa.array(list(_ROWS)), "k": np.arange(4)}
     spec = {"features": {"x": "x", "k": "k"}}
     bundle = _ingest(tmp_path, columns, spec, feature_dtype=dtype)
-    x = bundle.column("n", "x")
-    assert x.dtype == np.dtype(dtype)
-    assert np.array_equal(x, _ROWS.astype(dtype))
+    _check(bundle, _ROWS.astype(dtype))
     assert bundle.column("n", "k").dtype == np.int64
 
 
@@ -92,8 +84,7 @@ def test_what_bfloat16_cannot_hold_is_told(tmp_path: Path) -> None:
 def test_binary_of_another_dtype(tmp_path: Path) -> None:
     column = pa.array([row.astype("<f2").tobytes() for row in _ROWS], pa.binary(6))
     spec = {"features": {"x": {"columns": "x", "dtype": "float16"}}}
-    bundle = _ingest(tmp_path, {"x": column}, spec)
-    assert np.array_equal(bundle.column("n", "x"), _ROWS.astype("f2"))
+    _check(_ingest(tmp_path, {"x": column}, spec), _ROWS.astype("f2"))
 
 
 def test_sparse_rows(tmp_path: Path) -> None:
@@ -130,54 +121,54 @@ def test_sparse_rows_may_all_be_empty(tmp_path: Path) -> None:
     assert len(x.indices) == 0
 
 
-@pytest.mark.parametrize(
-    ("column", "spec", "expected", "num_classes"),
-    [
-        (pa.array([2, None, 0, -1]), "y", [2, -1, 0, -1], 3),
-        (pa.array([True, False, True, None]), "y", [1, 0, 1, -1], 2),
-        (pa.array([1, 0, 1, 1], pa.uint8()), {"columns": "y", "num_classes": 5}, [1, 0, 1, 1], 5),
-        (pa.array([1.0, None, np.nan, 3.0]), {"columns": "y", "kind": "class"}, [1, -1, -1, 3], 4),
-        (pa.array([1.0, None, np.nan, 0.0]), "y", [1, -1, -1, 0], 2),
-        (pa.array([1.0, None, np.nan, 1.0]), "y", [1, np.nan, np.nan, 1], None),
-        (
-            pa.array([1.0, None, np.nan, 0.0]),
-            {"columns": "y", "kind": "regression"},
-            [1, np.nan, np.nan, 0],
-            None,
-        ),
-        (pa.array([[1, 0], [0, 1], None, [-1, -1]]), "y", [[1, 0], [0, 1], [-1, -1], [-1, -1]], 2),
-        (pa.array([0.5, -1.0, None, np.nan]), "y", [0.5, -1.0, np.nan, np.nan], None),
-        (pa.array([1, 2, 3, 4]), {"columns": "y", "kind": "regression"}, [1.0, 2, 3, 4], None),
-    ],
-    ids=[
-        *("int", "bool", "given", "float_class", "two_floats", "one_float", "regressed_floats"),
-        *("multilabel", "regression", "int_regression"),
-    ],
-)
-def test_labels(
-    column: pa.Array, spec: Any, expected: list, num_classes: int | None, tmp_path: Path
-) -> None:
-    bundle = _ingest(tmp_path, {"y": column}, {"labels": {"y": spec}})
+_NAMES = pa.array(["tv", "company", None, "politics"])
+_LABELS: dict[str, tuple[Any, Any, list, int | None]] = {
+    "int": (pa.array([2, None, 0, -1]), "y", [2, -1, 0, -1], 3),
+    "bool": (pa.array([True, False, True, None]), "y", [1, 0, 1, -1], 2),
+    "given": (pa.array([1, 0, 1], pa.uint8()), {"columns": "y", "num_classes": 5}, [1, 0, 1], 5),
+    "float_class": (
+        pa.array([1.0, None, np.nan, 3.0]),
+        {"columns": "y", "kind": "class"},
+        [1, -1, -1, 3],
+        4,
+    ),
+    "two_floats": (pa.array([1.0, None, np.nan, 0.0]), "y", [1, -1, -1, 0], 2),
+    "one_float": (pa.array([1.0, None, np.nan, 1.0]), "y", [1, np.nan, np.nan, 1], None),
+    "regressed_floats": (
+        pa.array([1.0, None, np.nan, 0.0]),
+        {"columns": "y", "kind": "regression"},
+        [1, np.nan, np.nan, 0],
+        None,
+    ),
+    "multilabel": (
+        pa.array([[1, 0], [0, 1], None, [-1, -1]]),
+        "y",
+        [[1, 0], [0, 1], [-1, -1], [-1, -1]],
+        2,
+    ),
+    "multilabel of columns": (
+        {"a": [1, 0, None, 1], "b": [0, 0, None, 1]},
+        ["a", "b"],
+        [[1, 0], [0, 0], [-1, -1], [1, 1]],
+        2,
+    ),
+    "regression": (pa.array([0.5, -1.0, None, np.nan]), "y", [0.5, -1.0, np.nan, np.nan], None),
+    "int_regression": (pa.array([1, 2]), {"columns": "y", "kind": "regression"}, [1.0, 2], None),
+    "names": (_NAMES, "y", [2, 0, -1, 1], 3),
+    "names in a dictionary": (_NAMES.dictionary_encode(), "y", [2, 0, -1, 1], 3),
+}
+
+
+@pytest.mark.parametrize("kind", _LABELS)
+def test_labels(kind: str, tmp_path: Path) -> None:
+    column, spec, expected, num_classes = _LABELS[kind]
+    columns = column if isinstance(column, dict) else {"y": column}
+    bundle = _ingest(tmp_path, columns, {"labels": {"y": spec}})
     assert np.array_equal(bundle.column("n", "y"), np.array(expected), equal_nan=True)
     info = bundle.columns("n")["y"]
-    assert info.role == "label"
-    assert info.num_classes == num_classes
-
-
-def test_multilabel_of_several_columns(tmp_path: Path) -> None:
-    columns = {"a": [1, 0, None, 1], "b": [0, 0, None, 1]}
-    bundle = _ingest(tmp_path, columns, {"labels": {"y": ["a", "b"]}})
-    assert np.asarray(bundle.column("n", "y")).tolist() == [[1, 0], [0, 0], [-1, -1], [1, 1]]
-
-
-@pytest.mark.parametrize("dictionary", [False, True])
-def test_string_classes_are_sorted_by_name(dictionary: bool, tmp_path: Path) -> None:
-    column = pa.array(["tv", "company", None, "politics"])
-    column = column.dictionary_encode() if dictionary else column
-    bundle = _ingest(tmp_path, {"y": column}, {"labels": {"y": "y"}})
-    assert np.asarray(bundle.column("n", "y")).tolist() == [2, 0, -1, 1]
-    assert bundle.columns("n")["y"].class_names == ("company", "politics", "tv")
-    assert bundle.columns("n")["y"].num_classes == 3
+    assert (info.role, info.num_classes) == ("label", num_classes)
+    names = ("company", "politics", "tv") if kind.startswith("names") else None
+    assert info.class_names == names
 
 
 @pytest.mark.parametrize(
@@ -199,31 +190,24 @@ def test_split_columns(column: pa.Array, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "microseconds"),
+    ("kind", "stored", "microseconds"),
     [
-        (pa.timestamp("s"), 1_000_000),
-        (pa.timestamp("ms"), 1_000),
-        (pa.timestamp("us", "UTC"), 1),
-        (pa.date32(), 86_400_000_000),
+        (pa.timestamp("s"), [3, -1, 2, 0], [3_000_000, -1_000_000, 2_000_000, 0]),
+        (pa.timestamp("ms"), [3, -1, 2, 0], [3_000, -1_000, 2_000, 0]),
+        (pa.timestamp("us", "UTC"), [3, -1, 2, 0], [3, -1, 2, 0]),
+        (pa.timestamp("ns"), [1_999, 2_000, 0, 5_001], [1, 2, 0, 5]),
+        (pa.date32(), [3, -1], [259_200_000_000, -86_400_000_000]),
     ],
+    ids=str,
 )
-def test_times_of_all_precisions_are_microseconds(
-    kind: pa.DataType, microseconds: int, tmp_path: Path
+def test_times_of_all_precisions_are_whole_microseconds(
+    kind: pa.DataType, stored: list[int], microseconds: list[int], tmp_path: Path
 ) -> None:
     storage = pa.int32() if kind == pa.date32() else pa.int64()
-    column = pa.array([3, -1, 2, 0], storage).cast(kind)
-    bundle = _ingest(tmp_path, {"when": column}, {"time": "when"})
-    assert np.asarray(bundle.column("n", "time")).tolist() == [
-        count * microseconds for count in (3, -1, 2, 0)
-    ]
+    bundle = _ingest(tmp_path, {"when": pa.array(stored, storage).cast(kind)}, {"time": "when"})
+    assert np.asarray(bundle.column("n", "time")).tolist() == microseconds
     info = bundle.columns("n")["time"]
     assert (info.dtype, info.unit) == ("int64", "us")
-
-
-def test_nanoseconds_are_cut_off(tmp_path: Path) -> None:
-    column = pa.array([1_999, 2_000, 0, 5_001], pa.timestamp("ns"))
-    bundle = _ingest(tmp_path, {"when": column}, {"time": "when"})
-    assert np.asarray(bundle.column("n", "time")).tolist() == [1, 2, 0, 5]
 
 
 @pytest.mark.parametrize(

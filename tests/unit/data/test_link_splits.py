@@ -480,13 +480,6 @@ def test_columns_that_a_rule_needs(tmp_path: Path) -> None:
         make_supervision(bundle, LinkSplit(graph.link_type))
 
 
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    bundle, graph = _small(tmp_path)
-    (bundle.path / "links").write_text("in the way")
-    with raises("data-cache-unusable", "the splits of a__own__b"):
-        make_supervision(bundle, LinkSplit(graph.link_type))
-
-
 def test_hash_splits_are_pinned(tmp_path: Path) -> None:
     # A value that moves would move the splits of every user.
     rows = [(s, t, 1, 0) for s in range(6) for t in range(6)]

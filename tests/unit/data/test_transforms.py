@@ -166,29 +166,31 @@ def test_quantiles_of_a_sample_keep_the_stated_error() -> None:
     assert median != np.median(values)
 
 
-@settings(max_examples=50)
-@given(values=columns, others=columns)
-def test_standard_is_as_of_scikit_learn(values: list[float], others: list[float]) -> None:
-    expected = StandardScaler().fit(np.array(values)[:, None]).transform(np.array(others)[:, None])
-    got = rows(pa.array(values), pa.array(others), transform="standard")
-    assert np.allclose(got, expected, rtol=1e-4, atol=1e-4)
-
-
-@settings(max_examples=50)
-@given(values=columns, others=columns)
-def test_min_max_is_as_of_scikit_learn(values: list[float], others: list[float]) -> None:
-    expected = MinMaxScaler().fit(np.array(values)[:, None]).transform(np.array(others)[:, None])
-    got = rows(pa.array(values), pa.array(others), transform="min_max")
-    assert np.allclose(got, expected, rtol=1e-5, atol=1e-5)
-
-
-@settings(max_examples=50)
-@given(values=st.lists(NUMBERS, min_size=2, max_size=40, unique=True), others=columns)
-def test_rank_gauss_is_as_of_scikit_learn(values: list[float], others: list[float]) -> None:
-    theirs = QuantileTransformer(n_quantiles=len(values), output_distribution="normal")
+@settings(max_examples=100)
+@given(
+    name=st.sampled_from(["standard", "min_max", "rank_gauss"]),
+    values=st.lists(NUMBERS, min_size=2, max_size=40, unique=True),
+    others=columns,
+)
+def test_scaled_numbers_are_as_of_scikit_learn(
+    name: str, values: list[float], others: list[float]
+) -> None:
+    ranks = QuantileTransformer(n_quantiles=len(values), output_distribution="normal")
+    theirs = {"standard": StandardScaler(), "min_max": MinMaxScaler(), "rank_gauss": ranks}[name]
     expected = theirs.fit(np.array(values)[:, None]).transform(np.array(others)[:, None])
-    got = rows(pa.array(values), pa.array(others), transform="rank_gauss")
-    assert np.allclose(got, expected, rtol=1e-5, atol=1e-5)
+    got = rows(pa.array(values), pa.array(others), transform=name)
+    tolerance = 1e-4 if name == "standard" else 1e-5
+    assert np.allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_equal_numbers_are_one_point() -> None:
+    """As in scikit-learn, where nothing is divided by a spread of 0."""
+    for name, theirs in (("standard", StandardScaler()), ("min_max", MinMaxScaler())):
+        column = np.full((3, 1), 2.5)
+        expected = theirs.fit(column).transform(column + 1)
+        assert np.allclose(
+            rows(pa.array(column[:, 0]), pa.array([3.5] * 3), transform=name), expected
+        )
 
 
 def test_equal_values_have_their_middle_rank() -> None:
