@@ -9,7 +9,8 @@ from collections import defaultdict
 import pytest
 
 from docs.errors import ERRORS, PAGE, page, sites
-from raygnn.data.ingest.decode import GAPS, REPAIR, without_table_remedies
+from raygnn.data.ingest.decode import GAPS, without_table_remedies
+from raygnn.data.ingest.findings import REPAIR
 from raygnn.errors import (
     ConfigError,
     DataError,
