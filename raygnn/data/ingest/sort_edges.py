@@ -23,8 +23,8 @@ from raygnn.data.ingest.table_plan import DST, SRC, EdgePlan
 # Edges of a bucket are ordered in memory, with their columns.
 BUCKET_EDGES = 1 << 21
 BUCKET_BYTES = 256 << 20
-# Edges are counted in so many destination ranges; buckets are runs of them.
-_MAX_RANGES = 4096
+# Edges are counted in up to 4096 destination ranges; buckets are runs of them.
+_RANGE_BITS = 12
 _BLOCK_ROWS = 1 << 18
 
 # Order of the edges, in a folder of their buckets.
@@ -76,11 +76,8 @@ class EdgeSort:
 
     @property
     def shift(self) -> int:
-        """Equal ranges of `2**shift` destinations are counted."""
-        shift = 0
-        while (self.num_dst - 1) >> shift >= _MAX_RANGES:
-            shift += 1
-        return shift
+        """Equal ranges of `2**shift` destinations are counted, at most `2**_RANGE_BITS`."""
+        return max(0, (self.num_dst - 1).bit_length() - _RANGE_BITS)
 
     def ends(self, folder: Path) -> list[np.ndarray]:
         names = (DST, SRC) if self.plan.is_swapped else (SRC, DST)
@@ -143,7 +140,7 @@ def order_buckets(
         totals.append(out_start)
         if sort.plan.undirected:
             _create_result(sort, out_start)
-    moves = [task for task in moves if task.plan.undirected or task.plan.columns]
+    moves = [task for task in moves if task.sort.plan.undirected or task.sort.plan.columns]
     schedule(place_edges, moves, "writing edges")
     for sort in sorts:
         indptr = open_array(sort.folder / INDPTR, "r+")
@@ -260,35 +257,33 @@ class BucketTask:
         num_kept: remaining edges; None before the bucket is ordered.
     """
 
+    sort: EdgeSort
     edge_start: int
     edge_stop: int
     node_start: int
     node_stop: int
-    plan: EdgePlan
-    work: Path
-    folder: Path
     out_start: int | None = None
     num_kept: int | None = None
 
     @property
     def inputs(self) -> tuple[Rows, ...]:
-        paths = [self.work / SRC, self.work / DST]
-        if self.plan.by_time and any(column.role == "time" for column in self.plan.columns):
-            paths.append(column_path(self.work, "time"))
+        work, plan = self.sort.work, self.sort.plan
+        paths = [work / SRC, work / DST]
+        if plan.by_time and any(column.role == "time" for column in plan.columns):
+            paths.append(column_path(work, "time"))
         return tuple(Rows(path, self.edge_start, self.edge_stop) for path in paths)
 
 
 def _bucket_tasks(sort: EdgeSort, buckets: BucketPlan) -> list[BucketTask]:
     nodes, edges = buckets.node_starts.tolist(), buckets.edge_starts.tolist()
     return [
+        # If no reverse copies drop out, all edges stay.
         BucketTask(
+            sort,
             edges[i],
             edges[i + 1],
             nodes[i],
             nodes[i + 1],
-            sort.plan,
-            sort.work,
-            sort.folder,
             # If no reverse copies drop out, all edges stay.
             None if sort.plan.undirected else edges[i],
         )
@@ -307,6 +302,7 @@ def order_edges(task: BucketTask, arrays: Sequence[np.ndarray], write: Write) ->
     Sources go to the CSC, or back into the bucket if reverse copies may drop out and their CSC
     position is still unknown. Returns the number of remaining edges.
     """
+    sort, undirected = task.sort, task.sort.plan.undirected
     src, dst, *times = arrays
     src = np.array(src)
     degrees = np.zeros(task.node_stop - task.node_start, np.int64)
@@ -314,34 +310,34 @@ def order_edges(task: BucketTask, arrays: Sequence[np.ndarray], write: Write) ->
     num_kept = edge_kernels.order_bucket(
         (src, np.array(dst)),
         task.node_start,
-        task.plan.undirected,
+        undirected,
         edge_kernels.time_keys(times[0]) if times else np.zeros(1, np.int64),
         bool(times),
         degrees,
         order,
     )
     order = order[:num_kept]
-    write(task.folder / INDPTR, task.node_start + 1, degrees)
-    if task.plan.undirected:
-        write(task.work / SRC, task.edge_start, src[order])
+    write(sort.folder / INDPTR, task.node_start + 1, degrees)
+    if undirected:
+        write(sort.work / SRC, task.edge_start, src[order])
     else:
-        write(task.folder / INDICES, task.out_start, src[order])
-    if task.plan.columns:
-        write(task.work / ORDER, task.edge_start, order)
+        write(sort.folder / INDICES, task.out_start, src[order])
+    if sort.plan.columns:
+        write(sort.work / ORDER, task.edge_start, order)
     return int(num_kept)
 
 
 def place_edges(task: BucketTask) -> None:
     assert task.out_start is not None
     assert task.num_kept is not None
-    plan, edges = task.plan, slice(task.edge_start, task.edge_start + task.num_kept)
+    sort, edges = task.sort, slice(task.edge_start, task.edge_start + task.num_kept)
     write = RowWriter()
-    if plan.undirected:
-        sources = open_array(task.work / SRC, "r")[edges]
-        write(task.folder / INDICES, task.out_start, sources)
-    if plan.columns:
-        order = open_array(task.work / ORDER, "r")[edges]
-    for column in plan.columns:
-        values = open_array(column_path(task.work, column.name), "r")
+    if sort.plan.undirected:
+        sources = open_array(sort.work / SRC, "r")[edges]
+        write(sort.folder / INDICES, task.out_start, sources)
+    if sort.plan.columns:
+        order = open_array(sort.work / ORDER, "r")[edges]
+    for column in sort.plan.columns:
+        values = open_array(column_path(sort.work, column.name), "r")
         ordered = values[task.edge_start : task.edge_stop][order]
-        write(column_path(task.folder, column.name), task.out_start, ordered)
+        write(column_path(sort.folder, column.name), task.out_start, ordered)

@@ -130,7 +130,7 @@ def test_ingest_equals_the_reference(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         # Small limits, so that these graphs take several pieces, ranges and buckets.
         patch.setattr(sort_edges, "BUCKET_EDGES", bucket_edges)
-        patch.setattr(sort_edges, "_MAX_RANGES", 4 if bucket_edges == 5 else 4096)
+        patch.setattr(sort_edges, "_RANGE_BITS", 2 if bucket_edges == 5 else 12)
         patch.setattr(pieces, "PIECE_BYTES", piece_bytes)
         path = _write(graph, Path(folder) / "graph", directed)
         _check(ingest(path, cache_dir=Path(folder) / "cache"), graph, directed)
