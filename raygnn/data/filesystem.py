@@ -217,11 +217,9 @@ def _canonical(uri: str) -> str:
 
 def check_regular(uri: str, place: str) -> None:
     """Raises a DataError if a local path is a device, a pipe or a socket, which may never end."""
-    if not is_remote(uri):
-        _check_regular(open_fs(uri)[1], place)
-
-
-def _check_regular(path: str, place: str) -> None:
+    if is_remote(uri):
+        return
+    path = open_fs(uri)[1]
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -243,8 +241,7 @@ def read_bytes(uri: str | os.PathLike[str]) -> bytes:
     """Reads a whole file. Raises a DataError if it is missing or not a regular file."""
     fs, path = open_fs(uri)
     named = f"uri={redact(os.fspath(uri))!r}"
-    if not is_remote(uri):
-        _check_regular(path, named)
+    check_regular(os.fspath(uri), named)
     try:
         content: bytes = fs.cat_file(path)
     except (FileNotFoundError, IsADirectoryError) as error:
