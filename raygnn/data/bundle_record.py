@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import PlainValidator, ValidationInfo
+from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
 from raygnn.data.checksums import (
     Checksum,
@@ -133,6 +133,16 @@ class Quantization:
         return flat.reshape(codes.shape)
 
 
+def _file_name(name: str) -> str:
+    if "/" in name or name in ("", ".", ".."):
+        raise ValueError(f"{name!r} is no name")
+    return name
+
+
+#: A type, column or fingerprint, which is also a file name.
+Name = Annotated[str, AfterValidator(_file_name)]
+
+
 def _read_transforms(content: Any, info: ValidationInfo) -> FittedFeature | None:
     name = f"feature {info.data.get('name')!r}"
     return None if content is None else FittedFeature.of_content(content, name)
@@ -152,7 +162,7 @@ class ColumnInfo:
         statistics: of a non-empty dense feature, or a time of a partitioned graph.
     """
 
-    name: str
+    name: Name
     role: Literal["feature", "label", "weight", "time", "split", "row"]
     dtype: str
     shape: tuple[int, ...]
@@ -181,7 +191,7 @@ class NodeRecord:
 class EdgeRecord:
     """One edge type of a bundle. The reverse of one that is not directed is itself."""
 
-    type: EdgeType
+    type: tuple[Name, Name, Name]
     num_edges: int
     directed: bool
     columns: tuple[ColumnInfo, ...]
@@ -190,7 +200,7 @@ class EdgeRecord:
 
 @dataclass(frozen=True)
 class LabelEdgeRecord:
-    type: EdgeType
+    type: tuple[Name, Name, Name]
     sign: Literal["positive", "negative"]
     num_edges: int
     columns: tuple[ColumnInfo, ...]
@@ -202,8 +212,8 @@ class LabelEdgeRecord:
 
 @dataclass(frozen=True)
 class TrainingTableRecord:
-    name: str
-    node_type: str
+    name: Name
+    node_type: Name
     num_rows: int
     columns: tuple[ColumnInfo, ...]
     window: str | float | None = None
@@ -220,8 +230,8 @@ class BundleRecord:
     `is_of_parts`: the graph was partitioned, so that feature statistics include all rows.
     """
 
-    fingerprint: str
-    nodes: Mapping[str, NodeRecord]
+    fingerprint: Name
+    nodes: Mapping[Name, NodeRecord]
     edges: tuple[EdgeRecord, ...]
     label_edges: tuple[LabelEdgeRecord, ...] = ()
     training_tables: tuple[TrainingTableRecord, ...] = ()
@@ -250,8 +260,7 @@ class BundleRecord:
             ValueError: a value is missing, of another type, or a name that cannot be a file name.
             DataError: its transforms have another version.
         """
-        record = type_adapter(BundleRecord).validate_python(content)
-        check_names(record)
+        record: BundleRecord = type_adapter(BundleRecord).validate_python(content)
         return record
 
     @classmethod
@@ -298,17 +307,3 @@ def _read(folder: Path) -> dict[str, Any]:
             id="bundle-format",
         )
     return content
-
-
-def check_names(graph: BundleRecord) -> None:
-    """Raises a ValueError if a type, column or fingerprint is not a file name."""
-    names = [graph.fingerprint, *graph.nodes, *(labels.sign for labels in graph.label_edges)]
-    names += [word for edges in graph.edges for word in edges.type]
-    names += [word for labels in graph.label_edges for word in labels.type]
-    names += [word for rows in graph.training_tables for word in (rows.name, rows.node_type)]
-    tables: list[NodeRecord | EdgeRecord | LabelEdgeRecord | TrainingTableRecord]
-    tables = [*graph.nodes.values(), *graph.edges, *graph.label_edges, *graph.training_tables]
-    names += [column.name for table in tables for column in table.columns]
-    for name in names:
-        if not isinstance(name, str) or "/" in name or name in ("", ".", ".."):
-            raise ValueError(f"{name!r} is no name")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
-from raygnn.data.bundle_record import BundleRecord, check_names
+from raygnn.data.bundle_record import BundleRecord
 from raygnn.data.checksums import (
     Checksum,
     cause_of,
@@ -112,7 +112,6 @@ class PartitionRecord:
         content = _read(folder, RECORD_NAME, "partitioned graph", _FORMAT)
         with _refusing_damage(folder, RECORD_NAME, "partitioned graph"):
             record: PartitionRecord = type_adapter(PartitionRecord).validate_python(content)
-            check_names(record.whole)
             counts = [*record.nodes.values(), *(found.counts for found in record.edges)]
             if any(len(found) != record.num_parts for found in counts):
                 raise ValueError(f"not every count has {record.num_parts} parts")
