@@ -22,7 +22,6 @@ from raygnn.data.tables.graph_tables import (
     node_rows,
     write_tables,
 )
-from tests.errors import raises
 
 RATES = ("user", "rates", "film")
 PAIRS = [("u1", 7), ("u0", 5), ("u1", 5), ("u0", 6), ("u1", 5)]
@@ -89,11 +88,6 @@ def test_dropped_edges_leave_the_classes_of_others(tmp_path):
     assert [names[c] for c in bundle.column(RATES, "word")] == ["b", "c"]
 
 
-def test_wrong_labels_are_listed(tmp_path):
-    with raises("labels-not-finite", "stars", 1):
-        _bundle(tmp_path, _edges(stars=np.array([1, 2, 3, np.inf, 5], np.float32)))
-
-
 def test_graphs_without_labels_of_edges_keep_their_fingerprint():
     text = """
 format: raygnn/graph-v1
@@ -105,13 +99,6 @@ label_edges: [{type: [n, to, n], files: l.csv, source: s, target: t}]
     assert fingerprint(Manifest.parse(text), {}, {}, 5) == golden
     labelled = text.replace("target: t}", "target: t, labels: {y: stars}}", 1)
     assert fingerprint(Manifest.parse(labelled), {}, {}, 5) != golden
-
-
-@pytest.mark.parametrize("name", ["time", "bad name"])
-def test_names_of_labels_are_checked(tmp_path, name):
-    edges = edge_rows(np.array(["u0"]), np.array([5]), labels={name: np.array([1.0])})
-    with raises("graph-column-reserved" if name == "time" else "graph-column-name", name):
-        _bundle(tmp_path, edges, as_labels=name == "time")
 
 
 @pytest.mark.parametrize("as_labels", [False, True])

@@ -61,8 +61,7 @@ def _elsewhere(cache: Path, computed: Counter[str]) -> Schedule:
     return schedule
 
 
-@pytest.mark.parametrize("bad", [(), TABLES])
-@pytest.mark.parametrize("reverse_edges", [None, True])
+@pytest.mark.parametrize(("bad", "reverse_edges"), [((), None), (TABLES, True)])
 def test_bundle_is_the_same(tmp_path: Path, bad: Sequence[str], reverse_edges: bool | None) -> None:
     graph = write_varied_graph(tmp_path / "graph", bad)
     options = IngestOptions(on_error="drop" if bad else "fail", reverse_edges=reverse_edges)

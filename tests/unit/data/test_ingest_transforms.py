@@ -462,18 +462,6 @@ def test_a_column_of_ids_ends_the_pass_early(
     assert len(read) == 4 + 8  # two rows in each piece
 
 
-def test_constants_are_fine_and_said(tmp_path: Path) -> None:
-    lines: list[str] = []
-    table = people().append_column("one", pa.array([3.5] * NUM_ROWS))
-    columns = [
-        {"column": "one", "transform": name}
-        for name in ("standard", "min_max", "rank_gauss", "bucket", "one_hot", "auto")
-    ]
-    assert x_of(made(tmp_path, table, columns, lines=lines))[0].tolist() == [0, 0, 0, 1, 1, 3.5]
-    assert sum("WARNING: a constant, 3.5" in line for line in lines) == 5
-    assert sum("WARNING: a constant, the same" in line for line in lines) == 1
-
-
 def test_the_manifest_is_written_as_it_is_read() -> None:
     text = yaml.safe_dump(
         {

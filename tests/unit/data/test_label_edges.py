@@ -208,12 +208,10 @@ def test_hard_negatives_are_a_set_of_their_own(tmp_path: Path) -> None:
             ),
         ),
         ({"u": ["u1"], "i": ["x"]}, ("edges-id-kind", "target='i'", "string")),
-        ({"u": ["u1", None], "i": [10, 10]}, ("edges-null-ids", "column 'u'", 1)),
         ({**_EDGES, "split": ["train", "x"]}, ("split-values-unknown", "column 'split'", 1)),
         ({**_EDGES, "split": [0.5, 1]}, ("table-split-type", "positive", "split", "double")),
         ({**_EDGES, "time": [1.0, None]}, ("table-null-values", "column 'time'", 1)),
         ({**_EDGES, "weight": [1.0, -1]}, ("edges-negative-weights", "column 'weight'", 1)),
-        ({"u": ["u1"]}, ("table-column-missing", "part-0.parquet", "i")),
     ],
 )
 def test_bad_label_edges_are_named(columns: dict[str, Any], match: str, tmp_path: Path) -> None:

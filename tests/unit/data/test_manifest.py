@@ -111,6 +111,11 @@ _REVERSE = f"{{{_EDGE}, reverse_of: [n, to, n]}}".replace("[n, to", "[n, back", 
             ("graph-node-type-undeclared", "m"),
         ),
         (_with("", f"{{{_EDGE}}}, {{{_EDGE}}}"), ("graph-edge-type-twice", "n__to__n")),
+        (_with("", f"{{{_EDGE}, labels: {{time: y}}}}"), ("graph-column-reserved", "time")),
+        (
+            _with() + f"label_edges: [{{{_EDGE}, labels: {{bad name: y}}}}]",
+            ("graph-column-name", "bad name"),
+        ),
         (
             _with("", f"{{{_EDGE}, features: {{x: {{indices: i, dim: 3}}}}}}"),
             ("graph-sparse-edges",),

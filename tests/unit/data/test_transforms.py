@@ -464,9 +464,26 @@ def test_a_line_says_what_was_fitted() -> None:
     found = counted(spec, column)
     line = describe(fit(spec, "text", found, "x"), found)
     assert line == "one_hot, 1 values, 2 rare values share one column, 1 gaps"
-    spec = ColumnTransform(column="c", transform="standard")
-    found = counted(spec, pa.array([2, 2]))
-    assert "constant, 2 in all" in describe(fit(spec, "number", found, "x"), found)
+
+
+@pytest.mark.parametrize(
+    ("name", "element"),
+    [
+        ("standard", 0),
+        ("min_max", 0),
+        ("rank_gauss", 0),
+        ("bucket", 1),
+        ("one_hot", 1),
+        ("auto", 2),
+    ],
+)
+def test_constants_are_fine_and_said(name: str, element: float) -> None:
+    column, spec = pa.array([2, 2]), ColumnTransform(column="c", transform=name)  # type: ignore[arg-type]
+    found = counted(spec, column)
+    made = fit(spec, _kind(spec, column), found, "x")
+    same = "the same" if name == "one_hot" else "2"
+    assert f"WARNING: a constant, {same} in all training rows" in describe(made, found)
+    assert made.apply(column).rows.tolist() == [[element]] * 2
 
 
 @pytest.mark.parametrize(
