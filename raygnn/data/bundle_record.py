@@ -274,13 +274,13 @@ class BundleRecord:
             record = cls.of_content(content)
         except ValueError as error:
             cause = f"{RECORD_NAME} is not a record of one: {cause_of(error)}"
-            raise _damaged(folder, cause) from error
+            raise damaged(folder, cause) from error
         if damage := find_damage(folder, record.file_sizes, record.checksums):
-            raise _damaged(folder, damage)
+            raise damaged(folder, damage)
         return record
 
 
-def _damaged(folder: Path, cause: str) -> DataError:
+def damaged(folder: Path, cause: object) -> DataError:
     return DataError(
         f"bundle {folder} is damaged: {cause}. Remove the folder; the next run builds it again.",
         id="bundle-damaged",
@@ -298,7 +298,7 @@ def _read(folder: Path) -> dict[str, Any]:
             id="bundle-missing",
         ) from error
     except ValueError as error:
-        raise _damaged(folder, f"{RECORD_NAME} cannot be read: {error}") from error
+        raise damaged(folder, f"{RECORD_NAME} cannot be read: {error}") from error
     if content.get("format") != FORMAT or content.get("version") != FORMAT_VERSION:
         raise DataError(
             f"bundle {folder} has format {content.get('format')!r} version "

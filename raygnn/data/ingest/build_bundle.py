@@ -14,7 +14,7 @@ import numpy as np
 
 from raygnn.data.arrays import sync_folder
 from raygnn.data.bundle import Bundle, SparseColumn
-from raygnn.data.bundle_record import RECORD_NAME, node_folder
+from raygnn.data.bundle_record import RECORD_NAME, damaged, node_folder
 from raygnn.data.cache import build_once, cache_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.ingest.edges import build_edges, build_training_tables, measured_record
@@ -137,11 +137,7 @@ def check_arrays(bundle: Bundle) -> None:
             lengths = {len(rows.nodes), *(len(bundle.row_column(rows, c)) for c in rows.columns)}
             _demand(lengths == {rows.num_rows}, f"training table {name}")
     except (ValueError, OSError) as error:  # by NumPy of a damaged head, by `_demand` of the rest
-        raise DataError(
-            f"bundle {bundle.path} is damaged: {error}. Remove the folder; the next run builds it "
-            "again.",
-            id="bundle-damaged",
-        ) from error
+        raise damaged(bundle.path, error) from error
 
 
 def check_part_arrays(bundle: Bundle, edge_type: EdgeType, num_targets: int) -> None:

@@ -34,7 +34,13 @@ from raygnn.data.ingest.nodes import gather_sparse
 from raygnn.data.links.folder import message_codes
 from raygnn.data.links.message_graph import MessageGraph, Messages
 from raygnn.data.links.split import LinkSplit
-from raygnn.data.partition.record import Folder, PartitionRecord, check_parts, part_name
+from raygnn.data.partition.record import (
+    Folder,
+    PartitionRecord,
+    check_parts,
+    damaged,
+    part_name,
+)
 from raygnn.data.partition.transfer import part_on_disk, parts_on_disk
 from raygnn.errors import DataError
 
@@ -260,11 +266,7 @@ class Part(Bundle):
                 num_targets = self.record.nodes[edge_type[2]][number]
                 check_part_arrays(self, edge_type, num_targets)
         except (ValueError, OSError) as error:
-            raise DataError(
-                f"part {number} in {path} is damaged: {error}. Remove the folder of the "
-                "partitioned graph and partition again.",
-                id="partition-damaged",
-            ) from error
+            raise damaged(f"part {number}", path, error) from error
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
         """The part's rows, or all nodes if the outline has the column."""

@@ -169,12 +169,16 @@ def check_part(folder: Folder, fingerprint: str, part: int) -> PartRecord:
             id="partition-part-foreign",
         )
     if damage := find_damage(folder, record.file_sizes, record.checksums):
-        raise DataError(
-            f"part {part} in {_shown(folder)} is damaged: {damage}. Remove the folder of the "
-            "partitioned graph and partition again.",
-            id="partition-damaged",
-        )
+        raise damaged(f"part {part}", folder, damage)
     return record
+
+
+def damaged(what: str, folder: Folder, cause: object) -> DataError:
+    return DataError(
+        f"{what} in {_shown(folder)} is damaged: {cause}. Remove the folder of the partitioned "
+        "graph and partition again.",
+        id="partition-damaged",
+    )
 
 
 def part_bytes(folder: Folder, part: int) -> int:
@@ -186,11 +190,8 @@ def _refusing_damage(folder: Folder, name: str, what: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise DataError(
-            f"{what} in {_shown(folder)} is damaged: {name} is not a record of one: "
-            f"{cause_of(error)}. Remove the folder of the partitioned graph and partition again.",
-            id="partition-damaged",
-        ) from error
+        cause = f"{name} is not a record of one: {cause_of(error)}"
+        raise damaged(what, folder, cause) from error
 
 
 def _read(folder: Folder, name: str, what: str, wanted: str) -> dict[str, Any]:

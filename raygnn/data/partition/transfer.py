@@ -1,3 +1,5 @@
+"""Moves the parts of a graph between a bucket and a disk."""
+
 from __future__ import annotations
 
 import os
