@@ -67,7 +67,7 @@ def training_table_folder(name: str) -> str:
 class ColumnStatistics:
     """Statistics of each element of a column over all rows.
 
-    `std` is exactly 0 if all rows are equal. `num_zeros` and `num_ones` count exact values.
+    `std` is exactly 0 if all rows are equal; `num_zeros` and `num_ones` count exact 0 and 1.
     """
 
     count: int
@@ -189,7 +189,7 @@ class NodeRecord:
 
 @dataclass(frozen=True)
 class EdgeRecord:
-    """One edge type of a bundle. The reverse of one that is not directed is itself."""
+    """One edge type of a bundle. If it is not directed, it is its own reverse."""
 
     type: tuple[Name, Name, Name]
     num_edges: int

@@ -19,7 +19,7 @@ from raygnn.data.id_map import IdMap, integer_ids
 class AddedEdges(NamedTuple):
     """Ends of added edges of one type, including reverse copies of undirected ones.
 
-    int64 [num_edges], dense ids in the extended graph.
+    Both are int64 [num_edges], dense ids in the extended graph.
     """
 
     sources: np.ndarray

@@ -141,7 +141,7 @@ def look_up_codes(
 
     Args:
         table: its row bounds, columns and codes.
-        by_row, by_column: rows, and columns here are rows of the table.
+        by_row, by_column: whether rows here, and columns here, are rows of the table.
     """
     table_indptr, table_columns, table_codes = table
     for row in range(len(indptr) - 1):
