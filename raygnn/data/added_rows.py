@@ -183,7 +183,9 @@ class RowReader:
             types |= dict.fromkeys(texts, pa.string())
         blocks = [b for piece in cut_table(scanned) for b in read_blocks(piece, types)]
         arrays = {
-            name: pa.chunked_array([b.columns[name] for b in blocks], types[name]).combine_chunks()
+            name: pa.chunked_array(
+                [b.columns[name].cast(types[name]) for b in blocks], types[name]
+            ).combine_chunks()
             for name in names
         }
         return _NewRows(arrays, scanned.num_rows, files[0].name if len(files) == 1 else "new rows")

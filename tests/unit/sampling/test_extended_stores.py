@@ -259,6 +259,21 @@ def test_ids_of_new_nodes_differ(case):
         case.extended(AddedRows({"user": [user, user]}))
 
 
+def test_parquet_files_may_have_large_strings_and_empty_columns(tmp_path):
+    """As pandas writes them."""
+    nodes = pa.table({"id": ["a", "b"], "kind": ["u", "v"]})
+    spec = {"features": {"x": {"columns": [{"column": "kind", "transform": "one_hot"}]}}}
+    graph = write_graph(tmp_path / "graph", nodes, pa.table({"s": ["a"], "t": ["b"]}), spec)
+    bundle = ingest(graph, IngestOptions(), tmp_path / "cache")
+    ids = pa.array(["c", "d"], pa.large_string())
+    new = tmp_path / "new"
+    write_shards(new / "nodes", [pa.table({"id": ids, "kind": pa.nulls(2)})])
+    write_shards(new / "edges", [pa.table({"s": ids, "t": pa.array(["b", "c"], ids.type)})])
+    added = RowReader(str(graph), bundle, ["x"], IngestOptions()).read_tables(str(new))
+    assert added.ids["n"].to_pylist() == ["c", "d"]
+    assert next(iter(added.edges.values())).targets.tolist() == [1, 2]
+
+
 @pytest.mark.parametrize("on_error", ["fail", "drop"])
 def test_csv_files_are_read_as_those_of_the_graph(tmp_path, on_error):
     """Texts that happen to be numbers stay texts; bad edges go where the graph's would."""
