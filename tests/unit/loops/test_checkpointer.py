@@ -198,31 +198,19 @@ def test_a_checkpoint_of_another_model_names_the_weights(tmp_path):
         _checkpointer(str(tmp_path / "other")).restore(other, uri)
 
 
-def test_work_goes_on_beside_the_caller_and_is_waited_for() -> None:
-    uploads, go, done = Uploads(), threading.Event(), []
+def test_uploads_run_beside_the_caller_and_raise_when_they_are_asked() -> None:
+    uploads, go = Uploads(), threading.Event()
 
     def work() -> None:
         assert go.wait(5)
-        done.append(True)
-
-    uploads.start(work)
-    uploads.raise_failure()
-    assert not done
-    go.set()
-    uploads.wait()
-    assert done
-    uploads.close()
-
-
-def test_what_work_raises_is_raised_once_it_is_asked_for() -> None:
-    uploads = Uploads()
-
-    def work() -> None:
         raise OSError("the store is gone")
 
     uploads.start(work)
+    uploads.raise_failure()  # not yet
+    go.set()
     with pytest.raises(OSError, match="the store is gone"):
         uploads.wait()
+    uploads.wait()  # for nothing
     uploads.start(work)
     uploads.close()
     with pytest.raises(OSError, match="the store is gone"):

@@ -12,17 +12,11 @@ from raygnn.console import Pace, compact, say, show, show_duration, show_left, s
 from raygnn.outputs.progress import headline, sparkline
 
 
-def test_a_curve_spans_the_bars():
+def test_bars_span_the_last_values_of_a_curve():
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
-
-
-def test_a_flat_curve_and_nan_are_drawn_without_fuss():
     assert sparkline([1.0, 1.0]) == "▁▁"
     assert sparkline([math.nan, 1.0, 2.0]) == "▁█"
     assert sparkline([]) == ""
-
-
-def test_only_the_last_values_are_shown():
     assert len(sparkline(range(100), width=10)) == 10
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import sys
 import threading
 import weakref
@@ -13,7 +11,6 @@ from typing import Any
 
 import pytest
 import ray._private.worker
-import ray.exceptions
 from ray._private import ray_logging
 from ray._private.ray_constants import LOG_PREFIX_EVENT_SUMMARY
 
@@ -84,61 +81,44 @@ def test_a_raylets_warning_of_many_processes_is_noise_and_its_errors_are_not(pri
     assert capsys.readouterr().err == f"Ray's own messages:\n(raylet) {many}\n"
 
 
-def _failed_request(error: Exception) -> list[str]:
-    """What Ray Train's controller logs where a request to the autoscaler fails."""
-    text = io.StringIO()
-    logger = logging.Logger("ray.train.controller")
-    logger.addHandler(logging.StreamHandler(text))
-    try:
-        raise error
-    except Exception:
-        logger.warning("Failed to send resource request for train-7. If this", exc_info=True)
-    return text.getvalue().splitlines()
+_TRACE = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "    f()"]
+_DIED = "The actor is dead because its worker process has died."
+_REQUEST = "Failed to send resource request for train-7. If this"
+_SHUTDOWN = "Graceful shutdown of backend failed. This is expected if one of the workers"
+_TRAINING = "Error in training function:"
 
 
-def test_a_request_that_a_busy_machine_does_not_answer_is_noise(printed, capsys) -> None:
-    lines = _failed_request(ray.exceptions.GetTimeoutError("Get timed out"))
-    assert len(lines) > 3
-    _emit("before", *lines[:2], actor="TrainController", is_err=True)
-    _emit("of another process", actor="RayTrainWorker")
-    _emit(*lines[2:], "worker 3 died", actor="TrainController", is_err=True)
-    shown = [line for batch in printed for line in batch["lines"]]
-    assert shown == ["before", "of another process", "worker 3 died"]
+@pytest.mark.parametrize(
+    ("record", "others"),
+    [
+        ([_REQUEST, *_TRACE, "ray.exceptions.GetTimeoutError: Get timed out"], []),
+        ([_SHUTDOWN, *_TRACE, "ray.exceptions.ActorDiedError: It died.", "\tpid: 7", _DIED], []),
+        ([_TRAINING, *_TRACE, "raygnn.errors.LostRankError: Rank 1 lost another rank"], [""]),
+        ([], [_REQUEST, *_TRACE, "ValueError: no such autoscaler"]),
+        ([], [_TRAINING, *_TRACE, "ValueError: a mistake"]),
+    ],
+)
+@pytest.mark.parametrize("cut", [1, 2, 5])
+def test_records_of_expected_errors_are_noise_and_others_are_shown(
+    printed, capsys, record, others, cut
+) -> None:
+    """Also where a record comes in two batches, and one of another process between them."""
+    lines = ["before", *record, *others, "after", _DIED]
+    _emit(*lines[:cut], actor="TrainController", is_err=True)
+    _emit("of another process")
+    _emit(*lines[cut:], actor="TrainController", is_err=True)
+    shown = [line for batch in printed for line in batch["lines"] if "another process" not in line]
+    assert shown == ["before", *others, "after", _DIED]
     assert capsys.readouterr().err == ""
     show_held_lines()
-    assert "(TrainController) Failed to send resource request" in capsys.readouterr().err
+    held = [f"(TrainController) {line}" for line in record]
+    assert capsys.readouterr().err.splitlines() == (["Ray's own messages:", *held] if held else [])
 
 
-def test_other_errors_of_requests_are_shown(printed, capsys) -> None:
-    lines = _failed_request(ValueError("no such autoscaler"))
-    _emit(*lines, "after", actor="TrainController", is_err=True)
-    assert [line for batch in printed for line in batch["lines"]] == [*lines, "after"]
-    # One whose end has not come is shown where the run fails.
-    _emit(*lines[:-1], actor="TrainController", is_err=True)
+def test_a_record_whose_end_has_not_come_is_shown_where_the_run_fails(printed, capsys) -> None:
+    _emit(_REQUEST, *_TRACE, actor="TrainController", is_err=True)
     show_held_lines()
-    assert capsys.readouterr().err.splitlines() == ["Ray's own messages:", *lines[:-1]]
-
-
-def test_a_shutdown_without_its_workers_is_noise(printed, capsys) -> None:
-    cause = "The actor is dead because its worker process has died."
-    error = ["ray.exceptions.ActorDiedError: The actor died.", "\tpid: 7", cause]
-    trace = ["Traceback (most recent call last):", '  File "a.py", line 1, in f']
-    first = "Graceful shutdown of backend failed. This is expected if one of the workers"
-    _emit("before", first, *trace, *error[:2], actor="TrainController", is_err=True)
-    _emit(cause, "after", cause, actor="TrainController", is_err=True)
-    shown = [line for batch in printed for line in batch["lines"]]
-    assert shown == ["before", "after", cause]
-    show_held_lines()
-    assert "(TrainController) ray.exceptions.ActorDiedError" in capsys.readouterr().err
-
-
-def test_the_traceback_of_a_rank_that_lost_another_one_is_noise(printed, capsys) -> None:
-    trace = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "    f()"]
-    first = "Error in training function:"
-    _emit(first, *trace, "raygnn.errors.LostRankError: Rank 1 lost another rank", "", is_err=True)
-    mistake = [first, *trace, "ValueError: a mistake"]
-    _emit(*mistake, is_err=True)
-    assert [line for batch in printed for line in batch["lines"]] == ["", *mistake]
+    assert capsys.readouterr().err.splitlines() == ["Ray's own messages:", _REQUEST, *_TRACE]
 
 
 def _dropped_exit(monkeypatch, capsys) -> list[str]:

@@ -49,31 +49,6 @@ def test_a_request_becomes_a_question_and_its_answer_the_rows():
     ]
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/predict", {}),
-        ("/predict", {"nodes": []}),
-        ("/predict", {"nodes": [1, "a"]}),
-        ("/predict", {"nodes": [1.5]}),
-        ("/predict", {"nodes": [True]}),
-        ("/predict", {"nodes": list(range(MAX_ELEMENTS + 1))}),
-        ("/predict", {"nodes": [1], "what": "guesses"}),
-        ("/predict", {"nodes": [1], "node": [2]}),
-        ("/score", {"pairs": [[1]]}),
-        ("/score", {"pairs": [[1, 2, 3]]}),
-        ("/top_k", {"anchors": [1], "k": 0}),
-    ],
-)
-def test_what_does_not_fit_the_schema_is_refused_before_it_is_asked(path, body):
-    def answer(question: Question) -> Any:
-        raise AssertionError("asked")
-
-    found = client(answer).post(path, json=body)
-    assert found.status_code == 422
-    assert found.json()["detail"][0]["loc"][0] == "body"
-
-
 def test_a_refusal_has_the_reason_and_the_id_of_the_error():
     refused = Refused("ids are not nodes, such as ['x'] [infer-ids-unknown]", "infer-ids-unknown")
     found = client(lambda question: refused).post("/embed", json={"nodes": ["x"]})
@@ -150,39 +125,53 @@ def _row(value: bytes) -> bytes:
     return b'{"nodes": [1], "new": {"nodes": {"a": [{"x": ' + value + b"}]}}}"
 
 
+_LIMIT = "serve-request"
+
+
 @pytest.mark.parametrize(
-    ("body", "id"),
+    ("path", "body", "id"),
     [
-        (b"", "serve-request"),
-        (b"\xff", "serve-request"),
-        (b"[1]", "model_type"),
-        (_deep(10), "serve-request"),
-        (_deep(900), "serve-request"),
-        (_deep(100_000), "serve-request"),
-        (b'{"nodes": [9223372036854775808]}', "serve-request"),
-        (b'{"nodes": [' + b"9" * 5000 + b"]}", "serve-request"),
-        (b'{"nodes": ["\\ud800"]}', "serve-request"),
-        (b'{"nodes": ["' + b"a" * 1001 + b'"]}', "serve-request"),
-        (b'{"nodes": [' + b"1," * 10_000 + b"1]}", "serve-request"),
-        (b'{"nodes": [1], "' + b"a" * 1001 + b'": 1}', "serve-request"),
-        (b'{"nodes": [null]}', "int_type"),
-        (_row(b"NaN"), "serve-request"),
-        (_row(b"[1, -Infinity]"), "serve-request"),
-        (_row(b"[1e999]"), "serve-request"),
-        (_row(b"-9223372036854775809"), "serve-request"),
-        (_row(b"{}"), "serve-request"),
-        (_row(b"[[1]]"), "serve-request"),
-        (_row(b"[" + b"0," * 10_000 + b"0]"), "serve-request"),
-        (b'{"nodes": [1], "new": {"nodes": {"a": [[]]}}}', "dict_type"),
+        ("/predict", b"{}", "missing"),
+        ("/predict", b'{"nodes": []}', "too_short"),
+        ("/predict", b'{"nodes": [1, "a"]}', "int_type"),
+        ("/predict", b'{"nodes": [1.5]}', "int_type"),
+        ("/predict", b'{"nodes": [true]}', "int_type"),
+        ("/predict", b'{"nodes": [null]}', "int_type"),
+        ("/predict", b'{"nodes": [1], "what": "guesses"}', "literal_error"),
+        ("/predict", b'{"nodes": [1], "node": [2]}', "extra_forbidden"),
+        ("/predict", b'{"nodes": [1], "new": {"nodes": {"a": [[]]}}}', "dict_type"),
+        ("/predict", b"[1]", "model_type"),
+        ("/score", b'{"pairs": [[1]]}', "missing"),
+        ("/score", b'{"pairs": [[1, 2, 3]]}', "too_long"),
+        ("/top_k", b'{"anchors": [1], "k": 0}', "greater_than_equal"),
+        ("/predict", b"", _LIMIT),
+        ("/predict", b"\xff", _LIMIT),
+        ("/predict", _deep(10), _LIMIT),
+        ("/predict", _deep(900), _LIMIT),
+        ("/predict", _deep(100_000), _LIMIT),
+        ("/predict", b'{"nodes": [9223372036854775808]}', _LIMIT),
+        ("/predict", b'{"nodes": [' + b"9" * 5000 + b"]}", _LIMIT),
+        ("/predict", b'{"nodes": ["\\ud800"]}', _LIMIT),
+        ("/predict", b'{"nodes": ["' + b"a" * 1001 + b'"]}', _LIMIT),
+        ("/predict", b'{"nodes": [' + b"1," * MAX_ELEMENTS + b"1]}", _LIMIT),
+        ("/predict", b'{"nodes": [1], "' + b"a" * 1001 + b'": 1}', _LIMIT),
+        ("/predict", _row(b"NaN"), _LIMIT),
+        ("/predict", _row(b"[1, -Infinity]"), _LIMIT),
+        ("/predict", _row(b"[1e999]"), _LIMIT),
+        ("/predict", _row(b"-9223372036854775809"), _LIMIT),
+        ("/predict", _row(b"{}"), _LIMIT),
+        ("/predict", _row(b"[[1]]"), _LIMIT),
+        ("/predict", _row(b"[" + b"0," * MAX_ELEMENTS + b"0]"), _LIMIT),
     ],
 )
-def test_what_breaks_a_limit_is_refused_before_it_is_asked(body, id):
+def test_what_breaks_the_schema_or_a_limit_is_refused_before_it_is_asked(path, body, id):
     def answer(question: Question) -> Any:
         raise AssertionError("asked")
 
-    found = client(answer).post("/predict", content=body)
+    found = client(answer).post(path, content=body)
     assert found.status_code == 422
-    assert found.json()["detail"][0]["type"] == id
+    problem = found.json()["detail"][0]
+    assert (problem["loc"][0], problem["type"]) == ("body", id)
     assert len(found.content) < 1_000
 
 

@@ -1,8 +1,12 @@
-"""The gauges of Ray's dashboard follow what the run logs."""
+"""A worker of Ray Train: gauges of Ray's dashboard, and the death of its controller."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
+
+import pytest
+import ray.train
+from ray.exceptions import ActorDiedError
 
 from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.position import Position
@@ -53,3 +57,18 @@ def test_only_rank_0_sets_them(monkeypatch):
     callbacks.call("on_train_start")
     callbacks.call("on_log", {"train/loss": 0.5})
     assert not _Gauge.made
+
+
+def test_a_worker_waits_for_its_end_if_the_controller_died(monkeypatch):
+    waited_s = []
+
+    def report(*_, **__):
+        raise ActorDiedError
+
+    monkeypatch.setattr(ray.train, "report", report)
+    monkeypatch.setattr(context.time, "sleep", waited_s.append)
+    worker = object.__new__(context.RayWorkerContext)
+    worker.rank = 1
+    with pytest.raises(ActorDiedError):
+        worker.report({"val/loss": 0.5}, None)
+    assert len(waited_s) == 1

@@ -1,0 +1,329 @@
+"""Sweeps: configs of trials, Ray Tune's objects, lines, the ranked table, and what is freed."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from ray import cloudpickle
+from ray.exceptions import ActorDiedError
+from ray.tune.integration.ray_train import TuneReportCallback
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule
+from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
+
+import raygnn.train
+from raygnn.config import load_config, source
+from raygnn.errors import ConfigError
+from raygnn.runtime import sweep
+from raygnn.runtime.sweep import ReportValidations
+from raygnn.runtime.sweep_plan import (
+    TIME_ATTRIBUTE,
+    load_sweep,
+    scheduler,
+    search_space,
+    searcher,
+)
+from raygnn.runtime.sweep_progress import (
+    SweepProgress,
+    TrialRow,
+    as_json,
+    best_value,
+    rank,
+    table,
+)
+from tests.errors import raises
+
+CONFIG = {
+    "sampling": {"fanouts": [5, 5]},
+    "model": {"type": "GraphSAGE", "args": {"num_layers": 2, "hidden_channels": 8}},
+    "loader": {"batch_size": 16, "eval_batch_size": "${loader.batch_size}"},
+    "run": {"name": "sweep", "storage_path": "${env:SWEEPS}"},
+    "tune": {
+        "num_samples": 3,
+        "space": {
+            "optimizer.args.lr": {"grid": [0.1, 0.01]},
+            "sampling.fanouts": {"grid": [[5, 5], [5, 5, 5]]},
+            "loader.batch_size": {"randint": [8, 32]},
+        },
+    },
+}
+
+
+@pytest.fixture
+def plan(monkeypatch):
+    monkeypatch.setenv("SWEEPS", "/sweeps")
+    return load_sweep(CONFIG, ["--seed", "3"])
+
+
+def _trial(plan, **values):
+    drawn = {path.replace("__", "."): value for path, value in values.items()}
+    return plan.trial_config(drawn, name="trial-00000", storage_path="/sweeps/sweep")
+
+
+def test_a_trial_has_its_values_and_overrides_and_references_follow(plan):
+    trial = _trial(plan, optimizer__args__lr=np.float64(1e-05), loader__batch_size=np.int64(24))
+    assert trial.config.optimizer.args["lr"] == 1e-05
+    assert trial.config.loader.batch_size == trial.config.loader.eval_batch_size == 24
+    assert trial.config.seed == 3
+    assert trial.config.tune is None
+    assert (trial.config.run.name, trial.config.run.storage_path) == (
+        "trial-00000",
+        "/sweeps/sweep",
+    )
+
+
+def test_a_trial_keeps_to_its_own_folder(monkeypatch):
+    monkeypatch.setenv("SWEEPS", "/sweeps")
+    given = {"overwrite": True, "model_uri": "/models", "logs_uri": "/logs"}
+    shared = load_sweep({**CONFIG, "run": {**CONFIG["run"], **given}})
+    drawn = {"optimizer.args.lr": 0.1}
+    run = shared.trial_config(drawn, name="trial-00000", storage_path="/sweeps/sweep").config.run
+    assert (run.overwrite, run.model_uri, run.logs_uri) == (False, None, None)
+    best = shared.trial_config(drawn, name=None, storage_path="/sweeps").config.run
+    assert best.model_uri == "/models"
+
+
+def test_a_process_without_the_environment_makes_the_same_trial(plan, monkeypatch):
+    before = _trial(plan, seed=1)
+    monkeypatch.delenv("SWEEPS")
+    assert _trial(plan, seed=1).config == before.config
+
+
+def test_an_invalid_combination_is_told_with_its_place(plan):
+    with raises("model-layers-hops", 3):
+        _trial(plan, sampling__fanouts=[5, 5, 5])
+
+
+def test_grids_multiply_the_number_of_trials(plan):
+    assert plan.num_trials == 3 * 2 * 2
+
+
+def test_a_run_and_a_sweep_are_told_apart(plan):
+    with raises("sweep-no-space"):
+        load_sweep({"seed": 1})
+    with raises("sweep-as-run"):
+        raygnn.train.fit(CONFIG)
+
+
+def test_a_sweep_and_its_runs_have_fingerprints_of_their_own(plan):
+    trial, other = _trial(plan, seed=1), _trial(plan, seed=2)
+    prints = {c.fingerprint() for c in (plan.loaded, trial, other)}
+    assert len(prints) == 3
+    without = {key: value for key, value in CONFIG.items() if key != "tune"}
+    alone = load_config(without, ["--seed", "1"])
+    assert alone.fingerprint() == trial.fingerprint()
+
+
+def test_the_source_of_a_sweep_is_read_once(monkeypatch, tmp_path):
+    path = tmp_path / "sweep.yaml"
+    path.write_text("seed: 7\ntune: {space: {seed: {choice: [1, 2]}}}\n")
+    parse, texts = source.parse_yaml, []
+    monkeypatch.setattr(source, "parse_yaml", lambda text: (texts.append(text), parse(text))[1])
+    shared = load_sweep(str(path), ["--job_name", "many"])
+    assert texts == [path.read_text()]
+    assert shared.source["seed"] == 7
+    assert "job_name" not in shared.source
+
+
+def _section(**tune):
+    tune.setdefault("space", {"seed": {"choice": [1, 2]}})
+    return load_config({"tune": tune}).config.tune
+
+
+def test_each_kind_of_parameter_becomes_its_domain():
+    space = search_space(
+        _section(
+            space={
+                "optimizer.args.lr": {"loguniform": [1e-4, 1e-1]},
+                "model.args.dropout": {"uniform": [0, 0.5]},
+                "loader.batch_size": {"randint": [16, 19]},
+                "seed": {"choice": [3]},
+                "sampling.fanouts": {"grid": [[1], [2]]},
+            }
+        )
+    )
+    lrs = [space["optimizer.args.lr"].sample() for _ in range(300)]
+    assert 1e-4 <= min(lrs) < 1e-3 < 1e-2 < max(lrs) <= 1e-1
+    assert all(0 <= space["model.args.dropout"].sample() <= 0.5 for _ in range(20))
+    assert {space["loader.batch_size"].sample() for _ in range(99)} == {16, 17, 18}
+    assert space["seed"].sample() == 3
+    assert space["sampling.fanouts"] == {"grid_search": [[1], [2]]}
+
+
+def test_schedulers_count_validations():
+    asha = scheduler(_section(scheduler="asha"))
+    assert isinstance(asha, AsyncHyperBandScheduler)
+    assert asha._time_attr == TIME_ATTRIBUTE
+    median = scheduler(_section(scheduler="median_stopping"))
+    assert isinstance(median, MedianStoppingRule)
+    assert median._time_attr == TIME_ATTRIBUTE
+    assert isinstance(scheduler(_section()), FIFOScheduler)
+
+
+def test_searchers_limit_the_trials_at_a_time(monkeypatch):
+    random = searcher(_section(), 0, 3)
+    assert isinstance(random, BasicVariantGenerator)
+    assert random.max_concurrent == 3
+    limited = searcher(_section(searcher="optuna"), 0, 3)
+    assert isinstance(limited, ConcurrencyLimiter)
+    assert limited.max_concurrent == 3
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with raises("sweep-optuna-missing"):
+        searcher(_section(searcher="optuna"), 0, 3)
+
+
+ROWS = [
+    TrialRow("trial-00000", {"lr": 0.1, "model": "GCN"}, "finished", 0.5, 8),
+    TrialRow("trial-00001", {"lr": 0.01, "model": "GAT"}, "failed", None, 0, "it broke"),
+    TrialRow("trial-00002", {"lr": 0.02, "model": "GCN"}, "stopped early", 0.25, 2),
+]
+
+
+def test_rank_puts_the_best_first_and_failures_last():
+    assert [row.name[-1] for row in rank(ROWS, "min")] == ["2", "0", "1"]
+    assert [row.name[-1] for row in rank(ROWS, "max")] == ["0", "2", "1"]
+
+
+def test_best_value_leaves_out_what_is_no_number():
+    assert best_value([0.3, math.nan, None, 0.1, math.inf], "min") == 0.1
+    assert best_value([0.3, math.nan, 0.1, math.inf], "max") == 0.3
+    assert best_value([math.nan, None], "max") is None
+
+
+def test_the_table_has_a_line_per_trial():
+    lines = table(rank(ROWS, "min"), "val/loss")
+    assert lines[0].split() == ["rank", "trial", "val/loss", "validations", "lr", "model", "status"]
+    assert lines[1].split() == ["1", "trial-00002", "0.25", "2", "0.02", "GCN", "stopped", "early"]
+    assert lines[3].endswith("failed: it broke")
+    assert table([], "val/loss") == []
+
+
+def test_the_same_as_json():
+    content = json.loads(as_json(rank(ROWS, "min"), "val/loss", "min"))
+    assert content["trials"][0]["values"] == {"lr": 0.02, "model": "GCN"}
+    assert content["trials"][2]["error"] == "it broke"
+
+
+class FailedTrial:
+    """A trial as Tune has it when it calls its callbacks."""
+
+    def __init__(self, folder: Path, error: Exception, is_pickled: bool) -> None:
+        self.error_file = str(folder / "error.txt")
+        Path(self.error_file).write_text(f"Failure # 1\n{error}\n")
+        self.pickled_error_file = None
+        if is_pickled:
+            self.pickled_error_file = str(folder / "error.pkl")
+            Path(self.pickled_error_file).write_bytes(cloudpickle.dumps(error))
+
+    def __str__(self) -> str:
+        return "trial-00002"
+
+
+_LAST_LINE = "last line (see error.txt in the trial's folder)"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_pickled", "told"),
+    [
+        (ConfigError("lr is invalid:\nset less."), True, "lr is invalid: set less."),
+        (ValueError("first line\nlast line"), True, _LAST_LINE),
+        (ValueError("first line\nlast line"), False, _LAST_LINE),
+    ],
+)
+def test_a_failed_trial_says_why_in_a_line(capsys, tmp_path, error, is_pickled, told) -> None:
+    trial = FailedTrial(tmp_path, error, is_pickled)
+    SweepProgress("val/loss", "min").on_trial_error(1, [trial], trial)
+    assert capsys.readouterr().out == f"[raygnn] trial-00002 failed: {told}\n"
+
+
+def test_a_sweep_prints_a_validation_a_minute(capsys, monkeypatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("raygnn.runtime.sweep_progress.time.time", lambda: clock[0])
+    progress = SweepProgress("val/loss", "min")
+    for number in range(1, 14):  # two minutes, and a validation each 10 s
+        result = {"val/loss": 1 / number, TIME_ATTRIBUTE: number}
+        progress.on_trial_result(number, [], "trial-00000", result)
+        clock[0] += 10
+    assert capsys.readouterr().out.splitlines() == [
+        "[raygnn] trial-00000 validation 1: val/loss 1",
+        "[raygnn] trial-00000 validation 7: val/loss 0.14286",
+        "[raygnn] trial-00000 validation 13: val/loss 0.076923",
+    ]
+
+
+def test_a_trial_that_the_scheduler_stops_says_at_which_validation(capsys, monkeypatch) -> None:
+    progress = SweepProgress("val/loss", "min")
+    progress._next_s = math.inf
+    for name, is_stopped in (("trial-00000", True), ("trial-00001", False)):
+        result = {"val/loss": 0.5, TIME_ATTRIBUTE: 2, "done": is_stopped}
+        trial = RunningTrial(name, result)
+        progress.on_trial_result(2, [], trial, result)
+        progress.on_trial_complete(2, [], trial)
+    assert capsys.readouterr().out.splitlines() == [
+        "[raygnn] trial-00000 stopped early at validation 2: best val/loss 0.5",
+        "[raygnn] trial-00001 ended after 2 validations: best val/loss 0.5",
+    ]
+
+
+class RunningTrial:
+    def __init__(self, name: str, result: dict[str, Any]) -> None:
+        self._name, self.last_result = name, result
+        self.metric_analysis = {"val/loss": {"min": result["val/loss"]}}
+
+    def __str__(self) -> str:
+        return self._name
+
+
+@pytest.fixture
+def reported() -> Any:
+    with (
+        patch.object(TuneReportCallback, "__init__", lambda self: None),
+        patch.object(TuneReportCallback, "after_report") as report,
+    ):
+        yield report
+
+
+def test_validations_are_handed_on_and_checkpoints_alone_are_not(reported: Any) -> None:
+    callback = ReportValidations()
+    callback.after_report(None, [{"val/loss": 1.0}], None)
+    callback.after_report(None, [{}], None)
+    reported.assert_called_once_with(None, [{"val/loss": 1.0}], None)
+
+
+def test_a_queue_that_has_ended_with_its_trial_is_no_error(reported: Any) -> None:
+    reported.side_effect = ActorDiedError()
+    ReportValidations().after_report(None, [{"val/loss": 1.0}], None)
+    reported.assert_called_once()
+
+
+_OLD, _NEW, _OTHER = ("a" * 36, "b" * 36, "c" * 36)
+
+
+def test_places_are_freed_once_their_controller_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[str] = []
+    looks = [{_OLD: True, _NEW: False}, {_OLD: True, _NEW: True}]
+
+    def held() -> dict[str, bool]:
+        if len(looks) > 1:
+            return looks.pop(0)
+        return {place: is_dead for place, is_dead in looks[0].items() if place not in removed}
+
+    monkeypatch.setattr(sweep, "held_places", held)
+    monkeypatch.setattr(
+        sweep, "remove_placement_group", lambda group: removed.append(group.id.hex())
+    )
+    sweep.free_places_of_trials({_OLD: True})
+    assert removed == [_NEW]
+
+
+def test_places_of_what_lives_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "held_places", lambda: {_OTHER: False})
+    monkeypatch.setattr(sweep, "remove_placement_group", lambda group: pytest.fail("removed"))
+    monkeypatch.setattr(sweep, "_WITHIN_S", 0.3)
+    sweep.free_places_of_trials({})
