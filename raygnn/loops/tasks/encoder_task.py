@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raygnn.config import Component, LoadedConfig, build
+from raygnn.config import Component, Config, LoadedConfig, build
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.links.message_graph import Messages
 from raygnn.data.links.split import LinkSplit
@@ -70,14 +70,17 @@ class EncoderTask(Task[BatchT]):
         super().setup(env)
         self.spec = completed(self.spec, env.loaded, env.bundle, self.arguments)
 
+    @cached_property
+    def config(self) -> Config:
+        return self.env.loaded.config
+
     def find_spec(self, loaded: LoadedConfig, bundle: Bundle) -> ModelSpec:
         self.target = self.target_class.find(bundle, loaded.config, self.arguments)
         return make_spec(loaded, bundle, self.target)
 
     @cached_property
     def target(self) -> Any:
-        config = self.env.loaded.config
-        return self.target_class.of(self.env.bundle, config, self.arguments, self.spec.output)
+        return self.target_class.of(self.env.bundle, self.config, self.arguments, self.spec.output)
 
     @cached_property
     def graph(self) -> GraphStore:
@@ -112,12 +115,15 @@ class EncoderTask(Task[BatchT]):
     def _store(self, messages: Messages | None) -> GraphStore:
         return graph_store(self.env.loaded, self.env.bundle, self.env.parts, messages)
 
-    def silent_nodes(self, node_type: str, nodes: np.ndarray | range, what: str) -> list[str]:
-        """A warning if many of some nodes, called `what`, have no edge to receive messages."""
-        config, graph = self.env.loaded.config, self.graph
-        if config.sampling.component is not None or not len(nodes):
+    def silent_nodes(
+        self, node_type: str, chosen: np.ndarray | None = None, what: str = "the nodes"
+    ) -> list[str]:
+        """A warning if many of the `chosen` nodes, by default all, get no messages."""
+        graph = self.graph
+        nodes = range(graph.num_nodes(node_type)) if chosen is None else chosen
+        if self.config.sampling.component is not None or not len(nodes):
             return []
-        fanouts = find_fanouts(config, graph.edge_types)
+        fanouts = find_fanouts(self.config, graph.edge_types)
         along = {t: ends(t, graph.direction) for t, hops in fanouts.items() if any(hops)}
         looked_at = np.asarray(nodes[:: -(-len(nodes) // _MAX_CHECKED)])
         degrees = [graph.degrees(t, looked_at) for t, (_, by) in along.items() if by == node_type]
@@ -149,7 +155,7 @@ class EncoderTask(Task[BatchT]):
 
     def sampler(self, split: str, graph: GraphStore) -> Any:
         """The sampler of a split; in an exact evaluation with times it samples all neighbors."""
-        loaded, config = self.env.loaded, self.env.loaded.config
+        loaded, config = self.env.loaded, self.config
         is_exact = config.training.eval == "exact" and not config.evaluates_by_layers
         takes_all = is_exact and split != "train"
         key = id(graph), takes_all
@@ -168,7 +174,7 @@ class EncoderTask(Task[BatchT]):
 
     def build_encoder(self) -> GraphEncoder:
         """The configured encoder. Raises a ConfigError if exact evaluation is impossible."""
-        config = self.env.loaded.config
+        config = self.config
         width = None if config.model.args.get("out_channels") is not None else self.encoder_width
         encoder = build_encoder(self.env.loaded, self.env.bundle, self.spec, width)
         if config.evaluates_by_layers:
@@ -177,7 +183,7 @@ class EncoderTask(Task[BatchT]):
 
     @property
     def encoder_width(self) -> int:
-        return self.env.loaded.config.embedding_width
+        return self.config.embedding_width
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
         """The model of the task around an encoder, which it has as attribute `encoder`.
@@ -185,7 +191,7 @@ class EncoderTask(Task[BatchT]):
         Raises a ConfigError if the task overrides `build_model` instead, which cannot be shared.
         """
         raise ConfigError(
-            f"task.type={self.env.loaded.config.task.type!r} is invalid: it builds encoder and "
+            f"task.type={self.config.task.type!r} is invalid: it builds encoder and "
             "head in one, so it cannot share an encoder with other tasks. Train it alone, or give "
             "its class `build_head` in the place of `build_model`.",
             id="tasks-no-head",
@@ -221,7 +227,7 @@ class EncoderTask(Task[BatchT]):
         """
         if len(seeds) == 0:
             return None
-        env, config = self.env, self.env.loaded.config
+        env, config = self.env, self.config
         if config.sampling.is_full:
             full = self._whole_graph(frozenset({**self.spec.node_columns, **columns}.items()))
             share = {"rank": env.rank, "world_size": env.world_size}
@@ -241,7 +247,7 @@ class EncoderTask(Task[BatchT]):
             self._whole_graphs[columns] = WholeGraph(
                 self.graph,
                 self.features,
-                find_fanouts(self.env.loaded.config, self.graph.edge_types),
+                find_fanouts(self.config, self.graph.edge_types),
                 columns=dict(columns),
                 edge_columns=self.spec.batch_edge_columns,
                 device=self.env.device,
@@ -251,7 +257,7 @@ class EncoderTask(Task[BatchT]):
 
     def loader_options(self, split: str) -> dict[str, Any]:
         """Arguments of a split's loaders: stores, sampler, columns, batches, this rank's share."""
-        env, config, graph = self.env, self.env.loaded.config, self.message_store(split)
+        env, config, graph = self.env, self.config, self.message_store(split)
         settings = config.loader_plan(split)
         is_balanced = split == "train" and config.loader.balances_seeds
         samples = None if env.samples is None else env.samples.of_split(split, config.seed)
@@ -299,8 +305,8 @@ class EncoderTask(Task[BatchT]):
         Raises a ConfigError if the task has no classes, unless it overrides this method.
         """
         raise ConfigError(
-            f"loader.train.balanced_seeds=True is invalid: {self.env.loaded.config.task.type} "
-            f"has no seed classes. Set it to false.",
+            f"loader.train.balanced_seeds=True is invalid: {self.config.task.type} has no seed "
+            "classes. Set it to false.",
             id="loader-balanced-classes",
         )
 
@@ -308,10 +314,9 @@ class EncoderTask(Task[BatchT]):
         self, encoder: GraphEncoder, graph: GraphStore, node_types: Sequence[str]
     ) -> dict[str, Tensor]:
         """Embeddings of all nodes of these types, layer by layer. Collective: all ranks call."""
-        env = self.env
-        in_fp32 = env.loaded.config.training.precision == "fp32"
-        compute = computed_by_all(env.scratch, in_fp32)
-        options = ExactOptions(device=env.device, compute=compute)
+        in_fp32 = self.config.training.precision == "fp32"
+        compute = computed_by_all(self.env.scratch, in_fp32)
+        options = ExactOptions(device=self.env.device, compute=compute)
         return encode_exactly(encoder, graph, self.features, self.spec, node_types, options=options)
 
     def encode_as_of(
@@ -342,21 +347,18 @@ class EncoderTask(Task[BatchT]):
 
         size = loader.batch_size * _BATCHES_AT_A_TIME
         chunks = [(i, min(i + size, len(nodes))) for i in range(0, len(nodes), size)]
-        width = env.loaded.config.embedding_width
+        width, what = self.config.embedding_width, f"{node_type} as of their times"
         with closing(loader):
-            return computed_by_all(env.scratch, is_fp32=True)(
-                chunks, rows_of, width, f"{node_type} as of their times"
-            ).to(env.device)
+            embeddings = computed_by_all(env.scratch, is_fp32=True)(chunks, rows_of, width, what)
+        return embeddings.to(env.device)
 
     def build_metrics(self) -> Sequence[Any]:
-        loaded = self.env.loaded
-        chosen = loaded.config.metrics or [Component(type=name) for name in self.metric_names()]
+        chosen = self.config.metrics or [Component(type=name) for name in self.metric_names()]
         num_outputs, problem = self.metric_problem()
         injected: Any = {"num_outputs": num_outputs, "problem": problem}
-        return [
-            as_metric(build(metric, "metric", loaded.allow_modules, **injected), **injected)
-            for metric in chosen
-        ]
+        allowed = self.env.loaded.allow_modules
+        built = [build(metric, "metric", allowed, **injected) for metric in chosen]
+        return [as_metric(metric, **injected) for metric in built]
 
     def metric_problem(self) -> tuple[int, str]:
         """Number of outputs and problem, for metrics. Tasks with several problems override it."""

@@ -209,7 +209,7 @@ class LabelTask(EncoderTask[BatchT]):
     def _mostly_zero(self) -> list[str]:
         values = self.target.labels[self.target.splits.train]
         share = float((values == 0).mean()) if len(values) and values.ndim == 1 else 0.0
-        is_robust = not self.env.loaded.config.losses and self.output.default_loss == "huber"
+        is_robust = not self.config.losses and self.output.default_loss == "huber"
         if not is_robust or share <= 1 / 2:
             return []
         return [
@@ -220,7 +220,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     def _long_tail(self) -> list[str]:
         values = self.target.labels[self.target.splits.train]
-        is_squared = not self.env.loaded.config.losses and self.output.default_loss == "mse"
+        is_squared = not self.config.losses and self.output.default_loss == "mse"
         is_default = is_squared and values.ndim == 1 and len(values)
         if not is_default or values.min() < 0 or not is_heavy_tailed(values):
             return []
@@ -232,9 +232,8 @@ class LabelTask(EncoderTask[BatchT]):
         ]
 
     def _remedy(self) -> str:
-        config = self.env.loaded.config
-        weighs = any({"class_weights", "alpha"} & set(term.args) for term in config.losses)
-        if weighs or config.loader.balances_seeds:
+        weighs = any({"class_weights", "alpha"} & set(term.args) for term in self.config.losses)
+        if weighs or self.config.loader.balances_seeds:
             return ""
         return (
             " To weigh them more, set losses to [{type: cross_entropy, args: {class_weights: "
@@ -245,7 +244,7 @@ class LabelTask(EncoderTask[BatchT]):
         """Default metrics; ranking metrics for two classes and for imbalanced ones."""
         every, output = super().metric_names(), self.output
         names = [name for name in every if name not in METRICS_OF_ORDER]
-        splits, config = self.target.splits, self.env.loaded.config
+        splits, config = self.target.splits, self.config
         if output.problem == "regression":
             return names
         stopping = config.early_stopping
@@ -300,7 +299,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     def evaluates_by_layers(self, split: str) -> bool:
         """Whether a split is evaluated with embeddings of the whole graph."""
-        return self.env.loaded.config.evaluates_by_layers
+        return self.config.evaluates_by_layers
 
     def predict(self, batch: Any) -> tuple[Any, Tensor | None]:
         raise NotImplementedError(f"{type(self).__name__}.predict")
@@ -314,7 +313,7 @@ class LabelTask(EncoderTask[BatchT]):
         output, is_one = self.output, isinstance(prediction, Tensor) and prediction.dim() == 2
         if is_one and output.problem == "multi_class" and prediction.shape[1] != output.num_outputs:
             raise ConfigError(
-                f"model.type={self.env.loaded.config.model.type!r} is invalid: it gives "
+                f"model.type={self.config.model.type!r} is invalid: it gives "
                 f"{prediction.shape[1]} outputs for {output.num_outputs} classes. Return as many "
                 f"outputs as the out_channels that it is built with.",
                 id="model-output-width",

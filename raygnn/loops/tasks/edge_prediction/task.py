@@ -48,7 +48,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     _start: FactorizedEdges | None = None  # the model's start, if it has one
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
-        output, width = self.output, self.env.loaded.config.embedding_width
+        output, width = self.output, self.config.embedding_width
         name = edge_type_name(output.edge_type)
         num_inputs = sum(self.spec.edge_columns[column][name] for column in output.inputs)
         start = None
@@ -97,7 +97,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     def warnings(self) -> list[str]:
         """Warnings of the labels, and of edges that read their future."""
         warnings = super().warnings()
-        if self.env.loaded.config.sampling.temporal is None and self.target.is_split_by_time:
+        if self.config.sampling.temporal is None and self.target.is_split_by_time:
             warnings.append(
                 "the splits of the edges follow one another in time, and sampling.temporal is not "
                 "set: training edges see later ones. Set sampling: {temporal: {strategy: last}, "
@@ -110,8 +110,8 @@ class EdgePrediction(LabelTask[EdgeBatch]):
 
     @cached_property
     def _is_held_out_by_time(self) -> bool:
-        env, columns = self.env, self.spec.edge_inputs
-        return self.target.is_held_out_by_time(env.bundle, env.loaded.config, columns)
+        columns = self.spec.edge_inputs
+        return self.target.is_held_out_by_time(self.env.bundle, self.config, columns)
 
     def build_loader(self, split: str) -> EdgeLoader | None:
         target, output = self.target, self.output

@@ -15,7 +15,7 @@ from raygnn.config import LoadedConfig, build, resolve
 from raygnn.data.edge_types import REVERSE_PREFIX, edge_type_name
 from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.links.split import LinkSplit
-from raygnn.data.links.supervision import KnownLinks
+from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
@@ -201,7 +201,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         if self._ranking is not None:
             ks = self._ranking.ks
             return f"val/full_ndcg@{_DEFAULT_K if _DEFAULT_K in ks else ks[-1]}", "max"
-        metrics = self.env.loaded.config.metrics
+        metrics = self.config.metrics
         has_mrr = not metrics or any(metric.type == "mrr" for metric in metrics)
         return ("val/mrr", "max") if has_mrr else ("val/loss", "min")
 
@@ -216,7 +216,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return self.spec.output
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
-        loaded, config = self.env.loaded, self.env.loaded.config
+        loaded, config = self.env.loaded, self.config
         asked = self.arguments.full_ranking
         if asked and config.sampling.temporal is None:
             setting = f"task.args.full_ranking={asked!r}"
@@ -258,9 +258,13 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def diagnostics(self) -> Sequence[Diagnostic]:
         """Ranks by the target's number of training links, and for cold and warm ends."""
+        train = self.target.splits["train"]
+        return ranks_by_group(self.metric_problem()[0], train, self._judged_links)
+
+    @property
+    def _judged_links(self) -> SupervisionEdges:
         splits = self.target.splits
-        judged = splits["test"] if splits["test"].num_links else splits["val"]
-        return ranks_by_group(self.metric_problem()[0], splits["train"], judged)
+        return splits["test"] if splits["test"].num_links else splits["val"]
 
     def baselines(
         self, split: str, num_batches: int | None, metrics: Sequence[Any]
@@ -268,27 +272,20 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         loader = self.loader(split)
         if loader is None:
             return None
-        anchor_type, target_type = self.node_types
-        bundle = self.env.bundle
-        num_nodes = (bundle.num_nodes(anchor_type), bundle.num_nodes(target_type))
+        num_anchors, num_targets = map(self.env.bundle.num_nodes, self.node_types)
+        num_nodes = num_anchors, num_targets
         return link_baselines(self.target, loader, num_nodes, split, num_batches, metrics)
 
     def warnings(self) -> list[str]:
-        bundle = self.env.bundle
-        if not reads_messages(self.env.loaded.config):
+        if not reads_messages(self.config):
             return []
-        silent = [
-            text
-            for node_type in dict.fromkeys(self.node_types)
-            for text in self.silent_nodes(
-                node_type, range(bundle.num_nodes(node_type)), "the nodes"
-            )
-        ]
+        types = dict.fromkeys(self.node_types)
+        silent = [text for node_type in types for text in self.silent_nodes(node_type)]
         return [*silent, *self._revealing()]
 
     def _revealing(self) -> Iterator[str]:
-        judged = self.target.splits["test" if self.target.splits["test"].num_links else "val"]
-        is_in_time = self.env.loaded.config.sampling.temporal is not None
+        judged = self._judged_links
+        is_in_time = self.config.sampling.temporal is not None
         if is_in_time or self.env.bundle.is_of_parts or not judged.num_links:
             return
         chosen = slice(10_000)
@@ -481,9 +478,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @property
     def _evaluates_by_layers(self) -> bool:
-        config = self.env.loaded.config
-        has_factors = self.output.factors and config.sampling.temporal is None
-        return config.evaluates_by_layers or has_factors
+        has_factors = self.output.factors and self.config.sampling.temporal is None
+        return self.config.evaluates_by_layers or has_factors
 
     def _weigh(
         self,
@@ -508,7 +504,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @cached_property
     def _dated(self) -> DatedLinks:
-        links = find_dated_links(self.env.bundle, self.env.loaded.config, self.node_types)
+        links = find_dated_links(self.env.bundle, self.config, self.node_types)
         assert links is not None
         return links
 
@@ -584,7 +580,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 is_joint=self.objective.is_joint,
                 log_q=self._corrects_log_q,
                 cold_share=_cold_share(args, self.env.loaded),
-                exclude=not keeps_links(self.env.loaded.config, self.env.loaded.allow_modules),
+                exclude=not keeps_links(self.config, self.env.loaded.allow_modules),
             )
         return LinkLoader(supervision=supervision, plan=plan, **self.loader_options(split))
 

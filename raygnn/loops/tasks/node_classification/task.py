@@ -63,7 +63,7 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
         output = self.output
-        width = self.env.loaded.config.model.args.get("out_channels")
+        width = self.config.model.args.get("out_channels")
         head = None if width is None else (width, output.num_outputs)
         labels = None
         if output.propagated is not None:
@@ -73,7 +73,7 @@ class NodeClassification(LabelTask[NodeBatch]):
     @cached_property
     def _propagated(self) -> PropagatedLabels | None:
         target, output = self.target, self.output
-        if not can_propagate(self.env.bundle, self.env.loaded.config, output):
+        if not can_propagate(self.env.bundle, self.config, output):
             return None
         adjacency, first = both_ways(self.message_store("train"))
         labels = target.labels.reshape(-1)
@@ -86,7 +86,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         silent = self.silent_nodes(self.output.node_type, seeds, "the training nodes")
         warnings = super().warnings()
         has_times = self.output.table is not None and self.target.seeds.time is not None
-        if has_times and self.env.loaded.config.sampling.temporal is None:
+        if has_times and self.config.sampling.temporal is None:
             warnings.append(
                 "sampling.temporal is null, so rows see events after their own time and results "
                 "may be too good. Set it to {}."
@@ -151,7 +151,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         if rows.name is None:
             columns = {self.output.label: "y"}
             return self.neighbor_loader(split, positions, rows.node_type, columns)
-        config, labels = self.env.loaded.config, {"y": self.target.labels}
+        config, labels = self.config, {"y": self.target.labels}
         if split == "train":
             plan = RowPlan(rows, labels, gaps=self.target.gaps(config))
         else:
@@ -184,7 +184,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         elif output.problem == "multi_label":
             scores = scores - 0.5  # predictions above 0 are positive
         default = scores[train].mean(axis=0)
-        end = target.end_of_graph(self.env.loaded.config, split)
+        end = target.end_of_graph(self.config, split)
         past_labels = past_label_guesses(target.seeds, scores, known, asked, default, end)
         trees, bundle = self._boosted_trees, self.env.bundle
         if trees is None:
@@ -209,7 +209,7 @@ class NodeClassification(LabelTask[NodeBatch]):
             return
         assert self._propagated is not None  # as for the driver, which gave the model its labels
         labels.fill(self._propagated)
-        limit, num_batches = self.env.loaded.config.training.num_val_batches, 0
+        limit, num_batches = self.config.training.num_val_batches, 0
         if (loader := self.loader(split)) is not None:
             num_batches = min(loader.num_batches, limit or loader.num_batches)
         self._judged = run_and_sync_errors(lambda: list(self.evaluate(split, num_batches)))

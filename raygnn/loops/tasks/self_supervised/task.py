@@ -111,7 +111,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return self.model.method
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
-        env, loaded, width = self.env, self.env.loaded, self.env.loaded.config.embedding_width
+        env, loaded, width = self.env, self.env.loaded, self.config.embedding_width
         node_type = self.embedding.node_type
         num_features = self.spec.widths.get(node_type, 0)
         if node_type in self.spec.embedded_types:
@@ -135,13 +135,12 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         node_type = self.embedding.node_type
         every = np.arange(self.env.bundle.num_nodes(node_type))
         seeds = every if split == "train" else getattr(self.target.splits, split)
-        config = self.env.loaded.config
-        if config.sampling.is_full or not len(seeds):
+        if self.config.sampling.is_full or not len(seeds):
             return self.neighbor_loader(split, seeds, node_type)
         loaded, options = self.env.loaded, self.loader_options(split)
         method = resolve(self.arguments.method, "method", loaded.allow_modules)
         num_more: int = method.extra_hops  # type: ignore[attr-defined]
-        deeper = with_fanouts(config, lambda hops: [*hops[:1] * num_more, *hops])
+        deeper = with_fanouts(self.config, lambda hops: [*hops[:1] * num_more, *hops])
         options["sampler"] = build_sampler(replace(loaded, config=deeper), options["graph"])
         loader = NeighborLoader(seeds=seeds, node_type=node_type, **options)
         loader.prepare = lambda batch: self.method.draw(batch)
@@ -169,7 +168,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         splits, most = self.target.splits, _MAX_IN_TRAINING if split == "val" else _MAX_AT_END
         train, judged = splits.train, getattr(splits, split)
         if len(train) > most:
-            chosen = seed_order(len(train), self.env.loaded.config.seed, 0, 0, most)
+            chosen = seed_order(len(train), self.config.seed, 0, 0, most)
             train = np.sort(train[chosen])
         parts = [train, splits.val, judged]
         ids = np.unique(np.concatenate(parts))
@@ -219,9 +218,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         return super().baselines(split, num_batches, metrics)
 
     def warnings(self) -> list[str]:
-        node_type = self.embedding.node_type
-        nodes = range(self.env.bundle.num_nodes(node_type))
-        return self.silent_nodes(node_type, nodes, "the nodes")
+        return self.silent_nodes(self.embedding.node_type)
 
     def on_train_start(self, engine: Engine) -> None:
         if engine.position.step == 0:
@@ -244,7 +241,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
     def _embed(self, ids: np.ndarray) -> Tensor:
         """Embeddings of nodes, [num_ids, channels], on the CPU of every rank. Collective."""
         node_type = self.embedding.node_type
-        if self.env.loaded.config.evaluates_by_layers:
+        if self.config.evaluates_by_layers:
             graph = self.message_store("val")
             every = self.encode_exactly(self.model.encoder, graph, [node_type])[node_type]
             return every[torch.from_numpy(ids)].float()
@@ -255,7 +252,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
     def _embed_own(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
         loader = self.neighbor_loader("val", ids, self.embedding.node_type)
         assert loader is not None
-        rows = [torch.empty(0, self.env.loaded.config.embedding_width)]
+        rows = [torch.empty(0, self.config.embedding_width)]
         places = [torch.empty(0, dtype=torch.int64)]
         with loader, closing(loader.iterate(0)) as batches:
             for batch in batches:

@@ -92,7 +92,7 @@ class SeveralTasks(EncoderTask[Any]):
 
     def setup(self, env: TaskEnvironment) -> None:
         super().setup(env)
-        config, outputs = env.loaded.config, self.spec.output
+        config, outputs = self.config, self.spec.output
         assert isinstance(outputs, SeveralOutput)
         self.weights = {name: entry.weight for name, entry in config.tasks.items()}
         self.parts = {}
@@ -117,7 +117,7 @@ class SeveralTasks(EncoderTask[Any]):
         state, models = torch.get_rng_state(), {}
         for name, part in self.parts.items():
             torch.set_rng_state(state)
-            with naming_task(self.env.loaded.config, name):
+            with naming_task(self.config, name):
                 models[name] = part.build_head(encoder)
         self._find_joint_loss()
         self.step_metrics = [
@@ -160,13 +160,13 @@ class SeveralTasks(EncoderTask[Any]):
         parts = self.trained if split == "train" else self.parts
         present = {}
         for name, part in parts.items():
-            with naming_task(self.env.loaded.config, name):
+            with naming_task(self.config, name):
                 loader = part.loader(split)
             if loader is not None:
                 present[name] = loader
         if not present:
             return None
-        config = self.env.loaded.config
+        config = self.config
         if split == "train" and len(present) > 1:
             longest = max(loader.num_batches for loader in present.values())
             for name, loader in present.items():
@@ -227,7 +227,7 @@ class SeveralTasks(EncoderTask[Any]):
 
     def _seeded(self, name: str | None, batch: JointBatch) -> str:
         assert name is not None
-        seed, index = self.env.loaded.config.seed, batch.batches[name].index
+        seed, index = self.config.seed, batch.batches[name].index
         seed_micro_batch(seed, batch.epochs[name], index)
         return name
 
@@ -254,7 +254,7 @@ class SeveralTasks(EncoderTask[Any]):
     def build_metrics(self) -> list[PartMetric]:
         metrics = []
         for name, part in self.parts.items():
-            with naming_task(self.env.loaded.config, name):
+            with naming_task(self.config, name):
                 metrics += [PartMetric(name, metric) for metric in part.build_metrics()]
         return metrics
 
