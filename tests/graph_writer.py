@@ -12,6 +12,16 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import yaml
 
+from raygnn.data.bundle import Bundle
+from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+from raygnn.data.tables.graph_tables import GraphTables, write_tables
+
+
+def ingest_tables(folder: Path, tables: GraphTables, **options: Any) -> Bundle:
+    """Writes tables into a folder, and ingests them with some `IngestOptions`."""
+    uri = write_tables(tables, str(folder / "tables"))
+    return ingest(uri, IngestOptions(**options), str(folder / "cache"))
+
 
 def write_shards(
     folder: Path, tables: Sequence[pa.Table], suffix: str = ".parquet", row_group_size: int = 4

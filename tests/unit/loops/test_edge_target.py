@@ -13,17 +13,11 @@ import pytest
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.tables.graph_tables import (
-    EdgeRows,
-    GraphTables,
-    edge_rows,
-    node_rows,
-    write_tables,
-)
+from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, edge_rows, node_rows
 from raygnn.inference.job import check_no_new_nodes
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget, EdgeTargetArguments
 from tests.errors import raises
+from tests.graph_writer import ingest_tables
 
 RATES, TAGS, PAYS = ("user", "rates", "film"), ("user", "tags", "film"), ("user", "pays", "user")
 STARS = np.array([1, 2, 3, 4, 5, 1, 2, 3, 4, 5], np.float32)
@@ -45,8 +39,7 @@ def _bundle(
         for name in ("user", "film")
     }
     tables = GraphTables(nodes, edges, label_edges=label_edges or {})
-    options = IngestOptions(reverse_edges=True, feature_dtype=feature_dtype)
-    return ingest(write_tables(tables, str(folder / "t")), options, str(folder / "cache"))
+    return ingest_tables(folder, tables, reverse_edges=True, feature_dtype=feature_dtype)
 
 
 def _find(bundle: Bundle, **args: Any) -> EdgeTarget:

@@ -11,11 +11,11 @@ import pytest
 
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.standardization import LabelCounts
-from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.runtime.data_checks import find_spec
 from tests.errors import raises
+from tests.graph_writer import ingest_tables
 from tests.small_runs import small_config
 
 BALANCED_SEEDS = {"loader__train": {"balanced_seeds": True}}
@@ -32,7 +32,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     }
     nodes = node_rows(ids, {"x": np.ones((40, 2), np.float32)}, labels)
     tables = GraphTables({"n": nodes}, {("n", "to", "n"): edge_rows(ids, ids[::-1])})
-    return ingest(write_tables(tables, str(folder / "graph")), IngestOptions(), folder / "cache")
+    return ingest_tables(folder, tables)
 
 
 def _spec(tmp_path: Path, bundle: Bundle, label: str, **changes: Any) -> Any:

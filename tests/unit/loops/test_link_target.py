@@ -9,11 +9,11 @@ import pytest
 
 from raygnn.config import load_config
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
 from raygnn.loops.tasks.link_prediction.task import _cold_share
 from tests.errors import raises
+from tests.graph_writer import ingest_tables
 
 _BUYS, _SOLD = ("user", "buys", "item"), ("item", "rev_buys", "user")
 _FOLLOWS = ("user", "follows", "user")
@@ -23,12 +23,10 @@ def _find(folder: Path, *edge_types: EdgeType, reverse_edges: bool = False) -> l
     rng = np.random.default_rng(0)
     nodes = {name: node_rows(np.arange(30)) for name in ("user", "item")}
     edges = {edge_type: edge_rows(*rng.integers(0, 30, (2, 200))) for edge_type in edge_types}
-    uri = write_tables(GraphTables(nodes, edges), str(folder / "graph"))
+    bundle = ingest_tables(folder, GraphTables(nodes, edges), reverse_edges=reverse_edges)
     splits = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
     task = {"type": "link_prediction"}
-    config = load_config({"data": {"uri": uri, "splits": splits}, "task": task}).config
-    options = IngestOptions(reverse_edges=reverse_edges)
-    bundle = ingest(uri, options, cache_dir=folder / "cache")
+    config = load_config({"data": {"uri": "unread", "splits": splits}, "task": task}).config
     found = LinkTarget.find(bundle, config, LinkTargetArguments())
     return [edge_type_name(edge_type) for edge_type in found.edge_types]
 

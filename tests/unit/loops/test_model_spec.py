@@ -11,14 +11,14 @@ import pytest
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.standardization import ColumnScale
-from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.loops.model_spec import ModelSpec, NodeInput, edge_widths
 from raygnn.loops.tasks.link_prediction.target import LinkOutput
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.loops.tasks.target import output_classes
 from tests.errors import raises
+from tests.graph_writer import ingest_tables
 
 BUYS, SOLD = ("user", "buys", "item"), ("item", "sold_to", "user")
 LIKES = ("user", "likes", "item")
@@ -44,7 +44,7 @@ def _bundle(folder: Path, name: str, **changes) -> Bundle:
         {t: nodes[t] for t in changes.get("node_types", ["user", "item"])},
         {t: edges[t] for t in changes.get("edge_types", [BUYS, SOLD])},
     )
-    return ingest(write_tables(tables, str(folder / name)), IngestOptions(), folder / "cache")
+    return ingest_tables(folder / name, tables)
 
 
 def _spec(bundle: Bundle, widths: dict[str, int], output: LinkOutput) -> ModelSpec:
@@ -175,7 +175,7 @@ def test_a_missing_node_type_is_told(folder, spec):
         {"item": node_rows(np.arange(3), {"x": np.ones((3, 2), np.float32)})},
         {likes: edge_rows(np.arange(3), np.arange(3))},
     )
-    bundle = ingest(write_tables(tables, str(folder / "items")), None, folder / "cache")
+    bundle = ingest_tables(folder / "items", tables)
     with raises("model-node-type-missing", "user", "item"):
         spec.fitted(bundle)
     with raises("graph-node-type-unknown", "user"):

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from raygnn.data.bundle import SeedRows
-from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.links.supervision import SeedEdges
-from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.loops.row_guesses import (
     BoostedTrees,
     columns_of_edges,
     history_columns,
     past_label_guesses,
 )
+from tests.graph_writer import ingest_tables
 
 
 @pytest.mark.parametrize(("end", "window"), [(None, None), (12, None), (None, 3), (12, 3)])
@@ -64,8 +64,7 @@ def test_history_is_of_the_edges_up_to_each_row(
         "buy": node_rows(np.arange(num_buys), {"x": x}, **of_nodes),
     }
     edges = {("buy", "by", "user"): edge_rows(np.arange(num_buys), user, **of_edges)}
-    tables = write_tables(GraphTables(nodes, edges), str(tmp_path / "tables"))
-    bundle = ingest(tables, IngestOptions(), str(tmp_path / "cache"))
+    bundle = ingest_tables(tmp_path, GraphTables(nodes, edges))
     entity, asked = rng.integers(0, num_users, num_rows), rng.integers(0, 10, num_rows)
     rows = SeedRows("active", "user", num_rows, entity, asked, None, None, {})
     found = history_columns(bundle, rows, np.arange(num_rows), "x", end)
@@ -87,8 +86,7 @@ def test_columns_of_an_edge_are_of_earlier_edges_of_both_ends(tmp_path: Path) ->
     own = rng.random((6, 2), np.float32)
     edges = edge_rows(payer, payee, {"amount": amount}, time=day)
     tables = GraphTables({"n": node_rows(np.arange(6), {"x": own})}, {("n", "to", "n"): edges})
-    uri = write_tables(tables, str(tmp_path / "tables"))
-    bundle = ingest(uri, IngestOptions(reverse_edges=True), str(tmp_path / "cache"))
+    bundle = ingest_tables(tmp_path, tables, reverse_edges=True)
     every = SeedEdges.of_bundle(bundle, ("n", "to", "n"), label_edges=False)
     some = rng.permutation(num_edges)[:40]
     found = columns_of_edges(bundle, every, some, "x", ["amount"])

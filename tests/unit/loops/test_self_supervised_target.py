@@ -10,14 +10,14 @@ import pytest
 
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
-from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.loops.tasks.self_supervised.target import (
     EmbeddingOutput,
     SelfSupervisedArguments,
     SelfSupervisedTarget,
 )
 from tests.errors import raises
+from tests.graph_writer import ingest_tables
 
 SPLITS = {"type": "hash", "fractions": [0.5, 0.2, 0.3]}
 
@@ -26,8 +26,7 @@ def _bundle(folder: Path, labels: dict[str, dict[str, np.ndarray]]) -> Bundle:
     x = {"x": np.ones((40, 2), np.float32)}
     nodes = {name: node_rows(np.arange(40), x, labels.get(name)) for name in ("user", "film")}
     edges = {("user", "rates", "film"): edge_rows(np.arange(40), np.arange(40))}
-    uri = write_tables(GraphTables(nodes, edges), str(folder / "t"))
-    return ingest(uri, IngestOptions(), str(folder / "cache"))
+    return ingest_tables(folder, GraphTables(nodes, edges))
 
 
 def _find(bundle: Bundle, splits: Any = SPLITS, **args: Any) -> SelfSupervisedTarget:
