@@ -321,7 +321,8 @@ def _find_inputs(
     """Feature columns of the edges that the head reads. Raises a ConfigError for unknown ones and
     copies of the label.
     """
-    features = names_of(bundle.columns(edge_type), "feature")
+    columns = bundle.columns(edge_type)
+    features = names_of(columns, "feature")
     telling = [name for name in features if _holds(bundle, edge_type, name, labels)]
     if named is None:
         return tuple(name for name in features if name not in telling)
