@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Generic, NotRequired, Protocol, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NotRequired, Self, TypedDict, TypeVar, Unpack
 from weakref import WeakSet
 
 import numpy as np
@@ -35,6 +35,9 @@ from raygnn.sampling.rng import (
     text_key,
 )
 from raygnn.sampling.tensor_record import TensorRecord
+
+if TYPE_CHECKING:
+    from raygnn.sampling.stored_samples import StoredSplit
 
 #: Type of the batches of a sequence.
 BatchT = TypeVar("BatchT", bound=Batch)
@@ -338,28 +341,10 @@ class JointBatches(BatchSequence[Any]):
 _NUM_REMOTE_READERS = 4
 
 
-class SamplesOfSplit(Protocol):
-    """Stored neighborhoods of the micro-batches of a split."""
-
-    is_remote: bool
-
-    def position(self, epoch: int, index: int) -> tuple[int, int]:
-        """Maps a training epoch and micro-batch to the stored ones."""
-
-    def read(
-        self, epoch: int, index: int, request: SampleRequest, sampler: NeighborSampler
-    ) -> SampledSubgraph:
-        """The neighborhood of a stored micro-batch.
-
-        Raises:
-            DataError: the neighborhood answers another request, or its file is missing or damaged.
-        """
-
-
 class SampledOptions(SequenceOptions):
     """The keyword arguments of `SampledSequence`, for the signatures of its subclasses."""
 
-    samples: NotRequired[SamplesOfSplit | None]
+    samples: NotRequired[StoredSplit | None]
     src_degrees: NotRequired[bool]
     shared_leaves: NotRequired[frozenset[str]]
     pads: NotRequired[bool]
@@ -381,7 +366,7 @@ class SampledSequence(BatchSequence[BatchT]):
         num_examples: int,
         sampler: NeighborSampler | ForeignSampler,
         *,
-        samples: SamplesOfSplit | None = None,
+        samples: StoredSplit | None = None,
         src_degrees: bool = False,
         shared_leaves: frozenset[str] = frozenset(),
         pads: bool = False,

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from functools import cache
-
 import ml_dtypes
 import numpy as np
 from numba import njit
@@ -115,13 +113,6 @@ def _copy_entries(indptr, ids, offsets, entries, out):  # type: ignore[no-untype
             out[offsets[i] + j] = entries[first + j]
 
 
-@cache
-def _float_of_half(dtype: np.dtype) -> np.ndarray:
-    """float32 [2^16], the value of each pair of bytes as a float of this type."""
-    every: np.ndarray = np.arange(1 << 16, dtype=np.uint16).view(dtype).astype(np.float32)
-    return every
-
-
 def is_half(dtype: np.dtype) -> bool:
     return dtype in (np.float16, ml_dtypes.bfloat16)
 
@@ -189,13 +180,10 @@ def copy_sparse_rows(
     _copy_entries(indptr, ids, offsets, indices, columns)
     if values is None:
         return offsets, columns, None
-    if is_half(values.dtype):  # types that numba does not compile
-        halves = np.empty(offsets[-1], np.uint16)
-        _copy_entries(indptr, ids, offsets, values.view(np.uint16), halves)
-        return offsets, columns, _float_of_half(values.dtype)[halves]
-    copied = np.empty(offsets[-1], np.float32)
-    _copy_entries(indptr, ids, offsets, values, copied)
-    return offsets, columns, copied
+    is_halves = is_half(values.dtype)  # types that numba does not compile
+    copied = np.empty(offsets[-1], np.uint16 if is_halves else np.float32)
+    _copy_entries(indptr, ids, offsets, values.view(np.uint16) if is_halves else values, copied)
+    return offsets, columns, copied.view(values.dtype).astype(np.float32) if is_halves else copied
 
 
 def _words(array: np.ndarray, dtype: np.dtype) -> np.ndarray:

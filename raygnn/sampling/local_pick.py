@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
 
 import numpy as np
 
 from raygnn.data.arrays import ask_for_rows
-from raygnn.data.bundle import Bundle
+from raygnn.data.bundle import Bundle, Csc, Csr
 from raygnn.data.edge_kernels import edge_weights
 from raygnn.data.edge_types import EdgeType
 from raygnn.sampling import pick as kernels
@@ -24,35 +23,16 @@ _NONE = np.empty(0, np.int32)
 _NO_ALIAS = np.empty(0, np.int64)
 
 
-class NeighborRows(NamedTuple):
-    """The edges of a type by the node that samples them.
-
-    Attributes:
-        indptr: int64 [num_nodes + 1].
-        indices: int32 or int64 [num_edges], neighbors.
-        e_id: CSC positions of the edges; None if `indices` is in CSC order.
-        is_sorted: the neighbors of each node ascend; otherwise time comes first.
-    """
-
-    indptr: np.ndarray
-    indices: np.ndarray
-    e_id: np.ndarray | None
-    is_sorted: bool
-
-
 class LocalPicker:
     """Samples edges of one type. `first_node`: dense id of the first row, 0 unless in a part."""
 
     def __init__(
         self, bundle: Bundle, edge_type: EdgeType, direction: str, first_node: int = 0
     ) -> None:
-        is_sorted = all(c.role != "time" for c in bundle.columns(edge_type).values())
-        if direction == "in":
-            csc = bundle.csc(edge_type)
-            self.adjacency = NeighborRows(csc.indptr, csc.indices, csc.e_id, is_sorted)
-        else:
-            csr = bundle.csr(edge_type)
-            self.adjacency = NeighborRows(csr.indptr, csr.indices, csr.e_id, is_sorted)
+        self.adjacency: Csc | Csr
+        self.adjacency = bundle.csc(edge_type) if direction == "in" else bundle.csr(edge_type)
+        # With times, neighbors are sorted by time first.
+        self._is_sorted = all(c.role != "time" for c in bundle.columns(edge_type).values())
         self._bundle = bundle
         self._first_node = first_node
         self._edge_type, self._direction = edge_type, direction
@@ -65,41 +45,43 @@ class LocalPicker:
         nodes, horizon, salts = request.nodes, request.horizon, request.salts
         if salts is None:
             salts = kernels.NO_SALTS if horizon is None else salts_of(horizon.latest)
-        indptr, indices, e_id, is_sorted = self.adjacency
+        indices, e_id = self.adjacency.indices, self.adjacency.e_id
         starts = scratch.array("starts", len(nodes), np.int64)
         degrees = scratch.array("degrees", len(nodes), np.int64)
         offsets = scratch.array("offsets", len(nodes) + 1, np.int64)
         rows = kernels.Rows(nodes, salts, starts, degrees, offsets)
         key = np.uint64(hop_key(request.key, request.hop, self._edge_type))
         draws = kernels.Draws(request.fanout, request.replace, key)
-        ranges = (starts, degrees, offsets)
-        self._ask_for(indptr, self._rows_of(nodes))
-        kernels.find_rows(indptr, self._rows_of(nodes), draws.fanout, draws.replace, *ranges)
-        skips = None
-        if horizon is not None:
-            skips = self._find_late(horizon, starts, degrees)
+        self._ask_for(self.adjacency.indptr, self._rows_of(nodes))
+        kernels.find_rows(self.adjacency.indptr, self._rows_of(nodes), starts, degrees)
+        skips = None if horizon is None else self._find_late(horizon, starts, degrees)
         if request.exclude is not None:
             keys = nodes if request.exclude_keys is None else request.exclude_keys
-            excluded = request.exclude.skips(indices, is_sorted, keys, starts, degrees, scratch)
+            arguments = (indices, self._is_sorted, keys, starts, degrees, scratch)
+            excluded = request.exclude.skips(*arguments)
             skips = merged(skips, excluded) if skips and excluded else skips or excluded
         weight = request.weight
         if weight is not None and weight not in self._bundle.columns(self._edge_type):
             weight = None
-        if request.by_neighbor:
-            weights = None if weight is None else self._weighting(weight, has_alias=False)
-            positions = _pick_by_neighbor(rows, draws, self.adjacency, weights, skips, scratch)
-        elif weight is not None:
-            weighting = self._weighting(weight, has_alias=horizon is None)
-            positions = _pick_weighted(rows, draws, weighting, skips, scratch)
-        else:
-            if skips is not None:
-                degrees[skips.rows] -= np.diff(skips.ptr)
-            if skips is not None or horizon is not None:
-                kernels.count_taken(degrees, draws.fanout, draws.replace, offsets)
+        is_uniform = weight is None and not request.by_neighbor
+        if is_uniform and skips is not None:
+            degrees[skips.rows] -= np.diff(skips.ptr)
+        kernels.count_taken(degrees, draws.fanout, draws.replace, offsets)
+        positions = scratch.array("positions", int(offsets[-1]), np.int64)
+        if is_uniform:
             takes_last = horizon is not None and self._takes_last(horizon)
-            positions = _pick(rows, draws, scratch, takes_last=takes_last)
+            _pick(rows, draws, positions, scratch, takes_last=takes_last)
             if skips is not None:
                 step_over(*skips, starts, offsets, positions)
+        else:
+            has_alias = horizon is None and not request.by_neighbor
+            weighting = self._weighting(weight, has_alias=has_alias)
+            stepped_over = tuple(skips or NO_SKIPS)
+            if request.by_neighbor:
+                self._pick_by_neighbor(rows, draws, weighting, stepped_over, positions, scratch)
+            else:
+                _pick_weighted(rows, draws, weighting, stepped_over, positions, scratch)
+            positions = positions[: offsets[-1]]  # skipped edges, and those of weight 0, are fewer
         self._ask_for(indices, positions)
         neighbors = scratch.array("neighbors", len(positions), indices.dtype)
         kernels.load_neighbors(indices, positions, neighbors)
@@ -111,14 +93,9 @@ class LocalPicker:
 
     def degrees(self, nodes: np.ndarray, horizon: Horizon | None = None) -> np.ndarray:
         """int64 [num_nodes], number of edges that each node could sample up to its horizon."""
-        starts, degrees = np.empty(len(nodes), np.int64), np.empty(len(nodes), np.int64)
-        if horizon is None:
-            kernels.load_degrees(self.adjacency.indptr, self._rows_of(nodes), degrees)
-            return degrees
-        ranges = (starts, degrees, np.empty(len(nodes) + 1, np.int64))
-        rows = self._rows_of(nodes)
-        kernels.find_rows(self.adjacency.indptr, rows, kernels.ALL, False, *ranges)
-        skips = self._find_late(horizon, starts, degrees)
+        starts, degrees = np.empty((2, len(nodes)), np.int64)
+        kernels.find_rows(self.adjacency.indptr, self._rows_of(nodes), starts, degrees)
+        skips = None if horizon is None else self._find_late(horizon, starts, degrees)
         if skips is not None:
             degrees[skips.rows] -= np.diff(skips.ptr)
         return degrees
@@ -130,7 +107,9 @@ class LocalPicker:
     def _rows_of(self, nodes: np.ndarray) -> np.ndarray:
         return nodes - self._first_node if self._first_node else nodes
 
-    def _weighting(self, column: str, *, has_alias: bool) -> Weighting:
+    def _weighting(self, column: str | None, *, has_alias: bool) -> Weighting:
+        if column is None:
+            return Weighting(_NO_ALIAS, _NONE, _NONE)
         e_id = _NONE if self.adjacency.e_id is None else self.adjacency.e_id
         with self._lock:
             if column not in self._weights:
@@ -173,57 +152,47 @@ class LocalPicker:
         find_late(*arguments, edges)
         return Skips(rows[:num_rows], ptr[: num_rows + 1], edges)
 
+    def _pick_by_neighbor(
+        self,
+        rows: kernels.Rows,
+        draws: kernels.Draws,
+        weighting: Weighting,
+        skips: tuple[np.ndarray, ...],
+        positions: np.ndarray,
+        scratch: Scratch,
+    ) -> None:
+        size = copies_table(rows.degrees, self._is_sorted)
+        copies = (self._is_sorted, scratch.zeros("copies", size, np.int64))
+        indices, weights = self.adjacency.indices, (weighting.weights, weighting.e_id)
+        pick_by_neighbor(tuple(rows), tuple(draws), indices, weights, skips, copies, positions)
+
 
 def _pick(
     rows: kernels.Rows,
     draws: kernels.Draws,
+    positions: np.ndarray,
     scratch: Scratch,
     *,
     takes_last: bool,
-) -> np.ndarray:
-    positions = scratch.array("positions", int(rows.offsets[-1]), np.int64)
+) -> None:
     if takes_last:
         kernels.pick_last(rows.starts, rows.degrees, rows.offsets, positions)
     else:
         size = kernels.membership_table(draws.fanout, draws.replace)
         table = scratch.zeros("table", size, np.int64)
         kernels.pick_positions(tuple(rows), tuple(draws), table, positions)
-    return positions
 
 
 def _pick_weighted(
     rows: kernels.Rows,
     draws: kernels.Draws,
     weighting: Weighting,
-    skips: Skips | None,
+    skips: tuple[np.ndarray, ...],
+    positions: np.ndarray,
     scratch: Scratch,
-) -> np.ndarray:
-    kernels.count_taken(rows.degrees, draws.fanout, draws.replace, rows.offsets)  # at most
-    positions = scratch.array("positions", int(rows.offsets[-1]), np.int64)
+) -> None:
     drawn = scratch.array("drawn", len(rows.nodes) * max(draws.fanout, 0), np.int64)
-    arguments = (tuple(rows), tuple(draws))
     if len(weighting.alias):
         rests = scratch.array("rests", len(drawn), np.uint32)
-        first_draws(*arguments, weighting.alias, drawn, rests)
-    stepped_over = tuple(NO_SKIPS if skips is None else skips)
-    pick_weighted(*arguments, tuple(weighting), drawn, stepped_over, positions)
-    return positions[: rows.offsets[-1]]
-
-
-def _pick_by_neighbor(
-    rows: kernels.Rows,
-    draws: kernels.Draws,
-    adjacency: NeighborRows,
-    weighting: Weighting | None,
-    skips: Skips | None,
-    scratch: Scratch,
-) -> np.ndarray:
-    kernels.count_taken(rows.degrees, draws.fanout, False, rows.offsets)  # at most
-    positions = scratch.array("positions", int(rows.offsets[-1]), np.int64)
-    size = copies_table(rows.degrees, adjacency.is_sorted)
-    copies = (adjacency.is_sorted, scratch.zeros("copies", size, np.int64))
-    weights = (_NONE, _NONE) if weighting is None else (weighting.weights, weighting.e_id)
-    stepped_over = tuple(NO_SKIPS if skips is None else skips)
-    indices = adjacency.indices
-    pick_by_neighbor(tuple(rows), tuple(draws), indices, weights, stepped_over, copies, positions)
-    return positions[: rows.offsets[-1]]
+        first_draws(tuple(rows), tuple(draws), weighting.alias, drawn, rests)
+    pick_weighted(tuple(rows), tuple(draws), tuple(weighting), drawn, skips, positions)

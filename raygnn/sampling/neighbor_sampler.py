@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch_geometric.sampler import (
@@ -20,14 +20,13 @@ from torch_geometric.sampler import (
 
 from raygnn.data.edge_types import EdgeType, Fanouts, edge_type_name, resolve_fanouts
 from raygnn.errors import ConfigError
-from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.growing_subgraph import DisjointIds, GrowingSubgraph
 from raygnn.sampling.protocols import GraphStore, PickRequest, Picks, SampledSubgraph, ends
 from raygnn.sampling.pyg import link_ends, link_output, link_types, node_output
 from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
-from raygnn.sampling.scratch import Pool
+from raygnn.sampling.scratch import Pool, Scratch
 from raygnn.sampling.seeds import check_draws, check_seeds, exclusions
-from raygnn.sampling.stores import LocalGraphStore
+from raygnn.sampling.stores import LocalGraphStore, restricted
 from raygnn.sampling.temporal import Temporal
 
 DISJOINT_LINKS = (
@@ -120,16 +119,37 @@ class NeighborSampler(BaseSampler):
             ids = DisjointIds(self.graph, seed_ids, self.temporal, times, disjoint=self.disjoint)
         code_of = None if ids is None or exclude_for is None else ids.code
         excluded = exclusions(self.graph, exclude or {}, exclude_for or {}, code_of)
-        options = _SampleOptions(key, excluded, isolated or {}, ids, by_code=code_of is not None)
         with self._workspaces.lend() as growing:
             growing.start(seed_ids if ids is None else ids.encoded(seed_ids))
             for hop in range(self.num_hops):
-                for edge_type in self.fanouts:
-                    picks = self._pick(growing, edge_type, hop, options)
-                    if picks is None:
+                for edge_type, fanouts in self.fanouts.items():
+                    neighbor_type, node_type = self._ends[edge_type]
+                    codes = growing.frontier(edge_type)
+                    if len(codes) == 0 or fanouts[hop] == 0:
                         growing.add_no_edges(edge_type)
-                    else:
-                        growing.add_edges(edge_type, picks)
+                        continue
+                    nodes, horizon, salts = codes, None, None
+                    if ids is not None:
+                        nodes, numbers = ids.split(node_type, codes)
+                        horizon, salts = ids.horizon(numbers), ids.salts(numbers)
+                    request = PickRequest(
+                        nodes=nodes,
+                        fanout=fanouts[hop],
+                        replace=self.replace,
+                        key=key,
+                        hop=hop,
+                        exclude=excluded.get(edge_type),
+                        exclude_keys=None if code_of is None else codes,
+                        weight=self.weight,
+                        horizon=horizon,
+                        salts=salts,
+                        by_neighbor=self.labor,
+                    )
+                    without = isolated.get(node_type) if isolated and hop == 0 else None
+                    picks = self._pick(edge_type, request, without, growing.scratch)
+                    if ids is not None:
+                        picks = ids.joined(neighbor_type, picks, numbers)
+                    growing.add_edges(edge_type, picks)
                 growing.end_hop()
             subgraph = growing.finish()
         return subgraph if ids is None else ids.decoded(subgraph)
@@ -194,56 +214,17 @@ class NeighborSampler(BaseSampler):
         return chain_key(RNG_VERSION, self.seed, text_key("PyG"), *seeds.tolist())
 
     def _pick(
-        self, growing: GrowingSubgraph, edge_type: EdgeType, hop: int, options: _SampleOptions
-    ) -> Picks | None:
-        codes, fanout = growing.frontier(edge_type), self.fanouts[edge_type][hop]
-        if len(codes) == 0 or fanout == 0:
-            return None
-        neighbor_type, node_type = self._ends[edge_type]
-        ids, isolated = options.ids, options.isolated.get(node_type)
-        is_sampled = None
-        if hop == 0 and isolated is not None and len(isolated):
-            is_sampled = ~np.isin(
-                codes if ids is None else ids.split(node_type, codes)[0], isolated
-            )
-            codes = codes[is_sampled]
-        frontier, horizon, salts = codes, None, None
-        if ids is not None:
-            frontier, numbers = ids.split(node_type, codes)
-            horizon, salts = ids.horizon(numbers), ids.salts(numbers)
-        request = PickRequest(
-            nodes=frontier,
-            fanout=fanout,
-            replace=self.replace,
-            key=options.key,
-            hop=hop,
-            exclude=options.excluded.get(edge_type),
-            exclude_keys=codes if options.by_code else None,
-            weight=self.weight,
-            horizon=horizon,
-            salts=salts,
-            by_neighbor=self.labor,
-        )
-        picks = self.graph.pick(edge_type, request, growing.scratch)
-        if ids is not None:
-            picks = ids.joined(neighbor_type, picks, numbers)
-        if is_sampled is None:
-            return picks
+        self,
+        edge_type: EdgeType,
+        request: PickRequest,
+        isolated: np.ndarray | None,
+        scratch: Scratch,
+    ) -> Picks:
+        if isolated is None or not len(isolated):
+            return self.graph.pick(edge_type, request, scratch)
+        is_sampled = ~np.isin(request.nodes, isolated)
+        request = restricted(request, np.flatnonzero(is_sampled))
+        picks = self.graph.pick(edge_type, request, scratch)
         num_picks = np.zeros(len(is_sampled), np.int64)
         num_picks[is_sampled] = np.diff(picks.offsets)
         return picks._replace(offsets=np.append(0, np.cumsum(num_picks)))
-
-
-class _SampleOptions(NamedTuple):
-    """Options of one sample.
-
-    Attributes:
-        ids: keeps the nodes of different neighborhoods apart; None if seeds share nodes.
-        by_code: edges are excluded per neighborhood.
-    """
-
-    key: BatchKey
-    excluded: dict[EdgeType, Exclusion]
-    isolated: Mapping[str, np.ndarray]
-    ids: DisjointIds | None
-    by_code: bool = False

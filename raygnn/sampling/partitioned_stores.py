@@ -49,7 +49,6 @@ from raygnn.sampling.stores import (
     read_rows,
     restricted,
     restricted_horizon,
-    scatter_rows,
     shares_of,
 )
 from raygnn.sampling.temporal import Horizon
@@ -228,7 +227,7 @@ class PartitionedFeatureStore(LocalFeatureStore):
         ) -> None:
             part = np.empty((len(taken), *out.shape[1:]), out.dtype)
             read_rows(rows, taken, part, affine)
-            scatter_rows(part, positions, out)
+            out[positions] = part
 
         missing = np.arange(len(ids))
         hot = self._hot_rows(type_, column)

@@ -65,49 +65,30 @@ def draw_below(start, number, bound):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def find_rows(indptr, nodes, fanout, replace, starts, degrees, offsets):  # type: ignore[no-untyped-def]
-    """Finds each node's edges, and the number to sample.
-
-    Args:
-        fanout: `ALL` or a number of edges per node.
-        replace: edges may repeat, so that a node with any edge has `fanout`.
-        starts: int64 [num_nodes], filled with the position of each node's first edge.
-        degrees: int64 [num_nodes], filled.
-        offsets: int64 [num_nodes + 1], filled with the cumulative number of sampled edges.
-    """
-    total = 0
-    offsets[0] = 0
+def find_rows(indptr, nodes, starts, degrees):  # type: ignore[no-untyped-def]
+    """Fills the position of each node's first edge, and its number of edges."""
     for i in range(len(nodes)):
         if i + _ROWS_AHEAD < len(nodes):
             prefetch(indptr, nodes[i + _ROWS_AHEAD])
         node = nodes[i]
         start = indptr[node]
-        degree = indptr[node + 1] - start
         starts[i] = start
-        degrees[i] = degree
-        if fanout != ALL and (degree > fanout or (replace and degree > 0)):
-            total += fanout
-        else:
-            total += degree
-        offsets[i + 1] = total
+        degrees[i] = indptr[node + 1] - start
 
 
 @njit(nogil=True, cache=True)
 def count_taken(degrees, fanout, replace, offsets):  # type: ignore[no-untyped-def]
+    """Fills `offsets`, int64 [num_nodes + 1], with the cumulative number of edges to sample.
+
+    Edges may repeat with `replace`, so a node with any edge has `fanout`.
+    """
+    offsets[0] = 0
     for i in range(len(degrees)):
         degree = degrees[i]
         taken = degree
         if fanout != ALL and (degree > fanout or (replace and degree > 0)):
             taken = fanout
         offsets[i + 1] = offsets[i] + taken
-
-
-@njit(nogil=True, cache=True)
-def load_degrees(indptr, nodes, degrees):  # type: ignore[no-untyped-def]
-    for i in range(len(nodes)):
-        if i + _ROWS_AHEAD < len(nodes):
-            prefetch(indptr, nodes[i + _ROWS_AHEAD])
-        degrees[i] = indptr[nodes[i] + 1] - indptr[nodes[i]]
 
 
 @njit(nogil=True, cache=True)

@@ -18,6 +18,7 @@ from raygnn.data.hashing import splitmix64
 from raygnn.data.intrinsics import prefetch
 from raygnn.sampling.hash_tables import slot_of
 from raygnn.sampling.pick import ALL
+from raygnn.sampling.pick_weighted import weight_of
 
 _CHUNK = 64  # edges ranked at once
 _SLACK = 3.0  # standard deviations by which more edges are looked at than are taken
@@ -73,21 +74,14 @@ def copies_table(degrees: np.ndarray, is_sorted: bool) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _weight(weighting, position):  # type: ignore[no-untyped-def]
-    weights, e_id = weighting
-    if len(weights) == 0:
-        return 1.0
-    return np.float64(weights[e_id[position] if len(e_id) else position])
-
-
-@njit(nogil=True, cache=True)
 def _take_all(row, weighting, out):  # type: ignore[no-untyped-def]
     start, degree, skipped = row
+    weights, e_id = weighting
     count = next_skip = 0
     for edge in range(degree):
         if next_skip < len(skipped) and skipped[next_skip] == edge:
             next_skip += 1
-        elif _weight(weighting, start + edge) > 0:
+        elif len(weights) == 0 or weight_of(weights, e_id, start + edge) > 0:
             out[count] = start + edge
             count += 1
     return count
@@ -197,6 +191,7 @@ def _rank_of_copy(base, rank):  # type: ignore[no-untyped-def]
 def _take_heaviest(base, row, indices, weighting, copies, ranks, out):  # type: ignore[no-untyped-def]
     """Samples up to `fanout` edges of the largest log(number) / weight; returns their number."""
     start, degree, skipped = row
+    weights, e_id = weighting
     is_sorted, table = copies
     count = next_skip = 0
     previous, bits = np.int64(-1), np.uint64(0)
@@ -212,7 +207,7 @@ def _take_heaviest(base, row, indices, weighting, copies, ranks, out):  # type: 
         if next_skip < len(skipped) and skipped[next_skip] == edge:
             next_skip += 1
             continue
-        weight = _weight(weighting, position)
+        weight = weight_of(weights, e_id, position)
         uniform = (np.float64(np.int64(bits >> np.uint64(11))) + 1.0) * 2.0**-53
         # A logarithm is below its argument less one, which decides about most edges without it.
         if not weight > 0 or (count == len(ranks) and uniform - 1.0 <= ranks[0] * weight):

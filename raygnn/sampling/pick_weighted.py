@@ -113,7 +113,7 @@ def _has(values, first, last, value):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _weight(weights, e_id, position):  # type: ignore[no-untyped-def]
+def weight_of(weights, e_id, position):  # type: ignore[no-untyped-def]
     return np.float64(weights[e_id[position] if len(e_id) else position])
 
 
@@ -144,7 +144,7 @@ def pick_weighted(rows, draws, weighting, drawn, skips, positions):  # type: ign
         begin = total
         if fanout == ALL or (degree <= fanout and not replace):
             for edge in range(degree):
-                if _weight(weights, e_id, start + edge) > 0 and not (
+                if weight_of(weights, e_id, start + edge) > 0 and not (
                     first < last and _has(skip_edges, first, last, edge)
                 ):
                     positions[total] = start + edge
@@ -192,7 +192,7 @@ def _by_keys(base, row, fanout, num_taken, out):  # type: ignore[no-untyped-def]
     best = np.empty(fanout - num_taken, np.float64)
     count = num_taken
     for edge in range(degree):
-        weight = _weight(weights, e_id, start + edge)
+        weight = weight_of(weights, e_id, start + edge)
         uniform = _uniform(keys, edge)
         # A logarithm is below its argument less one, which decides about most edges without it.
         if count == fanout and uniform - 1.0 <= best[-1] * weight:
@@ -228,7 +228,7 @@ def _by_scan(base, row, fanout, num_taken, out):  # type: ignore[no-untyped-def]
     total = 0.0
     for edge in range(degree):
         if not _has(skip_edges, first, last, edge):
-            total += _weight(weights, e_id, start + edge)
+            total += weight_of(weights, e_id, start + edge)
     if total == 0.0:
         return 0
     keys = _key_start(base)
@@ -236,7 +236,7 @@ def _by_scan(base, row, fanout, num_taken, out):  # type: ignore[no-untyped-def]
         wanted = _uniform(keys, j) * total
         running = 0.0
         for edge in range(degree):
-            weight = _weight(weights, e_id, start + edge)
+            weight = weight_of(weights, e_id, start + edge)
             if weight > 0 and not _has(skip_edges, first, last, edge):
                 running += weight
                 out[j] = start + edge

@@ -135,7 +135,8 @@ class RowDraws:
         """
         starts, degrees = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
         offsets = np.empty(len(rows) + 1, np.int64)
-        kernels.find_rows(self._indptr, rows, self._fanout, False, starts, degrees, offsets)
+        kernels.find_rows(self._indptr, rows, starts, degrees)
+        kernels.count_taken(degrees, self._fanout, False, offsets)
         links = np.empty(offsets[-1], np.int64)
         table = np.zeros(kernels.membership_table(self._fanout, False), np.int64)
         draws = (self._fanout, False, np.uint64(chain_key(*self._key, epoch)))

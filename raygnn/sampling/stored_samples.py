@@ -61,6 +61,7 @@ class StoredSplit:
         return is_remote(self.samples.uri)
 
     def position(self, epoch: int, index: int) -> tuple[int, int]:
+        """Maps a training epoch and micro-batch to the stored ones."""
         plan = self.samples.record.plan.splits[self.split]
         if epoch < plan.num_epochs:
             return epoch, index
@@ -70,6 +71,10 @@ class StoredSplit:
     def read(
         self, epoch: int, index: int, request: SampleRequest, sampler: NeighborSampler
     ) -> SampledSubgraph:
+        """The neighborhood of a stored micro-batch.
+
+        Raises a DataError if it answers another request, or its file is missing or damaged.
+        """
         plan, row = self.samples.record.plan, self.row(epoch, index)
         if row["request"] != request.digest(sampler.fingerprint):
             raise other_requests(self.samples.uri, self.split, plan, plan)

@@ -64,9 +64,10 @@ def shares_of(first: np.ndarray, ids: np.ndarray) -> Iterator[Share]:
     if not len(ids):
         yield Share(0, np.empty(0, np.int64))
         return
-    starts = np.zeros(len(first), np.int64)
-    positions = np.empty(len(ids), np.int64)
-    _cut(first, ids, np.empty(len(ids), np.int32), starts, positions)
+    part_of = np.searchsorted(first, ids, side="right") - 1
+    # Of few bytes, so that NumPy counts instead of comparing.
+    positions = np.argsort(part_of.astype(np.min_scalar_type(len(first))), kind="stable")
+    starts = np.searchsorted(part_of[positions], np.arange(len(first)))
     for part in range(len(first) - 1):
         if starts[part] < starts[part + 1]:
             yield Share(part, positions[starts[part] : starts[part + 1]])
@@ -102,48 +103,12 @@ def merged_picks(shares: Sequence[Share], parts: Sequence[Picks], num_nodes: int
     return Picks(neighbors, e_id, offsets)
 
 
-def scatter_rows(rows: np.ndarray, positions: np.ndarray, out: np.ndarray) -> None:
-    if rows.size:
-        word = f"u{rows.itemsize}"  # numba compiles no two-byte floats
-        parts, target = (array.reshape(len(array), -1).view(word) for array in (rows, out))
-        _scatter(parts, positions, target)
-
-
-@njit(nogil=True, cache=True)
-def _cut(first, ids, part_of, starts, positions):  # type: ignore[no-untyped-def]
-    """Fills `positions`, part by part, and `starts` [num_parts + 1] with the start of each part."""
-    num_parts = len(first) - 1
-    for i in range(len(ids)):
-        low, high = 0, num_parts - 1
-        while low < high:  # the last part that does not begin after the id: others may be empty
-            middle = (low + high + 1) >> 1
-            if first[middle] <= ids[i]:
-                low = middle
-            else:
-                high = middle - 1
-        part_of[i] = low
-        starts[low + 1] += 1
-    for part in range(num_parts):
-        starts[part + 1] += starts[part]
-    next_ = starts[:-1].copy()
-    for i in range(len(ids)):
-        positions[next_[part_of[i]]] = i
-        next_[part_of[i]] += 1
-
-
 @njit(nogil=True, cache=True)
 def _place(values, own_offsets, positions, offsets, out):  # type: ignore[no-untyped-def]
     for i in range(len(positions)):
         start = offsets[positions[i]]
         for j in range(own_offsets[i], own_offsets[i + 1]):
             out[start + j - own_offsets[i]] = values[j]
-
-
-@njit(nogil=True, cache=True)
-def _scatter(rows, positions, out):  # type: ignore[no-untyped-def]
-    for i in range(len(positions)):
-        for j in range(rows.shape[1]):
-            out[positions[i], j] = rows[i, j]
 
 
 # Above this share of nonzero elements, dense rows are faster to make and multiply.
@@ -245,8 +210,8 @@ class LocalGraphStore(StoreOfBundle):
         return self.picker(edge_type).pick(request, scratch or Scratch())
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
-        indptr, indices, e_id, _ = self.picker(edge_type).adjacency
-        return EdgesByNode(indptr, indices, e_id)
+        edges = self.picker(edge_type).adjacency
+        return EdgesByNode(edges.indptr, edges.indices, edges.e_id)
 
     def picker(self, edge_type: EdgeType, direction: str | None = None) -> LocalPicker:
         """The picker of an edge type, by the sampling or the other end. Raises a DataError."""
