@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,31 +26,19 @@ RowSource = Callable[[str, np.ndarray], np.ndarray | Features]
 _Rows = Callable[[str, np.ndarray], Mapping[str, Features]]
 
 
-class RowComputation(Protocol):
-    """Computes the rows of all nodes chunk by chunk, and stores them."""
-
-    def __call__(
-        self,
-        chunks: Sequence[tuple[int, int]],
-        rows_of: Callable[[int, int], Tensor],
-        width: int,
-        what: str,
-    ) -> Tensor:
-        """Computes all rows, [num_rows, width] on the CPU.
-
-        Args:
-            chunks: (first, last + 1) row, in order and without gaps.
-            rows_of: computes [last - first, width] on the CPU.
-            what: shown as progress, such as "layer 1 of 2".
-        """
-
-
 def compute_here(
     chunks: Sequence[tuple[int, int]],
     rows_of: Callable[[int, int], Tensor],
     width: int,
     what: str = "",
 ) -> Tensor:
+    """Computes the rows of all nodes chunk by chunk: [num_rows, width] on the CPU.
+
+    Args:
+        chunks: (first, last + 1) row, in order and without gaps.
+        rows_of: computes [last - first, width] on the CPU.
+        what: shown as progress, such as "layer 1 of 2".
+    """
     out = torch.zeros(0, width)
     for first, last in chunks:
         rows = rows_of(first, last)
@@ -58,6 +46,12 @@ def compute_here(
             out = rows.new_empty(chunks[-1][1], width)
         out[first:last] = rows
     return out
+
+
+#: Computes rows as `compute_here` does, with the same arguments.
+RowComputation = Callable[
+    [Sequence[tuple[int, int]], Callable[[int, int], Tensor], int, str], Tensor
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +102,6 @@ class ExactOptions:
         chunk_size: rows on the device at a time, destinations and in-edges together. A node with
             more in-edges has its own chunk.
         compute: divides the work among ranks, if there are several.
-    Raises:
-        ConfigError: `chunk_size` is less than 1.
     """
 
     device: torch.device = _CPU

@@ -78,18 +78,17 @@ def find_edge_columns(
     if edge_feature is None and is_encoder(model_class):
         edge_feature = EDGE_ATTR if model_class.needs_edge_features(model.args) else None
     columns: dict[str, str] = {}
-    if edge_feature is not None:
-        _check_model(model, model_class, "edge_feature", edge_feature)
-        widths = bundle.edge_widths(edge_feature)
-        _check_column(bundle, "edge_feature", edge_feature, widths)
-        _check_dims(model.args, edge_feature, widths)
-        columns[edge_feature] = EDGE_ATTR
-    if edge_weight is not None:
-        _check_model(model, model_class, "edge_weight", edge_weight)
-        widths = bundle.edge_widths(edge_weight)
-        _check_column(bundle, "edge_weight", edge_weight, widths)
-        _check_single(bundle, edge_weight, widths)
-        columns[edge_weight] = EDGE_WEIGHT
+    for key, column in (("edge_feature", edge_feature), ("edge_weight", edge_weight)):
+        if column is None:
+            continue
+        _check_model(model, model_class, key, column)
+        widths = bundle.edge_widths(column)
+        _check_column(bundle, key, column, widths)
+        if key == "edge_feature":
+            _check_dims(model.args, column, widths)
+        else:
+            _check_single(bundle, column, widths)
+        columns[column] = _SAID_BY[key][1]
     if not is_encoder(model_class):
         for name in needed_edge_inputs(model_class):
             column = "weight" if name == EDGE_WEIGHT else name
