@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 
+from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.batch import Batch, EdgeRecord, NodeBatch, NodeRecord
 from raygnn.sampling.tensor_record import TensorRecord
+from tests.small_graph import NODE, SmallGraph
 
 
 def is_same(one: Any, other: Any) -> bool:
@@ -33,6 +38,31 @@ def check_ids(batch: Batch) -> None:
         assert not len(row) or 0 <= row.min() <= row.max() < len(batch.nodes[source].n_id)
         assert not len(col) or 0 <= col.min() <= col.max() < len(batch.nodes[target].n_id)
         assert all(len(column) == len(row) for column in edges.columns.values())
+
+
+def node_loader(
+    small: SmallGraph,
+    fanouts: Any = (4, 3),
+    direction: str = "in",
+    sampling: Mapping[str, Any] = MappingProxyType({}),
+    **changes: Any,
+) -> NeighborLoader:
+    """Batches of eight nodes of a small graph, in their order. `sampling`: of the sampler."""
+    graph = LocalGraphStore(small.bundle, direction)
+    settings = {
+        "sampler": NeighborSampler(graph, fanouts, **sampling),
+        "columns": {"x": "x"},
+        "batch_size": 8,
+        "split": "train",
+        "seed": 0,
+        "shuffle": False,
+        **changes,
+    }
+    node_type = settings.pop("node_type", NODE)
+    seeds = settings.pop("seeds", None)
+    if seeds is None:
+        seeds = np.arange(small.nodes[node_type])
+    return NeighborLoader(graph, LocalFeatureStore(small.bundle), seeds, node_type, **settings)
 
 
 def batch_of(

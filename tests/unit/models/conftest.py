@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,6 @@ class Graph:
         return self.x.shape[0]
 
 
-GraphMaker = Callable[..., Graph]
-
-
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Threads only get into each other's way on tensors of this size."""
@@ -36,11 +33,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def make_graph() -> GraphMaker:
-    return random_graph
 
 
 def random_graph(
@@ -65,6 +57,30 @@ def random_graph(
         dst_degree=degree.float(),
     )
     return Graph(torch.randn(num_nodes, channels, generator=generator), edge_index, block)
+
+
+def outputs_and_grads(out: Tensor | Mapping[str, Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The output, by type in one piece, and gradients of a weighted sum of it; 0 where unread."""
+    if not isinstance(out, Tensor):
+        out = torch.cat([out[name].flatten() for name in sorted(out)])
+    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    total = (out * weight).sum()
+    return [out, *torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True)]
+
+
+def assert_same_with_grads(
+    ours: Tensor | Mapping[str, Tensor],
+    theirs: Tensor | Mapping[str, Tensor],
+    inputs: Sequence[Tensor],
+    their_inputs: Sequence[Tensor] | None = None,
+    **tolerance: float,
+) -> None:
+    """`their_inputs`: of the other output, if they differ."""
+    torch.testing.assert_close(
+        outputs_and_grads(ours, inputs),
+        outputs_and_grads(theirs, their_inputs or inputs),
+        **tolerance,
+    )
 
 
 def exact_rows(

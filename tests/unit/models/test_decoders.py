@@ -19,6 +19,7 @@ from raygnn.models.decoders import (
     TransE,
 )
 from tests.errors import raises
+from tests.unit.models.conftest import assert_same_with_grads
 
 DECODERS: list[type[Decoder]] = [
     InnerProduct,
@@ -48,15 +49,7 @@ def test_scoring_all_is_scoring_each_pair(
     pairs = decoder.score_pairs(anchors.repeat_interleave(7, dim=0), candidates.repeat(5, 1)).view(
         5, 7
     )
-    torch.testing.assert_close(every, pairs)
-    weight = torch.linspace(-1, 1, 35, dtype=torch.float64).view(5, 7)
-    inputs = [anchors, candidates, *decoder.parameters()]
-    for mine, other in zip(
-        torch.autograd.grad((every * weight).sum(), inputs),
-        torch.autograd.grad((pairs * weight).sum(), inputs),
-        strict=True,
-    ):
-        torch.testing.assert_close(mine, other)
+    assert_same_with_grads(every, pairs, [anchors, candidates, *decoder.parameters()])
     with torch.no_grad():
         torch.testing.assert_close(decoder.score_all(anchors, candidates), every)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch_geometric.nn import GATConv, GATv2Conv, GINEConv, TransformerConv
 
 from raygnn.models import GAT, GINE, Encoder, GATv2, Transformer, segment
-from raygnn.models.exact import ExactOptions, InEdges
 from tests.errors import raises
-from tests.unit.models.conftest import exact_rows
+from tests.unit.models.conftest import assert_same_with_grads, random_graph
 
 EDGE_DIM = 3
 OF_PYG: dict[str, tuple[type[Encoder], type[nn.Module]]] = {
@@ -32,41 +30,27 @@ def with_edge_attr(graph: Any, dtype: torch.dtype = torch.float32) -> Any:
     return dataclasses.replace(graph, block=block)
 
 
-def loss_and_grads(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
-    return [out, *torch.autograd.grad((out * weight).sum(), inputs)]
-
-
 @pytest.mark.parametrize("chunk_edges", [7, 2048])
 @pytest.mark.parametrize("self_edges", [False, True])
 @pytest.mark.parametrize("name", OF_PYG)
 def test_layers_are_pygs_on_the_full_graph(
-    name: str,
-    self_edges: bool,
-    chunk_edges: int,
-    make_graph: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, self_edges: bool, chunk_edges: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment, "_CHUNK_EDGES", chunk_edges)
     encoder_type, conv = OF_PYG[name]
-    graph = with_edge_attr(make_graph(self_edges=self_edges), torch.float64)
+    graph = with_edge_attr(random_graph(self_edges=self_edges), torch.float64)
     x = graph.x.double().requires_grad_()
     encoder = encoder_type(8, 3, 16, 2, edge_dim=EDGE_DIM).double()
-    inputs = [x, *encoder.parameters()]
-    ours = loss_and_grads(encoder(x, [graph.block] * 2), inputs)
     first, second = encoder.layers
     edges = graph.edge_index, graph.block.edge_attr
-    hidden = conv.forward(first, x, *edges).relu()
-    theirs = loss_and_grads(conv.forward(second, hidden, *edges), inputs)
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other)
+    expected = conv.forward(second, conv.forward(first, x, *edges).relu(), *edges)
+    inputs = [x, *encoder.parameters()]
+    assert_same_with_grads(encoder(x, [graph.block] * 2), expected, inputs)
 
 
 @pytest.mark.parametrize("name", OF_PYG)
-def test_they_run_in_half_precision_and_under_autocast(
-    name: str, make_graph: Callable[..., Any]
-) -> None:
-    graph = with_edge_attr(make_graph(), torch.float16)
+def test_they_run_in_half_precision_and_under_autocast(name: str) -> None:
+    graph = with_edge_attr(random_graph(), torch.float16)
     encoder = OF_PYG[name][0](8, 3, 16, edge_dim=EDGE_DIM)
     reference = encoder(graph.x, [graph.block] * 2)
     with torch.autocast("cpu", torch.bfloat16):
@@ -80,27 +64,8 @@ def test_they_run_in_half_precision_and_under_autocast(
 
 
 @pytest.mark.parametrize("name", OF_PYG)
-def test_encoding_layer_by_layer_reads_them_too(name: str, make_graph: Callable[..., Any]) -> None:
-    graph = with_edge_attr(make_graph())
-    encoder = OF_PYG[name][0](8, 3, 16, edge_dim=EDGE_DIM).eval()
-    got = exact_rows(
-        encoder,
-        lambda ids: graph.x[ids],
-        InEdges(
-            indptr=graph.block.dst_ptr.numpy(),
-            indices=graph.edge_index[0].numpy(),
-            edge_attr=graph.block.edge_attr.numpy(),
-        ),
-        ExactOptions(chunk_size=40),
-    )
-    torch.testing.assert_close(got, encoder(graph.x, [graph.block] * 2))
-
-
-@pytest.mark.parametrize("name", OF_PYG)
-def test_a_single_feature_may_come_without_its_dimension(
-    name: str, make_graph: Callable[..., Any]
-) -> None:
-    graph = with_edge_attr(make_graph())
+def test_a_single_feature_may_come_without_its_dimension(name: str) -> None:
+    graph = with_edge_attr(random_graph())
     column = graph.block.edge_attr[:, :1]
     encoder = OF_PYG[name][0](8, 3, 16, 1, edge_dim=1)
     one = dataclasses.replace(graph.block, edge_attr=column)
@@ -108,22 +73,8 @@ def test_a_single_feature_may_come_without_its_dimension(
     assert torch.equal(encoder(graph.x, [one]), encoder(graph.x, [flat]))
 
 
-@pytest.mark.parametrize("name", OF_PYG)
-def test_a_block_without_edges_gives_finite_rows(name: str, make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
-    block = dataclasses.replace(
-        graph.block,
-        edge_index=graph.edge_index[:, :0],
-        dst_ptr=torch.zeros(31, dtype=torch.long),
-    )
-    encoder = OF_PYG[name][0](8, 3, 16, 1, edge_dim=EDGE_DIM)
-    out = encoder(graph.x, [block])
-    out.sum().backward()
-    assert out.isfinite().all()
-
-
-def test_features_have_to_be_there(make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
+def test_features_have_to_be_there() -> None:
+    graph = random_graph()
     for encoder_type, _ in OF_PYG.values():
         with raises("model-edge-dim", 3, "none"):
             encoder_type(8, 3, 16, 1, edge_dim=3)(graph.x, [graph.block])

@@ -15,7 +15,6 @@ from torch_geometric.nn import (
     GATv2Conv,
     GCNConv,
     GINConv,
-    JumpingKnowledge,
     SAGEConv,
     TransformerConv,
 )
@@ -23,6 +22,7 @@ from torch_geometric.nn import (
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
 from raygnn.sampling.blocks import Block, HeteroBlock
 from tests.errors import raises
+from tests.unit.models.conftest import assert_same_with_grads, outputs_and_grads, random_graph
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
 
@@ -49,67 +49,53 @@ OF_PYG: dict[str, tuple[type[Encoder], dict[str, Any], type[nn.Module]]] = {
 }
 
 
-def loss_and_grads(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
-    return [out, *torch.autograd.grad((out * weight).sum(), inputs)]
-
-
 @pytest.mark.parametrize("self_edges", [False, True])
 @pytest.mark.parametrize("name", OF_PYG)
-def test_layers_are_pygs_on_the_full_graph(
-    name: str, self_edges: bool, make_graph: Callable[..., Any]
-) -> None:
+def test_layers_are_pygs_on_the_full_graph(name: str, self_edges: bool) -> None:
     encoder_type, args, conv = OF_PYG[name]
-    graph = make_graph(self_edges=self_edges)
+    graph = random_graph(self_edges=self_edges)
     x = graph.x.double().requires_grad_()
     encoder = encoder_type(8, 3, 16, 2, **args).double()
-    inputs = [x, *encoder.parameters()]
-    ours = loss_and_grads(encoder(x, [graph.block] * 2), inputs)
     # The layers hold PyG's own parameters, so PyG's own forward pass can run on them.
     first, second = encoder.layers
     hidden = conv.forward(first, x, graph.edge_index).relu()
-    theirs = loss_and_grads(conv.forward(second, hidden, graph.edge_index), inputs)
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other)
+    expected = conv.forward(second, hidden, graph.edge_index)
+    inputs = [x, *encoder.parameters()]
+    assert_same_with_grads(encoder(x, [graph.block] * 2), expected, inputs)
 
 
 # Wide to narrow transforms first, narrow to wide sums the neighbors first.
 @pytest.mark.parametrize(("hidden", "out"), [(2, 2), (16, 32)])
-def test_gcn_is_pygs_on_a_graph_without_self_edges(
-    hidden: int, out: int, make_graph: Callable[..., Any]
-) -> None:
-    graph = make_graph()
+def test_gcn_is_pygs_on_a_graph_without_self_edges(hidden: int, out: int) -> None:
+    graph = random_graph()
     x = graph.x.double().requires_grad_()
     encoder = GCN(8, out, hidden).double()
     convs = nn.ModuleList([GCNConv(8, hidden), GCNConv(hidden, out)]).double()
     for ours, theirs in zip(encoder.layers, convs, strict=True):
         nn.init.normal_(ours.bias)
         theirs.load_state_dict(ours.state_dict())
-    hidden_rows = convs[0](x, graph.edge_index).relu()
-    expected = loss_and_grads(convs[1](hidden_rows, graph.edge_index), [x, *convs.parameters()])
-    got = loss_and_grads(encoder(x, [graph.block] * 2), [x, *encoder.layers.parameters()])
-    for mine, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(mine, other)
+    expected = convs[1](convs[0](x, graph.edge_index).relu(), graph.edge_index)
+    inputs = [[x, *layers.parameters()] for layers in (encoder.layers, convs)]
+    assert_same_with_grads(encoder(x, [graph.block] * 2), expected, *inputs)
 
 
 @pytest.mark.parametrize("encoder_type", ENCODERS)
-def test_gradients_repeat_bit_for_bit(
-    encoder_type: type[Encoder], make_graph: Callable[..., Any]
-) -> None:
-    graph = make_graph(num_nodes=300, num_edges=6000)
+def test_gradients_repeat_bit_for_bit(encoder_type: type[Encoder]) -> None:
+    graph = random_graph(num_nodes=300, num_edges=6000)
     encoder = encoder_type(8, 3, 16, dropout=0.2)
     torch.set_num_threads(2)
     runs = []
     for _ in range(3):
         torch.manual_seed(0)
-        runs.append(loss_and_grads(encoder(graph.x, [graph.block] * 2), list(encoder.parameters())))
+        out = encoder(graph.x, [graph.block] * 2)
+        runs.append(outputs_and_grads(out, list(encoder.parameters())))
     for run in runs[1:]:
         assert all(torch.equal(a, b) for a, b in zip(run, runs[0], strict=True))
 
 
 @pytest.mark.parametrize("encoder_type", ENCODERS)
-def test_every_option_trains(encoder_type: type[Encoder], make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
+def test_every_option_trains(encoder_type: type[Encoder]) -> None:
+    graph = random_graph()
     encoder = encoder_type(
         8,
         3,
@@ -132,16 +118,14 @@ def test_every_option_trains(encoder_type: type[Encoder], make_graph: Callable[.
 
 
 @pytest.mark.parametrize("encoder_type", ENCODERS)
-def test_a_bias_that_batch_norm_subtracts_gets_no_gradient(
-    encoder_type: type[Encoder], make_graph: Callable[..., Any]
-) -> None:
-    graph = make_graph()
+def test_a_bias_that_batch_norm_subtracts_gets_no_gradient(encoder_type: type[Encoder]) -> None:
+    graph = random_graph()
     encoder = encoder_type(8, 3, 16, norm="batch").double()
     x = graph.x.double()
     layer, norm = encoder.layers[0], encoder.norms[0]
     bias = layer.get_parameter(ROW_BIASES[encoder_type])
     weight = torch.linspace(-1, 1, 16, dtype=torch.float64).square()
-    _, plain = loss_and_grads((norm(layer(x, graph.block)) * weight).tanh(), [bias])
+    _, plain = outputs_and_grads((norm(layer(x, graph.block)) * weight).tanh(), [bias])
     assert plain.abs().max() < 1e-12  # rounding alone
     whole = HeteroBlock(
         blocks={("node", "to", "node"): graph.block},
@@ -163,9 +147,9 @@ def test_a_bias_that_batch_norm_subtracts_gets_no_gradient(
 @pytest.mark.parametrize("encoder_type", ENCODERS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_encoders_compute_in_the_type_of_their_parameters(
-    encoder_type: type[Encoder], dtype: torch.dtype, make_graph: Callable[..., Any]
+    encoder_type: type[Encoder], dtype: torch.dtype
 ) -> None:
-    graph = make_graph()
+    graph = random_graph()
     encoder = encoder_type(8, 3, 16, jump="max").to(dtype)
     out = encoder(graph.x, [graph.block] * 2)
     assert out.dtype == dtype
@@ -175,53 +159,14 @@ def test_encoders_compute_in_the_type_of_their_parameters(
 
 
 @pytest.mark.parametrize("encoder_type", ENCODERS)
-def test_encoders_run_under_autocast(
-    encoder_type: type[Encoder], make_graph: Callable[..., Any]
-) -> None:
-    graph = make_graph()
+def test_encoders_run_under_autocast(encoder_type: type[Encoder]) -> None:
+    graph = random_graph()
     encoder = encoder_type(8, 3, 16)
     with torch.autocast("cpu", torch.bfloat16):
         out = encoder(graph.x.half(), [graph.block] * 2)
     out.float().sum().backward()
     reference = encoder(graph.x, [graph.block] * 2)
     torch.testing.assert_close(out.float(), reference, rtol=0.05, atol=0.05)
-
-
-@pytest.mark.parametrize("mode", ["cat", "max", "lstm"])
-def test_jump_combines_all_layers(mode: str, make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
-    encoder = GraphSAGE(8, 3, 16, 2, jump=mode)
-    first = encoder.layers[0](graph.x, graph.block).relu()
-    second = encoder.layers[1](first, graph.block).relu()
-    jump = JumpingKnowledge(mode, 16, 2)
-    jump.load_state_dict(encoder.jump.state_dict())
-    expected = encoder.head(jump([first, second]))
-    torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), expected)
-    assert encoder.head.in_features == (32 if mode == "cat" else 16)
-
-
-def test_a_linear_head_reads_the_last_of_equal_layers(make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
-    encoder = GraphSAGE(8, 3, 16, 2, jump="last", norm="layer", dropout=0.5).eval()
-    x = graph.x
-    for layer, norm in zip(encoder.layers, encoder.norms, strict=True):
-        x = norm(layer(x, graph.block)).relu()
-    torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), encoder.head(x))
-
-
-@pytest.mark.parametrize("encoder_type", ENCODERS)
-def test_residuals_are_added_before_the_norm(
-    encoder_type: type[Encoder], make_graph: Callable[..., Any]
-) -> None:
-    graph = make_graph()
-    encoder = encoder_type(8, 16, 16, 2, residual=True, norm="layer", input_projection=True)
-    first, second = encoder.layers
-    x = encoder.input_projection(graph.x)
-    inner = first(x, graph.block) + x @ encoder.residuals[0].weight.T
-    inner = encoder.norms[0](inner).relu()
-    expected = second(inner, graph.block) + inner @ encoder.residuals[1].weight.T
-    torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), expected)
-    assert encoder.residuals[0].in_features == 16
 
 
 @pytest.mark.parametrize("norm", ["batch", "layer", None])
@@ -234,10 +179,9 @@ def test_a_tuned_encoder_is_that_of_classic_gnns_are_strong_baselines(
     args: dict[str, Any],
     conv: Callable[[int, int], nn.Module],
     norm: str | None,
-    make_graph: Callable[..., Any],
 ) -> None:
     """In training, with the same draws of dropout: arXiv:2406.08993, equation 3 and its code."""
-    graph, rate = make_graph(), 0.4
+    graph, rate = random_graph(), 0.4
     options = {"residual": True, "input_projection": True, "jump": "last", "dropout": rate}
     encoder = encoder_type(8, 3, 16, 3, norm=norm, **options, **args)
     convs = [conv(16, 16) for _ in range(3)]
@@ -253,21 +197,8 @@ def test_a_tuned_encoder_is_that_of_classic_gnns_are_strong_baselines(
     torch.testing.assert_close(found, encoder.head(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("norm", "kind"), [("batch", nn.BatchNorm1d), ("layer", nn.LayerNorm)])
-def test_norm_comes_before_the_activation(
-    norm: str, kind: type[nn.Module], make_graph: Callable[..., Any]
-) -> None:
-    graph = make_graph()
-    encoder = GraphSAGE(8, 3, 16, 2, norm=norm)
-    hidden = kind(16)(encoder.layers[0](graph.x, graph.block)).relu()
-    expected = encoder.layers[1](hidden, graph.block)
-    torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), expected)
-
-
 @pytest.mark.parametrize("norm", [None, "batch", "layer"])
-def test_layers_whose_outputs_are_read_again_train(
-    norm: str | None, make_graph: Callable[..., Any]
-) -> None:
+def test_layers_whose_outputs_are_read_again_train(norm: str | None) -> None:
     class Bounded(nn.Module):
         def __init__(self, in_channels: int, out_channels: int) -> None:
             super().__init__()
@@ -280,18 +211,17 @@ def test_layers_whose_outputs_are_read_again_train(
         def build_layer(self, in_channels: int, out_channels: int, *, is_output: bool) -> nn.Module:
             return Bounded(in_channels, out_channels)
 
-    graph = make_graph()
+    graph = random_graph()
     encoder = Own(8, 3, 16, 2, norm=norm)
     first, second = encoder.layers
     hidden = encoder.norms[0](first(graph.x, graph.block)).relu()
-    expected = loss_and_grads(second(hidden, graph.block), list(encoder.parameters()))
-    ours = loss_and_grads(encoder(graph.x, [graph.block] * 2), list(encoder.parameters()))
-    for mine, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(mine, other)
+    parameters = list(encoder.parameters())
+    found = encoder(graph.x, [graph.block] * 2)
+    assert_same_with_grads(found, second(hidden, graph.block), parameters)
 
 
-def test_batch_norm_takes_a_batch_of_one_seed(make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
+def test_batch_norm_takes_a_batch_of_one_seed() -> None:
+    graph = random_graph()
     edges = (graph.edge_index[1] == 0).nonzero().flatten()
     block = Block(
         edge_index=graph.edge_index[:, edges],
@@ -305,10 +235,8 @@ def test_batch_norm_takes_a_batch_of_one_seed(make_graph: Callable[..., Any]) ->
     assert encoder(graph.x, [block]).shape == (1, 3)
 
 
-def test_dropout_is_on_inner_inputs_and_input_dropout_on_features(
-    make_graph: Callable[..., Any],
-) -> None:
-    graph = make_graph()
+def test_dropout_is_on_inner_inputs_and_input_dropout_on_features() -> None:
+    graph = random_graph()
     plain = GraphSAGE(8, 3, 16, 2)
     encode = encoder_copy(plain, dropout=0.5)
     torch.manual_seed(0)
@@ -330,8 +258,8 @@ def encoder_copy(encoder: GraphSAGE, **args: float) -> GraphSAGE:
     return other
 
 
-def test_attention_dropout_acts_in_training_only(make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
+def test_attention_dropout_acts_in_training_only() -> None:
+    graph = random_graph()
     for encoder_type in (GAT, GATv2, Transformer):
         encoder = encoder_type(8, 3, 16, 2, attn_dropout=0.5)
         blocks = [graph.block] * 2
@@ -340,16 +268,8 @@ def test_attention_dropout_acts_in_training_only(make_graph: Callable[..., Any])
         assert torch.equal(encoder(graph.x, blocks), encoder(graph.x, blocks))
 
 
-def test_mlp_ignores_edges_and_other_rows(make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
-    encoder = MLP(8, 3, 16, 2)
-    first, second = encoder.layers
-    expected = second.lin(first.lin(graph.x).relu())
-    torch.testing.assert_close(encoder(graph.x, [graph.block] * 2), expected)
-
-
-def test_mlp_reads_no_row_but_the_seeds(make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
+def test_mlp_reads_no_row_but_the_seeds() -> None:
+    graph = random_graph()
     x = graph.x.clone()
     x[4:] = torch.nan
     seeds = graph.edge_index[1] < 4
@@ -404,7 +324,7 @@ def test_wrong_arguments_are_named() -> None:
         GATv2(8, 3, num_output_heads=0)
 
 
-def test_as_many_blocks_as_layers_are_needed(make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
+def test_as_many_blocks_as_layers_are_needed() -> None:
+    graph = random_graph()
     with raises("model-layers-hops", 2, 3):
         GCN(8, 3)(graph.x, [graph.block] * 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from raygnn.models.exact import (
     compute_here,
     destination_chunks,
 )
-from tests.unit.models.conftest import exact_rows
+from tests.unit.models.conftest import exact_rows, random_graph
 
 ENCODERS: list[type[Encoder]] = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer, MLP]
 
@@ -30,10 +29,8 @@ def in_edges_of(graph: Any, dtype: type[np.integer] = np.int64, **columns: np.nd
 
 @pytest.mark.parametrize("jump", [None, "last", "cat", "max", "lstm"])
 @pytest.mark.parametrize("encoder_type", ENCODERS)
-def test_it_is_the_full_graph_forward_pass(
-    encoder_type: type[Encoder], jump: str | None, make_graph: Callable[..., Any]
-) -> None:
-    graph = make_graph(self_edges=True)
+def test_it_is_the_full_graph_forward_pass(encoder_type: type[Encoder], jump: str | None) -> None:
+    graph = random_graph(self_edges=True)
     options = {"residual": True, "input_projection": True} if jump == "last" else {}
     encoder = encoder_type(
         8, 3, 16, 3, jump=jump, norm="batch", normalize_output=True, dropout=0.5, **options
@@ -55,8 +52,8 @@ def test_it_is_the_full_graph_forward_pass(
 
 
 @pytest.mark.parametrize("chunk_size", [1, 7, 1000])
-def test_any_chunk_size_gives_the_same(chunk_size: int, make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
+def test_any_chunk_size_gives_the_same(chunk_size: int) -> None:
+    graph = random_graph()
     encoder = GCN(8, 3, 16).eval()
     got = exact_rows(
         encoder, lambda ids: graph.x[ids], in_edges_of(graph), ExactOptions(chunk_size=chunk_size)
@@ -65,8 +62,8 @@ def test_any_chunk_size_gives_the_same(chunk_size: int, make_graph: Callable[...
     assert not encoder.training
 
 
-def test_features_may_be_stored_in_half_precision(make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
+def test_features_may_be_stored_in_half_precision() -> None:
+    graph = random_graph()
     x = graph.x.half().numpy()
     encoder = GraphSAGE(8, 3, 16).eval()
     got = exact_rows(encoder, lambda ids: x[ids], in_edges_of(graph))
@@ -74,8 +71,8 @@ def test_features_may_be_stored_in_half_precision(make_graph: Callable[..., Any]
     assert got.dtype == torch.float32
 
 
-def test_given_degrees_and_weights_take_part(make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
+def test_given_degrees_and_weights_take_part() -> None:
+    graph = random_graph()
     degrees = graph.block.dst_degree.numpy() + 3
     weight = np.linspace(0.5, 2, graph.edge_index.shape[1], dtype=np.float32)
     encoder = GCN(8, 3, 16).eval()
@@ -107,8 +104,8 @@ def test_chunks_cover_all_nodes_within_their_size(degrees: list[int], chunk_size
         assert last - first + indptr[last] - indptr[first] <= chunk_size or last - first == 1
 
 
-def test_each_computation_says_which_layer_it_is(make_graph: Callable[..., Any]) -> None:
-    graph, asked = make_graph(), []
+def test_each_computation_says_which_layer_it_is() -> None:
+    graph, asked = random_graph(), []
 
     def compute(chunks: Any, rows_of: Any, width: int, what: str) -> torch.Tensor:
         asked.append(what)

@@ -21,6 +21,7 @@ from raygnn.models.segment import merge_edges
 from raygnn.sampling.batch import Batch, NodeRecord
 from raygnn.sampling.blocks import HeteroBlock
 from tests.errors import raises
+from tests.unit.models.conftest import assert_same_with_grads, random_graph
 from tests.unit.models.hetero_graph import (
     EDGE_DIMS,
     EDGE_TYPES,
@@ -70,24 +71,6 @@ def hidden_rows(channels: int) -> dict[str, Tensor]:
         name: torch.randn(num, channels, generator=generator, dtype=torch.float64).requires_grad_()
         for name, num in NUM_NODES.items()
     }
-
-
-def assert_same_with_grads(
-    ours: dict[str, Tensor], theirs: dict[str, Tensor], inputs: list[Tensor]
-) -> None:
-    grads = []
-    for out in (ours, theirs):
-        total = sum(
-            (rows * torch.linspace(-1, 1, rows.numel(), dtype=rows.dtype).view_as(rows)).sum()
-            for _, rows in sorted(out.items())
-        )
-        assert isinstance(total, Tensor)
-        grads.append(torch.autograd.grad(total, inputs, allow_unused=True, materialize_grads=True))
-    assert ours.keys() == theirs.keys()
-    for name, rows in ours.items():
-        torch.testing.assert_close(rows, theirs[name])
-    for mine, other in zip(*grads, strict=True):
-        torch.testing.assert_close(mine, other)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -249,25 +232,24 @@ def test_hgt_is_pygs(multiplied_first: bool, monkeypatch: pytest.MonkeyPatch) ->
     assert_same_with_grads(got, expected, list(x.values()))
 
 
-@pytest.mark.parametrize("multiplied_first", [False, True])
-def test_hgt_composes_its_inputs_with_its_first_layer(
-    multiplied_first: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "multiplied_first"),
+    [("hgt", False), ("hgt", True), *((conv, None) for conv in ("GraphSAGE", "MLP", "GAT"))],
+)
+def test_inputs_are_composed_with_the_first_layer(
+    name: str, multiplied_first: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hetero_attention, "transform_first", lambda *_: multiplied_first)
-    encoder = build("hgt", jump="cat").double()
-    x = rows_for(encoder, every_node())
-    formed_first = build("hgt", jump="cat").double()
+    args = {"jump": "cat"} if name == "hgt" else {"jump": "cat", "aggr": "mean", "norm": "batch"}
+    encoder, formed_first = (build(name, **args).double() for _ in range(2))
     formed_first.composes_inputs = False  # type: ignore[misc]
-    torch.testing.assert_close(outputs_and_grads(encoder, x), outputs_and_grads(formed_first, x))
-
-
-@pytest.mark.parametrize("name", ["GraphSAGE", "MLP", "GAT"])
-def test_hetero_composes_its_inputs_with_its_first_layer(name: str) -> None:
-    encoder = build(name, jump="cat", aggr="mean", norm="batch").double()
     x = rows_for(encoder, every_node())
-    formed_first = build(name, jump="cat", aggr="mean", norm="batch").double()
-    formed_first.composes_inputs = False  # type: ignore[misc]
-    torch.testing.assert_close(outputs_and_grads(encoder, x), outputs_and_grads(formed_first, x))
+    assert_same_with_grads(
+        encoder(x, GRAPH.whole(2)),
+        formed_first(x, GRAPH.whole(2)),
+        list(encoder.parameters()),
+        list(formed_first.parameters()),
+    )
 
 
 def test_layers_of_a_subclass_get_formed_rows() -> None:
@@ -284,13 +266,6 @@ def test_layers_of_a_subclass_get_formed_rows() -> None:
     assert {name: tuple(rows.shape) for name, rows in out.items()} == {
         name: (num, 3) for name, num in NUM_NODES.items()
     }
-
-
-def outputs_and_grads(encoder: HeteroEncoder, x: dict[str, Tensor]) -> list[Tensor]:
-    out = list(encoder(x, GRAPH.whole(2)).values())
-    total = sum((rows * rows).sum() for rows in out)
-    assert isinstance(total, Tensor)
-    return [*out, *torch.autograd.grad(total, list(encoder.parameters()))]
 
 
 @pytest.mark.parametrize("num_bases", [None, 3])
@@ -393,10 +368,8 @@ def test_lightgcn_is_pygs_on_the_union_of_both_types() -> None:
 
 
 @pytest.mark.parametrize("encoder_type", [HGT, RGCN, SimpleHGN, Hetero, LightGCN])
-def test_a_graph_of_one_type_needs_no_dictionaries(
-    encoder_type: type[HeteroEncoder], make_graph: Callable[..., Any]
-) -> None:
-    graph = make_graph()
+def test_a_graph_of_one_type_needs_no_dictionaries(encoder_type: type[HeteroEncoder]) -> None:
+    graph = random_graph()
     types: dict[str, Any] = {"edge_types": [("a", "to", "a")], "num_nodes": {"a": 30}}
     encoder = encoder_type({"a": 8}, 3, **types)
     x = torch.arange(30) if encoder.embedded_types else graph.x

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +33,7 @@ from raygnn.models.to_pyg import to_pyg
 from raygnn.sampling.batch import EdgeRecord, HeteroBlock, NodeBatch, NodeRecord
 from tests.batches import batch_of
 from tests.errors import raises
+from tests.unit.models.conftest import random_graph
 from tests.unit.models.hetero_graph import EDGE_TYPES, IN_CHANNELS, NUM_NODES, random_hetero_graph
 
 OURS = [GCN, GraphSAGE, GAT, GATv2, GIN, Transformer]
@@ -56,9 +56,9 @@ def under(model: MaskedModel, mask: Tensor, x: Tensor | None = None) -> Tensor:
         clear_masks(model)
 
 
-def one_type(make_graph: Callable[..., Any], **options: Any) -> NodeBatch:
+def one_type(**options: Any) -> NodeBatch:
     """A batch of two whole blocks; its seed is node 0."""
-    graph = make_graph(**options)
+    graph = random_graph(**options)
     edge_attr = torch.rand(graph.block.num_edges, 2)
     block = replace(graph.block, edge_attr=edge_attr)
     sizes = {"node": block.num_src}
@@ -106,8 +106,8 @@ def several_types() -> NodeBatch:
 
 
 @pytest.mark.parametrize("encoder_type", [GCN, GraphSAGE, GIN])
-def test_a_masked_edge_is_that_of_pyg(encoder_type, make_graph):
-    batch = one_type(make_graph)
+def test_a_masked_edge_is_that_of_pyg(encoder_type):
+    batch = one_type()
     encoder = encoder_type(8, 3, 16, 2)
     theirs = to_pyg(GraphEncoder(encoder), encoder_type.__name__).eval()
     model = masked(encoder, batch)
@@ -120,8 +120,8 @@ def test_a_masked_edge_is_that_of_pyg(encoder_type, make_graph):
 
 @pytest.mark.parametrize("self_edges", [False, True])
 @pytest.mark.parametrize("encoder_type", [*OURS, GINE])
-def test_a_mask_of_ones_changes_nothing(encoder_type, self_edges, make_graph):
-    batch = one_type(make_graph, self_edges=self_edges)
+def test_a_mask_of_ones_changes_nothing(encoder_type, self_edges):
+    batch = one_type(self_edges=self_edges)
     options = {"edge_dim": 2} if encoder_type in (GAT, GATv2, GINE, Transformer) else {}
     encoder = encoder_type(8, 3, 16, 2, jump="cat", residual=True, **options)
     model = masked(encoder, batch)
@@ -157,8 +157,8 @@ def test_edges_of_several_types_have_masks(encoder_type, options):
     assert set(model.elements) == (set() if encoder_type is LightGCN else set(IN_CHANNELS))
 
 
-def test_modules_of_pyg_are_masked_by_pyg(make_graph):
-    batch = one_type(make_graph)
+def test_modules_of_pyg_are_masked_by_pyg():
+    batch = one_type()
     module = pyg.SAGEConv(8, 3)
     model = masked(module, batch)
     mask = torch.rand(model.edge_index.shape[1])
@@ -182,8 +182,8 @@ def test_elements_of_a_type_are_masked_alone():
     torch.testing.assert_close(under(model, ones, x), under(other, ones))
 
 
-def test_nothing_of_the_masks_stays(make_graph):
-    batch = one_type(make_graph)
+def test_nothing_of_the_masks_stays():
+    batch = one_type()
     encoder = GraphSAGE(8, 3, 16, 2)
     model = masked(encoder, batch)
     mask = nn.Parameter(torch.rand(model.edge_index.shape[1]))
@@ -197,8 +197,8 @@ def test_nothing_of_the_masks_stays(make_graph):
     assert not any(layer._forward_pre_hooks for layer in encoder.layers)
 
 
-def test_what_reads_nothing_that_can_be_masked_is_refused(make_graph):
-    assert not masked(MLP(8, 3, 16, 2), one_type(make_graph)).masks_edges
+def test_what_reads_nothing_that_can_be_masked_is_refused():
+    assert not masked(MLP(8, 3, 16, 2), one_type()).masks_edges
     rows = Embedding(IN_CHANNELS, 8, edge_types=EDGE_TYPES, num_nodes=NUM_NODES)
     with raises("explain-nothing-read"):
         masked(rows, several_types())

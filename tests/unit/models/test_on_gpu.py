@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from raygnn.models import GAT, GCN, GIN, MLP, Encoder, GATv2, GraphSAGE, Transformer
 from raygnn.models.exact import ExactOptions, InEdges
-from tests.unit.models.conftest import exact_rows
+from tests.unit.models.conftest import exact_rows, random_graph
 
 pytestmark = [
     pytest.mark.gpu,
@@ -30,9 +29,9 @@ CASES: list[tuple[type[Encoder], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("encoder_type", "args"), CASES)
 def test_rows_and_gradients_are_those_of_the_cpu_and_repeat(
-    encoder_type: type[Encoder], args: dict[str, Any], make_graph: Callable[..., Any]
+    encoder_type: type[Encoder], args: dict[str, Any]
 ) -> None:
-    graph = make_graph(num_nodes=300, num_edges=6000)
+    graph = random_graph(num_nodes=300, num_edges=6000)
     encoder = encoder_type(8, 3, 16, **args)
     runs = []
     for device in ("cpu", "cuda", "cuda"):
@@ -44,8 +43,8 @@ def test_rows_and_gradients_are_those_of_the_cpu_and_repeat(
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def test_exact_inference_runs_there(make_graph: Callable[..., Any]) -> None:
-    graph = make_graph()
+def test_exact_inference_runs_there() -> None:
+    graph = random_graph()
     encoder = GCN(8, 3, 16).eval()
     expected = encoder(graph.x, [graph.block] * 2)
     edges = InEdges(indptr=graph.block.dst_ptr.numpy(), indices=graph.edge_index[0].numpy())

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch_geometric.nn import GATConv, SAGEConv
@@ -14,45 +11,35 @@ from raygnn.models.attention_encoders import BlockGATConv
 from raygnn.models.convolutions import BlockSAGEConv
 from raygnn.models.segment import transform_first
 from raygnn.sampling.blocks import Block
+from tests.unit.models.conftest import assert_same_with_grads, random_graph
 
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("aggr", ["mean", "sum"])
 @pytest.mark.parametrize("order", [True, False])
 def test_both_orders_are_pygs_layer(
-    make_graph: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    order: bool,
-    aggr: str,
-    bias: bool,
+    monkeypatch: pytest.MonkeyPatch, order: bool, aggr: str, bias: bool
 ) -> None:
-    graph = make_graph()
+    graph = random_graph()
     taken = []
     monkeypatch.setattr(convolutions, "transform_first", lambda *_: taken.append(order) or order)
     ours = BlockSAGEConv(8, 3, aggr=aggr, bias=bias)
     plain = SAGEConv(8, 3, aggr=aggr, bias=bias)
     plain.load_state_dict(ours.state_dict())
-    inputs = [graph.x.clone().requires_grad_() for _ in range(2)]
-    rows = ours(inputs[0], graph.block), plain(inputs[1], graph.edge_index)
+    x = graph.x.clone().requires_grad_()
+    found, expected = ours(x, graph.block), plain(x, graph.edge_index)
     assert taken == [order]
-    torch.testing.assert_close(*rows)
-    for out in rows:
-        (out * torch.arange(3)).sum().backward()
-    torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
-    for mine, other in zip(ours.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, other.grad)
+    inputs = [[x, *layer.parameters()] for layer in (ours, plain)]
+    assert_same_with_grads(found, expected, *inputs)
 
 
 @pytest.mark.parametrize("order", [True, False])
 @pytest.mark.parametrize("between_types", [False, True])
 def test_both_orders_of_attention_are_pygs_layer(
-    make_graph: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    order: bool,
-    between_types: bool,
+    monkeypatch: pytest.MonkeyPatch, order: bool, between_types: bool
 ) -> None:
     torch.manual_seed(0)
-    graph = make_graph()
+    graph = random_graph()
     taken = []
     monkeypatch.setattr(
         attention_encoders, "transform_first", lambda *_: taken.append(order) or order
@@ -61,19 +48,13 @@ def test_both_orders_of_attention_are_pygs_layer(
     ours = BlockGATConv(widths, 4, heads=3, add_self_loops=not between_types)
     plain = GATConv(widths, 4, heads=3, add_self_loops=not between_types)
     plain.load_state_dict(ours.state_dict())
-    given = [graph.x, *([torch.randn(graph.block.num_dst, 6)] if between_types else [])]
-    mine, others = ([x.clone().requires_grad_() for x in given] for _ in range(2))
-    rows = (
-        ours(mine[0], graph.block, *mine[1:]),
-        plain(tuple(others) if between_types else others[0], graph.edge_index),
-    )
+    rows = [graph.x, *([torch.randn(graph.block.num_dst, 6)] if between_types else [])]
+    rows = [x.clone().requires_grad_() for x in rows]
+    found = ours(rows[0], graph.block, *rows[1:])
     assert taken == [order]
-    torch.testing.assert_close(*rows)
-    for out in rows:
-        (out * torch.arange(12)).sum().backward()
-    pairs = zip([*mine, *ours.parameters()], [*others, *plain.parameters()], strict=True)
-    for our, their in pairs:
-        torch.testing.assert_close(our.grad, their.grad, rtol=1e-4, atol=1e-5)
+    expected = plain(tuple(rows) if between_types else rows[0], graph.edge_index)
+    inputs = [[*rows, *layer.parameters()] for layer in (ours, plain)]
+    assert_same_with_grads(found, expected, *inputs, rtol=1e-4, atol=1e-5)
 
 
 def _block(num_src: int, num_dst: int, num_edges: int) -> Block:

@@ -14,8 +14,8 @@ from raygnn.data.transforms.state import YEAR_S
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero import Hetero
 from raygnn.models.node_inputs import AGE_CHANNELS, DateColumn, RelativeTime, encode_age
-from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
 from raygnn.sampling.temporal import Temporal
+from tests.batches import node_loader
 from tests.small_graph import SmallGraph
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "rev_buys", "user")
@@ -50,22 +50,16 @@ def batch_of(
     fanouts: tuple[int, ...] = (3, 2),
     columns: Mapping[str, str] = MappingProxyType({"time": "time"}),
 ):
-    store = LocalGraphStore(graph.bundle)
-    loader = NeighborLoader(
-        store,
-        LocalFeatureStore(graph.bundle),
-        np.arange(20),
-        "user",
-        sampler=NeighborSampler(store, list(fanouts), temporal=Temporal(strategy="last")),
+    return node_loader(
+        graph,
+        list(fanouts),
+        sampling={"temporal": Temporal(strategy="last")},
+        node_type="user",
         columns={"x": "x", "time": "time"},
         edge_columns=columns,
         as_of=as_of,
         batch_size=20,
-        split="val",
-        seed=0,
-        shuffle=False,
-    )
-    return loader.build(0, 0)
+    ).build(0, 0)
 
 
 def test_columns_are_age_count_and_recency_up_to_the_seed():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from raygnn.models import (
 from raygnn.models.exact import ExactOptions, InEdges, exact_inference
 from raygnn.models.sparse_input import apply_linear, dropout, linear
 from raygnn.sampling import SparseFeatures
-from tests.unit.models.conftest import exact_rows
+from tests.unit.models.conftest import assert_same_with_grads, exact_rows, random_graph
 from tests.unit.models.hetero_graph import EDGE_TYPES, IN_CHANNELS, NUM_NODES, random_hetero_graph
 
 WIDTH = 40
@@ -72,16 +72,8 @@ def random_rows(
     )
 
 
-def grads_of(out: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
-    grads = torch.autograd.grad((out * weight).sum(), parameters, allow_unused=True)
-    return [torch.zeros(1) if grad is None else grad for grad in grads]
-
-
 def assert_same(sparse: Tensor, full: Tensor, parameters: Sequence[Tensor]) -> None:
-    torch.testing.assert_close(sparse, full, rtol=1e-5, atol=1e-5)
-    for one, other in zip(grads_of(sparse, parameters), grads_of(full, parameters), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+    assert_same_with_grads(sparse, full, parameters, rtol=1e-5, atol=1e-5)
 
 
 @st.composite
@@ -171,15 +163,11 @@ def test_dropout_keeps_zeros_and_the_expected_value():
 @pytest.mark.parametrize(("encoder_type", "args"), ENCODERS)
 @pytest.mark.parametrize("num_dst", [30, 11, 1])
 def test_encoders(
-    encoder_type: type[Encoder],
-    args: dict[str, Any],
-    variant: dict[str, Any],
-    num_dst: int,
-    make_graph: Callable[..., Any],
+    encoder_type: type[Encoder], args: dict[str, Any], variant: dict[str, Any], num_dst: int
 ) -> None:
     assert encoder_type.takes_sparse_input
     torch.manual_seed(0)
-    graph, x = make_graph(), random_rows(30)
+    graph, x = random_graph(), random_rows(30)
     encoder = encoder_type(WIDTH, 3, 8, **args, **variant).double()
     block = _first_destinations(graph.block, num_dst)
     full = encoder(x.to_dense(), [graph.block, block])
@@ -188,9 +176,9 @@ def test_encoders(
 
 @pytest.mark.parametrize(("encoder_type", "args"), ENCODERS)
 def test_encoders_are_exact_on_the_whole_graph(
-    encoder_type: type[Encoder], args: dict[str, Any], make_graph: Callable[..., Any]
+    encoder_type: type[Encoder], args: dict[str, Any]
 ) -> None:
-    graph, x = make_graph(), random_rows(30)
+    graph, x = random_graph(), random_rows(30)
     encoder = encoder_type(WIDTH, 3, 8, residual=True, **args)
     edges = InEdges(indptr=graph.block.dst_ptr.numpy(), indices=graph.block.edge_index[0].numpy())
     options = ExactOptions(chunk_size=20)
@@ -199,8 +187,8 @@ def test_encoders_are_exact_on_the_whole_graph(
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_input_dropout_is_reproducible(make_graph: Callable[..., Any]) -> None:
-    graph, x = make_graph(), random_rows(30)
+def test_input_dropout_is_reproducible() -> None:
+    graph, x = random_graph(), random_rows(30)
     encoder = GraphSAGE(WIDTH, 3, 8, input_dropout=0.5, dropout=0.5)
     found = []
     for seed in (0, 0, 1):
@@ -243,8 +231,7 @@ def test_hetero_encoders(encoder_type: type[HeteroEncoder]) -> None:
         encoder({**{n: _taken(x, nodes[n]) for n, x in rows.items()}, "tag": nodes["tag"]}, blocks)
         for rows in (sparse, full)
     )
-    every = [torch.cat(list(rows.values())) for rows in (got, expected)]
-    assert_same(*every, list(encoder.parameters()))
+    assert_same(got, expected, list(encoder.parameters()))
     in_edges = graph.in_edges()
     exact = [
         exact_inference(
@@ -260,8 +247,8 @@ def test_hetero_encoders(encoder_type: type[HeteroEncoder]) -> None:
         torch.testing.assert_close(exact[0][name], exact[1][name], rtol=1e-5, atol=1e-5)
 
 
-def test_a_hetero_encoder_of_one_type_takes_rows_alone(make_graph: Callable[..., Any]) -> None:
-    graph, x = make_graph(), random_rows(30)
+def test_a_hetero_encoder_of_one_type_takes_rows_alone() -> None:
+    graph, x = random_graph(), random_rows(30)
     encoder = Hetero({"n": WIDTH}, 3, 8, edge_types=[("n", "to", "n")])
     got, full = encoder(x, [graph.block] * 2), encoder(x.to_dense(), [graph.block] * 2)
     assert_same(got, full, list(encoder.parameters()))

@@ -15,6 +15,7 @@ from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.to_pyg import to_pyg
 from raygnn.sampling.blocks import HeteroBlock
 from tests.errors import raises
+from tests.unit.models.conftest import random_graph
 
 EDGE = ("user", "knows", "user")
 HEADS = {"num_heads": 2}
@@ -47,8 +48,8 @@ def trained(encoder: nn.Module) -> nn.Module:
         (GIN, pyg.GIN, [{}, {"train_eps": True}]),
     ],
 )
-def test_outputs_are_equal(make_graph, kind, theirs, own, options):
-    graph = make_graph()
+def test_outputs_are_equal(kind, theirs, own, options):
+    graph = random_graph()
     for extra in own:
         torch.manual_seed(0)
         encoder = trained(kind(8, 5, 12, **{**options, **extra}))
@@ -61,10 +62,10 @@ def test_outputs_are_equal(make_graph, kind, theirs, own, options):
 
 
 @pytest.mark.parametrize("kind", [GAT, GATv2])
-def test_attention_reads_edges_and_has_other_heads_at_the_end(make_graph, kind):
+def test_attention_reads_edges_and_has_other_heads_at_the_end(kind):
     from dataclasses import replace
 
-    graph = make_graph()
+    graph = random_graph()
     attributes = torch.randn(graph.edge_index.shape[1], 3)
     block = replace(graph.block, edge_attr=attributes)
     encoder = trained(kind(8, 5, 12, num_heads=4, num_output_heads=1, edge_dim=3))
@@ -76,8 +77,8 @@ def test_attention_reads_edges_and_has_other_heads_at_the_end(make_graph, kind):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_a_perceptron_is_pygs(make_graph, options):
-    graph = make_graph()
+def test_a_perceptron_is_pygs(options):
+    graph = random_graph()
     encoder = trained(MLP(8, 5, 12, **options))
     module = to_pyg(GraphEncoder(encoder), "MLP")
     assert type(module) is pyg.MLP
@@ -86,7 +87,7 @@ def test_a_perceptron_is_pygs(make_graph, options):
         torch.testing.assert_close(module(graph.x), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_lightgcn_is_pygs(make_graph):
+def test_lightgcn_is_pygs():
     """On a graph that has each edge in both directions, as PyG's needs too."""
     from dataclasses import replace
 
@@ -95,7 +96,7 @@ def test_lightgcn_is_pygs(make_graph):
     index = index[:, order]
     degree = torch.bincount(index[1], minlength=5)
     block = replace(
-        make_graph().block,
+        random_graph().block,
         edge_index=index,
         dst_ptr=torch.cat([degree.new_zeros(1), degree.cumsum(0)]),
         num_src=5,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import permutations
+
+import numpy as np
 
 from raygnn.data.edge_types import EdgeType
 
@@ -99,3 +102,25 @@ def sample(
         for node_type, nodes in frontier.items():
             counts[node_type].append(len(nodes))
     return {"node": node, "edges": edges, "num_nodes": counts, "num_edges": edge_counts}
+
+
+def check_law(counts: np.ndarray, expected: np.ndarray | float, spread: float = 1.0) -> None:
+    """Chi-square test of counts, of which none is where none is expected.
+
+    Args:
+        spread: their variance by that of independent draws.
+    """
+    expected = np.broadcast_to(np.asarray(expected, float), counts.shape)
+    possible = expected > 0
+    assert not counts[~possible].any()
+    chi2 = ((counts - expected)[possible] ** 2 / expected[possible]).sum() / spread
+    dof = possible.sum() - 1
+    assert abs(chi2 - dof) < 4 * np.sqrt(2 * dof)
+
+
+def law_of_pairs(weights: np.ndarray) -> np.ndarray:
+    """[n, n], above the diagonal: probabilities of pairs drawn one after the other by weight."""
+    law, pairs = weights / weights.sum(), np.zeros((len(weights),) * 2)
+    for a, b in permutations(np.flatnonzero(law), 2):
+        pairs[min(a, b), max(a, b)] += law[a] * law[b] / (1 - law[a])
+    return pairs

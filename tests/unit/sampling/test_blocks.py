@@ -8,14 +8,11 @@ import torch
 
 from raygnn.sampling import (
     HeteroBlock,
-    LocalFeatureStore,
-    LocalGraphStore,
-    NeighborLoader,
-    NeighborSampler,
     NodeBatch,
     blocks_of,
     hetero_blocks_of,
 )
+from tests.batches import node_loader
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
@@ -23,22 +20,9 @@ BUYS, SOLD_BY, KNOWS = ("user", "buys", "item"), ("item", "by", "user"), ("user"
 
 
 def _batch(fanouts: list[int]) -> NodeBatch:
-    small = random_graph()
-    graph = LocalGraphStore(small.bundle)
-    loader = NeighborLoader(
-        graph,
-        LocalFeatureStore(small.bundle),
-        np.arange(0, 200, 20),
-        NODE,
-        sampler=NeighborSampler(graph, fanouts),
-        columns={"x": "x"},
-        edge_columns={"weight": "edge_weight"},
-        batch_size=10,
-        split="train",
-        seed=0,
-        shuffle=False,
-    )
-    return loader.make(0, 0)
+    changes = {"seeds": np.arange(0, 200, 20), "batch_size": 10}
+    columns = {"weight": "edge_weight"}
+    return node_loader(random_graph(), fanouts, edge_columns=columns, **changes).make(0, 0)
 
 
 @pytest.mark.parametrize("fanouts", [[3], [3, 2], [4, -1, 2]])
@@ -89,20 +73,13 @@ def test_those_of_several_types(direction):
         BUYS: {"price": np.arange(200.0)[:, None], "weight": np.arange(200, dtype=np.float32)},
     }
     small = SmallGraph({"user": 60, "item": 20}, edges, stored=columns)
-    graph = LocalGraphStore(small.bundle, direction)
-    fanouts = {KNOWS: [3, 0, 2], BUYS: [4, 2, 1], SOLD_BY: [0, 2, -1]}
-    loader = NeighborLoader(
-        graph,
-        LocalFeatureStore(small.bundle),
-        np.arange(0, 20, 3),
-        "item",
-        sampler=NeighborSampler(graph, fanouts),
-        columns={"x": "x"},
+    loader = node_loader(
+        small,
+        {KNOWS: [3, 0, 2], BUYS: [4, 2, 1], SOLD_BY: [0, 2, -1]},
+        direction,
+        seeds=np.arange(0, 20, 3),
+        node_type="item",
         edge_columns={"price": "edge_attr", "weight": "edge_weight"},
-        batch_size=7,
-        split="train",
-        seed=0,
-        shuffle=False,
         src_degrees=True,
     )
     batch = loader.make(0, 0)

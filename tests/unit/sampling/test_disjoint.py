@@ -25,7 +25,7 @@ from raygnn.sampling import (
     blocks_of,
 )
 from raygnn.sampling.temporal import Temporal
-from tests.batches import check_ids
+from tests.batches import check_ids, node_loader
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
@@ -86,20 +86,8 @@ def test_copies_of_a_node_draw_for_themselves():
 def _loader(
     small: SmallGraph, fanouts: list[int], leaves: frozenset[str] = frozenset(), **options: Any
 ) -> NeighborLoader:
-    graph = LocalGraphStore(small.bundle)
-    return NeighborLoader(
-        graph,
-        LocalFeatureStore(small.bundle),
-        np.arange(0, 200, 3),
-        NODE,
-        sampler=NeighborSampler(graph, fanouts, **options),
-        columns={"x": "x"},
-        batch_size=16,
-        split="train",
-        seed=0,
-        shuffle=True,
-        shared_leaves=leaves,
-    )
+    changes = {"seeds": np.arange(0, 200, 3), "batch_size": 16, "shuffle": True}
+    return node_loader(small, fanouts, sampling=options, shared_leaves=leaves, **changes)
 
 
 def test_batches_say_whose_each_node_is_and_encode_alike():

@@ -16,7 +16,7 @@ from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.protocols import PickRequest, ends
 from raygnn.sampling.temporal import Horizon, Temporal
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
-from tests.unit.sampling.reference import chain, fnv1a
+from tests.unit.sampling.reference import chain, check_law, fnv1a, law_of_pairs
 
 NODE_0 = np.zeros(1, np.int64)
 _MASK = 2**32 - 1
@@ -109,10 +109,7 @@ def test_each_set_of_edges_is_as_likely_as_any_other(times):
     for key in range(num_rounds):
         request = PickRequest(NODE_0, 3, False, key, 0, by_neighbor=True)
         counts[tuple(graph.pick(EDGE, request).e_id.tolist())] += 1
-    expected = num_rounds / len(counts)
-    chi2 = sum((count - expected) ** 2 / expected for count in counts.values())
-    dof = len(counts) - 1
-    assert abs(chi2 - dof) < 4 * np.sqrt(2 * dof)
+    check_law(np.array(list(counts.values())), num_rounds / len(counts))
 
 
 def test_means_have_the_expectation_and_variance_of_uniform_draws():
@@ -155,21 +152,13 @@ def test_weighted_pairs_have_the_law_of_draws_one_after_the_other(excluded):
     if excluded:
         exclude = Exclusion.of(np.zeros(len(excluded), np.int64), np.array(excluded))
         law[list(excluded)] = 0
-    law /= law.sum()
     counts = np.zeros((size, size))
     for key in range(num_rounds):
         request = PickRequest(
             NODE_0, 2, False, key, 0, weight="w", exclude=exclude, by_neighbor=True
         )
         counts[tuple(graph.pick(EDGE, request).e_id.tolist())] += 1
-    first, second = np.triu_indices(size, 1)
-    with np.errstate(invalid="ignore"):
-        hoped = law[first] * law[second] * (1 / (1 - law[first]) + 1 / (1 - law[second]))
-    found, hoped = counts[first, second], num_rounds * hoped
-    assert not found[hoped == 0].any()
-    chi2 = ((found - hoped)[hoped > 0] ** 2 / hoped[hoped > 0]).sum()
-    dof = (hoped > 0).sum() - 1
-    assert chi2 - dof < 4 * np.sqrt(2 * dof)
+    check_law(counts, num_rounds * law_of_pairs(law))
 
 
 def test_a_batch_has_fewer_nodes_and_as_many_edges_of_its_seeds():

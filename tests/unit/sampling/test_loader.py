@@ -15,14 +15,13 @@ import torch
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 
 from raygnn.sampling import (
-    LocalFeatureStore,
     LocalGraphStore,
     NeighborLoader,
     NeighborSampler,
     NodeBatch,
 )
 from raygnn.sampling.prefetch import copied_together
-from tests.batches import check_ids, is_same
+from tests.batches import check_ids, is_same, node_loader
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
@@ -30,20 +29,14 @@ SEEDS = np.arange(3, 200, 4)  # 50 of 200 nodes, 7 batches of 8
 
 
 def _loader(small: SmallGraph | None = None, **changes: Any) -> NeighborLoader:
-    small = random_graph() if small is None else small
-    graph = LocalGraphStore(small.bundle)
     settings = {
         "seeds": SEEDS,
-        "node_type": NODE,
-        "sampler": NeighborSampler(graph, [4, 3]),
         "columns": {"x": "x", "y": "y"},
         "edge_columns": {"weight": "edge_weight"},
-        "batch_size": 8,
-        "split": "train",
         "seed": 1,
         "shuffle": True,
     }
-    return NeighborLoader(graph, LocalFeatureStore(small.bundle), **{**settings, **changes})
+    return node_loader(random_graph() if small is None else small, **{**settings, **changes})
 
 
 def _sampler_threads() -> list[str]:
@@ -264,18 +257,8 @@ def test_several_types():
     sources = torch.from_numpy(small.bundle.csc(buys).indices).long()[batch.edges[buys].e_id]
     assert torch.equal(batch.nodes["user"].n_id[row], sources)
 
-    reverse = LocalGraphStore(small.bundle, "out")
-    given |= {"node_type": "user", "sampler": NeighborSampler(reverse, [4, 2])}
-    loader = NeighborLoader(
-        reverse,
-        LocalFeatureStore(small.bundle),
-        columns={"x": "x"},
-        batch_size=5,
-        split="t",
-        seed=0,
-        shuffle=False,
-        **given,
-    )
+    given |= {"node_type": "user", "batch_size": 5}
+    loader = node_loader(small, [4, 2], "out", **given)
     batch = loader.make(0, 0)
     check_ids(batch)
     assert set(batch.edges) == {("user", "rev_follows", "user"), ("item", "rev_buys", "user")}

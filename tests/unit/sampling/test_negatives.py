@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 
 from raygnn.data.links.supervision import KnownLinks, KnownPositives
 from raygnn.sampling import LocalGraphStore
-from raygnn.sampling.negatives import NONE, EvaluationCandidates, RandomNegatives
+from raygnn.sampling.negatives import (
+    NONE,
+    EvaluationCandidates,
+    MinedNegatives,
+    RandomNegatives,
+)
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph
 from tests.unit.sampling import reference
@@ -34,12 +39,7 @@ def test_nodes_come_as_often_as_they_should(degrees):
     assert np.allclose(probability, expected / expected.sum(), atol=1e-3)
     num_draws = 20_000
     counts = np.bincount(negatives.draw(num_draws, 3), minlength=8)
-    hoped = probability * num_draws
-    is_possible = hoped > 0
-    assert counts[~is_possible].sum() == 0
-    chi2 = ((counts - hoped)[is_possible] ** 2 / hoped[is_possible]).sum()
-    dof = is_possible.sum() - 1
-    assert abs(chi2 - dof) < 4 * np.sqrt(2 * dof)
+    reference.check_law(counts, probability * num_draws)
 
 
 def test_keys_and_counts():
@@ -99,3 +99,37 @@ def test_no_candidate_of_a_link_is_known(num_nodes, wanted, key, is_one_type):
         wider, more = candidates.choose(anchors[:1], targets[:1], None, anchors[:1])
         alone, together = more[0], chosen[0]
         assert wider[alone[alone != NONE]].tolist() == nodes[together[together != NONE]].tolist()
+
+
+NUM_ANCHORS, K = 40, 12
+
+
+def _mined(num_drawn: int) -> MinedNegatives:
+    targets = np.arange(NUM_ANCHORS * K, dtype=np.int32).reshape(NUM_ANCHORS, K)
+    targets[3, 2:] = NONE
+    targets[4] = NONE
+    return MinedNegatives(targets, num_drawn)
+
+
+def test_an_anchor_draws_distinct_targets_of_its_own():
+    rows = np.array([7, 3, 4, 20])
+    targets, which = _mined(5).draw(rows, key=11)
+    assert np.bincount(which, minlength=4).tolist() == [5, 2, 0, 5]
+    assert len(np.unique(targets)) == len(targets)
+    assert (targets // K == rows[which]).all()
+    assert (np.diff(which) >= 0).all()
+
+
+def test_draws_do_not_depend_on_the_other_anchors_of_a_batch():
+    mined = _mined(4)
+    targets, which = mined.draw(np.arange(NUM_ANCHORS), key=5)
+    alone, _ = mined.draw(np.array([9]), key=5)
+    assert alone.tolist() == targets[which == 9].tolist()
+
+
+def test_batches_draw_others_and_all_targets_are_drawn():
+    mined = _mined(3)
+    drawn = [mined.draw(np.array([8]), key)[0] for key in range(300)]
+    counts = np.bincount(np.concatenate(drawn) - 8 * K, minlength=K)
+    expected = 300 * 3 / K
+    assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()

@@ -22,6 +22,7 @@ from raygnn.sampling import (
     blocks_of,
 )
 from raygnn.sampling.temporal import Temporal
+from tests.batches import node_loader
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
@@ -122,19 +123,9 @@ def test_seeds_of_one_time_do_not_know_of_others(has):
     assert apart[0]
 
 
-def _loader(small: SmallGraph, **changes: Any) -> NeighborLoader:
-    graph = LocalGraphStore(small.bundle)
-    options: dict[str, Any] = {
-        "sampler": NeighborSampler(graph, [4, 3], temporal=Temporal()),
-        "columns": {"x": "x", "y": "y"},
-        "batch_size": 8,
-        "split": "train",
-        "seed": 1,
-        "shuffle": True,
-    }
-    return NeighborLoader(
-        graph, LocalFeatureStore(small.bundle), np.arange(25), NODE, **{**options, **changes}
-    )
+def _loader(small: SmallGraph) -> NeighborLoader:
+    columns = {"x": "x", "y": "y"}
+    return node_loader(small, sampling={"temporal": Temporal()}, columns=columns, shuffle=True)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])

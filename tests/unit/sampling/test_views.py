@@ -12,7 +12,7 @@ import torch
 from raygnn.data.hashing import splitmix64_array
 from raygnn.models.convolutions import GCN
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
+from raygnn.sampling import LocalFeatureStore, LocalGraphStore
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.views import (
@@ -24,7 +24,7 @@ from raygnn.sampling.views import (
     with_hop_of_seeds,
 )
 from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
-from tests.batches import check_ids, is_same
+from tests.batches import check_ids, is_same, node_loader
 from tests.small_graph import EDGE, NODE, random_graph
 
 SMALL = random_graph()
@@ -32,22 +32,9 @@ KEY = (1 << 64) - 12345
 
 
 def _sampled(fanouts: list[int], num_seeds: int = 8) -> NodeBatch:
-    graph = LocalGraphStore(SMALL.bundle)
-    loader = NeighborLoader(
-        graph,
-        LocalFeatureStore(SMALL.bundle),
-        np.arange(100),
-        NODE,
-        sampler=NeighborSampler(graph, {EDGE: fanouts}),
-        columns={"x": "x"},
-        edge_columns={"weight": "edge_weight"},
-        batch_size=num_seeds,
-        split="train",
-        seed=0,
-        shuffle=True,
-        num_threads=0,
-    )
-    return loader.make(0, 0)
+    changes = {"seeds": np.arange(100), "shuffle": True, "batch_size": num_seeds}
+    columns = {"weight": "edge_weight"}
+    return node_loader(SMALL, fanouts, edge_columns=columns, **changes).make(0, 0)
 
 
 def _whole(epoch: int = 0) -> NodeBatch:

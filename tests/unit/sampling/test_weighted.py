@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import permutations
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.protocols import PickRequest
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
+from tests.unit.sampling.reference import check_law, law_of_pairs
 
 NODE_0 = np.zeros(1, np.int64)
 
@@ -26,14 +26,6 @@ def _star(weights: list[float]) -> LocalGraphStore:
     edges = {EDGE: (np.arange(size), np.zeros(size, np.int64))}
     stored = {EDGE: {"w": np.array(weights, np.float32)}}
     return LocalGraphStore(SmallGraph({NODE: size}, edges, stored=stored).bundle)
-
-
-def _chi_square(counts: np.ndarray, expected: np.ndarray) -> bool:
-    possible = expected > 0
-    assert counts[~possible].sum() == 0
-    chi2 = ((counts - expected)[possible] ** 2 / expected[possible]).sum()
-    dof = possible.sum() - 1
-    return bool(chi2 - dof < 4 * np.sqrt(2 * dof))
 
 
 @settings(max_examples=100)
@@ -85,11 +77,7 @@ def test_pairs_are_drawn_one_after_the_other_by_weight(weights, excluded):
     if excluded:
         exclude = Exclusion.of(np.zeros(len(excluded), np.int64), np.array(excluded))
         law[list(excluded)] = 0
-    law /= law.sum()
-    expected, counts = np.zeros((len(law),) * 2), np.zeros((len(law),) * 2)
-    for a, b in permutations(range(len(law)), 2):
-        if law[a] and law[b]:
-            expected[min(a, b), max(a, b)] += num_rounds * law[a] * law[b] / (1 - law[a])
+    expected, counts = num_rounds * law_of_pairs(law), np.zeros((len(law),) * 2)
     for key in range(num_rounds):
         picks = graph.pick(EDGE, PickRequest(NODE_0, 2, False, key, 0, weight="w", exclude=exclude))
         a, b = sorted(picks.e_id.tolist())
@@ -102,7 +90,7 @@ def test_pairs_are_drawn_one_after_the_other_by_weight(weights, excluded):
     found = np.append(found[~rare], found[rare].sum())
     hoped = np.append(hoped[~rare], hoped[rare].sum())
     keep = hoped > 1
-    assert _chi_square(found[keep], hoped[keep])
+    check_law(found[keep], hoped[keep])
 
 
 @pytest.mark.parametrize("excluded", [(), (1, 4)])
@@ -119,7 +107,7 @@ def test_draws_with_replacement(excluded):
         picks = graph.pick(EDGE, PickRequest(NODE_0, 7, True, key, 0, weight="w", exclude=exclude))
         assert picks.offsets.tolist() == [0, 7]
         counts += np.bincount(picks.e_id, minlength=5)
-    assert _chi_square(counts, 7000 * law / law.sum())
+    check_law(counts, 7000 * law / law.sum())
     # little else than what is left out: draws give up, and the sum of weights decides
     heavy = _star([1e6, 1, 3])
     only = Exclusion.of(NODE_0, np.array([0]))
@@ -127,7 +115,7 @@ def test_draws_with_replacement(excluded):
     for key in range(2000):
         picks = heavy.pick(EDGE, PickRequest(NODE_0, 1, True, key, 0, weight="w", exclude=only))
         counts += np.bincount(picks.e_id, minlength=3)
-    assert _chi_square(counts, np.array([0, 500, 1500]))
+    check_law(counts, np.array([0, 500, 1500]))
 
 
 @settings(max_examples=100)
