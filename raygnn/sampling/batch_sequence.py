@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Generic, NotRequired, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, NotRequired, Protocol, Self, TypedDict, TypeVar, Unpack
 from weakref import WeakSet
 
 import numpy as np
@@ -35,9 +35,6 @@ from raygnn.sampling.rng import (
     text_key,
 )
 from raygnn.sampling.tensor_record import TensorRecord
-
-if TYPE_CHECKING:
-    from raygnn.sampling.stored_samples import StoredSplit
 
 #: Type of the batches of a sequence.
 BatchT = TypeVar("BatchT", bound=Batch)
@@ -341,10 +338,22 @@ class JointBatches(BatchSequence[Any]):
 _NUM_REMOTE_READERS = 4
 
 
+class SamplesOfSplit(Protocol):
+    """Stored neighborhoods of a split: `StoredSplit`, whose module imports this one."""
+
+    is_remote: bool
+
+    def position(self, epoch: int, index: int) -> tuple[int, int]: ...
+
+    def read(
+        self, epoch: int, index: int, request: SampleRequest, sampler: NeighborSampler
+    ) -> SampledSubgraph: ...
+
+
 class SampledOptions(SequenceOptions):
     """The keyword arguments of `SampledSequence`, for the signatures of its subclasses."""
 
-    samples: NotRequired[StoredSplit | None]
+    samples: NotRequired[SamplesOfSplit | None]
     src_degrees: NotRequired[bool]
     shared_leaves: NotRequired[frozenset[str]]
     pads: NotRequired[bool]
@@ -366,7 +375,7 @@ class SampledSequence(BatchSequence[BatchT]):
         num_examples: int,
         sampler: NeighborSampler | ForeignSampler,
         *,
-        samples: StoredSplit | None = None,
+        samples: SamplesOfSplit | None = None,
         src_degrees: bool = False,
         shared_leaves: frozenset[str] = frozenset(),
         pads: bool = False,
