@@ -70,19 +70,12 @@ def broken_scalar(value: Any) -> Problem | None:
     """The rule that a text or number breaks, if files or tensors cannot store it."""
     if isinstance(value, int) and not -_INT64 <= value < _INT64:
         shown = str(value) if abs(value).bit_length() <= 128 else "a number"
-        return Problem(
-            (),
-            f"{shown} is beyond 64 bits",
-            "Set a smaller number, or one with a fraction such as 1e30",
-            id="document-number-range",
-        )
+        rule = f"{shown} is beyond 64 bits"
+        remedy = "Set a smaller number, or one with a fraction such as 1e30"
+        return Problem((), rule, remedy, id="document-number-range")
     if isinstance(value, str) and not value.isascii() and not _is_encodable(value):
-        return Problem(
-            (),
-            "a text contains half of a surrogate pair",
-            "Write the character itself, in UTF-8",
-            id="document-character",
-        )
+        rule = "a text contains half of a surrogate pair"
+        return Problem((), rule, "Write the character itself, in UTF-8", id="document-character")
     if isinstance(value, str) and "\0" in value:
         return Problem((), "a text contains NUL", "Remove it", id="document-character")
     return None
@@ -121,12 +114,8 @@ def parse_yaml(text: str) -> YamlDocument:
     document = YamlDocument()
     try:
         if len(text) > MAX_CHARACTERS:
-            raise RuleError(
-                f"it has more than {MAX_CHARACTERS:,} characters",
-                "Shorten it",
-                id="document-size",
-                line=1,
-            )
+            rule = f"it has more than {MAX_CHARACTERS:,} characters"
+            raise RuleError(rule, "Shorten it", id="document-size", line=1)
         node = _Composer(text).get_single_node()
         if node is not None:
             document.value = _Builder(document).build(node, ())
@@ -185,11 +174,8 @@ class _Composer(
         try:
             chunks: list[str] = super().scan_flow_scalar_non_spaces(double, start_mark)
         except (ValueError, OverflowError):  # raised by chr()
-            raise RuleError(
-                "no character has this number",
-                id="document-character",
-                line=start_mark.line + 1,
-            ) from None
+            rule = "no character has this number"
+            raise RuleError(rule, id="document-character", line=start_mark.line + 1) from None
         return chunks
 
 
@@ -257,12 +243,8 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Any:
         raise _bad_tag(node, line)
     if not pattern.match(text) or (kind in ("int", "float") and len(text) > _MAX_NUMBER):
         shown = repr(text) if len(text) <= _MAX_NUMBER else f"a text of {len(text):,} characters"
-        raise RuleError(
-            f"{shown} is not a number (!!{kind})",
-            "Quote it if it is a text",
-            id="document-number",
-            line=line,
-        )
+        rule = f"{shown} is not a number (!!{kind})"
+        raise RuleError(rule, "Quote it if it is a text", id="document-number", line=line)
     text = text.replace("_", "").lower()
     if kind == "int":
         return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
@@ -272,12 +254,8 @@ def _scalar(node: yaml.ScalarNode, line: int) -> Any:
 
 
 def _bad_tag(node: yaml.Node, line: int) -> RuleError:
-    return RuleError(
-        f"the tag {node.tag[:80]!r} is not supported here",
-        "Remove the tag",
-        id="document-tag",
-        line=line,
-    )
+    rule = f"the tag {node.tag[:80]!r} is not supported here"
+    return RuleError(rule, "Remove the tag", id="document-tag", line=line)
 
 
 def _text(text: str) -> str:
@@ -356,11 +334,8 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _json_int(text: str) -> int:
     if len(text) > _MAX_NUMBER:
-        raise RuleError(
-            f"a number has {len(text):,} characters",
-            "Set a smaller one",
-            id="document-number-range",
-        )
+        rule = f"a number has {len(text):,} characters"
+        raise RuleError(rule, "Set a smaller one", id="document-number-range")
     return int(text)
 
 

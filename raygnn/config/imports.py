@@ -157,11 +157,9 @@ def _import_module(path: str, root: str) -> tuple[types.ModuleType, list[str]]:
             missing = error.name or ""
             if missing != name and not name.startswith(f"{missing}."):
                 is_own = missing.partition(".")[0] == root.partition(".")[0]
-                raise RuleError(
-                    f"importing {name} failed: {error}",
-                    "Correct the import" if is_own else f"Install {missing} on every node",
-                    id="component-import",
-                ) from error
+                rule = f"importing {name} failed: {error}"
+                remedy = "Correct the import" if is_own else f"Install {missing} on every node"
+                raise RuleError(rule, remedy, id="component-import") from error
     rule = f"there is no module {root}"
     remedy = "Start the job in the folder that has it, or install it on every node"
     raise RuleError(rule, remedy, id="component-module-missing")

@@ -310,11 +310,9 @@ def _parent(override: Override, root: dict[str, Any], defaults: Mapping[str, Any
 def _nothing_to_delete(key: object, parent: Any) -> RuleError:
     present = [str(name) for name in parent] if isinstance(parent, dict) else []
     remedy = choose_from(key, present, "Set there") if present else "Nothing is set there"
-    return RuleError(
-        "it cannot be deleted, as the config does not set it",
-        f"{remedy}. To switch off a default, set it to null",
-        id="override-deletes-nothing",
-    )
+    rule = "it cannot be deleted, as the config does not set it"
+    remedy = f"{remedy}. To switch off a default, set it to null"
+    return RuleError(rule, remedy, id="override-deletes-nothing")
 
 
 def _bad_index(path: KeyPath, length: int) -> RuleError:
