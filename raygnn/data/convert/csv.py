@@ -60,16 +60,11 @@ def csv_tables(
     split_seed: int = 0,
     normalize: bool = False,
 ) -> GraphTables:
-    """Converts an edge list and tables of its nodes.
+    """Converts an edge list and tables of its nodes. Arguments are options of `raygnn prepare csv`.
 
     Nodes are all ids of all files: ascending integers if every id is one, else texts in the order
     of appearance.
 
-    Args:
-        directed: keeps the rows unchanged. By default, edges become symmetric, without repeats and
-            self-loops.
-        split: option text (see parse_split); None declares no split.
-        normalize: divides each feature row by its sum.
     Raises:
         DataError: a file or column is missing or malformed, an id repeats, or a node has no row in
             a feature table.

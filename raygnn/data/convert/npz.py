@@ -46,7 +46,7 @@ def npz_tables(
     split_index: int | None = None,
     split_file: str | None = None,
 ) -> GraphTables:
-    """Converts an npz file; never unpickles.
+    """Converts an npz file; never unpickles. Arguments are the options of `raygnn prepare npz`.
 
     Keys: adj_data, adj_indices, adj_indptr, adj_shape (CSR, row to column); optional attr_*
     likewise or a dense attr_matrix; optional labels, train_mask, val_mask, test_mask. Or the layout
@@ -54,17 +54,6 @@ def npz_tables(
     node_features, node_labels, and several splits, train_masks [num_splits, num_nodes] and so on.
     Other keys are not read.
 
-    Args:
-        uri: path or fsspec URI.
-        directed: keeps the entries unchanged. By default they become symmetric, without repeats and
-            loops.
-        split: option text (see parse_split); None uses the masks, or declares no split.
-        normalize: divides each feature row by its sum.
-        is_largest_component: keeps only the nodes of the largest connected component, with their
-            own numbers.
-        split_index: number of the split, if there are several. Default: the first.
-        split_file: npz file of node numbers, arrays train, valid (or val) and test, instead of the
-            masks.
     Raises:
         DataError: the file, or an array in it, is missing or malformed.
     """

@@ -65,47 +65,37 @@ def test_the_schema_holds_for_the_examples(path: Path, schema: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "config",
+    "text",
     [
-        {"model": "GAT"},
-        {"model": {"type": "GAT", "args": {"num_heads": 4, "norm": None}}},
-        {"model": {"type": "GAT", "args": {"num_heads": {"__type": "my_pkg.Four"}}}},
-        {"model": {"type": "my_pkg.Model", "args": {"anything": 1}}},
-        {"task": {"type": "link_prediction", "args": {"edge_type": ["a__b__c"]}}},
-        {"task": {"type": "link_prediction", "args": {"decoder": "cosine"}}},
-        {
-            "task": {
-                "type": "link_prediction",
-                "args": {"decoder": {"type": "distmult", "args": {"num_relations": 3}}},
-            }
-        },
-        {"losses": [{"type": "margin", "args": {"margin": 1}, "weight": 2.0}, "bpr"]},
-        {"loggers": [{"type": "wandb", "args": {"project": "p", "entity": "e"}}]},
-        {"metrics": [{"type": "hits", "args": {"ks": [1, 3]}}, "mrr"]},
+        "model: GAT",
+        "model: {type: GAT, args: {num_heads: 4, norm: null}}",
+        "model: {type: GAT, args: {num_heads: {__type: my_pkg.Four}}}",
+        "model: {type: my_pkg.Model, args: {anything: 1}}",
+        "task: {type: link_prediction, args: {edge_type: [a__b__c]}}",
+        "task: {type: link_prediction, args: {decoder: cosine}}",
+        "task: {type: link_prediction, args: {decoder: {type: rotate, args: {num_relations: 3}}}}",
+        "losses: [{type: margin, args: {margin: 1}, weight: 2.0}, bpr]",
+        "loggers: [{type: wandb, args: {project: p, entity: e}}]",
+        "metrics: [{type: hits, args: {ks: [1, 3]}}, mrr]",
     ],
 )
-def test_the_schema_takes(config: dict[str, Any], schema: Any) -> None:
-    schema.validate(config)
+def test_the_schema_takes(text: str, schema: Any) -> None:
+    schema.validate(parse_yaml(text).value)
 
 
 @pytest.mark.parametrize(
-    "config",
+    "text",
     [
-        {"model": {"type": "GAT", "args": {"num_head": 4}}},
-        {"model": {"type": "GCN", "args": {"num_heads": 4}}},
-        {"model": {"type": "GAT", "args": {"num_heads": "four"}}},
-        {"task": {"type": "node_classification", "args": {"edge_type": "a__b__c"}}},
-        {
-            "task": {
-                "type": "link_prediction",
-                "args": {"decoder": {"type": "cosine", "args": {"a": 1}}},
-            }
-        },
-        {"losses": [{"type": "margin", "args": {"temperature": 1}}]},
-        {"loggers": [{"type": "mlflow", "args": {"project": "p"}}]},
-        {"metrics": [{"type": "hits", "args": {"ks": 3}}]},
+        "model: {type: GAT, args: {num_head: 4}}",
+        "model: {type: GCN, args: {num_heads: 4}}",
+        "model: {type: GAT, args: {num_heads: four}}",
+        "task: {type: node_classification, args: {edge_type: a__b__c}}",
+        "task: {type: link_prediction, args: {decoder: {type: cosine, args: {a: 1}}}}",
+        "losses: [{type: margin, args: {temperature: 1}}]",
+        "loggers: [{type: mlflow, args: {project: p}}]",
+        "metrics: [{type: hits, args: {ks: 3}}]",
     ],
 )
-def test_the_schema_refuses(config: dict[str, Any], schema: Any) -> None:
+def test_the_schema_refuses(text: str, schema: Any) -> None:
     with pytest.raises(jsonschema.ValidationError):
-        schema.validate(config)
+        schema.validate(parse_yaml(text).value)

@@ -56,6 +56,17 @@ def shop(tmp_path: Path) -> Path:
     return folder
 
 
+def _ask(folder: Path, question: str, *options: str) -> int:
+    asked = ["--predict", question, "--for", "user"]
+    return prepare(["labels", str(folder), *asked, *OPTIONS, *options])
+
+
+def _query(folder: Path, sql: str) -> int:
+    (folder / "labels.sql").write_text(sql)
+    query = ["--sql", str(folder / "labels.sql"), "--window", "20d"]
+    return prepare(["labels", str(folder), *query, *OPTIONS])
+
+
 def _read(folder: Path, kind: str = "training_tables") -> pd.DataFrame:
     return pd.read_parquet(folder / kind / "asked.parquet")
 
@@ -122,7 +133,7 @@ def test_questions_follow_the_rolling_rule(shop: Path, question: str) -> None:
     users = pd.read_csv(shop / "users.csv", parse_dates=["joined"])
     users.loc[18:, "joined"] = START - 40 * DAY, START + 150 * DAY
     users.to_csv(shop / "users.csv", index=False)
-    assert prepare(["labels", str(shop), "--predict", question, "--for", "user", *OPTIONS]) == 0
+    assert _ask(shop, question) == 0
     rows = _read(shop)
     expected = [(u, t, s, QUESTIONS[question](x)) for u, t, s, x in _expected(shop, 20)]
     expected = _recorded([row for row in expected if row[3] is not None])
@@ -137,11 +148,10 @@ def test_questions_follow_the_rolling_rule(shop: Path, question: str) -> None:
 
 def test_rows_may_be_those_of_active_entities(shop: Path) -> None:
     """Users who joined or bought something in the 15 days before."""
-    question = ["--predict", "count(purchases) over 20d > 0", "--for", "user"]
-    assert prepare(["labels", str(shop), *question, *OPTIONS]) == 0
+    question = "count(purchases) over 20d > 0"
+    assert _ask(shop, question) == 0
     every = _read(shop)
-    active = ["--active", "15d", "--overwrite"]
-    assert prepare(["labels", str(shop), *question, *active, *OPTIONS]) == 0
+    assert _ask(shop, question, "--active", "15d", "--overwrite") == 0
     users = pd.read_csv(shop / "users.csv", parse_dates=["joined"])
     purchases = pd.read_csv(shop / "purchases.csv", parse_dates=["day"])
     moments = pd.concat(
@@ -159,8 +169,7 @@ def test_rows_may_be_those_of_active_entities(shop: Path) -> None:
 
 @pytest.mark.parametrize("graph", ["", "graph.yaml"])
 def test_a_config_names_the_table(shop: Path, graph: str) -> None:
-    question = ["--predict", "count(bought) over 20d > 0", "--for", "user"]
-    assert prepare(["labels", str(shop / graph), *question, *OPTIONS]) == 0
+    assert _ask(shop / graph, "count(bought) over 20d > 0") == 0
     config = load_config(str(shop / "asked.yaml")).config
     assert config.data.uri == str(shop)
     assert config.task.args["table"] == "asked"
@@ -180,8 +189,7 @@ def test_unknown_entities_are_dropped_as_bad_rows_are(
     if drops == "config":
         (shop / "train.yaml").write_text("data: {on_error: drop}")
     given = ["--on-error", "drop"] if drops == "option" else []
-    question = ["--predict", "count(bought) over 20d > 0", "--for", "user", *given]
-    assert prepare(["labels", str(shop), *question, *OPTIONS]) == (0 if drops else 2)
+    assert _ask(shop, "count(bought) over 20d > 0", *given) == (0 if drops else 2)
     printed = capsys.readouterr()
     if drops is None:
         assert "error: --predict is invalid in the row user_id='u3'" in printed.err
@@ -203,8 +211,7 @@ def test_entities_without_times_exist_from_their_first_event_in_any_table(
     (shop / "graph.yaml").write_text(text + gone)
     leaving = pd.DataFrame({"user_id": ["u1", "u2"], "sku": 0, "day": VAL + pd.Timedelta(days=5)})
     leaving.to_csv(shop / "gone.csv", index=False)
-    question = ["--predict", "exists(left) over 20d", "--for", "user", *OPTIONS]
-    assert prepare(["labels", str(shop), *question]) == 0
+    assert _ask(shop, "exists(left) over 20d") == 0
     assert "label is 0 in all training rows: there is nothing to learn" in capsys.readouterr().err
     rows = _read(shop)
     first = pd.read_csv(shop / "purchases.csv", parse_dates=["day"]).groupby("user_id").day.min()
@@ -230,8 +237,7 @@ edge_types:
     orders.to_csv(shop / "orders.csv", index=False)
     back = pd.DataFrame({"order_id": orders["id"], "day": orders.day}).iloc[::2]
     back.assign(back_id=np.arange(len(back))).to_csv(shop / "back.csv", index=False)
-    question = ["--predict", "count(back) over 20d", "--for", "user", *OPTIONS]
-    assert prepare(["labels", str(shop), *question]) == 0
+    assert _ask(shop, "count(back) over 20d") == 0
     rows = _read(shop)
     for row in rows.itertuples():
         mine = orders[::2][orders[::2].user_id == row.user_id]
@@ -242,7 +248,7 @@ edge_types:
 
 def test_lists_become_label_edges(shop: Path) -> None:
     question = "list(purchases.sku) over 20d"
-    assert prepare(["labels", str(shop), "--predict", question, "--for", "user", *OPTIONS]) == 0
+    assert _ask(shop, question) == 0
     rows = _read(shop, "label_edges")
     found = {(r.user_id, r.timestamp, r.target, r.split) for r in rows.itertuples()}
     expected = {(u, t, sku, s) for u, t, s, x in _expected(shop, 20) for sku in x.sku}
@@ -273,7 +279,7 @@ edge_types:
     rows["id"] = range(len(rows))
     for file, column in (("purchases", "id"), ("by", "user_id"), ("items", "item")):
         rows[rows[column].notna()].to_csv(shop / f"{file}.csv", index=False)
-    assert prepare(["labels", str(shop), "--predict", question, "--for", "user", *OPTIONS]) == 0
+    assert _ask(shop, question) == 0
     found = _read(shop, "label_edges" if "list" in question else "training_tables")
     assert len(found) > 0
     assert not found.isna().any(axis=None)
@@ -289,9 +295,8 @@ def test_the_window_is_open_at_its_start_and_closed_at_its_end(tmp_path: Path) -
     pd.DataFrame({"sku": [0]}).to_parquet(tmp_path / "items.parquet")
     text = "format: raygnn/graph-v1\n" + GRAPH.replace(", time: joined", "")
     (tmp_path / "graph.yaml").write_text(text)
-    options = ["--val", str(day[2]), "--test", str(day[3]), "--every", "10d", "--name", "asked"]
-    question = ["--predict", "count(bought) over 10d", "--for", "user"]
-    assert prepare(["labels", str(tmp_path), *question, *options]) == 0
+    times = ["--val", str(day[2]), "--test", str(day[3])]
+    assert _ask(tmp_path, "count(bought) over 10d", *times) == 0
     rows = _read(tmp_path)
     # User b has no event, so it is never asked; a is asked from its first purchase on.
     assert rows.user_id.tolist() == ["a"] * 4
@@ -301,9 +306,9 @@ def test_the_window_is_open_at_its_start_and_closed_at_its_end(tmp_path: Path) -
 
 
 def test_graph_yaml_keeps_its_comments(shop: Path) -> None:
-    question = ["--predict", "count(bought) over 20d > 0", "--for", "user"]
-    assert prepare(["labels", str(shop), *question, *OPTIONS]) == 0
-    assert prepare(["labels", str(shop), *question, *OPTIONS[:-1], "again"]) == 0
+    question = "count(bought) over 20d > 0"
+    assert _ask(shop, question) == 0
+    assert _ask(shop, question, "--name", "again") == 0
     text = (shop / "graph.yaml").read_text()
     assert "# A shop." in text
     assert "# people" in text
@@ -311,7 +316,7 @@ def test_graph_yaml_keeps_its_comments(shop: Path) -> None:
     assert sorted(tables) == ["again", "asked"]
     assert tables["again"].labels["y"].columns == ("label",)
     assert tables["again"].window == "20d"
-    assert prepare(["labels", str(shop), *question, *OPTIONS, "--overwrite"]) == 0
+    assert _ask(shop, question, "--overwrite") == 0
     assert (shop / "graph.yaml").read_text() == text
 
 
@@ -331,37 +336,24 @@ BROKEN = {
     "WHERE t.timestamp < TIMESTAMP '2024-03-01'",
     "labels-sql": "SELECT * FROM read_text('/etc/hostname')",
 }
+RANDOM = 'SELECT t.timestamp, n.user_id, random() AS y FROM timestamps t, "user" n'
 
 
-@pytest.mark.parametrize("id", BROKEN)
+@pytest.mark.parametrize(("id", "sql"), [*BROKEN.items(), ("labels-depend-on-split", RANDOM)])
 def test_broken_queries_are_refused(
-    shop: Path, id: str, capsys: pytest.CaptureFixture[str]
+    shop: Path, id: str, sql: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (shop / "labels.sql").write_text(BROKEN[id])
     before = (shop / "graph.yaml").read_text()
-    args = ["--sql", str(shop / "labels.sql"), "--window", "20d"]
-    assert prepare(["labels", str(shop), *args, *OPTIONS]) == 2
+    assert _query(shop, sql) == 2
     assert ids_of(capsys.readouterr().err) == (id,)
     assert (shop / "graph.yaml").read_text() == before
-
-
-def test_random_labels_are_refused(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sql = 'SELECT t.timestamp, n.user_id, random() AS y FROM timestamps t, "user" n'
-    (shop / "labels.sql").write_text(sql)
-    args = ["--sql", str(shop / "labels.sql"), "--window", "20d"]
-    assert prepare(["labels", str(shop), *args, *OPTIONS]) == 2
-    assert ids_of(capsys.readouterr().err) == ("labels-depend-on-split",)
 
 
 def test_a_feature_that_is_the_label_is_named(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (shop / "labels.sql").write_text(
-        'SELECT t.timestamp, n.user_id, n.age FROM timestamps t, "user" n '
-        "WHERE n.joined <= t.timestamp"
-    )
-    args = ["--sql", str(shop / "labels.sql"), "--window", "20d"]
-    assert prepare(["labels", str(shop), *args, *OPTIONS]) == 0
+    sql = 'SELECT t.timestamp, n.user_id, n.age FROM timestamps t, "user" n '
+    assert _query(shop, f"{sql} WHERE n.joined <= t.timestamp") == 0
     assert "label age equals feature user.age in 100.0%" in capsys.readouterr().err
 
 
