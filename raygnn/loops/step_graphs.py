@@ -47,12 +47,7 @@ def can_record(config: Config, module: nn.Module, device: torch.device) -> bool:
 
 @dataclass(frozen=True)
 class _Recorded(Generic[Result]):
-    """A recorded pass.
-
-    Attributes:
-        memory: of the batch that it reads.
-        gradients: of the parameters that get one.
-    """
+    """A recorded pass, which reads a batch from `memory`."""
 
     graph: torch.cuda.CUDAGraph
     memory: Tensor
@@ -64,11 +59,8 @@ class StepGraphs(Generic[Result]):
     """Records the pass over a batch as a CUDA graph, and repeats it for batches of the same layout.
 
     The first batch of a layout is computed as usual, the second is recorded. The numbers are the
-    same: random generators are read when a graph starts.
-
-    Args:
-        compute: forward and backward pass over a batch on the device. It may not read from the
-            device. Gradients start as None.
+    same: random generators are read when a graph starts. `compute` may not read from the device.
+    Gradients start as None.
     """
 
     def __init__(

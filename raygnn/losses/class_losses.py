@@ -24,12 +24,9 @@ _MAX_SHOWN = 10
 
 
 class _WeightedLoss(Loss):
-    """A loss with weights, which may follow from counts of training labels.
+    """A loss with weights: None without any, or without the counts that they follow from.
 
-    Args:
-        name: name of the weights in the config.
-        setting: the configured weights.
-        weights: None without any, or without the counts that they follow from.
+    `name` and `setting`: of the weights in the config.
     """
 
     weights: Tensor | None

@@ -276,13 +276,7 @@ class N3(nn.Module):
         model: LinkPredictor,
         batch: LinkBatch,
     ) -> Tensor:
-        """A scalar.
-
-        Args:
-            anchor_embeddings, target_embeddings: [num_links, channels].
-            model: has the rows of the links' relations.
-            batch: batch of the links.
-        """
+        """A scalar, from embeddings [num_links, channels]. `model` has the rows of relations."""
         relation = 0 if batch.links.relation is None else batch.links.relation
         of_relation = model.decoder.relation_rows(relation)
         num_links = len(anchor_embeddings)

@@ -252,12 +252,7 @@ class ComparedScores:
         gather: Callable[[Tensor], Tensor] = lambda rows: rows,
         add: Callable[[Tensor], Tensor] = lambda counts: counts,
     ) -> Iterator[ScoreCounts]:
-        """Yields the counts of each column. Call it once.
-
-        Args:
-            gather: gathers rows of all ranks.
-            add: sums counts over all ranks.
-        """
+        """Yields the counts of each column, with those of all ranks. Call it once."""
         self._last = self._cut()
         for column, parts in enumerate(self._positives):
             positives = gather(torch.from_numpy(np.concatenate([np.empty(0), *parts])))

@@ -216,12 +216,7 @@ def metrics_of(metrics: Sequence[Any], prediction: Tensor, target: Tensor) -> di
 
 
 def sums_by_bin(bins: Tensor, num_bins: int, *columns: Tensor) -> Tensor:
-    """Number of rows and sums of columns by bin, float64 [(1 + num_columns) * num_bins].
-
-    Args:
-        bins: int64 [num_rows].
-        columns: float64 [num_rows], at least one.
-    """
+    """Number of rows and sums of columns by bin, float64 [(1 + num_columns) * num_bins]."""
     sums = columns[0].new_zeros((1 + len(columns), num_bins))
     for row, values in zip(sums, (torch.ones_like(columns[0]), *columns), strict=True):
         row.index_add_(0, bins, values)

@@ -91,12 +91,10 @@ def describe(error: BaseException) -> str:
 
 @torch.no_grad()
 def broadcast_initial_weights(module: nn.Module, but: Collection[str] = ()) -> None:
-    """Copies rank 0's parameters and buffers to every rank. Collective: all ranks must call.
+    """Copies rank 0's parameters and buffers, but for some, to every rank.
 
-    Args:
-        but: names of tensors that differ between ranks.
-    Raises:
-        TrainingError: a rank's model has other names, shapes or dtypes; raised on all ranks.
+    Raises a TrainingError on all ranks if a model has other names, shapes or dtypes. Collective:
+    all ranks must call.
     """
     if collectives.world_size() == 1:
         return

@@ -38,9 +38,8 @@ class LabelOutput(Output):
     """Prediction for each node or edge of one type.
 
     Attributes:
-        problem: multi_class, multi_label or regression.
         num_outputs: number of classes, labels or regression targets.
-        class_names: of text classes; class i is class_names[i].
+        class_names: of text classes.
         scale: of standardized regression targets; None otherwise.
         clamp: minimum and maximum of predicted numbers, by target; None without clamping.
         label_counts: training rows by class or label; None for regression, and in files of older
