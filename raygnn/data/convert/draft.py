@@ -29,7 +29,6 @@ from raygnn.data.convert.drafts.references import (
     parse_overrides,
     read_as_numbers,
     spell_references,
-    write_gapless_edges,
 )
 from raygnn.data.convert.drafts.roles import (
     Task,
@@ -39,6 +38,7 @@ from raygnn.data.convert.drafts.roles import (
     is_training_rows,
     is_used,
     show_columns,
+    write_gapless_edges,
 )
 from raygnn.data.convert.labels import with_labels, written_labels
 from raygnn.data.convert.train_config import write_config

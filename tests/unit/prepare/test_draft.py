@@ -685,7 +685,11 @@ def test_events_without_one_of_their_ends_stay_events(tmp_path: Path, gaps: floa
     columns = {"customer_id": some(list(range(500, 530)), 300), "agent_id": agent, "day": days}
     write(tmp_path, "calls.csv", call_id=list(range(300)), **columns)
     found = draft(str(tmp_path))
-    assert ("calls" in Manifest.parse(found.text).node_types) is (gaps > 0)
+    manifest = Manifest.parse(found.text)
+    assert ("calls" in manifest.node_types) is (gaps > 0)
+    times = [edges.time.column for edges in manifest.edge_types if edges.time]
+    assert times == ["day"] * (2 if gaps else 1)
+    assert all("day" in table.column_names for table in found.made.values())
     assert any("gaps written as NA" in note for note in found.notes) is (gaps > 0)
 
 

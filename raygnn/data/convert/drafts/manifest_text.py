@@ -233,10 +233,13 @@ def _transform(column: Column) -> str:
 
 def _edge_lines(table: Table, label: str | None) -> Iterator[str]:
     if table.key is not None:
+        time = roles_of(table, label).time
         for reference in table.references.values():
             relation = type_name(_END_OF_KEY.sub("", reference.column) or reference.column)
             edge_type = (table.name, relation, reference.table)
             yield from _edge(table, edge_type, table.key, reference.column)
+            if time is not None:  # temporal sampling finds the latest rows by the time of edges
+                yield f"    time: {_time(time)}\n"
         return
     if not is_edges(table):
         return

@@ -545,24 +545,3 @@ def read_as_numbers(tables: Sequence[Table]) -> None:
         for name, column in table.columns.items():
             if column.is_padded and name not in {table.key, *table.references}:
                 table.set_column(name, pc.cast(column.values, pa.int64()))
-
-
-def write_gapless_edges(tables: Sequence[Table]) -> dict[str, pa.Table]:
-    """Pairs of ids for references of nodes that have gaps: an edge has two ends."""
-    made: dict[str, pa.Table] = {}
-    for table in tables:
-        if table.key is None:
-            continue
-        for name in table.references:
-            values = table.columns[name].values
-            if not values.null_count:
-                continue
-            pairs = pa.table({table.key: table.columns[table.key].values, name: values})
-            file = f"{DRAFTED}/{table.name}_{type_name(name)}.parquet"
-            made[file] = pairs.filter(pc.is_valid(pairs.column(name)))
-            table.edge_files[name] = file
-            num_gaps = int(values.null_count)
-            table.unsure.append(
-                f"{name}: {num_gaps:,} rows have none; the other rows are edges in {file}"
-            )
-    return made

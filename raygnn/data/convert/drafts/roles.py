@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raygnn.data.convert.drafts.columns import FEW_CLASSES, Column, type_name, word_set, words_of
-from raygnn.data.convert.drafts.raw_tables import Reference, Table
+from raygnn.data.convert.drafts.raw_tables import DRAFTED, Reference, Table
 from raygnn.data.convert.drafts.references import ENDS, OWN_NAME, PEOPLE, key_level
 from raygnn.errors import ConfigError
 
@@ -83,6 +83,33 @@ def show_columns(tables: Sequence[Table], task: Task) -> None:
         has_columns = any(not column.is_unique for column in roles_of(table).features)
         if is_edges(table) and has_columns and table.name != task.table:
             _number_rows(table)
+
+
+def write_gapless_edges(tables: Sequence[Table]) -> dict[str, pa.Table]:
+    """Pairs of ids for references of nodes that have gaps: an edge has two ends.
+
+    Rows of tables with times keep their time.
+    """
+    made: dict[str, pa.Table] = {}
+    for table in tables:
+        if table.key is None:
+            continue
+        time = _time(table)
+        extra = {} if time is None else {time.name: time.values}
+        for name in table.references:
+            values = table.columns[name].values
+            if not values.null_count:
+                continue
+            ids = {table.key: table.columns[table.key].values, name: values}
+            pairs = pa.table({**ids, **extra})
+            file = f"{DRAFTED}/{table.name}_{type_name(name)}.parquet"
+            made[file] = pairs.filter(pc.is_valid(pairs.column(name)))
+            table.edge_files[name] = file
+            num_gaps = int(values.null_count)
+            table.unsure.append(
+                f"{name}: {num_gaps:,} rows have none; the other rows are edges in {file}"
+            )
+    return made
 
 
 def _number_rows(table: Table) -> None:
