@@ -29,7 +29,7 @@ from training import STEPS_A_ROUND, Trainer, endless, make_loader, raygnn_model,
 
 import raygnn.train
 from raygnn.config.loader_section import PprSampling
-from raygnn.data.pagerank_graph import PagerankSettings, pagerank_graph
+from raygnn.data.pagerank_graph import pagerank_graph
 from raygnn.sampling import NeighborLoader
 
 SAMPLERS: dict[str, dict[str, Any]] = {
@@ -121,9 +121,8 @@ def pagerank_row(scale: Scale, work: Path) -> Row:
     """Seconds for the PageRank neighborhoods of all nodes, by the default settings."""
     bundle = RmatGraph(scale.num_nodes, scale.num_edges).bundle(work)
     shutil.rmtree(bundle.path / "ppr", ignore_errors=True)
-    wanted = PprSampling()
     started = time.perf_counter()
-    made = pagerank_graph(bundle, PagerankSettings(wanted.top_k, wanted.alpha, wanted.epsilon))
+    made = pagerank_graph(bundle, PprSampling())
     seconds = time.perf_counter() - started
     note = f"{made.num_edges(EDGE):,} edges from {scale.num_nodes:,} nodes"
     return Row("personalised PageRank", seconds, "s", aim="minutes", note=note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from raygnn.config import Config
+from raygnn.config.loader_section import PprSampling
 from raygnn.console import say
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
@@ -28,27 +29,13 @@ _VERSION = 1  # of the cached graph; changes when the same settings give other e
 _SOURCES_AT_A_TIME = 16_384
 
 
-@dataclass(frozen=True)
-class PagerankSettings:
-    """Options of `pagerank_graph`.
-
-    Attributes:
-        alpha: restart probability of a walk at each step.
-        epsilon: residual per edge of a node below which it is not pushed.
-    """
-
-    top_k: int
-    alpha: float
-    epsilon: float
-
-    @property
-    def name(self) -> str:
-        return f"{self.top_k}-{self.alpha!r}-{self.epsilon!r}-v{_VERSION}"
+def _name(settings: PprSampling) -> str:
+    return f"{settings.top_k}-{settings.alpha!r}-{settings.epsilon!r}-v{_VERSION}"
 
 
 def pagerank_graph(
     bundle: Bundle,
-    settings: PagerankSettings,
+    settings: PprSampling,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Bundle:
     """Graph in which each node has in-edges from its nodes of highest personalized PageRank.
@@ -78,7 +65,7 @@ def pagerank_graph(
         _build(bundle, edge_type, settings, folder)
 
     folder = build_once(
-        bundle._derived / _FOLDER / f"{edge_type_name(edge_type)}.{settings.name}",
+        bundle._derived / _FOLDER / f"{edge_type_name(edge_type)}.{_name(settings)}",
         build,
         "personalised PageRank",
     )
@@ -86,7 +73,7 @@ def pagerank_graph(
 
 
 class _PagerankGraph(Bundle):
-    def __init__(self, bundle: Bundle, settings: PagerankSettings, folder: Path) -> None:
+    def __init__(self, bundle: Bundle, settings: PprSampling, folder: Path) -> None:
         self._whole, self._settings, self._edge_folder = bundle, settings, folder
         (edge,) = bundle._edges.values()
         info = ColumnInfo(PAGERANK, "weight", "float32", ())
@@ -101,7 +88,7 @@ class _PagerankGraph(Bundle):
 
     @property
     def fingerprint(self) -> str:
-        return f"{self._whole.fingerprint}.{self._settings.name}"
+        return f"{self._whole.fingerprint}.{_name(self._settings)}"
 
     def of_types(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> Bundle:
         whole = self._whole.of_types(node_types, edge_types)
@@ -111,7 +98,7 @@ class _PagerankGraph(Bundle):
         return super()._folder(type_) if isinstance(type_, str) else self._edge_folder
 
 
-def _build(bundle: Bundle, edge_type: EdgeType, settings: PagerankSettings, folder: Path) -> None:
+def _build(bundle: Bundle, edge_type: EdgeType, settings: PprSampling, folder: Path) -> None:
     csc, num_nodes = bundle.csc(edge_type), bundle.num_nodes(edge_type[0])
     arguments = (settings.top_k, settings.alpha, settings.epsilon)
 
@@ -151,11 +138,8 @@ def neighborhood_graph(config: Config, bundle: Bundle) -> Bundle:
     """The graph of neighborhoods: the bundle, or its edges by personalized PageRank. Raises as
     `pagerank_graph`.
     """
-    wanted = config.sampling.ppr
-    if wanted is None:
-        return bundle
-    settings = PagerankSettings(wanted.top_k, wanted.alpha, wanted.epsilon)
-    return pagerank_graph(bundle, settings, say)
+    settings = config.sampling.ppr
+    return bundle if settings is None else pagerank_graph(bundle, settings, say)
 
 
 @njit(nogil=True, cache=True)

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.data.pagerank_graph import PAGERANK, PagerankSettings, pagerank_graph, push_all
+from raygnn.config.loader_section import PprSampling
+from raygnn.data.pagerank_graph import PAGERANK, pagerank_graph, push_all
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
-PRECISE = PagerankSettings(top_k=4, alpha=0.25, epsilon=1e-8)
+PRECISE = PprSampling(top_k=4, alpha=0.25, epsilon=1e-8)
 
 
 def _reference(small: SmallGraph, alpha: float) -> np.ndarray:
@@ -35,7 +36,7 @@ def _reference(small: SmallGraph, alpha: float) -> np.ndarray:
     return found
 
 
-def _rows(small: SmallGraph, wanted: PagerankSettings) -> list[dict[int, float]]:
+def _rows(small: SmallGraph, wanted: PprSampling) -> list[dict[int, float]]:
     """The weights of each node's neighbors, whose mean is 1."""
     made = pagerank_graph(small.bundle, wanted)
     csc, weights = made.csc(EDGE), made.column(EDGE, PAGERANK)
@@ -62,7 +63,7 @@ def test_a_node_gets_those_of_the_most_pagerank(seed, num_nodes, num_edges, alph
     small = SmallGraph({NODE: num_nodes}, {EDGE: tuple(rng.integers(0, num_nodes, (2, num_edges)))})
     expected = _reference(small, alpha)
     np.fill_diagonal(expected, 0)
-    for node, row in enumerate(_rows(small, PagerankSettings(4, alpha, 1e-8))):
+    for node, row in enumerate(_rows(small, PprSampling(top_k=4, alpha=alpha, epsilon=1e-8))):
         assert len(row) <= 4
         assert node not in row
         largest = np.sort(expected[node])[::-1]
@@ -99,7 +100,7 @@ def test_hubs_get_neighbors_too():
     """One whose residual is not above epsilon for each of its edges."""
     source = np.arange(1, 2001)
     small = SmallGraph({NODE: 2001}, {EDGE: (source, np.zeros(2000, np.int64))})
-    rows = _rows(small, PagerankSettings(3, 0.25, 0.01))
+    rows = _rows(small, PprSampling(top_k=3, epsilon=0.01))
     assert list(rows[0]) == [1, 2, 3], "of equal PageRank the lower nodes"
     assert not rows[1]
 
@@ -130,7 +131,7 @@ def test_it_is_made_once_for_each_of_its_settings():
     again = pagerank_graph(small.bundle, PRECISE, said.append)
     assert np.array_equal(first.csc(EDGE).indices, again.csc(EDGE).indices)
     assert len(said) == 1
-    fewer = pagerank_graph(small.bundle, PagerankSettings(2, 0.25, 1e-8), said.append)
+    fewer = pagerank_graph(small.bundle, PprSampling(top_k=2, epsilon=1e-8), said.append)
     assert len(said) == 2
     assert 90 < fewer.num_edges(EDGE) <= 100
 
