@@ -37,8 +37,8 @@ from raygnn.data.ingest.read_rows import (
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import BuildContext, OnAnyNode, Schedule
 from raygnn.data.ingest.sort_edges import (
-    EdgeRows,
     EdgeSort,
+    ReadEdges,
     move_to_buckets,
     order_buckets,
 )
@@ -98,7 +98,7 @@ def build_edges(
     report_rows(plans, num_rows, results, context)
     rows = [
         [
-            EdgeRows(task.folder, classes)
+            ReadEdges(task.folder, classes)
             for task, classes in zip(group, class_tables(read, plan.columns), strict=True)
         ]
         for plan, group, read in zip(plans, tasks, results, strict=True)

@@ -32,7 +32,7 @@ ORDER = "order.npy"
 
 
 @dataclass(frozen=True)
-class EdgeRows:
+class ReadEdges:
     """Edges of one piece of a table, as read.
 
     Attributes:
@@ -103,7 +103,7 @@ class BucketPlan:
 
 
 def move_to_buckets(
-    sorts: Sequence[EdgeSort], rows: Sequence[Sequence[EdgeRows]], schedule: Schedule
+    sorts: Sequence[EdgeSort], rows: Sequence[Sequence[ReadEdges]], schedule: Schedule
 ) -> list[BucketPlan]:
     """Moves edges to buckets of their destinations, in row order. Last to read `rows` of a sort."""
     counted = [(sort, piece) for sort, pieces in zip(sorts, rows, strict=True) for piece in pieces]
@@ -154,7 +154,7 @@ def create_columns(columns: Sequence[DensePlan], folder: Path, num_rows: int) ->
         create_array(column_path(folder, column.name), (num_rows, *column.shape), column.dtype)
 
 
-def count_edges(task: tuple[EdgeSort, EdgeRows]) -> np.ndarray:
+def count_edges(task: tuple[EdgeSort, ReadEdges]) -> np.ndarray:
     """Counts the edges of one piece by destination range, including reverse copies."""
     sort, rows = task
     shift = sort.shift
@@ -211,7 +211,7 @@ def _piece_cursors(plan: BucketPlan, piece_counts: Sequence[np.ndarray]) -> list
     return cursors
 
 
-def scatter_edges(task: tuple[EdgeSort, EdgeRows, BucketPlan, np.ndarray]) -> None:
+def scatter_edges(task: tuple[EdgeSort, ReadEdges, BucketPlan, np.ndarray]) -> None:
     """Moves the edges of one piece to buckets, from the given position of each on."""
     sort, rows, buckets, first = task
     undirected = sort.plan.undirected

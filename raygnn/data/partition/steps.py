@@ -50,8 +50,8 @@ from raygnn.data.ingest.read_rows import (
 )
 from raygnn.data.ingest.schedule import OnAnyNode, Schedule
 from raygnn.data.ingest.sort_edges import (
-    EdgeRows,
     EdgeSort,
+    ReadEdges,
     move_to_buckets,
     order_buckets,
 )
@@ -382,7 +382,8 @@ def sort_part_edges(
     work, arrays = folder / "work", folder / ARRAYS
     sort = EdgeSort(plan, sources[-1], targets[part], num_targets, work, arrays)
     rows = [
-        EdgeRows(by.folder, given, by.rows(part)) for by, given in zip(pieces, classes, strict=True)
+        ReadEdges(by.folder, given, by.rows(part))
+        for by, given in zip(pieces, classes, strict=True)
     ]
     buckets = move_to_buckets([sort], [rows], _one_by_one)
     (num_edges,) = order_buckets([sort], buckets, _one_by_one)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from raygnn.data.bundle import SparseColumn
 from raygnn.data.splits import SPLIT_NAMES
 
 SPARSE_BELOW = 0.1  # share of non-zeros under which list columns are smaller than dense rows
@@ -17,13 +18,8 @@ FeatureSpec = str | list[str] | list[str | dict[str, object]] | dict[str, object
 
 
 @dataclass(frozen=True)
-class SparseRows:
-    """CSR rows: row i has values[indptr[i]:indptr[i + 1]] at these indices. None means ones."""
-
-    indptr: np.ndarray
-    indices: np.ndarray
-    values: np.ndarray | None
-    dim: int
+class SparseRows(SparseColumn):
+    """Sparse rows of a table to write."""
 
     @property
     def num_rows(self) -> int:
