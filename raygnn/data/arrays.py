@@ -160,7 +160,7 @@ def gather_rows(
     target, start = open_array(out / name, "r+"), 0
     for i, (folder, chosen) in enumerate(sources):
         rows = open_array(folder / name, "r")
-        for chunk in _chunks(len(rows), chosen):
+        for chunk in row_chunks(len(rows), chosen):
             taken = rows[chunk] if tables is None else tables[i][rows[chunk]]
             target[start : start + len(taken)] = taken
             start += len(taken)
@@ -175,7 +175,7 @@ def gather_ragged_rows(
     ends, row = open_array(out / offsets, "r+"), 1
     for folder, chosen in sources:
         starts = open_array(folder / offsets, "r")
-        for chunk in _chunks(len(starts) - 1, chosen):
+        for chunk in row_chunks(len(starts) - 1, chosen):
             lengths = starts[1:][chunk] - starts[:-1][chunk]
             ends[row : row + len(lengths)] = lengths
             row += len(lengths)
@@ -186,7 +186,7 @@ def gather_ragged_rows(
         target, position = open_array(out / name, "r+"), 0
         for folder, chosen in sources:
             starts, values = open_array(folder / offsets, "r"), open_array(folder / name, "r")
-            for chunk in _chunks(len(starts) - 1, chosen):
+            for chunk in row_chunks(len(starts) - 1, chosen):
                 if isinstance(chunk, slice):
                     taken = values[starts[chunk.start] : starts[chunk.stop]]
                 else:
@@ -199,7 +199,8 @@ def _num_rows(path: Path, chosen: Rows | None, num_ends: int = 0) -> int:
     return len(open_array(path, "r")) - num_ends if chosen is None else len(chosen.read())
 
 
-def _chunks(num_rows: int, chosen: Rows | None) -> Iterator[slice | np.ndarray]:
+def row_chunks(num_rows: int, chosen: Rows | None) -> Iterator[slice | np.ndarray]:
+    """Divides all rows, or the chosen ones, into numbers of rows that are worked on together."""
     rows = None if chosen is None else chosen.read()
     num_rows = num_rows if rows is None else len(rows)
     for start in range(0, num_rows, _CHUNK_ROWS):

@@ -24,7 +24,7 @@ from raygnn.data.arrays import (
     index_dtype,
     open_array,
 )
-from raygnn.data.hashing import fnv1a, splitmix64, string_buffers
+from raygnn.data.hashing import fnv1a, hash_ids, splitmix64, string_buffers
 from raygnn.errors import DataError
 
 # Ids whose memory accesses overlap; as many as a core has misses under way, a few times over.
@@ -176,6 +176,7 @@ SLOTS = "id_slots.npy"
 
 # A table over the whole range of ids is smaller and faster than a hashed one up to about here.
 _DIRECT_SPAN = 4
+_SEED = 0  # of the hash that samples rows and determines an id's bucket and part
 # Linear probing stays short below a load of two thirds.
 _SLOTS_PER_ID = 1.5
 
@@ -210,6 +211,13 @@ def integer_ids(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         return values.astype(np.int64, copy=False), np.zeros(len(values), bool)
     too_large = values > np.uint64(np.iinfo(np.int64).max)
     return np.where(too_large, 0, values).astype(np.int64), too_large
+
+
+def hash_column(ids: pa.Array) -> np.ndarray:
+    """uint64 [n], hashes of integer or string ids; nulls and ids beyond int64 count as 0 or ""."""
+    if pa.types.is_integer(ids.type):
+        return hash_ids(integer_ids(ids)[0], _SEED)
+    return hash_ids(pc.fill_null(ids, "") if ids.null_count else ids, _SEED)
 
 
 def read_ids(folder: Path, kind: IdKind) -> pa.Array:

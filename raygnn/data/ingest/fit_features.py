@@ -12,12 +12,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from raygnn import console
 from raygnn.data.bundle_record import Quantization
-from raygnn.data.hashing import hash_ids, splitmix64_array
-from raygnn.data.id_map import integer_ids
+from raygnn.data.hashing import splitmix64_array
+from raygnn.data.id_map import hash_column
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.decode import dense_rows, split_rows
 from raygnn.data.ingest.findings import FindingCollector
@@ -45,7 +44,6 @@ from raygnn.data.transforms.values import (
 )
 from raygnn.errors import DataError
 
-_SEED = 0  # seed of the hash that samples rows
 _ANY_KEY = np.uint64(np.iinfo(np.uint64).max)
 # What all tasks of a round return is held at once. The first rounds are short: they bound the
 # samples of all later ones, and find columns of ids.
@@ -224,10 +222,8 @@ def count_rows(task: CountTask) -> list[Counts]:
 def _keys(table: FeatureTable, block: Mapping[str, pa.Array], first_row: int) -> np.ndarray:
     """uint64 hash of each row's id, or of its number without one."""
     ids = None if table.id is None else block[table.id]
-    if ids is not None and pa.types.is_integer(ids.type):
-        return hash_ids(integer_ids(ids)[0], _SEED)
-    if ids is not None and is_text_type(ids.type):
-        return hash_ids(pc.fill_null(ids, ""), _SEED)
+    if ids is not None and (pa.types.is_integer(ids.type) or is_text_type(ids.type)):
+        return hash_column(ids)
     num_rows = len(next(iter(block.values())))
     return splitmix64_array(np.arange(first_row, first_row + num_rows))
 

@@ -14,8 +14,17 @@ import pyarrow.compute as pc
 from raygnn.data.arrays import Rows, create_array, open_array
 from raygnn.data.bundle_record import NODES, SPLIT, column_path
 from raygnn.data.edge_kernels import DROPPED
-from raygnn.data.hashing import hash_ids, string_buffers
-from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdIndex, IdMap, integer_ids, table_files
+from raygnn.data.hashing import string_buffers
+from raygnn.data.id_map import (
+    BYTES,
+    IDS,
+    OFFSETS,
+    IdIndex,
+    IdMap,
+    hash_column,
+    integer_ids,
+    table_files,
+)
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.decode import (
     class_name_rows,
@@ -34,7 +43,6 @@ from raygnn.data.ingest.table_plan import EdgePlan, End, NodePlan, TrainingPlan
 # Per row of nodes: 0 good, NO_ID if nothing can be looked up, OTHER if something else is wrong.
 BAD = "bad.npy"
 NO_ID, OTHER = 1, 2
-_SEED = 0  # seed of the hash that determines an id's bucket and part
 
 
 @dataclass(frozen=True)
@@ -220,12 +228,8 @@ class BucketedIds:
 
 
 def bucket_of(ids: pa.Array, num_buckets: int) -> np.ndarray:
-    """int64 [n]: the bucket of each id; nulls and ids beyond int64 count as 0 or ""."""
-    if pa.types.is_integer(ids.type):
-        hashes = hash_ids(integer_ids(ids)[0], _SEED)
-    else:
-        hashes = hash_ids(pc.fill_null(ids, "") if ids.null_count else ids, _SEED)
-    return (hashes % np.uint64(num_buckets)).astype(np.int64)
+    """int64 [n]: the bucket of each id."""
+    return (hash_column(ids) % np.uint64(num_buckets)).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from raygnn.data import edge_kernels
-from raygnn.data.arrays import Rows, create_array, index_dtype, open_array
+from raygnn.data.arrays import Rows, create_array, index_dtype, open_array, row_chunks
 from raygnn.data.bundle_record import INDICES, INDPTR, ROW, column_path
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.schedule import OnAnyNode, RowWriter, Schedule, Write
@@ -25,7 +25,6 @@ BUCKET_EDGES = 1 << 21
 BUCKET_BYTES = 256 << 20
 # Edges are counted in up to 4096 destination ranges; buckets are runs of them.
 _RANGE_BITS = 12
-_BLOCK_ROWS = 1 << 18
 
 # Order of the edges, in a folder of their buckets.
 ORDER = "order.npy"
@@ -46,11 +45,7 @@ class ReadEdges:
     chosen: Rows | None = None
 
     def blocks(self) -> Iterator[slice | np.ndarray]:
-        rows = None if self.chosen is None else self.chosen.read()
-        num_rows = len(open_array(self.folder / SRC, "r") if rows is None else rows)
-        for start in range(0, num_rows, _BLOCK_ROWS):
-            block = slice(start, min(start + _BLOCK_ROWS, num_rows))
-            yield block if rows is None else rows[block]
+        return row_chunks(len(open_array(self.folder / SRC, "r")), self.chosen)
 
 
 @dataclass(frozen=True)
