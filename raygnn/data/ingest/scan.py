@@ -15,7 +15,7 @@ import pyarrow as pa
 from raygnn.data.filesystem import open_fs, redact
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.manifest import Manifest
-from raygnn.data.tables.csv_tables import CsvSniff, arrow_type, sniff, unify
+from raygnn.data.tables.csv_tables import CsvSniff, common_types, sniff
 from raygnn.data.tables.files import TableFile, open_parquet
 from raygnn.data.transforms.state import FittedColumn
 from raygnn.errors import DataError, with_id
@@ -105,18 +105,10 @@ def scan_tables(
     scanned, problems = [], []
     for name, files, columns in tables:
         footers = _parquet_footers(files)
-        kinds: dict[str, list] = {column: [] for column in columns.names}
-        for i, file in enumerate(files):
-            if file.format == "csv":
-                shape = next(shapes)
-                for column, kind in shape.kinds.items():
-                    kinds[column].append(kind)
-                footers[i] = _Footer(shape.header, {}, (shape.num_rows,), (file.size,))
-        csv_types = {
-            column: arrow_type(unify(seen), column == columns.id)
-            for column, seen in kinds.items()
-            if seen
-        }
+        texts = {i: next(shapes) for i, file in enumerate(files) if file.format == "csv"}
+        csv_types = common_types(list(texts.values()), columns.names, [columns.id])
+        for i, shape in texts.items():
+            footers[i] = _Footer(shape.header, {}, (shape.num_rows,), (files[i].size,))
         table, wrong = _join_shards(name, files, footers, columns, csv_types)
         scanned.append(table)
         problems.extend(wrong)

@@ -106,6 +106,14 @@ def arrow_type(kind: CsvKind, is_id: bool) -> pa.DataType:
     return pa.string() if is_id and kind == "padded" else _TYPES[kind]
 
 
+def common_types(
+    shapes: Sequence[CsvShape], columns: Sequence[str], ids: Collection[str | None]
+) -> dict[str, pa.DataType]:
+    """The narrowest types of the columns of several files. Leading zeros of `ids` count."""
+    kinds = {c: unify([shape.kinds.get(c, "null") for shape in shapes]) for c in columns}
+    return {column: arrow_type(kind, column in ids) for column, kind in kinds.items()}
+
+
 def read_batches(
     uri: str, name: str, types: Mapping[str, pa.DataType], form: CsvFormat
 ) -> Iterator[pa.RecordBatch]:
@@ -141,13 +149,7 @@ def read_together(files: Sequence[CsvSniff], ids: Collection[str]) -> list[pa.Ta
     common kinds. Leading zeros of `ids` count. Raises a DataError as `read_batches`, or if a file
     lacks a column.
     """
-    shapes = [sniff(file) for file in files]
-    types = {
-        column: arrow_type(
-            unify([shape.kinds.get(column, "null") for shape in shapes]), column in ids
-        )
-        for column in files[0].columns
-    }
+    types = common_types([sniff(file) for file in files], files[0].columns, ids)
     schema = pa.schema(list(types.items()))
     return [
         pa.Table.from_batches(read_batches(file.uri, file.name, types, file.form), schema)
