@@ -99,8 +99,8 @@ def _of_file(path: Path) -> Iterator[Site]:
         ids += call.args[3:4] if callee == "Problem" else []
         if not ids and callee not in ERRORS:
             continue
-        given = str(ids[0].value) if ids and isinstance(ids[0], ast.Constant) else None
-        if not call.args or (ids and given is None):  # an id that is handed on
+        given = _constants(ids[0]) if ids else [None]
+        if not call.args or not given:  # an id that is handed on
             continue
         around = [f for f in functions if f.lineno <= call.lineno <= (f.end_lineno or 0)]
         inner = max(around, key=lambda f: f.lineno, default=None)
@@ -110,7 +110,14 @@ def _of_file(path: Path) -> Iterator[Site]:
         owner = _name(call.func.value) if isinstance(call.func, ast.Attribute) else callee
         kind = ERRORS.get(owner, errors.TrainingError if callee == "error" else errors.DataError)
         where = f"{name}:{inner.name if inner else ''}"
-        yield Site(given, kind.exit_status, cause, remedy, where)
+        for id in given:
+            yield Site(id, kind.exit_status, cause, remedy, where)
+
+
+def _constants(id: ast.expr) -> list[str | None]:
+    """The texts that an id may be."""
+    nodes = [id.body, id.orelse] if isinstance(id, ast.IfExp) else [id]
+    return [str(node.value) for node in nodes if isinstance(node, ast.Constant)]
 
 
 @cache
