@@ -7,7 +7,7 @@ return uint8 codes: 0 no split, 1 train, 2 validation, 3 test.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -145,11 +145,7 @@ def make_splits(
     else:
         codes = _temporal(rows, rule, labelled)
     parts = [np.flatnonzero((codes == code) & labelled) for code in (1, 2, 3)]
-    wanted = is_wanted(rule)
-    empty = [
-        name for name, ids in zip(SPLIT_NAMES, parts, strict=True) if wanted[name] and len(ids) == 0
-    ]
-    if empty:
+    if empty := empty_splits(rule, dict(zip(SPLIT_NAMES, map(len, parts), strict=True))):
         raise DataError(
             f"data.splits={_text(rule)} is invalid: no labelled {_words(rows)} falls into "
             f"{' and '.join(empty)} ({int(labelled.sum()):,} of {len(labelled):,} have a label). "
@@ -159,8 +155,8 @@ def make_splits(
     return Splits(*parts)
 
 
-def is_wanted(rule: SplitRule | None) -> dict[str, bool]:
-    """The splits that a rule makes. These must not be empty."""
+def empty_splits(rule: SplitRule | None, sizes: Mapping[str, int]) -> list[str]:
+    """The splits without rows among those that a rule makes."""
     if rule is None:
         wanted = (True, False, False)
     elif rule.type == "hash":
@@ -170,7 +166,8 @@ def is_wanted(rule: SplitRule | None) -> dict[str, bool]:
     else:
         reaches_end = rule.quantiles is not None and rule.quantiles[1] >= 1
         wanted = (True, True, not reaches_end)
-    return dict(zip(SPLIT_NAMES, wanted, strict=True))
+    made = zip(SPLIT_NAMES, wanted, strict=True)
+    return [name for name, is_made in made if is_made and not sizes[name]]
 
 
 def _words(rows: SeedRows) -> str:

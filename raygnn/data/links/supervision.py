@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -19,7 +19,7 @@ from raygnn.data.links import kernels as link_kernels
 from raygnn.data.links.folder import labelled_positions, link_folder, rows_of
 from raygnn.data.links.message_graph import message_graph
 from raygnn.data.links.split import LinkSplit, find_label_edges, label_table, message_table
-from raygnn.data.splits import SPLIT_NAMES, Splits, is_wanted
+from raygnn.data.splits import SPLIT_NAMES, Splits, empty_splits
 from raygnn.data.time_units import AsOf
 from raygnn.errors import DataError
 
@@ -171,14 +171,13 @@ def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, Supervision
         name: _joined([_read(bundle, *each, name) for each in zip(links, folders, strict=True)])
         for name in SPLIT_NAMES
     }
-    link, wanted = links[0], is_wanted(links[0].rule)
-    empty = [name for name in SPLIT_NAMES if wanted[name] and not relations[name].num_links]
-    if empty:
-        sizes = ", ".join(f"{name} {edges.num_links:,}" for name, edges in relations.items())
+    sizes = {name: edges.num_links for name, edges in relations.items()}
+    if empty := empty_splits(links[0].rule, sizes):
+        others = " and others" if links[1:] else ""
         raise DataError(
-            f"the links of {edge_type_name(link.edge_type)}{' and others' if links[1:] else ''} "
-            f"cannot be split this way: {' and '.join(empty)} would be empty ({sizes}). Set other "
-            "shares or bounds, a disjoint_train_ratio of 0, or declare links of that split.",
+            f"the links of {edge_type_name(links[0].edge_type)}{others} cannot be split this way: "
+            f"{' and '.join(empty)} would be empty ({_shown(sizes)}). Set other shares or bounds, "
+            "a disjoint_train_ratio of 0, or declare links of that split.",
             id="links-split-empty",
         )
     return relations
@@ -412,14 +411,16 @@ def _table_rows(bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> np
 def split_labelled_edges(bundle: Bundle, link: LinkSplit) -> Splits:
     folder = link_folder(bundle, link)
     positions = {name: labelled_positions(folder, name) for name in SPLIT_NAMES}
-    wanted = is_wanted(link.rule)
-    empty = [name for name, is_made in wanted.items() if is_made and not len(positions[name])]
-    if empty:
-        sizes = ", ".join(f"{name} {len(edges):,}" for name, edges in positions.items())
+    sizes = {name: len(edges) for name, edges in positions.items()}
+    if empty := empty_splits(link.rule, sizes):
         raise DataError(
             f"the edges of {edge_type_name(link.edge_type)} with a label {link.label!r} cannot be "
-            f"split this way: {' and '.join(empty)} would be empty ({sizes}). Set other shares or "
-            "bounds, or label edges of that split.",
+            f"split this way: {' and '.join(empty)} would be empty ({_shown(sizes)}). Set other "
+            "shares or bounds, or label edges of that split.",
             id="edges-split-empty",
         )
     return Splits(**positions)
+
+
+def _shown(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size:,}" for name, size in sizes.items())
