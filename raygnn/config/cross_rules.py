@@ -136,8 +136,8 @@ def _parts_suffice(config: Sections) -> Iterable[Problem]:
         return
     reason, in_memory = "data.mode is partitioned, and", "data.mode to in_memory"
     if config.task.type not in _TASKS_OF_SAMPLER:
-        place, rule = _tasks_trained(config)
-        yield Problem(place, rule, f"Set {in_memory}", id="partition-task")
+        rule = f"{reason} trains one task: {', '.join(_TASKS_OF_SAMPLER)}"
+        yield Problem(_task_key(config), rule, f"Set {in_memory}", id="partition-task")
     if config.sampling.direction != "in":
         rule = f"{reason} a part has the edges into its nodes only"
         remedy = f"Set it to in, or {in_memory}"
@@ -156,12 +156,8 @@ def _parts_suffice(config: Sections) -> Iterable[Problem]:
         yield Problem(("data", "mode"), rule, remedy, id="partition-sweep")
 
 
-def _tasks_trained(config: Sections) -> tuple[tuple[str, ...], str]:
-    mode = config.data.mode
-    if config.tasks:
-        return ("tasks",), f"data.mode is {mode}, which trains one task"
-    trained = ", ".join(_TASKS_OF_SAMPLER)
-    return ("task", "type"), f"data.mode is {mode}, and of tasks it trains {trained}"
+def _task_key(config: Sections) -> tuple[str, ...]:
+    return ("tasks",) if config.tasks else ("task", "type")
 
 
 def _tasks_fit(config: Sections) -> Iterable[Problem]:
@@ -234,8 +230,8 @@ def _samples_suffice(config: Sections) -> Iterable[Problem]:
         return
     in_memory = "data.mode to in_memory"
     if config.task.type not in _TASKS_OF_SAMPLER:
-        place, rule = _tasks_trained(config)
-        yield Problem(place, rule, f"Set {in_memory}", id="samples-task")
+        rule = f"data.mode is presampled, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}"
+        yield Problem(_task_key(config), rule, f"Set {in_memory}", id="samples-task")
     if not config.sampling.draws_neighbors:
         rule = "data.mode is presampled, and only raygnn's own sampling can be stored"
         remedy = f"Remove it, or set {in_memory}"

@@ -21,26 +21,19 @@ YAML = "seed: 7\nmodel: GCN\n"
 def test_a_path_and_its_text_and_a_mapping_are_the_same(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(YAML)
+    with fsspec.open("memory://configs/a.yaml", "wt") as file:
+        file.write(YAML)
     configs = [
         load_config(path),
         load_config(str(path)),
         load_config(YAML),
         load_config({"seed": 7, "model": "GCN"}),
+        load_config("{seed: 7, model: GCN}"),
         load_config(f"file://{path}"),
+        load_config("memory://configs/a.yaml"),
     ]
     assert all(loaded.config == configs[0].config for loaded in configs)
     assert configs[0].config.seed == 7
-
-
-def test_any_fsspec_uri() -> None:
-    with fsspec.open("memory://configs/a.yaml", "wt") as file:
-        file.write(YAML)
-    assert load_config("memory://configs/a.yaml").config.model.type == "GCN"
-
-
-def test_one_line_of_yaml() -> None:
-    assert load_config("seed: 3").config.seed == 3
-    assert load_config("{seed: 3}").config.seed == 3
 
 
 def test_an_empty_config_has_all_defaults() -> None:
@@ -89,7 +82,7 @@ def test_python_values_become_plain() -> None:
 
 def test_an_object_in_a_mapping_is_refused() -> None:
     with raises("config-not-plain", "model.args.act", "function"):
-        load_config({"model": {"type": "GCN", "args": {"act": test_one_line_of_yaml}}})
+        load_config({"model": {"type": "GCN", "args": {"act": load_config}}})
 
 
 def test_aliases_do_not_change_together() -> None:

@@ -44,45 +44,28 @@ def test_values(tokens: tuple[str, ...], value: dict[str, Any]) -> None:
     assert overridden({}, *tokens) == value
 
 
-def test_list_items() -> None:
-    raw = {"sampling": {"fanouts": [3, 4]}, "losses": [{"type": "mse"}]}
-    assert overridden(raw, "--sampling.fanouts.1", "-1", "--losses.0.weight", "2") == {
-        "sampling": {"fanouts": [3, -1]},
-        "losses": [{"type": "mse", "weight": 2}],
-    }
-
-
-def test_an_item_of_a_default_list_keeps_the_others() -> None:
-    assert overridden({}, "--sampling.fanouts.0", "5") == {"sampling": {"fanouts": [5, 10]}}
+@pytest.mark.parametrize(
+    ("raw", "tokens", "value"),
+    [
+        ({"a": [3, {"b": 1}]}, "--a.0 -1 --a.1.c 2", {"a": [-1, {"b": 1, "c": 2}]}),
+        ({}, "--sampling.fanouts.0 5", {"sampling": {"fanouts": [5, 10]}}),  # as by default
+        ({"a": [1, 2], "b": {"c": 1, "d": 2}}, "--a.0! --b.c!", {"a": [2], "b": {"d": 2}}),
+        ({"model": "GCN"}, "--model.args.a 0.5", {"model": {"type": "GCN", "args": {"a": 0.5}}}),
+        (
+            {},
+            "--model Hetero --model.relative_time",
+            {"model": {"type": "Hetero", "relative_time": True}},
+        ),
+        ({"profiler": None}, "--profiler.active 5", {"profiler": {"active": 5}}),
+    ],
+)
+def test_items_components_and_sections_are_changed(raw, tokens, value) -> None:
+    assert overridden(raw, *tokens.split()) == value
 
 
 def test_defaults_are_not_changed_by_overrides_of_their_items() -> None:
     overridden({}, "--sampling.fanouts.0", "5")
     assert DEFAULTS["sampling"]["fanouts"] == [15, 10]
-
-
-def test_deleting_an_item_and_a_key() -> None:
-    assert overridden({"a": [1, 2], "b": {"c": 1, "d": 2}}, "--a.0!", "--b.c!") == {
-        "a": [2],
-        "b": {"d": 2},
-    }
-
-
-def test_a_bare_component_name_gets_arguments() -> None:
-    assert overridden({"model": "GCN"}, "--model.args.dropout", "0.5") == {
-        "model": {"type": "GCN", "args": {"dropout": 0.5}}
-    }
-
-
-def test_a_bare_model_name_gets_relative_time_by_a_flag() -> None:
-    tokens = ("--model", "Hetero", "--model.relative_time")
-    assert overridden({}, *tokens) == {"model": {"type": "Hetero", "relative_time": True}}
-
-
-def test_a_section_that_is_null_is_made() -> None:
-    assert overridden({"early_stopping": None}, "--early_stopping.patience", "5") == {
-        "early_stopping": {"patience": 5}
-    }
 
 
 @pytest.mark.parametrize(
