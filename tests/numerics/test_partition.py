@@ -65,7 +65,7 @@ def _columns(record: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several pieces and buckets of few rows."""
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 400)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1200)
     monkeypatch.setattr(sort_edges, "BUCKET_EDGES", 7)
 
 

@@ -19,26 +19,23 @@ from raygnn.sampling import LocalGraphStore
 from raygnn.sampling.partitioned_stores import PartitionedGraphStore
 from raygnn.sampling.parts import map_parts
 from tests.partitioned_graphs import Parted, asked_shop, friends, ratings, shop
-from tests.tiers import slow
 
 HASH = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
 TEMPORAL = {"type": "temporal", "quantiles": [0.6, 0.8]}
 
 
 @pytest.fixture(scope="module")
-def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Parted]:
+def graphs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Parted]:
     @cache
-    def make(name: str, num_parts: int) -> Parted:
-        made = {"shop": shop, "ratings": ratings, "asked shop": asked_shop}
-        tables = made.get(name, friends)()
-        options = {
-            "shop": IngestOptions(reverse_edges=True),
-            "ratings": IngestOptions(reverse_edges=True),
-            "asked shop": IngestOptions(reverse_edges=True),
-            "friends": IngestOptions(),
-            "undirected": IngestOptions(undirected=True),
+    def make(name: str) -> Parted:
+        tables, options = {
+            "friends": (friends, IngestOptions()),
+            "undirected": (friends, IngestOptions(undirected=True)),
+            "shop": (shop, IngestOptions(reverse_edges=True)),
+            "ratings": (ratings, IngestOptions(reverse_edges=True)),
+            "asked shop": (asked_shop, IngestOptions(reverse_edges=True)),
         }[name]
-        return Parted.make(tmp_path_factory.mktemp("graph"), tables, num_parts, options)
+        return Parted.make(tmp_path_factory.mktemp("graph"), tables(), 3, options)
 
     return make
 
@@ -143,21 +140,21 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("num_parts", [2, *slow(1, 4)])
 @pytest.mark.parametrize("case", CASES)
 def test_batches_are_those_of_the_graph_opened_whole(
-    graphs: Callable[..., Parted], case: str, num_parts: int
+    graphs: Callable[[str], Parted], case: str
 ) -> None:
+    """Of 3 parts; other numbers: see test_partitioned_stores.py."""
     name, settings = CASES[case]
-    graphs(name, num_parts).assert_same_batches(settings)
+    graphs(name).assert_same_batches(settings)
 
 
 @pytest.mark.parametrize("split", ["train", "val", "test"])
 @pytest.mark.parametrize("name", ["friends", "shop", "undirected"])
 def test_message_edges_are_those_of_the_graph_opened_whole(
-    graphs: Callable[..., Parted], name: str, split: Any
+    graphs: Callable[[str], Parted], name: str, split: Any
 ) -> None:
-    graph = graphs(name, 3 if name == "shop" else 2)
+    graph = graphs(name)
     edge_type = graph.whole.edge_types[0]
     links = (LinkSplit(edge_type, rule=HashSplit(**HASH), disjoint_train_ratio=0.3),)
     pairs = dict.fromkeys(with_reverses(graph.whole, [edge_type]), ())
