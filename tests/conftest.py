@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,3 +119,9 @@ def small_bundle_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     from tests.small_runs import small_bundle
 
     return str(small_bundle(tmp_path_factory.mktemp("small-graph")).path)
+
+
+@pytest.fixture(scope="session")
+def small_tables(small_bundle_path: str) -> str:
+    """URI of the tables of that graph."""
+    return str(Path(small_bundle_path).parents[2] / "tables")

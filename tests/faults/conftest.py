@@ -1,4 +1,4 @@
-"""A graph, and straight runs to compare with: made once for all tests that kill."""
+"""Straight runs to compare with: made once for all tests that kill."""
 
 from __future__ import annotations
 
@@ -10,22 +10,15 @@ import pytest
 import yaml
 
 from tests.faults.rank_processes import run_ranks
-from tests.small_runs import small_bundle, small_config
+from tests.small_runs import small_config
 
 #: Of every straight run, and of every run that is compared with it.
 Straight = Callable[[int, dict[str, Any]], Path]
 
 
 @pytest.fixture(scope="session")
-def graph_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("graph")
-    small_bundle(folder)
-    return str(folder / "tables")
-
-
-@pytest.fixture(scope="session")
 def straight(
-    tmp_path_factory: pytest.TempPathFactory, graph_uri: str
+    tmp_path_factory: pytest.TempPathFactory, small_tables: str
 ) -> Callable[[int, dict[str, Any]], Path]:
     """The folder of a run of some settings on some ranks that nobody disturbed."""
     made: dict[str, Path] = {}
@@ -34,7 +27,7 @@ def straight(
         key = f"{world_size} {settings}"
         if key not in made:
             folder = tmp_path_factory.mktemp("straight")
-            config = write_config(folder, graph_uri, settings)
+            config = write_config(folder, small_tables, settings)
             ended = run_ranks([str(config)], world_size, folder / "ranks")
             assert ended.statuses == [0] * world_size, ended
             made[key] = folder / "run"
@@ -43,10 +36,10 @@ def straight(
     return run
 
 
-def write_config(folder: Path, graph_uri: str, settings: dict[str, Any], **more: Any) -> Path:
+def write_config(folder: Path, tables: str, settings: dict[str, Any], **more: Any) -> Path:
     """Writes the config of a small run under torchrun, and returns its path."""
     config = small_config(folder, scaling__num_workers=0, **{**settings, **more})
-    config["data"] = {"uri": graph_uri}
+    config["data"] = {"uri": tables}
     path = folder / "config.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(config))

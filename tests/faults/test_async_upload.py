@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 _ASYNC = {**EVERYTHING, "checkpoint": {"every": {"steps": 2}, "async_upload": True}}
 
 
-def _run(folder: Path, graph_uri: str, *faults: Fault, callbacks: list[Any] | None = None) -> Ended:
-    config = write_config(folder, graph_uri, _ASYNC, callbacks=callbacks or [])
+def _run(folder: Path, tables: str, *faults: Fault, callbacks: list[Any] | None = None) -> Ended:
+    config = write_config(folder, tables, _ASYNC, callbacks=callbacks or [])
     command = [str(config), "--run.storage_path", f"faulty://{folder}", "--allow-module", "tests"]
     variables = {VARIABLE: json.dumps([vars(fault) for fault in faults])}
     ranks = folder / "ranks"
@@ -45,15 +45,15 @@ def _last_is_whole(folder: Path) -> None:
     ],
 )
 def test_a_death_during_an_upload_keeps_the_checkpoint_before(
-    death: dict[str, Any], straight: Straight, graph_uri: str, tmp_path: Path
+    death: dict[str, Any], straight: Straight, small_tables: str, tmp_path: Path
 ) -> None:
     die = {"type": "tests.faults.deaths.Die", "args": {"folder": str(tmp_path / "ranks"), **death}}
     arm(tmp_path / "ranks")
     slow = Fault(r"/rank-1\.pt$", skip=1, delay_s=4.0)
-    ended = _run(tmp_path, graph_uri, slow, callbacks=[die])
+    ended = _run(tmp_path, small_tables, slow, callbacks=[die])
     assert 0 not in ended.statuses, ended
     _last_is_whole(tmp_path)
-    ended = _run(tmp_path, graph_uri, callbacks=[die])
+    ended = _run(tmp_path, small_tables, callbacks=[die])
     assert ended.statuses == [0, 0], ended
     assert "resumed from step-0000000003-" in ended.logs[0], ended
     assert_equal_outcomes(tmp_path / "run", straight(2, EVERYTHING))
@@ -61,13 +61,13 @@ def test_a_death_during_an_upload_keeps_the_checkpoint_before(
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_a_thread_meets_is_raised_on_all_ranks(
-    rank: int, straight: Straight, graph_uri: str, tmp_path: Path
+    rank: int, straight: Straight, small_tables: str, tmp_path: Path
 ) -> None:
-    ended = _run(tmp_path, graph_uri, Fault(rf"/rank-{rank}\.pt$", "ENOSPC", skip=1))
+    ended = _run(tmp_path, small_tables, Fault(rf"/rank-{rank}\.pt$", "ENOSPC", skip=1))
     assert ended.statuses == [1, 1], ended
     for log in ended.logs:
         assert re.search(rf"Rank {rank} failed in .*No space left on device", log), ended
     _last_is_whole(tmp_path)
-    ended = _run(tmp_path, graph_uri)
+    ended = _run(tmp_path, small_tables)
     assert ended.statuses == [0, 0], ended
     assert_equal_outcomes(tmp_path / "run", straight(2, EVERYTHING))

@@ -81,11 +81,11 @@ def test_a_killed_run_ends_with_the_bits_of_a_straight_one(
     world_size: int,
     death: dict[str, Any],
     straight: Straight,
-    graph_uri: str,
+    small_tables: str,
     tmp_path: Path,
 ) -> None:
     ranks = tmp_path / "ranks"
-    config = _deadly_config(tmp_path, graph_uri, death)
+    config = _deadly_config(tmp_path, small_tables, death)
     arm(ranks)
     killed = run_ranks(_command(config), world_size, ranks)
     assert killed.statuses[death.get("rank", 0)] == -9, killed
@@ -97,9 +97,9 @@ def test_a_killed_run_ends_with_the_bits_of_a_straight_one(
 
 
 @pytest.mark.slow
-def test_a_run_that_dies_twice(straight: Straight, graph_uri: str, tmp_path: Path) -> None:
+def test_a_run_that_dies_twice(straight: Straight, small_tables: str, tmp_path: Path) -> None:
     ranks = tmp_path / "ranks"
-    config = _deadly_config(tmp_path, graph_uri, {**_RANK_1, **_TRAINING})
+    config = _deadly_config(tmp_path, small_tables, {**_RANK_1, **_TRAINING})
     for _ in range(2):
         arm(ranks)
         killed = run_ranks(_command(config), 2, ranks)
@@ -116,10 +116,10 @@ def test_the_straight_run_stops_early_and_not_by_its_limit(straight: Straight) -
         assert metrics["stop_reason"].startswith("early stopping"), metrics
 
 
-def _deadly_config(folder: Path, graph_uri: str, death: dict[str, Any]) -> Path:
+def _deadly_config(folder: Path, tables: str, death: dict[str, Any]) -> Path:
     arguments = {"folder": str(folder / "ranks"), **death}
     die = {"type": "tests.faults.deaths.Die", "args": arguments}
-    return write_config(folder, graph_uri, EVERYTHING, callbacks=[die])
+    return write_config(folder, tables, EVERYTHING, callbacks=[die])
 
 
 def _command(config: Path) -> list[str]:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("gradients", ["flat", "ddp"])
 @pytest.mark.parametrize(("fault", "status"), [("Die", -9), ("Sleep", 1)])
 def test_it_is_told_without_a_traceback(
-    graph_uri, tmp_path: Path, fault: str, status: int, gradients: str
+    small_tables, tmp_path: Path, fault: str, status: int, gradients: str
 ):
     arm(tmp_path / "ranks")
     callback = {
@@ -23,7 +23,7 @@ def test_it_is_told_without_a_traceback(
         "args": {"folder": str(tmp_path / "ranks"), "rank": 1, "batch": 2},
     }
     scaling = {"scaling__timeout_s": 10, "scaling__gradients": gradients}
-    config = write_config(tmp_path, graph_uri, {"callbacks": [callback]}, **scaling)
+    config = write_config(tmp_path, small_tables, {"callbacks": [callback]}, **scaling)
     command = [str(config), "--allow-module", "tests"]
     ended = run_ranks(command, 3, tmp_path / "ranks", timeout_s=150)
     assert ended.statuses == [1, status, 1], ended

@@ -19,7 +19,7 @@ _SEEDS, _EPOCHS = 182, 2
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (1, 2)])
 def test_every_seed_is_seen_once_an_epoch(
-    before: int, after: int, graph_uri: str, tmp_path: Path
+    before: int, after: int, small_tables: str, tmp_path: Path
 ) -> None:
     callbacks = [
         {"type": "tests.faults.deaths.Seen", "args": {"folder": str(tmp_path)}},
@@ -39,7 +39,7 @@ def test_every_seed_is_seen_once_an_epoch(
         "checkpoint": {"every": {"steps": 1}},
         "callbacks": callbacks,
     }
-    config = write_config(tmp_path, graph_uri, settings)
+    config = write_config(tmp_path, small_tables, settings)
     command = [str(config), "--allow-module", "tests"]
     arm(tmp_path / "ranks")
     killed = run_ranks(command, before, tmp_path / "ranks")

@@ -25,11 +25,11 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def _start(folder: Path, graph_uri: str, death: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+def _start(folder: Path, tables: str, death: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     """The command of a run on two workers in a Ray of its own, and its environment."""
     die = {"type": "tests.faults.deaths.Die", "args": {"folder": str(folder / "ranks"), **death}}
     config = small_config(folder, **_SETTINGS, scaling__num_workers=2, callbacks=[die])
-    config["data"] = {"uri": graph_uri}
+    config["data"] = {"uri": tables}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
@@ -39,10 +39,10 @@ def _start(folder: Path, graph_uri: str, death: dict[str, Any]) -> tuple[list[st
 
 
 def test_rank_0_dies_in_a_checkpoint_and_ray_starts_it_again(
-    straight: Straight, graph_uri: str, tmp_path: Path
+    straight: Straight, small_tables: str, tmp_path: Path
 ) -> None:
     death = {"rank": 0, "file": r"/manifest\.json$", "skip": 1}
-    command, environment = _start(tmp_path, graph_uri, death)
+    command, environment = _start(tmp_path, small_tables, death)
     arm(tmp_path / "ranks")
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=240, check=False
@@ -56,9 +56,9 @@ def test_rank_0_dies_in_a_checkpoint_and_ray_starts_it_again(
 
 
 def test_the_driver_dies_in_a_validation_and_is_started_again(
-    straight: Straight, graph_uri: str, tmp_path: Path
+    straight: Straight, small_tables: str, tmp_path: Path
 ) -> None:
-    command, environment = _start(tmp_path, graph_uri, {"driver": True, "validation": 2})
+    command, environment = _start(tmp_path, small_tables, {"driver": True, "validation": 2})
     arm(tmp_path / "ranks")
     with (tmp_path / "log").open("w") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)

@@ -28,10 +28,10 @@ _SETTINGS: dict[str, Any] = {
 
 
 def _run(
-    folder: Path, graph_uri: str, world_size: int, *faults: Fault, **changes: Any
+    folder: Path, tables: str, world_size: int, *faults: Fault, **changes: Any
 ) -> tuple[Ended, CheckpointStore]:
     """A run whose whole folder lies on faulty storage."""
-    config = write_config(folder, graph_uri, {**_SETTINGS, **changes})
+    config = write_config(folder, tables, {**_SETTINGS, **changes})
     command = [str(config), "--run.storage_path", f"faulty://{folder}"]
     variables = {VARIABLE: json.dumps([vars(fault) for fault in faults])}
     ranks = folder / "ranks"
@@ -50,15 +50,14 @@ def _run(
         (r"/events\.", 2, r"Rank 0 .*No space left.* of TensorBoardLogger"),
         (r"/run\.json$", 1, r"Rank 0 failed in writing run\.json: .*No space left"),
         (r"/model\.safetensors$", 0, "Rank 0 failed in writing the outputs: .*No space left"),
-        (r"/metrics\.json$", 0, "Rank 0 failed in writing the outputs: .*No space left"),
         (r"/report\.html$", 0, "Rank 0 failed in writing the outputs: .*No space left"),
     ],
 )
 def test_a_full_disk_ends_all_ranks_at_once_and_space_lets_the_run_go_on(
-    path: str, skip: int, message: str, straight: Straight, graph_uri: str, tmp_path: Path
+    path: str, skip: int, message: str, straight: Straight, small_tables: str, tmp_path: Path
 ) -> None:
     full = Fault(path, "ENOSPC", skip=skip)
-    ended, store = _run(tmp_path, graph_uri, 2, full)
+    ended, store = _run(tmp_path, small_tables, 2, full)
     assert ended.statuses == [1, 1], ended
     for log in ended.logs:
         assert _matches(message, log), ended
@@ -68,20 +67,20 @@ def test_a_full_disk_ends_all_ranks_at_once_and_space_lets_the_run_go_on(
         assert last is not None
         store.verify(last)
 
-    ended, _ = _run(tmp_path, graph_uri, 2)
+    ended, _ = _run(tmp_path, small_tables, 2)
     assert ended.statuses == [0, 0], ended
     assert_equal_outcomes(tmp_path / "run", straight(2, _SETTINGS))
 
 
 def test_storage_that_fails_twice_is_tried_again(
-    straight: Straight, graph_uri: str, tmp_path: Path
+    straight: Straight, small_tables: str, tmp_path: Path
 ) -> None:
     faults = [
         Fault(r"/state\.pt$", skip=1, times=2),
         Fault(r"/history\.jsonl$", number="ETIMEDOUT", times=2),
         Fault(r"/rank-1\.pt$", number="ECONNRESET", times=2),
     ]
-    ended, _ = _run(tmp_path, graph_uri, 2, *faults)
+    ended, _ = _run(tmp_path, small_tables, 2, *faults)
     assert ended.statuses == [0, 0], ended
     assert ended.logs[0].count("storage failed: ") == 4, ended
     assert _matches(r"storage failed: OSError: .* trying again in .* s \(2 of 6\)", ended.logs[0])
@@ -90,9 +89,9 @@ def test_storage_that_fails_twice_is_tried_again(
 
 
 def test_storage_that_stays_down_is_an_error_in_bounded_time(
-    straight: Straight, graph_uri: str, tmp_path: Path
+    straight: Straight, small_tables: str, tmp_path: Path
 ) -> None:
-    ended, store = _run(tmp_path, graph_uri, 2, Fault(r"/run/", skip=20))
+    ended, store = _run(tmp_path, small_tables, 2, Fault(r"/run/", skip=20))
     assert ended.statuses == [1, 1], ended
     assert ended.seconds < 150
     for log in ended.logs:
@@ -100,16 +99,16 @@ def test_storage_that_stays_down_is_an_error_in_bounded_time(
     last = store.pointer("last")
     assert last is not None
     store.verify(last)
-    ended, _ = _run(tmp_path, graph_uri, 2)
+    ended, _ = _run(tmp_path, small_tables, 2)
     assert ended.statuses == [0, 0], ended
     assert_equal_outcomes(tmp_path / "run", straight(2, _SETTINGS))
 
 
 def test_a_checkpoint_that_cannot_be_read_is_an_error_on_all_ranks(
-    graph_uri: str, tmp_path: Path
+    small_tables: str, tmp_path: Path
 ) -> None:
-    assert 0 not in _run(tmp_path, graph_uri, 2, Fault(r"/report\.html", "ENOSPC"))[0].statuses
-    ended, _ = _run(tmp_path, graph_uri, 2, Fault(r"/rank-1\.pt$", reads=True))
+    assert 0 not in _run(tmp_path, small_tables, 2, Fault(r"/report\.html", "ENOSPC"))[0].statuses
+    ended, _ = _run(tmp_path, small_tables, 2, Fault(r"/rank-1\.pt$", reads=True))
     assert ended.statuses == [1, 1], ended
     for log in ended.logs:
         assert _matches("Rank 0 failed in choosing a checkpoint: .*Input/output error", log), ended
@@ -131,9 +130,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_disk_that_is_really_full(small_disk: Path, graph_uri: str, tmp_path: Path) -> None:
+def test_a_disk_that_is_really_full(small_disk: Path, small_tables: str, tmp_path: Path) -> None:
     changes = {**_SETTINGS, "checkpoint": {"policy": "all"}}
-    config = write_config(tmp_path, graph_uri, changes)
+    config = write_config(tmp_path, small_tables, changes)
     command = [str(config), "--run.storage_path", str(small_disk)]
     ended = run_ranks(command, 2, tmp_path / "ranks")
     assert ended.statuses == [1, 1], ended

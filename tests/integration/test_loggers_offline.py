@@ -7,27 +7,27 @@ from typing import Any
 
 import pytest
 
-from tests.small_runs import run_rank, small_bundle, small_config
+from tests.small_runs import run_rank, small_config
 
 pytestmark = pytest.mark.filterwarnings("default")  # theirs
 
 
-def _run(folder: Path, logger: dict[str, Any]) -> dict[str, Any]:
+def _run(folder: Path, bundle_path: str, logger: dict[str, Any]) -> dict[str, Any]:
     config = small_config(
         folder,
         scaling__num_workers=0,
         training={"max_steps": 6, "log_every": {"steps": 1}, "validate_every": {"steps": 3}},
         loggers=[logger],
     )
-    return run_rank(config, str(small_bundle(folder).path))
+    return run_rank(config, bundle_path)
 
 
-def test_wandb_writes_an_offline_run(tmp_path, monkeypatch):
+def test_wandb_writes_an_offline_run(tmp_path, small_bundle_path, monkeypatch):
     pytest.importorskip("wandb", reason="needs raygnn[wandb]")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.setenv("WANDB_SILENT", "true")
-    _run(tmp_path, {"type": "wandb", "args": {"project": "graphs"}})
+    _run(tmp_path, small_bundle_path, {"type": "wandb", "args": {"project": "graphs"}})
     (folder,) = (tmp_path / "wandb").glob("offline-run-*")
     (file,) = folder.glob("*.wandb")
     content = file.read_bytes()
@@ -35,12 +35,12 @@ def test_wandb_writes_an_offline_run(tmp_path, monkeypatch):
     assert b"fanouts" in content
 
 
-def test_mlflow_writes_to_a_file_store(tmp_path, monkeypatch):
+def test_mlflow_writes_to_a_file_store(small_bundle_path, tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="needs raygnn[mlflow]")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (tmp_path / "mlruns").as_uri()
     logger = {"type": "mlflow", "args": {"experiment": "graphs", "tracking_uri": uri}}
-    metrics = _run(tmp_path, logger)
+    metrics = _run(tmp_path, small_bundle_path, logger)
     client = mlflow.MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("graphs")
     (run,) = client.search_runs([experiment.experiment_id])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import raygnn.train
-from tests.small_runs import small_bundle, small_config
+from tests.small_runs import small_config
 
 pytestmark = [
     pytest.mark.gpu,
@@ -19,8 +19,7 @@ pytestmark = [
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_session")
-def test_a_worker_over_nccl(tmp_path: Path):
-    small_bundle(tmp_path)
+def test_a_worker_over_nccl(small_tables: str, tmp_path: Path):
     config = small_config(tmp_path / "runs", scaling__num_workers=1, scaling__use_gpu=True)
-    config["data"] = {"uri": str(tmp_path / "tables")}
+    config["data"] = {"uri": small_tables}
     assert math.isfinite(raygnn.train.fit(config).metrics["test/loss"])

@@ -13,7 +13,6 @@ import pytest
 from raygnn.data.partition.build import Partitioning, partition
 from tests.folders import contents
 from tests.integration.ray_head import RayHead, end
-from tests.small_runs import small_bundle
 
 pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -38,15 +37,14 @@ print(json.dumps(sorted({task.node_id for task in tasks})))
 
 
 @pytest.mark.parametrize("sight", ["all", "blind"])
-def test_nodes_that_see_the_folder_compute(tmp_path: Path, sight: str) -> None:
-    small_bundle(tmp_path)
-    tables, out = tmp_path / "tables", tmp_path / "out"
+def test_nodes_that_see_the_folder_compute(small_tables: str, tmp_path: Path, sight: str) -> None:
+    out = tmp_path / "out"
     environment = {"PYTHONPATH": str(ROOT)}
     with RayHead(num_cpus=1, environment=environment, takes_jobs=True) as head:
         node = head.add_node(1, {})
         try:
             done = subprocess.run(
-                [sys.executable, "-c", _SCRIPT, str(tables), str(out), sight],
+                [sys.executable, "-c", _SCRIPT, small_tables, str(out), sight],
                 env={**os.environ, **head.driver_environment, **environment},
                 capture_output=True,
                 text=True,
@@ -63,5 +61,5 @@ def test_nodes_that_see_the_folder_compute(tmp_path: Path, sight: str) -> None:
     else:
         assert "on this node, as 1 of 2 nodes do not see" in found
         assert not nodes
-    partition(tables, tmp_path / "here", Partitioning(3))
+    partition(small_tables, tmp_path / "here", Partitioning(3))
     assert contents(out) == contents(tmp_path / "here")

@@ -12,8 +12,6 @@ import pytest
 import raygnn.loops.engine
 import raygnn.train
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic import synthetic_tables
-from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from tests.errors import raises
@@ -52,11 +50,7 @@ class GoAway(Callback):
         get_train_context().preemption_context.preemption_info = info
 
 
-def test_notice_and_signal_stop_a_run_that_goes_on(ranks, tmp_path, capfd):
-    tables = synthetic_tables(
-        "planted_partition", num_nodes=300, num_classes=3, num_features=8, seed=1
-    )
-    graph = write_tables(tables, str(tmp_path / "tables"), num_shards=2)
+def test_notice_and_signal_stop_a_run_that_goes_on(ranks, small_tables, tmp_path, capfd):
     callback = {
         "type": f"{__name__}.GoAway",
         "args": {"folder": str(tmp_path), "driver": os.getpid()},
@@ -64,7 +58,7 @@ def test_notice_and_signal_stop_a_run_that_goes_on(ranks, tmp_path, capfd):
     config = small_config(
         tmp_path / "ray",
         scaling={"num_workers": 2, "max_failures": 0},
-        data__uri=graph,
+        data__uri=small_tables,
         training__max_epochs=3,
         training__validate_every={"steps": 4},
         callbacks=[callback],
@@ -84,6 +78,6 @@ def test_notice_and_signal_stop_a_run_that_goes_on(ranks, tmp_path, capfd):
         training__max_epochs=3,
         training__validate_every={"steps": 4},
     )
-    bundle = ingest(graph, IngestOptions(), os.environ["RAYGNN_CACHE_DIR"])
+    bundle = ingest(small_tables, IngestOptions(), os.environ["RAYGNN_CACHE_DIR"])
     ranks.run(run_rank, 2, plain, str(bundle.path))
     assert_same_weights(config, plain)

@@ -33,12 +33,9 @@ pytestmark = [
 
 
 def test_files_of_ray_data_are_the_same_and_its_workers_train_on_them(
-    tmp_path: Path, ranks: RankPool
+    small_tables: str, tmp_path: Path, ranks: RankPool
 ) -> None:
-    tables = synthetic_tables(
-        "planted_partition", num_nodes=300, num_classes=3, num_features=8, seed=1
-    )
-    data = {"uri": write_tables(tables, str(tmp_path / "tables")), "cache_dir": str(tmp_path / "c")}
+    data = {"uri": small_tables, "cache_dir": str(tmp_path / "c")}
     on_ray = small_config(tmp_path / "stored", data=data, scaling__num_workers=2)
     live = small_config(tmp_path / "live", data=data, scaling__num_workers=2)
     presample(on_ray, tmp_path / "there", num_epochs=2)

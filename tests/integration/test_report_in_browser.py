@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib.image
 import pytest
 
-from tests.small_runs import run_rank, small_bundle, small_config
+from tests.small_runs import run_rank, small_config
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next((path for name in _NAMES if (path := shutil.which(name))), None)
@@ -34,9 +34,9 @@ def _lightness(picture: Path) -> float:
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
-def test_a_browser_draws_the_report(tmp_path: Path):
+def test_a_browser_draws_the_report(small_bundle_path: str, tmp_path: Path):
     config = small_config(tmp_path, scaling__num_workers=0, job_name="<i>slanted</i>")
-    run_rank(config, str(small_bundle(tmp_path).path))
+    run_rank(config, small_bundle_path)
     page = (tmp_path / "run" / "report.html").as_uri()
     profile = f"--user-data-dir={tmp_path / 'browser'}"
     picture = tmp_path / "report.png"

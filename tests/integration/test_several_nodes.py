@@ -33,7 +33,6 @@ from tests.rank_pool import RankPool
 from tests.small_runs import (
     assert_same_weights,
     run_rank,
-    small_bundle,
     small_config,
     trained_weights,
 )
@@ -84,13 +83,6 @@ class Nodes:
     def end(self) -> None:
         for node in self._nodes:
             end(node.process)
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("graph")
-    small_bundle(folder)
-    return str(folder / "tables")
 
 
 @pytest.fixture(scope="module")
@@ -153,10 +145,10 @@ def _plain_weights(
     return trained_weights(plain)
 
 
-def test_a_node_that_dies_changes_nothing_of_the_result(head, nodes, ranks, graph, tmp_path):
+def test_a_node_that_dies_changes_nothing_of_the_result(head, nodes, ranks, small_tables, tmp_path):
     marker, log = tmp_path / "marker", tmp_path / "log"
     marker.touch()
-    config = _config(tmp_path / "ray", graph, 3, callbacks=[Linger.entry(marker, step_s=1)])
+    config = _config(tmp_path / "ray", small_tables, 3, callbacks=[Linger.entry(marker, step_s=1)])
     two, one = nodes.add(2), nodes.add(1)
     with _driver(head, config, log) as driver:
         wait_until(lambda: _num_rows(tmp_path / "ray") >= 2, driver, log.read_text)
@@ -174,23 +166,23 @@ def test_a_node_that_dies_changes_nothing_of_the_result(head, nodes, ranks, grap
     # The new node is sent the graph, the one that stayed has it.
     assert num_sent(log.read_text()) == 3
     assert (two.bundles, spare.bundles) == (1, 1)
-    expected = _plain_weights(ranks, 3, tmp_path / "plain", graph)
+    expected = _plain_weights(ranks, 3, tmp_path / "plain", small_tables)
     for name, tensor in trained_weights(config).items():
         assert torch.equal(tensor, expected[name]), name
 
 
 @pytest.mark.parametrize("place", ["folder", "bucket"])
 def test_parts_are_on_all_nodes_and_outlive_one(
-    head, nodes, ranks, graph, gcs_bucket, tmp_path, place
+    head, nodes, ranks, small_tables, gcs_bucket, tmp_path, place
 ):
     marker, log, folder = tmp_path / "marker", tmp_path / "log", tmp_path / "ray"
     marker.touch()
     parts = tmp_path / "parts"
-    partition(graph, parts, Partitioning(2))
+    partition(small_tables, parts, Partitioning(2))
     uri = str(parts) if place == "folder" else upload(parts, join(gcs_bucket, "parts"))
     changes = {"data": {"mode": "partitioned", "uri": uri}, "training__max_epochs": 10}
     callbacks = [Linger.entry(marker, step_s=1)]
-    config = _config(folder, graph, 1, callbacks=callbacks, **changes)
+    config = _config(folder, small_tables, 1, callbacks=callbacks, **changes)
     both = [nodes.add(1), nodes.add(1)]
     with _driver(head, config, log) as driver:
         wait_until(lambda: _num_rows(folder) >= 2, driver, log.read_text)
@@ -207,7 +199,7 @@ def test_parts_are_on_all_nodes_and_outlive_one(
     if place == "bucket":
         assert other.fetched_parts == ["part-00000", "part-00001"]
     assert _starts(folder) == [1]
-    plain = _config(tmp_path / "plain", graph, 1, **changes)
+    plain = _config(tmp_path / "plain", small_tables, 1, **changes)
     ranks.run(run_rank, 1, plain, str(open_partitioned(parts).path))
     assert_same_weights(config, plain)
 
@@ -228,10 +220,10 @@ def _are_shown(head: RayHead) -> bool:
     return all(f"ray_{name}{{" in shown for name in names) and 'run="run"' in shown
 
 
-def test_workers_come_and_go_at_the_same_global_batch(head, nodes, ranks, graph, tmp_path):
+def test_workers_come_and_go_at_the_same_global_batch(head, nodes, ranks, small_tables, tmp_path):
     marker, log, folder = tmp_path / "marker", tmp_path / "log", tmp_path / "ray"
     marker.touch()
-    config = _config(folder, graph, [1, 2], callbacks=[Linger.entry(marker, step_s=2)])
+    config = _config(folder, small_tables, [1, 2], callbacks=[Linger.entry(marker, step_s=2)])
     nodes.add(1)
     with _driver(head, config, log) as driver:
         wait_until(lambda: _num_rows(folder) >= 1, driver, log.read_text)
@@ -248,7 +240,7 @@ def test_workers_come_and_go_at_the_same_global_batch(head, nodes, ranks, graph,
     assert "training on 1 worker," in told
     assert "training on 2 workers" in told
     assert told.count("global batch 32 ") == told.count("global batch ") > 0
-    expected = _plain_weights(ranks, 2, tmp_path / "plain", graph)
+    expected = _plain_weights(ranks, 2, tmp_path / "plain", small_tables)
     for name, tensor in trained_weights(config).items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4)
     metrics = [
@@ -259,10 +251,12 @@ def test_workers_come_and_go_at_the_same_global_batch(head, nodes, ranks, graph,
     assert metrics[0]["step"] == metrics[1]["step"]
 
 
-def test_a_driver_that_disappears_takes_its_workers_along(head, nodes, ranks, graph, tmp_path):
+def test_a_driver_that_disappears_takes_its_workers_along(
+    head, nodes, ranks, small_tables, tmp_path
+):
     marker, log, folder = tmp_path / "marker", tmp_path / "log", tmp_path / "ray"
     marker.touch()
-    config = _config(folder, graph, 2, callbacks=[Linger.entry(marker)])
+    config = _config(folder, small_tables, 2, callbacks=[Linger.entry(marker)])
     nodes.add(2)
     with _driver(head, config, log) as driver:
         wait_until(lambda: _num_rows(folder) >= 2, driver, log.read_text)
@@ -276,19 +270,19 @@ def test_a_driver_that_disappears_takes_its_workers_along(head, nodes, ranks, gr
     told = log.read_text()
     assert "resumed from step-" in told
     assert "other work uses" not in told
-    expected = _plain_weights(ranks, 2, tmp_path / "plain", graph)
+    expected = _plain_weights(ranks, 2, tmp_path / "plain", small_tables)
     for name, tensor in trained_weights(config).items():
         assert torch.equal(tensor, expected[name]), name
 
 
-def test_a_folder_that_nodes_do_not_share_is_told(graph, tmp_path):
+def test_a_folder_that_nodes_do_not_share_is_told(small_tables, tmp_path):
     storage = tmp_path / "runs"
     storage.mkdir()
     hidden = ("unshare", "-m", "sh", "-c", f'mount -t tmpfs none {storage} && exec "$@"', "sh")
     if subprocess.run([*hidden, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs the right to mount")
     log = tmp_path / "log"
-    config = _config(storage, graph, 2, scaling__placement_strategy="SPREAD")
+    config = _config(storage, small_tables, 2, scaling__placement_strategy="SPREAD")
     with RayHead(num_cpus=1, environment={"PYTHONPATH": str(ROOT)}, takes_jobs=False) as head:
         head.add_node(1, wrapper=hidden)
         with _driver(head, config, log) as driver:

@@ -15,7 +15,6 @@ from tests.linger import Linger
 from tests.small_runs import (
     assert_same_weights,
     run_rank,
-    small_bundle,
     small_config,
 )
 from tests.wait_until import wait_until
@@ -33,11 +32,12 @@ def _torchrun(config: dict, folder: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_two_processes_of_torchrun(ranks, tmp_path: Path):
+def test_two_processes_of_torchrun(
+    ranks, small_bundle_path: str, small_tables: str, tmp_path: Path
+):
     """The first start is stopped by SIGTERM, the second goes on."""
-    bundle = small_bundle(tmp_path)
     config = small_config(tmp_path / "torchrun", scaling__num_workers=0)
-    config["data"] = {"uri": str(tmp_path / "tables")}
+    config["data"] = {"uri": small_tables}
     marker = tmp_path / "marker"
     marker.touch()
     config["callbacks"] = [Linger.entry(marker)]
@@ -55,5 +55,5 @@ def test_two_processes_of_torchrun(ranks, tmp_path: Path):
     assert "global batch 32 = 16 x 2 workers x 1" in output
     assert "resumed from step-" in output
     plain = small_config(tmp_path / "plain", scaling__num_workers=2)
-    ranks.run(run_rank, 2, plain, str(bundle.path))
+    ranks.run(run_rank, 2, plain, small_bundle_path)
     assert_same_weights(config, plain)

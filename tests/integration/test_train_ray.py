@@ -20,8 +20,6 @@ import yaml
 
 import raygnn.train
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic import synthetic_tables
-from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from raygnn.losses import Loss
@@ -59,14 +57,6 @@ class FailingLoss(Loss):
         raise ValueError("a mistake in a user's loss")
 
 
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
-    tables = synthetic_tables(
-        "planted_partition", num_nodes=300, num_classes=3, num_features=8, seed=1
-    )
-    return write_tables(tables, str(tmp_path_factory.mktemp("graph") / "tables"), num_shards=2)
-
-
 def _config(folder: Path, graph: str, **changes) -> dict:
     settings = {
         "scaling__num_workers": 2,
@@ -78,14 +68,14 @@ def _config(folder: Path, graph: str, **changes) -> dict:
     return small_config(folder, **{**settings, **changes})
 
 
-def test_a_killed_worker_changes_nothing_of_the_result(ranks, graph, tmp_path):
+def test_a_killed_worker_changes_nothing_of_the_result(ranks, small_tables, tmp_path):
     marker = tmp_path / "kill"
     marker.touch()
     killer = {
         "type": "tests.integration.test_train_ray.KillOnce",
         "args": {"step": 4, "marker": str(marker)},
     }
-    config = _config(tmp_path / "ray", graph, callbacks=[killer])
+    config = _config(tmp_path / "ray", small_tables, callbacks=[killer])
     result = raygnn.train.fit(config, allow_modules=["tests"])
     assert not marker.exists()
 
@@ -106,16 +96,16 @@ def test_a_killed_worker_changes_nothing_of_the_result(ranks, graph, tmp_path):
     assert list((folder / "logs").glob("events.out.tfevents.*"))
 
     # Plain processes that nobody killed come to the same bits.
-    plain = _config(tmp_path / "plain", graph, loggers=[])
-    bundle = ingest(graph, IngestOptions(), os.environ["RAYGNN_CACHE_DIR"])
+    plain = _config(tmp_path / "plain", small_tables, loggers=[])
+    bundle = ingest(small_tables, IngestOptions(), os.environ["RAYGNN_CACHE_DIR"])
     ranks.run(run_rank, 2, plain, str(bundle.path))
     assert_same_weights(config, plain)
 
 
 @pytest.mark.slow
-def test_a_mistake_in_user_code_is_told_once_with_its_rank(graph, tmp_path):
+def test_a_mistake_in_user_code_is_told_once_with_its_rank(small_tables, tmp_path):
     failing = {"type": "tests.integration.test_train_ray.FailingLoss"}
-    config = _config(tmp_path, graph, losses=[failing])
+    config = _config(tmp_path, small_tables, losses=[failing])
     with raises("run-rank-failed", "Rank 0", "training", "a user's loss"):
         raygnn.train.fit(config, allow_modules=["tests"])
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
@@ -123,11 +113,11 @@ def test_a_mistake_in_user_code_is_told_once_with_its_rank(graph, tmp_path):
     assert "a user's loss" in html.unescape((tmp_path / "run" / "report.html").read_text())
 
 
-def test_more_workers_than_places_are_refused_at_once(graph, tmp_path):
-    config = _config(tmp_path, graph, scaling__num_workers=50)
+def test_more_workers_than_places_are_refused_at_once(small_tables, tmp_path):
+    config = _config(tmp_path, small_tables, scaling__num_workers=50)
     with raises("cluster-no-room", "scaling.num_workers=50", 2):
         raygnn.train.fit(config)
-    config = _config(tmp_path, graph, scaling__use_gpu=True)
+    config = _config(tmp_path, small_tables, scaling__use_gpu=True)
     with raises("cluster-no-room", "GPU"):
         raygnn.train.fit(config)
     assert not tmp_path.joinpath("run").exists()
@@ -151,7 +141,9 @@ def other_work() -> Iterator[Any]:
 
 
 @pytest.mark.cluster
-def test_work_that_holds_the_cpus_is_told_and_waited_for(other_work, graph, tmp_path, monkeypatch):
+def test_work_that_holds_the_cpus_is_told_and_waited_for(
+    other_work, small_tables, tmp_path, monkeypatch
+):
     import ray
 
     told = []
@@ -161,17 +153,17 @@ def test_work_that_holds_the_cpus_is_told_and_waited_for(other_work, graph, tmp_
         Timer(5, ray.kill, [other_work]).start()  # the run is waiting by then
 
     monkeypatch.setattr("raygnn.runtime.preflight.say", hear)
-    result = raygnn.train.fit(_config(tmp_path, graph, training__max_epochs=1))
+    result = raygnn.train.fit(_config(tmp_path, small_tables, training__max_epochs=1))
     assert result.metrics["epoch"] == 1
     (line,) = told
     assert "other work uses resources that the workers need: CPU 0 of 2 is free" in line
 
 
 @pytest.mark.cluster
-def test_the_wait_for_other_work_has_an_end(other_work, graph, tmp_path, monkeypatch):
+def test_the_wait_for_other_work_has_an_end(other_work, small_tables, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "2")  # a minute otherwise
     with raises("run-workers-died"):
-        raygnn.train.fit(_config(tmp_path, graph))
+        raygnn.train.fit(_config(tmp_path, small_tables))
 
 
 @pytest.mark.slow
@@ -202,10 +194,12 @@ def slow_graph(marker: str) -> None:
 
 
 @pytest.mark.cluster
-def test_a_run_prints_its_own_lines_only_beside_another_ray(graph, tmp_path):
+def test_a_run_prints_its_own_lines_only_beside_another_ray(small_tables, tmp_path):
     """The session's Ray is the other one."""
     path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(small_config(tmp_path, scaling__num_workers=2, data__uri=graph)))
+    path.write_text(
+        yaml.safe_dump(small_config(tmp_path, scaling__num_workers=2, data__uri=small_tables))
+    )
     environment = {**os.environ, "RAY_ADDRESS": "local"}
     command = [sys.executable, "-m", "raygnn.train", str(path)]
     done = subprocess.run(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import raygnn.train
-from tests.small_runs import small_bundle, small_config
+from tests.small_runs import small_config
 
 GOLDEN = {
     "GraphSAGE": [[1.1375597, 0.4285102], [1.0542327, 0.4277128]],
@@ -20,11 +20,12 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("model", GOLDEN)
-def test_losses_are_those_of_the_day_they_were_pinned(tmp_path: Path, model: str):
-    small_bundle(tmp_path)
-    config = small_config(tmp_path / "runs", scaling__num_workers=0, model__type=model)
-    config["data"] = {"uri": str(tmp_path / "tables")}
+def test_losses_are_those_of_the_day_they_were_pinned(
+    small_tables: str, tmp_path: Path, model: str
+):
+    data = {"uri": small_tables}
+    config = small_config(tmp_path, scaling__num_workers=0, model__type=model, data=data)
     raygnn.train.fit(config)
-    rows = (tmp_path / "runs" / "run" / "history.jsonl").read_text().splitlines()
+    rows = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
     found = [[json.loads(row)[name] for name in ("train/loss", "val/loss")] for row in rows]
     assert found == [pytest.approx(row, rel=1e-4) for row in GOLDEN[model]]

@@ -16,7 +16,7 @@ from raygnn.loops.engine import Engine
 from raygnn.parallel import collectives
 from raygnn.parallel.all_reduce import StepTotals
 from tests.rank_pool import RankPool
-from tests.small_runs import run_rank, small_bundle, small_config
+from tests.small_runs import run_rank, small_config
 
 COLLECTIVES: dict[str, Callable[[], Any]] = {
     "all_reduce_sum": lambda: collectives.all_reduce_sum(torch.ones(2)),
@@ -60,12 +60,11 @@ def test_what_is_held_is_let_go() -> None:
     assert (collectives.rank(), collectives.world_size()) == (0, 1)
 
 
-def test_no_rank_trains_on_alone(ranks: RankPool, tmp_path: Path) -> None:
-    bundle = small_bundle(tmp_path)
+def test_no_rank_trains_on_alone(ranks: RankPool, small_bundle_path: str, tmp_path: Path) -> None:
     callback = {"type": f"{__name__}.EndsGroup"}
     config = small_config(tmp_path, callbacks=[callback])
     with pytest.raises(RuntimeError, match="run-group-ended"):
-        ranks.run(run_rank, 2, config, str(bundle.path))
+        ranks.run(run_rank, 2, config, small_bundle_path)
     folder = tmp_path / "run"
     assert not (folder / "model.safetensors").exists()
     assert not list(folder.glob("checkpoints/step-*"))

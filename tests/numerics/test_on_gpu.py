@@ -24,7 +24,7 @@ from raygnn.parallel.all_reduce import UnreadTotals
 from raygnn.sampling.prefetch import DeviceCopies
 from tests.pretended_gpu.cases import CASES, Case, write_graphs
 from tests.pretended_gpu.run_cases import check_close, run
-from tests.small_runs import assert_same_weights, kill_at, small_bundle, small_config
+from tests.small_runs import assert_same_weights, kill_at, small_config
 
 pytestmark = [
     pytest.mark.gpu,
@@ -105,13 +105,12 @@ def set_sync_debug_mode(mode: str | int) -> None:
 
 
 @pytest.fixture
-def train(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def train(small_tables: str, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Trains on the device in a folder of its own; returns the config."""
-    small_bundle(tmp_path)
 
     def train(name: str, **changes: Any) -> dict[str, Any]:
         on_device = {"scaling__num_workers": 0, "scaling__use_gpu": True}
-        changes = {"data__uri": str(tmp_path / "tables"), **on_device, **changes}
+        changes = {"data__uri": small_tables, **on_device, **changes}
         config = small_config(tmp_path / name, **changes)
         raygnn.train.fit(config, allow_modules=["tests"])
         return config

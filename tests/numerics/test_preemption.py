@@ -25,7 +25,6 @@ from tests.small_runs import (
     assert_same_weights,
     read_history,
     run_rank,
-    small_bundle,
     small_config,
 )
 
@@ -44,13 +43,6 @@ class SignalOnce(Callback):
             except FileNotFoundError:
                 return
             os.kill(os.getpid(), self._signal)
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The bundle's path, and the tables' URI."""
-    folder = tmp_path_factory.mktemp("graph")
-    return str(small_bundle(folder).path), str(folder / "tables")
 
 
 def _config(folder: Path, world_size: int, *, step: int, rank: int = 0, **changes) -> dict:
@@ -79,25 +71,27 @@ def _assert_same_bits(config: dict, straight: dict) -> None:
 
 @pytest.mark.parametrize(("world_size", "rank", "in_thread"), [(2, 1, True), (3, 0, False)])
 def test_a_signal_to_one_rank_stops_all_and_a_second_start_ends_alike(
-    ranks, graph, tmp_path, world_size, rank, in_thread
+    ranks, small_bundle_path, tmp_path, world_size, rank, in_thread
 ):
     uploads = {"checkpoint": {"async_upload": in_thread}}  # what is under way is finished first
     straight = _config(tmp_path / "straight", world_size, step=5, **uploads)
-    ranks.run(run_rank, world_size, straight, graph[0])
+    ranks.run(run_rank, world_size, straight, small_bundle_path)
     config = _config(tmp_path / "stopped", world_size, step=5, rank=rank, **uploads)
     (tmp_path / "stopped" / "kill").touch()
     with pytest.raises(RuntimeError, match=r"PreemptedError: .* SIGTERM .*\[run-stopped\]"):
-        ranks.run(run_rank, world_size, config, graph[0])
-    ranks.run(run_rank, world_size, config, graph[0])
+        ranks.run(run_rank, world_size, config, small_bundle_path)
+    ranks.run(run_rank, world_size, config, small_bundle_path)
     _assert_same_bits(config, straight)
     (_, second) = json.loads((tmp_path / "stopped" / "run" / "run.json").read_text())["starts"]
     assert second["step"] == 6
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
-def test_the_command_ends_with_the_status_of_the_signal(graph, tmp_path, capsys, name, status):
+def test_the_command_ends_with_the_status_of_the_signal(
+    small_bundle_path, small_tables, tmp_path, capsys, name, status
+):
     config = _config(tmp_path / "stopped", 0, step=4)
-    config["data"] = {"uri": graph[1]}
+    config["data"] = {"uri": small_tables}
     config["callbacks"][0]["args"]["name"] = name
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config))
@@ -114,15 +108,15 @@ def test_the_command_ends_with_the_status_of_the_signal(graph, tmp_path, capsys,
     assert signal.getsignal(signal.SIGTERM) == before
     assert raygnn.train.main(command) == 0
     straight = _config(tmp_path / "straight", 0, step=99)
-    run_rank(straight, graph[0])
+    run_rank(straight, small_bundle_path)
     _assert_same_bits(config, straight)
 
 
-def test_without_checkpoints_it_says_so(graph, tmp_path):
+def test_without_checkpoints_it_says_so(small_bundle_path, tmp_path):
     config = _config(tmp_path, 0, step=1, checkpoint={"policy": "none"})
     (tmp_path / "kill").touch()
     with raises("run-stopped", "checkpoint.policy: none"):
-        run_rank(config, graph[0])
+        run_rank(config, small_bundle_path)
 
 
 def test_a_later_signal_ends_at_once(monkeypatch):
@@ -141,11 +135,10 @@ def test_a_later_signal_ends_at_once(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("line", "apart_s"), [("ingest: reading", 2.0), ("epoch ", 0.05)])
-def test_ctrl_c_twice_is_130_without_a_traceback(tmp_path, line, apart_s):
+def test_ctrl_c_twice_is_130_without_a_traceback(small_tables, tmp_path, line, apart_s):
     """The second one arrives while the first is answered, or while Python exits."""
-    small_bundle(tmp_path)
     config = small_config(tmp_path, scaling__num_workers=0, training__max_epochs=100_000)
-    config["data"] = {"uri": str(tmp_path / "tables"), "cache_dir": str(tmp_path / "own")}
+    config["data"] = {"uri": small_tables, "cache_dir": str(tmp_path / "own")}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "raygnn.train", str(tmp_path / "config.yaml")]
     with subprocess.Popen(

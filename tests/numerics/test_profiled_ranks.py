@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 
-from tests.small_runs import run_rank, small_bundle, small_config
+from tests.small_runs import run_rank, small_config
 
 
-def test_each_rank_traces_the_steps_of_the_batches(ranks, tmp_path):
+def test_each_rank_traces_the_steps_of_the_batches(ranks, small_bundle_path, tmp_path):
     folder = tmp_path / "traces"
     config = small_config(
         tmp_path,
@@ -18,7 +18,7 @@ def test_each_rank_traces_the_steps_of_the_batches(ranks, tmp_path):
         profiler={"begin_batch": 4, "end_batch": 7, "logs_uri": str(folder)},
         checkpoint={"policy": "none"},
     )
-    ranks.run(run_rank, 2, config, str(small_bundle(tmp_path).path))
+    ranks.run(run_rank, 2, config, small_bundle_path)
     traces = sorted(folder.iterdir())
     assert [trace.name.partition(".")[0] for trace in traces] == ["rank-0", "rank-1"]
     for trace in traces:

@@ -11,7 +11,7 @@ from raygnn.config import load_config
 from raygnn.loops.gradients import GradReduction
 from raygnn.loops.task import StepOutput
 from tests.errors import raises
-from tests.small_runs import check_workers_agree, small_bundle, small_config
+from tests.small_runs import check_workers_agree, small_config
 from tests.tiers import slow
 
 SUMS, WEIGHTS = (6.0, 8.0, 1.0), (3.0, 2.0, 1.0)
@@ -57,12 +57,10 @@ def test_a_weight_must_be_one():
 
 
 @pytest.mark.parametrize("grad", ["sum", *slow("batch_mean", f"{__name__}.double_weight")])
-def test_workers_agree_on_each(ranks, tmp_path, grad):
-    bundle = str(small_bundle(tmp_path).path)
-
+def test_workers_agree_on_each(ranks, small_bundle_path, tmp_path, grad):
     def config(folder: Path, size: int) -> dict:
         changes = {"training__grad_reduction": grad, "training__ema_decay": 0.9}
         changes |= {"training__global_batch_size": 48, "scaling__num_workers": size}
         return small_config(folder, optimizer={"type": "SGD", "args": {"lr": 0.05}}, **changes)
 
-    check_workers_agree(ranks, config, tmp_path, bundle, sizes=(1, 3))
+    check_workers_agree(ranks, config, tmp_path, small_bundle_path, sizes=(1, 3))

@@ -32,7 +32,6 @@ from tests.small_runs import (
     read_history,
     run_killed,
     run_rank,
-    small_bundle,
     small_config,
     train_once,
     trained_weights,
@@ -262,12 +261,11 @@ def test_a_rank_that_fails_leaves_no_other_waiting(ranks, graph, bundle_path, tm
         _train(ranks, bundle_path, config)
 
 
-def test_a_model_without_learned_rows_is_refused(ranks, tmp_path):
-    bundle = small_bundle(tmp_path / "graph")
+def test_a_model_without_learned_rows_is_refused(ranks, small_bundle_path, tmp_path):
     scaling = {"num_workers": 2, "shard": "embeddings"}
     config = small_config(tmp_path, scaling=scaling)
     with pytest.raises(RuntimeError, match="shard-no-rows"):
-        ranks.run(run_rank, 2, config, str(bundle.path))
+        ranks.run(run_rank, 2, config, small_bundle_path)
 
 
 def _rows_that_were_not_fetched() -> str:

@@ -17,15 +17,8 @@ from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, w
 from raygnn.errors import TrainingError
 from tests import user_code
 from tests.errors import raises
-from tests.small_runs import small_bundle, small_config
+from tests.small_runs import small_config
 from tests.tiers import slow
-
-
-@pytest.fixture(scope="module")
-def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("graph")
-    small_bundle(folder)
-    return str(folder / "tables")
 
 
 def _fit(folder: Path, graph: str | None, **changes):
@@ -79,15 +72,15 @@ int8 features: {data__feature_dtype: int8}
 ).value
 
 
-def test_a_metric_of_torchmetrics_is_reported(tmp_path, graph):
+def test_a_metric_of_torchmetrics_is_reported(tmp_path, small_tables):
     kappa = "torchmetrics.classification.MulticlassCohenKappa"
-    result = _fit(tmp_path, graph, metrics=[{"type": kappa, "args": {"num_classes": 3}}])
+    result = _fit(tmp_path, small_tables, metrics=[{"type": kappa, "args": {"num_classes": 3}}])
     assert -1 <= result.metrics["test/multiclass_cohen_kappa"] <= 1
 
 
 @pytest.mark.parametrize("name", [*USUAL, *slow(*(name for name in VARIANTS if name not in USUAL))])
-def test_variant(tmp_path, graph, name):
-    result = _fit(tmp_path, graph, **VARIANTS[name])
+def test_variant(tmp_path, small_tables, name):
+    result = _fit(tmp_path, small_tables, **VARIANTS[name])
     values = {k: v for k, v in result.metrics.items() if k.startswith("test/")}
     assert values
     assert all(math.isfinite(value) for value in values.values())
@@ -96,16 +89,16 @@ def test_variant(tmp_path, graph, name):
     assert saved["run"]["name"] == "run"
 
 
-def test_without_checkpoints_none_is_written(tmp_path, graph):
-    _fit(tmp_path, graph, checkpoint__policy="none")
+def test_without_checkpoints_none_is_written(tmp_path, small_tables):
+    _fit(tmp_path, small_tables, checkpoint__policy="none")
     assert not list(tmp_path.glob("run/checkpoints/*/"))
 
 
-def test_user_code_takes_part(tmp_path, graph):
+def test_user_code_takes_part(tmp_path, small_tables):
     user_code.CALLS.clear()
     _fit(
         tmp_path,
-        graph,
+        small_tables,
         init_env="tests.user_code.prepare_process",
         task={"type": "tests.user_code.CountingTask"},
         model={"type": "tests.user_code.StatefulModel"},
@@ -126,10 +119,10 @@ def test_a_factory_gives_the_graph(tmp_path):
     assert _fit(tmp_path, None, data=data).metrics["test/accuracy"] >= 0
 
 
-def test_without_validation_the_training_loss_is_watched(tmp_path, graph):
+def test_without_validation_the_training_loss_is_watched(tmp_path, small_tables):
     splits = {"type": "per_class", "train": 20, "val": 0}
     early = {"monitor": "val/loss", "patience": 1}
-    result = _fit(tmp_path, graph, data__splits=splits, early_stopping=early)
+    result = _fit(tmp_path, small_tables, data__splits=splits, early_stopping=early)
     assert "val/loss" not in result.metrics_dataframe
     assert result.metrics["best_step"] > 0
 
@@ -156,36 +149,41 @@ def test_regression_and_multi_label(tmp_path):
     assert {"test/f1_micro", "test/f1_macro"} <= set(result.metrics)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, graph):
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, small_tables):
     with raises("training-loss-not-finite", 1):
-        _fit(tmp_path, graph, model={"type": "tests.user_code.Exploding"})
+        _fit(tmp_path, small_tables, model={"type": "tests.user_code.Exploding"})
 
 
-def test_exact_evaluation_needs_layers(tmp_path, graph):
+def test_exact_evaluation_needs_layers(tmp_path, small_tables):
     with raises("model-not-layerwise", "training.eval='exact'"):
-        _fit(tmp_path, graph, model={"type": "tests.user_code.PlainPyG"}, training__eval="exact")
+        _fit(
+            tmp_path,
+            small_tables,
+            model={"type": "tests.user_code.PlainPyG"},
+            training__eval="exact",
+        )
 
 
-def test_a_refused_config_does_not_overwrite_the_run(tmp_path, graph):
+def test_a_refused_config_does_not_overwrite_the_run(tmp_path, small_tables):
     own = {"model": {"type": "tests.user_code.PlainPyG"}, "run__overwrite": True}
     (tmp_path / "run").mkdir()
     for name in ("run.json", "metrics.json"):
         (tmp_path / "run" / name).write_text("{}")
     with raises("model-not-layerwise"):
-        _fit(tmp_path, graph, training__eval="exact", **own)
+        _fit(tmp_path, small_tables, training__eval="exact", **own)
     assert (tmp_path / "run" / "metrics.json").exists()
 
 
-def test_an_output_must_be_named_right(tmp_path, graph):
+def test_an_output_must_be_named_right(tmp_path, small_tables):
     wrong = [{"type": "cross_entropy", "on": "nothing"}]
     with raises("loss-on-unknown", "nothing", "'extra', 'main'"):
-        _fit(tmp_path, graph, model={"type": "tests.user_code.TwoHeads"}, losses=wrong)
+        _fit(tmp_path, small_tables, model={"type": "tests.user_code.TwoHeads"}, losses=wrong)
 
 
-def test_early_stopping_stops_and_the_best_weights_are_tested(tmp_path, graph):
+def test_early_stopping_stops_and_the_best_weights_are_tested(tmp_path, small_tables):
     result = _fit(
         tmp_path,
-        graph,
+        small_tables,
         training__max_epochs=60,
         optimizer={"type": "Adam", "args": {"lr": 0.05}},
         early_stopping={"monitor": "val/loss", "patience": 2},
@@ -199,13 +197,13 @@ def test_early_stopping_stops_and_the_best_weights_are_tested(tmp_path, graph):
     assert metrics["stop_reason"].startswith("early stopping")
 
 
-def test_no_trainable_parameter_is_refused(tmp_path, graph):
+def test_no_trainable_parameter_is_refused(tmp_path, small_tables):
     with raises("model-no-parameters"):
-        _fit(tmp_path, graph, model={"type": "torch_geometric.nn.LGConv"})
+        _fit(tmp_path, small_tables, model={"type": "torch_geometric.nn.LGConv"})
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_no_secret_reaches_the_files_and_lines_of_a_run(graph, tmp_path, capfd, fails):
+def test_no_secret_reaches_the_files_and_lines_of_a_run(small_tables, tmp_path, capfd, fails):
     secret = "hunter2-very-secret"
     settings = {
         "clientSecret": secret,
@@ -219,10 +217,10 @@ def test_no_secret_reaches_the_files_and_lines_of_a_run(graph, tmp_path, capfd, 
     changes = {"callbacks": [callback], "loggers": ["tensorboard", "json_lines"]}
     if fails:
         with pytest.raises(TrainingError) as caught:
-            _fit(tmp_path, graph, **changes)
+            _fit(tmp_path, small_tables, **changes)
         assert secret not in str(caught.value)
     else:
-        _fit(tmp_path, graph, **changes)
+        _fit(tmp_path, small_tables, **changes)
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     names = {"config.yaml", "metrics.jsonl", *(() if fails else ("report.html",))}
     assert names <= {path.name for path in written}

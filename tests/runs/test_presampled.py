@@ -26,26 +26,18 @@ from tests.partitioned_runs import LINKS, planted_parts
 from tests.small_runs import small_config
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> str:
-    tables = synthetic_tables(
-        "planted_partition", num_nodes=300, num_classes=3, num_features=8, seed=1
-    )
-    return write_tables(tables, str(tmp_path_factory.mktemp("planted")), num_shards=2)
-
-
 def _config(folder: Path, uri: str, **changes: Any) -> dict[str, Any]:
     return small_config(folder, **{"data": {"uri": uri}, "scaling__num_workers": 0, **changes})
 
 
 def test_a_run_has_the_bits_of_a_live_one(
-    tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_tables: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches of other tasks and samplers: see tests/numerics/test_presampled.py."""
-    live = _config(tmp_path / "live", planted)
+    live = _config(tmp_path / "live", small_tables)
     raygnn.train.fit(live)
     presample(live, tmp_path / "samples")
-    stored = _config(tmp_path / "stored", planted)
+    stored = _config(tmp_path / "stored", small_tables)
     with monkeypatch.context() as patch:
         patch.delattr(NeighborSampler, "sample")  # nothing is sampled in training
         overrides = ["--data.mode", "presampled", "--data.samples", str(tmp_path / "samples")]
@@ -59,8 +51,8 @@ def _train(folder: Path, uri: str, samples: Path, **changes: Any) -> None:
 
 
 @pytest.fixture
-def samples(tmp_path: Path, planted: str) -> Path:
-    presample(_config(tmp_path, planted), tmp_path / "samples", num_epochs=2)
+def samples(tmp_path: Path, small_tables: str) -> Path:
+    presample(_config(tmp_path, small_tables), tmp_path / "samples", num_epochs=2)
     return tmp_path / "samples"
 
 
@@ -84,24 +76,33 @@ def samples(tmp_path: Path, planted: str) -> Path:
     ],
 )
 def test_a_set_of_another_config_is_refused_before_training(
-    changes: dict[str, Any], id: str, values: list[Any], planted: str, samples: Path, tmp_path: Path
+    changes: dict[str, Any],
+    id: str,
+    values: list[Any],
+    small_tables: str,
+    samples: Path,
+    tmp_path: Path,
 ) -> None:
     with raises(id, samples, *values):
-        _train(tmp_path, planted, samples, **changes)
+        _train(tmp_path, small_tables, samples, **changes)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_set_of_other_negatives_is_refused_before_training(tmp_path: Path, planted: str) -> None:
-    presample(_config(tmp_path, planted, **LINKS), tmp_path / "samples", num_epochs=1)
+def test_a_set_of_other_negatives_is_refused_before_training(
+    tmp_path: Path, small_tables: str
+) -> None:
+    presample(_config(tmp_path, small_tables, **LINKS), tmp_path / "samples", num_epochs=1)
     changes = {**LINKS, "task__args__num_random_negatives": 17}
     with raises("samples-requests", "task.args.num_random_negatives", 16, 17):
-        _train(tmp_path, planted, tmp_path / "samples", **changes)
+        _train(tmp_path, small_tables, tmp_path / "samples", **changes)
     # what draws do not follow from may differ
     decoder = {"task__args__decoder": {"type": "cosine"}, "training__max_steps": 1}
-    _train(tmp_path, planted, tmp_path / "samples", **{**LINKS, **decoder})
+    _train(tmp_path, small_tables, tmp_path / "samples", **{**LINKS, **decoder})
 
 
-def test_a_set_of_another_graph_is_refused(tmp_path: Path, planted: str, samples: Path) -> None:
+def test_a_set_of_another_graph_is_refused(
+    tmp_path: Path, small_tables: str, samples: Path
+) -> None:
     tables = synthetic_tables(
         "planted_partition", num_nodes=300, num_classes=3, num_features=8, seed=2
     )
@@ -109,59 +110,63 @@ def test_a_set_of_another_graph_is_refused(tmp_path: Path, planted: str, samples
         _train(tmp_path, write_tables(tables, str(tmp_path / "other")), samples)
 
 
-def test_a_set_of_other_versions_is_refused(tmp_path: Path, planted: str, samples: Path) -> None:
+def test_a_set_of_other_versions_is_refused(
+    tmp_path: Path, small_tables: str, samples: Path
+) -> None:
     text = (samples / RECORD_NAME).read_text()
     for key in ("version", "rng_version"):
         content = {**parse_record(text), key: 7}
         (samples / RECORD_NAME).write_text(dump_record(content))
         with raises("samples-version", samples, 7, 1):
-            _train(tmp_path, planted, samples)
+            _train(tmp_path, small_tables, samples)
     for damaged in (text[:-10], text.replace("file_sizes", "x"), text.replace("layout", "x")):
         (samples / RECORD_NAME).write_text(damaged)
         with raises("samples-record-damaged", RECORD_NAME):
-            _train(tmp_path, planted, samples)
+            _train(tmp_path, small_tables, samples)
 
 
-def test_a_set_that_is_not_whole_is_refused(tmp_path: Path, planted: str, samples: Path) -> None:
+def test_a_set_that_is_not_whole_is_refused(
+    tmp_path: Path, small_tables: str, samples: Path
+) -> None:
     file = samples / "train" / "epoch-00001" / "000000000.parquet"
     content = file.read_bytes()
     file.write_bytes(content[:-1])
     with raises("samples-damaged", "train/epoch-00001/000000000.parquet", f"{len(content):,}"):
-        _train(tmp_path, planted, samples)
+        _train(tmp_path, small_tables, samples)
     file.unlink()
     with raises("samples-damaged", "train/epoch-00001/000000000.parquet is missing"):
-        _train(tmp_path, planted, samples)
-    presample(_config(tmp_path, planted), samples, num_epochs=2)  # writes it anew
+        _train(tmp_path, small_tables, samples)
+    presample(_config(tmp_path, small_tables), samples, num_epochs=2)  # writes it anew
     assert file.read_bytes() == content
     (samples / RECORD_NAME).unlink()
     with raises("samples-interrupted", samples):
-        _train(tmp_path, planted, samples)
+        _train(tmp_path, small_tables, samples)
     with raises("samples-missing", tmp_path / "nowhere"):
-        _train(tmp_path, planted, tmp_path / "nowhere")
+        _train(tmp_path, small_tables, tmp_path / "nowhere")
     with raises("samples-split", "val", "train"):
         exact = {"training__eval": "exact"}
-        presample(_config(tmp_path, planted, **exact), tmp_path / "exact", num_epochs=1)
-        _train(tmp_path, planted, tmp_path / "exact")
+        presample(_config(tmp_path, small_tables, **exact), tmp_path / "exact", num_epochs=1)
+        _train(tmp_path, small_tables, tmp_path / "exact")
 
 
 def test_a_changed_byte_ends_the_run_with_the_name_of_the_file(
-    tmp_path: Path, planted: str, samples: Path
+    tmp_path: Path, small_tables: str, samples: Path
 ) -> None:
     name = "train/epoch-00001/000000000.parquet"
     content = bytearray((samples / name).read_bytes())
     content[len(content) // 3] ^= 1
     (samples / name).write_bytes(content)
     with raises("samples-damaged", name):
-        _train(tmp_path, planted, samples)
+        _train(tmp_path, small_tables, samples)
     (samples / name).unlink()
-    presample(_config(tmp_path, planted), samples, num_epochs=2)
-    _train(tmp_path, planted, samples)
+    presample(_config(tmp_path, small_tables), samples, num_epochs=2)
+    _train(tmp_path, small_tables, samples)
 
 
 def test_an_interrupted_presample_resumes_and_a_set_grows(
-    tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_tables: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = _config(tmp_path, planted)
+    config = _config(tmp_path, small_tables)
     presample(config, tmp_path / "straight", num_epochs=3)
     written: list[str] = []
 
@@ -195,10 +200,10 @@ def test_an_interrupted_presample_resumes_and_a_set_grows(
 
 
 def test_the_start_says_whether_epochs_repeat(
-    tmp_path: Path, planted: str, samples: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, small_tables: str, samples: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, num_epochs in (("same", 2), ("more", 3)):
-        _train(tmp_path / name, planted, samples, training__max_epochs=num_epochs)
+        _train(tmp_path / name, small_tables, samples, training__max_epochs=num_epochs)
         line = re.search(r"neighborhoods of 2 epochs of 12 batches.*", capsys.readouterr().out)
         assert line is not None
         assert ("repeat" in line[0]) == (num_epochs == 3)
@@ -212,12 +217,12 @@ def test_a_partitioned_graph_is_refused(tmp_path: Path) -> None:
 
 def test_it_says_how_far_it_is_and_what_it_needs(
     tmp_path: Path,
-    planted: str,
+    small_tables: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(Pace, "EVERY_S", 0)
-    config = _config(tmp_path, planted)
+    config = _config(tmp_path, small_tables)
     presample(config, tmp_path / "samples", num_epochs=2)
     shown = capsys.readouterr().out
     assert re.search(r"presample: 12 of \d+ batches, \d+%, \d+ s left", shown)
@@ -228,11 +233,11 @@ def test_it_says_how_far_it_is_and_what_it_needs(
 
 
 def test_epochs_are_those_of_the_config_and_fewer_of_long_ones(
-    tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, small_tables: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stored(max_epochs: int | None, num_epochs: int | None = None) -> int:
         limits = {"max_epochs": max_epochs, "max_steps": 1}
-        config = _config(tmp_path, planted, training=limits)
+        config = _config(tmp_path, small_tables, training=limits)
         out = tmp_path / f"{max_epochs}-{num_epochs}"
         return presample(config, out, num_epochs=num_epochs).plan.splits["train"].num_epochs
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.small_runs import small_bundle, small_config
+from tests.small_runs import small_config
 
 pytestmark = pytest.mark.slow
 
@@ -25,9 +25,10 @@ assert result.model is not None
 """
 
 
-def test_fit_returns_its_result_where_ray_is_not_installed(tmp_path: Path) -> None:
-    small_bundle(tmp_path)
-    config = small_config(tmp_path, scaling__num_workers=0, data={"uri": str(tmp_path / "tables")})
+def test_fit_returns_its_result_where_ray_is_not_installed(
+    small_tables: str, tmp_path: Path
+) -> None:
+    config = small_config(tmp_path, scaling__num_workers=0, data={"uri": small_tables})
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(config))
     subprocess.run([sys.executable, "-c", _PROGRAM, str(path)], check=True, timeout=300)
