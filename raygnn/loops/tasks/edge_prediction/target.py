@@ -145,8 +145,9 @@ class EdgeTarget(LabelTarget):
         """Features are compared with the label, because one may contain it."""
         edge_type, label_edges = _find_edges(bundle, arguments)
         pairs: Pairs = dict.fromkeys(with_reverses(bundle, [edge_type]), ())
-        features = names_of(bundle.columns(edge_type), "feature")
-        return pairs if label_edges else {**pairs, edge_type: features}
+        if label_edges:
+            return pairs
+        return {**pairs, edge_type: names_of(bundle.columns(edge_type), "feature")}
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: EdgeTargetArguments) -> EdgeTarget:
