@@ -245,8 +245,10 @@ def read_bytes(uri: str | os.PathLike[str]) -> bytes:
     try:
         content: bytes = fs.cat_file(path)
     except (FileNotFoundError, IsADirectoryError) as error:
+        text = os.fspath(uri)
+        where = "" if is_remote(text) or os.path.isabs(text) else f" in {os.getcwd()}"
         raise DataError(
-            f"{named} is invalid: there is no such file. "
+            f"{named} is invalid: there is no such file{where}. "
             "Check the path, and that it was written completely.",
             id="data-file-missing",
         ) from error

@@ -57,9 +57,13 @@ def test_write_leaves_no_other_files(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path also with the folder in which it was looked for."""
     with raises("data-file-missing"):
         read_text(tmp_path / "none")
+    monkeypatch.chdir(tmp_path)
+    with raises("data-file-missing", str(tmp_path)):
+        read_text("none")
 
 
 def test_unknown_scheme_is_named() -> None:
