@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn import metrics as sk
 from torch import Tensor
+from torch.nn import functional
 
 from raygnn.metrics import (
     AUROC,
@@ -45,9 +46,9 @@ SCORES = st.integers(-3, 3).map(lambda value: value / 2)
 
 
 @st.composite
-def multi_class(draw: st.DrawFn, min_classes: int = 2) -> tuple[Tensor, Tensor]:
+def multi_class(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
     rows = draw(st.integers(1, 12))
-    classes = draw(st.integers(min_classes, MAX_CLASSES))
+    classes = draw(st.integers(2, MAX_CLASSES))
     scores = draw(arrays(np.float32, (rows, classes), elements=SCORES))
     target = draw(arrays(np.int64, rows, elements=st.integers(0, classes - 1)))
     return torch.from_numpy(scores), torch.from_numpy(target)
@@ -70,15 +71,20 @@ def value_of(metric: SumMetric | ComparedMetric, prediction: Tensor, target: Ten
     return result[metric.name]
 
 
-@given(multi_class())
-def test_multi_class_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
+@settings(max_examples=200)
+@given(st.one_of(multi_class(), multi_label()))
+def test_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
-    predicted, width = prediction.argmax(1), prediction.shape[1]
+    width, is_classes = prediction.shape[1], target.dim() == 1
+    predicted = prediction.argmax(1) if is_classes else (prediction > 0).long()
+    problem = "multi_class" if is_classes else "multi_label"
     close = pytest.approx(sk.accuracy_score(target, predicted))
-    assert value_of(Accuracy(width, "multi_class"), prediction, target) == close
+    assert value_of(Accuracy(width, problem), prediction, target) == close
+    if not is_classes and width == 1:
+        return  # scikit-learn takes one column for a binary problem, not for one label
     for metric, average in ((F1Macro, "macro"), (F1Micro, "micro")):
         theirs = sk.f1_score(target, predicted, average=average, zero_division=0)
-        assert value_of(metric(width, "multi_class"), prediction, target) == pytest.approx(theirs)
+        assert value_of(metric(width, problem), prediction, target) == pytest.approx(theirs)
 
 
 @given(multi_class())
@@ -187,19 +193,6 @@ def test_metrics_over_time_are_those_of_each_period(step: int, name: str, first:
     assert found["mae"] == pytest.approx(list(error.groupby(months).mean()))
 
 
-@given(multi_label())
-def test_multi_label_counts_are_scikit_learns(rows: tuple[Tensor, Tensor]) -> None:
-    prediction, target = rows
-    predicted, width = (prediction > 0).long(), prediction.shape[1]
-    close = pytest.approx(sk.accuracy_score(target, predicted))
-    assert value_of(Accuracy(width, "multi_label"), prediction, target) == close
-    if width == 1:
-        return  # scikit-learn takes one column for a binary problem, not for one label
-    for metric, average in ((F1Macro, "macro"), (F1Micro, "micro")):
-        theirs = sk.f1_score(target, predicted, average=average, zero_division=0)
-        assert value_of(metric(width, "multi_label"), prediction, target) == pytest.approx(theirs)
-
-
 @given(multi_class(), st.randoms(use_true_random=False), st.lists(st.integers(0, 12), max_size=3))
 @pytest.mark.parametrize("metric", [Accuracy, F1Macro, F1Micro])
 def test_counts_are_the_same_for_any_order_and_cut(
@@ -262,41 +255,22 @@ def test_no_rows_give_nan() -> None:
         assert math.isnan(value_of(metric(3, "regression"), none, none))
 
 
-@given(multi_class(min_classes=2))
-def test_two_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
-    prediction, target = rows[0][:, :2], rows[1] % 2
-    auroc = value_of(AUROC(2, "multi_class"), prediction, target)
-    precision = value_of(AveragePrecision(2, "multi_class"), prediction, target)
-    if len(target.unique()) < 2:
-        assert math.isnan(auroc)
-        assert math.isnan(precision)
-        return
-    scores = (prediction[:, 1] - prediction[:, 0]).double()
-    assert auroc == pytest.approx(sk.roc_auc_score(target, scores))
-    assert precision == pytest.approx(sk.average_precision_score(target, scores))
-
-
-@given(multi_class(min_classes=3))
-def test_classes_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
+@settings(max_examples=200)
+@given(st.one_of(multi_class(), multi_label()))
+def test_scores_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
     prediction, target = rows
-    scores = prediction.double().log_softmax(1).numpy()
-    present = [c for c in range(scores.shape[1]) if 0 < (target == c).sum() < len(target)]
-    columns = [((target == c).numpy(), scores[:, c]) for c in present]
-    check_macro_average(prediction, target, "multi_class", columns)
-
-
-@given(multi_label())
-def test_labels_are_ranked_as_scikit_learn_does(rows: tuple[Tensor, Tensor]) -> None:
-    prediction, target = rows
-    present = [c for c in range(target.shape[1]) if 0 < target[:, c].sum() < len(target)]
-    columns = [(target[:, c].numpy(), prediction[:, c].numpy()) for c in present]
-    check_macro_average(prediction, target, "multi_label", columns)
-
-
-def check_macro_average(prediction: Tensor, target: Tensor, problem: str, columns: list) -> None:
-    pairs = ((AUROC, sk.roc_auc_score), (AveragePrecision, sk.average_precision_score))
-    for metric, theirs in pairs:
-        ours = value_of(metric(prediction.shape[1], problem), prediction, target)
+    width, is_classes = prediction.shape[1], target.dim() == 1
+    labels, scores = target, prediction.double()
+    if is_classes and width == 2:
+        labels, scores = target.unsqueeze(1), scores[:, 1:] - scores[:, :1]
+    elif is_classes:
+        labels, scores = functional.one_hot(target, width), scores.log_softmax(1)
+    columns = [(y, x) for y, x in zip(labels.T, scores.T, strict=True) if 0 < y.sum() < len(y)]
+    for metric, theirs in (
+        (AUROC, sk.roc_auc_score),
+        (AveragePrecision, sk.average_precision_score),
+    ):
+        ours = value_of(metric(width, "multi_class" if is_classes else "multi_label"), *rows)
         expected = np.mean([theirs(*column) for column in columns]) if columns else math.nan
         assert ours == pytest.approx(expected, nan_ok=True)
 
