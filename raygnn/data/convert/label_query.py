@@ -30,7 +30,7 @@ _ARE_CLASSES = frozenset({"exists", "list"})
 _WITHOUT_COLUMN = frozenset({"count", "exists", "list"})
 
 _QUESTION = re.compile(
-    r"\s*(?P<aggregate>\w+)\s*\(\s*(?P<table>[\w-]+)(?:\.(?P<column>[\w.-]+))?"
+    r"\s*(?P<aggregate>\w+)\s*\(\s*(?P<table>[\w-]+)(?:\.(?P<column>[\w.-]+|\"[^\"]+\"))?"
     r"(?:\s+where\s+(?P<inner>.+?))?\s*\)\s*over\s+(?P<window>\d+\s*\w+)\s*"
     r"(?:(?P<operator><=|>=|<>|!=|==|=|<|>)\s*(?P<value>-?\d+(?:\.\d+)?))?\s*"
     r"(?:where\s+(?P<outer>.+?))?\s*",
@@ -109,7 +109,8 @@ def parse_question(
         raise _invalid(
             question,
             f"it is not AGGREGATE(TABLE.COLUMN) over WINDOW, with one of {', '.join(_AGGREGATES)}",
-            'Write it as in --predict "count(purchases) over 30d > 0"',
+            "Write it as in --predict 'count(purchases) over 30d > 0', with double quotes around "
+            "names of columns that contain blanks or signs",
         )
     if node_type not in graph.node_types:
         raise ConfigError(
@@ -120,6 +121,8 @@ def parse_question(
     entity = graph.node_types[node_type]
     events = _events(question, match["table"], node_type, graph)
     column, target_type = match["column"], None
+    if column is not None:
+        column = column.strip('"')
     if aggregate == "list":
         column, target_type = _target(question, events, column)
     elif column is None and aggregate not in _WITHOUT_COLUMN:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +27,13 @@ from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, manifest_folder
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import list_files, open_parquet, write_parquet
 from raygnn.data.tables.read_ids import read_columns
-from raygnn.data.transforms.values import is_text_type, parsed_times
+from raygnn.data.transforms.values import (
+    Format,
+    NumberFormat,
+    is_text_type,
+    parsed_times,
+    written_numbers,
+)
 from raygnn.errors import ConfigError, DataError, RuleError
 
 if TYPE_CHECKING:
@@ -201,6 +207,18 @@ def _missing(query: LabelQuery, result: pa.Schema, what: str, remedy: str) -> Da
     )
 
 
+def _number_formats(table: NodeTable | EdgeTable) -> dict[str, Format]:
+    """The declared format of columns of texts such as 1.234,50, which queries read as numbers."""
+    transforms = [
+        transform
+        for feature in table.features.values()
+        for transform in getattr(feature, "transforms", ())
+        if transform is not None
+    ]
+    columns = [(transform.column, transform.format) for transform in transforms]
+    return {name: form for name, form in columns if form in get_args(NumberFormat)}
+
+
 class _Tables:
     def __init__(self, graph: str, manifest: Manifest, query: LabelQuery, drops: bool) -> None:
         self._connection = _connect()
@@ -237,7 +255,8 @@ class _Tables:
             with open_parquet(files[0].uri, footer_only=True) as parquet:
                 schema = parquet.schema_arrow
         is_text = schema is not None and time is not None and is_text_type(schema.field(time).type)
-        if is_local and not is_text:
+        formats = _number_formats(table)
+        if is_local and not is_text and not formats:
             listed = ", ".join("'" + file.uri.replace("'", "''") + "'" for file in files)
             source = f"read_parquet([{listed}], union_by_name = true)"
         else:
@@ -248,6 +267,12 @@ class _Tables:
                 moments = parsed_times(rows.column(time).combine_chunks(), written)[0]
                 rows = rows.set_column(schema.get_field_index(time), time, moments)
                 schema = rows.schema
+            for column, number_format in formats.items():
+                position = rows.schema.get_field_index(column)
+                if position >= 0 and is_text_type(rows.schema.field(column).type):
+                    texts = rows.column(column).combine_chunks()
+                    numbers = written_numbers(texts, number_format)[0]
+                    rows = rows.set_column(position, column, pa.array(numbers, from_pandas=True))
             source = f'"rows of {name}"'
             self._connection.register(f"rows of {name}", rows)
         columns = "*"

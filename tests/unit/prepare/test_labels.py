@@ -146,6 +146,22 @@ def test_questions_follow_the_rolling_rule(shop: Path, question: str) -> None:
         assert found[user, time] == (split, pytest.approx(label))
 
 
+def test_amounts_are_numbers_in_the_format_of_the_graph(shop: Path) -> None:
+    """Also under a name that the question has to quote."""
+    purchases = pd.read_csv(shop / "purchases.csv")
+    purchases["Paid (EUR)"] = [f"{amount:.2f} EUR".replace(".", ",") for amount in purchases.amount]
+    purchases.to_csv(shop / "purchases.csv", index=False)
+    column = "{column: Paid (EUR), transform: auto, format: decimal_comma}"
+    text = (shop / "graph.yaml").read_text()
+    (shop / "graph.yaml").write_text(
+        text.replace("time: day}", f"time: day, features: {{x: [{column}]}}}}")
+    )
+    assert _ask(shop, "sum(purchases.amount) over 20d") == 0
+    expected = _read(shop)
+    assert _ask(shop, 'sum(purchases."Paid (EUR)") over 20d', "--overwrite") == 0
+    pd.testing.assert_frame_equal(_read(shop), expected)
+
+
 def test_rows_may_be_those_of_active_entities(shop: Path) -> None:
     """Users who joined or bought something in the 15 days before."""
     question = "count(purchases) over 20d > 0"
