@@ -326,7 +326,7 @@ def _sum_out(x: Tensor, weight: Tensor, adjacency: Adjacency, *, own_rows: bool)
         sums = _sum_messages(x, weight, dst, ptr)
         return sums if own_rows else sums.sum(dim=1, keepdim=True)
     if own_rows:
-        return _sum_by_head(x, weight, adjacency.by_source_and_head(heads))
+        return _sum_by_head(x, weight, adjacency.by_head(heads, own_rows=True, transposed=True))
     at = dst.unsqueeze(1) * heads + torch.arange(heads)
     sums = bag_sum(x.reshape(-1, x.shape[-1]), at.flatten(), ptr * heads, weight.flatten())
     return sums.unsqueeze(1)

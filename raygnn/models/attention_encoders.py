@@ -152,18 +152,11 @@ class AttentionEncoder(Encoder):
         heads = self.options.num_heads
         if is_output and self.options.num_output_heads is not None:
             heads = self.options.num_output_heads
-        width = out_channels if is_output else out_channels // heads
-        return self.build_attention(in_channels, width, heads, concat=not is_output)
-
-    def build_attention(
-        self, in_channels: int, head_channels: int, heads: int, *, concat: bool
-    ) -> nn.Module:
-        """Builds a layer of width `heads * head_channels`, or `head_channels` without `concat`."""
         return self.conv(
             in_channels,
-            head_channels,
+            out_channels if is_output else out_channels // heads,
             heads=heads,
-            concat=concat,
+            concat=not is_output,
             dropout=self.options.attn_dropout,
             edge_dim=self.options.edge_dim,
         )

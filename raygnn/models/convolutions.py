@@ -22,6 +22,7 @@ from raygnn.models.encoder import (
 )
 from raygnn.models.segment import (
     Adjacency,
+    inverse_sqrt,
     mean_of,
     scale_sampled,
     segment_max,
@@ -66,16 +67,10 @@ class GCNLayer(nn.Module):
 
     def _propagate(self, x: Tensor, block: Block) -> Tensor:
         assert block.src_in_degree is not None
-        scaled = x * _inverse_sqrt(block.src_in_degree + 1, x.dtype)
+        scaled = x * inverse_sqrt(block.src_in_degree + 1, x.dtype)
         neighbors = segment_sum(scaled, Adjacency.of(block), block.edge_weight)
         both = scale_sampled(neighbors, block) + scaled[: block.num_dst]
-        return both * _inverse_sqrt(block.dst_degree + 1, x.dtype)
-
-
-def _inverse_sqrt(degree: Tensor, dtype: torch.dtype) -> Tensor:
-    # Half precision does not distinguish large degrees.
-    precise = degree.to(torch.promote_types(dtype, torch.float32))
-    return precise.rsqrt().to(dtype).unsqueeze(-1)
+        return both * inverse_sqrt(block.dst_degree + 1, x.dtype)
 
 
 class GCN(Encoder):

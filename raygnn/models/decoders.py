@@ -141,7 +141,6 @@ class HadamardMLP(Decoder):
     """A perceptron with one hidden layer on the elementwise product of the two embeddings.
 
     Args:
-        in_channels: width of an embedding.
         hidden_channels: width of the hidden layer. Default: `in_channels`.
     """
 
@@ -225,9 +224,6 @@ class _Distance(Decoder):
 
     All distances need one matrix product, while a sum of moduli would need num_anchors *
     num_candidates * in_channels numbers.
-
-    Args:
-        margin: score of a distance of 0. A softmax does not read it, a binary cross-entropy does.
     """
 
     def __init__(self, in_channels: int, num_relations: int = 1, margin: float = 9.0) -> None:

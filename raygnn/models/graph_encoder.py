@@ -189,11 +189,7 @@ class FactorizedEdges(nn.Module):
     """Predicts values of edges from biases and factors of both ends, which `factorize` computes.
 
     They are stored as parameters that do not train, because buffers are averaged over ranks, which
-    rounds.
-
-    Args:
-        num_nodes: numbers of sources and of targets.
-        channels: width of the factors.
+    rounds. `num_nodes`: of sources and of targets.
     """
 
     def __init__(self, num_nodes: tuple[int, int], channels: int) -> None:
@@ -400,11 +396,7 @@ class TypedSubgraphModule(SubgraphModule):
     As from PyG's loaders, it gets an entry for each node type and edge type, empty if the batch has
     none, and `edge_attr_dict` and `edge_weight_dict` if its `forward` has these parameters. It
     returns rows by node type, or the rows of the seeds' type. Lazy parameters (`Linear(-1, 16)`)
-    are initialized here.
-
-    Args:
-        widths: input width by node type.
-        edge_types: all message types.
+    are initialized here. `widths` and `edge_types` are those of `GraphEncoder`.
     """
 
     suffix = "_dict"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from raygnn.data.edge_types import EdgeType
 from raygnn.models.encoder import Rows
 from raygnn.models.hetero_encoder import HeteroEncoder, block_of
-from raygnn.models.segment import Adjacency, scale_sampled, segment_sum
+from raygnn.models.segment import Adjacency, inverse_sqrt, scale_sampled, segment_sum
 from raygnn.sampling.blocks import HeteroBlock
 
 
@@ -38,19 +38,14 @@ class LightGCNLayer(nn.Module):
             assert of_type.src_degree is not None, "build the loader with src_degrees=True"
             of_source[source] = of_source[source] + of_type.src_degree
             of_target[target] = of_target[target] + of_type.dst_degree
-        scaled = {name: x * _inverse_sqrt(of_source[name], x) for name, x in x_src.items()}
+        # A node without edges sends and receives nothing.
+        scaled = {n: x * inverse_sqrt(of_source[n].clamp(min=1), x.dtype) for n, x in x_src.items()}
         out = {name: x.new_zeros(len(of_target[name]), x.shape[1]) for name, x in x_src.items()}
         for (source, _, target), of_type in blocks.items():
             if of_type.num_edges:
                 summed = segment_sum(scaled[source], Adjacency.of(of_type), of_type.edge_weight)
                 out[target] = out[target] + scale_sampled(summed, of_type)
-        return {name: x * _inverse_sqrt(of_target[name], x) for name, x in out.items()}
-
-
-def _inverse_sqrt(degree: Tensor, like: Tensor) -> Tensor:
-    # A node without edges sends and receives nothing.
-    precise = degree.to(torch.promote_types(like.dtype, torch.float32)).clamp(min=1)
-    return precise.rsqrt().to(like.dtype).unsqueeze(-1)
+        return {n: x * inverse_sqrt(of_target[n].clamp(min=1), x.dtype) for n, x in out.items()}
 
 
 class LightGCN(HeteroEncoder):

@@ -48,8 +48,7 @@ class Adjacency:
         self.num_src = num_src
         self.num_dst = ptr.numel() - 1
         self.num_self_edges = num_self_edges
-        self._by_head: dict[tuple[int, bool], HeadEdges] = {}
-        self._by_source_and_head: dict[int, HeadEdges] = {}
+        self._by_head: dict[tuple[int, bool, bool], HeadEdges] = {}
 
     @classmethod
     def of(cls, block: Block) -> Adjacency:
@@ -74,19 +73,16 @@ class Adjacency:
     def by_source(self) -> Groups:
         return group_by_key(self.src, self.dst, self.num_src)
 
-    def by_head(self, heads: int, *, own_rows: bool) -> HeadEdges:
-        """Edges by destination and head, on a CPU. `own_rows`: sources have a row per head."""
-        key = (heads, own_rows)
-        if key not in self._by_head:
-            self._by_head[key] = edges_by_head(self.src, self.ptr, heads, own_rows=own_rows)
-        return self._by_head[key]
+    def by_head(self, heads: int, *, own_rows: bool, transposed: bool = False) -> HeadEdges:
+        """Edges by destination and head, on a CPU; `transposed`, by source and head.
 
-    def by_source_and_head(self, heads: int) -> HeadEdges:
-        """The transpose by source and head, for destinations with a row per head."""
-        if heads not in self._by_source_and_head:
-            _, dst, ptr = self.by_source
-            self._by_source_and_head[heads] = edges_by_head(dst, ptr, heads, own_rows=True)
-        return self._by_source_and_head[heads]
+        `own_rows`: the nodes at the other end have a row per head.
+        """
+        key = (heads, own_rows, transposed)
+        if key not in self._by_head:
+            index, ptr = self.by_source[1:] if transposed else (self.src, self.ptr)
+            self._by_head[key] = edges_by_head(index, ptr, heads, own_rows=own_rows)
+        return self._by_head[key]
 
     @cached_property
     def with_self_loops(self) -> Adjacency:
@@ -275,6 +271,12 @@ def scale_sampled(neighbor_sum: Tensor, block: Block) -> Tensor:
     dtype = torch.promote_types(neighbor_sum.dtype, torch.float32)
     factor = block.dst_degree.to(dtype) / num_sampled
     return neighbor_sum * factor.to(neighbor_sum.dtype).unsqueeze(-1)
+
+
+def inverse_sqrt(degree: Tensor, dtype: torch.dtype) -> Tensor:
+    # Half precision does not distinguish large degrees.
+    precise = degree.to(torch.promote_types(dtype, torch.float32))
+    return precise.rsqrt().to(dtype).unsqueeze(-1)
 
 
 def transform_first(

@@ -69,7 +69,7 @@ class BatchAssembler:
         nodes = subgraph.node[node_type]
         seed_index = subgraph.seed_index.get(node_type, np.empty(0, np.int64))
         of_seed, times = subgraph.seed, subgraph.seed_time
-        columns = self._features_of(node_type, nodes)
+        columns = self._columns_of(node_type, self._wanted(node_type, labels=False), nodes)
         num_sampled = subgraph.num_sampled_nodes.get(node_type)
         # distinct seeds have the local ids 0, 1, 2...
         num_seeds = int(seed_index.max(initial=-1)) + 1
@@ -123,13 +123,6 @@ class BatchAssembler:
             if column in have and (have[column].role == "label") == labels
         }
 
-    def _features_of(self, node_type: str, nodes: np.ndarray) -> dict[str, Any]:
-        features: dict[str, Any] = {}
-        for column, name in self._wanted(node_type, labels=False).items():
-            sparse = self._features.gather_sparse(node_type, column, nodes)
-            features[name] = self._rows(node_type, column, nodes) if sparse is None else sparse
-        return features
-
     def _columns_of(
         self, type_: str | EdgeType, wanted: Mapping[str, str], ids: np.ndarray
     ) -> dict[str, Any]:
@@ -148,10 +141,14 @@ class BatchAssembler:
                 id="sampling-edge-ids-missing",
             )
 
-    def _rows(self, type_: str | EdgeType, column: str, ids: np.ndarray) -> Tensor | StoredRows:
-        return gather_rows_for_device(
-            self._features, type_, column, ids, self._buffers[type_, column].array
-        )
+    def _rows(self, type_: str | EdgeType, column: str, ids: np.ndarray) -> Any:
+        sparse = None  # columns of edges are dense
+        if isinstance(type_, str):
+            sparse = self._features.gather_sparse(type_, column, ids)
+        if sparse is not None:
+            return sparse
+        empty = self._buffers[type_, column].array
+        return gather_rows_for_device(self._features, type_, column, ids, empty)
 
 
 def gather_rows_for_device(

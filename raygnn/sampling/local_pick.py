@@ -100,6 +100,12 @@ class LocalPicker:
             degrees[skips.rows] -= np.diff(skips.ptr)
         return degrees
 
+    def count_neighbors(self, num_neighbors: int) -> np.ndarray:
+        """int64 [num_neighbors], number of edges of each neighbor."""
+        counts = np.zeros(num_neighbors, np.int64)
+        kernels.count_neighbors(self.adjacency.indices, counts)
+        return counts
+
     def _ask_for(self, array: np.ndarray, ids: np.ndarray) -> None:
         if self._bundle.is_larger_than_memory:
             ask_for_rows(array, ids)

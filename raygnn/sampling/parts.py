@@ -18,7 +18,6 @@ from raygnn.data.filesystem import absolute
 from raygnn.data.links.message_graph import Messages
 from raygnn.data.partition.part import Outline, Part, PartMessages
 from raygnn.data.partition.record import Folder, PartitionRecord
-from raygnn.sampling import pick as kernels
 from raygnn.sampling.gather import copy_sparse_rows, gather_rows
 from raygnn.sampling.local_pick import LocalPicker
 from raygnn.sampling.protocols import GraphStore, PickRequest, Picks
@@ -197,9 +196,8 @@ class PartAnswers:
 
     def count_sources(self, edge_type: EdgeType, messages: Messages | None = None) -> np.ndarray:
         """int64 [num_source_nodes], edges of this part by source."""
-        counts = np.zeros(self._part.num_nodes(edge_type[0]), np.int64)
-        kernels.count_neighbors(self._picker(edge_type, messages).adjacency.indices, counts)
-        return counts
+        num_sources = self._part.num_nodes(edge_type[0])
+        return self._picker(edge_type, messages).count_neighbors(num_sources)
 
     def num_edges(self, edge_type: EdgeType, messages: Messages | None = None) -> int:
         return len(self._picker(edge_type, messages).adjacency.indices)

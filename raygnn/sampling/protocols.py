@@ -66,16 +66,6 @@ class SampledSubgraph:
             return None
         return Horizon(self.temporal, self.seed_time[node_type][:num_nodes])
 
-    @property
-    def row(self) -> dict[EdgeType, np.ndarray]:
-        """Local ids of the neighbors, int64 [num_edges] by edge type."""
-        return {edge_type: edges[0] for edge_type, edges in self.edge_index.items()}
-
-    @property
-    def col(self) -> dict[EdgeType, np.ndarray]:
-        """Local ids of the nodes that sampled them, int64 [num_edges] by edge type."""
-        return {edge_type: edges[1] for edge_type, edges in self.edge_index.items()}
-
 
 @dataclass(frozen=True, eq=False)
 class SampleRequest:

@@ -185,19 +185,15 @@ def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> Non
                 id="samples-settings",
             )
         if have.num_batches != split.num_batches:
-            raise _other_requests(start, name, stored, wanted)
+            raise other_requests(uri, name, stored, wanted)
 
 
 def other_requests(uri: str, split: str, stored: SamplePlan, wanted: SamplePlan) -> DataError:
     """The error of a set whose batches have other seeds, negatives or excluded edges."""
-    return _other_requests(f"data.samples={redact(uri)!r} is invalid: ", split, stored, wanted)
-
-
-def _other_requests(start: str, split: str, stored: SamplePlan, wanted: SamplePlan) -> DataError:
     why = _changes(stored, wanted) or "task, loader or data.splits differ"
     return DataError(
-        f"{start}batches of split {split!r} have other seeds, negatives or excluded edges: {why}. "
-        f"Set these back, or {_AGAIN}",
+        f"data.samples={redact(uri)!r} is invalid: batches of split {split!r} have other seeds, "
+        f"negatives or excluded edges: {why}. Set these back, or {_AGAIN}",
         id="samples-requests",
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,7 +52,7 @@ class StoredSplit:
     samples: StoredSamples
     split: str
     seed: int
-    _footers: _Footers = field(default_factory=lambda: _Footers(), repr=False, compare=False)
+    _footers: dict[str, pq.FileMetaData] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_remote(self) -> bool:
@@ -99,12 +97,13 @@ class StoredSplit:
         try:
             # Ranges of a row group are read at once; a file system's own reading ahead would fetch
             # rows of other ranks.
-            with fs.open(path, "rb", **_options(self.is_remote)) as file:
+            options = {"cache_type": "none"} if self.is_remote else {}
+            with fs.open(path, "rb", **options) as file:
                 footer = self._footers.get(name)
                 parquet = pq.ParquetFile(
                     file, metadata=footer, pre_buffer=True, page_checksum_verification=True
                 )
-                self._footers.put(name, parquet.metadata)
+                self._keep_footer(name, parquet.metadata)
                 (row,) = parquet.read_row_group(number, use_threads=False).to_pylist()
         except FileNotFoundError as error:
             raise DataError(
@@ -120,6 +119,12 @@ class StoredSplit:
         arrays: dict[str, Any] = row
         return arrays
 
+    def _keep_footer(self, name: str, footer: pq.FileMetaData) -> None:
+        if name not in self._footers and len(self._footers) >= _MAX_FOOTERS:
+            oldest = list(self._footers)[0]  # noqa: RUF015, an iterator fails if threads add others
+            self._footers.pop(oldest, None)
+        self._footers[name] = footer
+
     def _damaged(self, name: str, error: Exception) -> DataError:
         return DataError(
             f"data.samples={redact(self.samples.uri)!r} is invalid: {name} is damaged: "
@@ -127,27 +132,6 @@ class StoredSplit:
             "again, which writes it again.",
             id="samples-damaged",
         )
-
-
-class _Footers:
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, pq.FileMetaData] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, name: str) -> pq.FileMetaData | None:
-        with self._lock:
-            return self._kept.get(name)
-
-    def put(self, name: str, footer: pq.FileMetaData) -> None:
-        with self._lock:
-            self._kept[name] = footer
-            self._kept.move_to_end(name)
-            while len(self._kept) > _MAX_FOOTERS:
-                self._kept.popitem(last=False)
-
-
-def _options(is_remote: bool) -> dict[str, Any]:
-    return {"cache_type": "none"} if is_remote else {}
 
 
 #: Bytes of a file, which is built in memory. A larger micro-batch gets its own file.

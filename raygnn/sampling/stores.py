@@ -24,7 +24,6 @@ from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.standardization import Affine, ColumnScale, Standardization
 from raygnn.errors import DataError
-from raygnn.sampling import pick as kernels
 from raygnn.sampling.gather import (
     copy_sparse_rows,
     gather_float_rows,
@@ -228,9 +227,7 @@ class LocalGraphStore(StoreOfBundle):
         return self.picker(edge_type, direction).degrees(nodes, horizon)
 
     def _count_sources(self, edge_type: EdgeType) -> np.ndarray:
-        counts = np.zeros(self.num_nodes(edge_type[0]), np.int64)
-        kernels.count_neighbors(self.picker(edge_type).adjacency.indices, counts)
-        return counts
+        return self.picker(edge_type).count_neighbors(self.num_nodes(edge_type[0]))
 
 
 #: Columns in arrays on this machine.
