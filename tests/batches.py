@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
+from raygnn.data.links.supervision import SupervisionEdges
+from raygnn.sampling import (
+    LinkLoader,
+    LinkPlan,
+    LocalFeatureStore,
+    LocalGraphStore,
+    NeighborLoader,
+    NeighborSampler,
+)
 from raygnn.sampling.batch import Batch, EdgeRecord, NodeBatch, NodeRecord
 from raygnn.sampling.tensor_record import TensorRecord
 from tests.small_graph import NODE, SmallGraph
@@ -63,6 +71,29 @@ def node_loader(
     if seeds is None:
         seeds = np.arange(small.nodes[node_type])
     return NeighborLoader(graph, LocalFeatureStore(small.bundle), seeds, node_type, **settings)
+
+
+def link_loader(
+    small: SmallGraph,
+    links: SupervisionEdges,
+    fanouts: Any = (4, 3),
+    direction: str = "in",
+    sampling: Mapping[str, Any] = MappingProxyType({}),
+    **changes: Any,
+) -> LinkLoader:
+    """Batches of sixteen links of a small graph. `sampling`: of the sampler."""
+    graph = LocalGraphStore(small.bundle, direction)
+    settings = {
+        "sampler": NeighborSampler(graph, fanouts, **sampling),
+        "columns": {},
+        "plan": LinkPlan(),
+        "batch_size": 16,
+        "split": "train",
+        "seed": 0,
+        "shuffle": True,
+        **changes,
+    }
+    return LinkLoader(graph, LocalFeatureStore(small.bundle), links, **settings)
 
 
 def batch_of(

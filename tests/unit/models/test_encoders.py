@@ -302,26 +302,20 @@ def test_a_block_without_edges_gives_finite_rows(encoder_type: type[Encoder]) ->
 
 
 def test_wrong_arguments_are_named() -> None:
-    with raises("model-argument", "num_layers=0"):
-        GCN(8, 3, num_layers=0)
-    with raises("model-argument", "hidden_channels=1.5"):
-        GCN(8, 3, hidden_channels=1.5)  # type: ignore[arg-type]
-    with raises("model-argument", "dropout=1.0"):
-        GCN(8, 3, dropout=1.0)
-    with raises("model-argument-choice", "norm='group'"):
-        GCN(8, 3, norm="group")
-    with raises("model-argument-choice", "activation='sin'", "relu"):
-        GCN(8, 3, activation="sin")
-    with raises("model-argument-choice", "jump='sum'"):
-        GCN(8, 3, jump="sum")
-    with raises("model-argument-choice", "aggr='median'"):
-        GraphSAGE(8, 3, aggr="median")
-    with raises("model-heads", "hidden_channels=30", 8, "24 or 32"):
-        GAT(8, 3, 30)
-    with raises("model-heads", "hidden_channels=4", 8):
-        Transformer(8, 3, 4)
-    with raises("model-argument", "num_output_heads=0"):
-        GATv2(8, 3, num_output_heads=0)
+    for kind, args, id, *shown in [
+        (GCN, {"num_layers": 0}, "model-argument", "num_layers=0"),
+        (GCN, {"hidden_channels": 1.5}, "model-argument", "hidden_channels=1.5"),
+        (GCN, {"dropout": 1.0}, "model-argument", "dropout=1.0"),
+        (GCN, {"norm": "group"}, "model-argument-choice", "norm='group'"),
+        (GCN, {"activation": "sin"}, "model-argument-choice", "activation='sin'", "relu"),
+        (GCN, {"jump": "sum"}, "model-argument-choice", "jump='sum'"),
+        (GraphSAGE, {"aggr": "median"}, "model-argument-choice", "aggr='median'"),
+        (GAT, {"hidden_channels": 30}, "model-heads", "hidden_channels=30", 8, "24 or 32"),
+        (Transformer, {"hidden_channels": 4}, "model-heads", "hidden_channels=4", 8),
+        (GATv2, {"num_output_heads": 0}, "model-argument", "num_output_heads=0"),
+    ]:
+        with raises(id, *shown):
+            kind(8, 3, **args)
 
 
 def test_as_many_blocks_as_layers_are_needed() -> None:

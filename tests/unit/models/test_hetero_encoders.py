@@ -436,24 +436,27 @@ def test_embedding_rows_start_with_unit_length_on_average() -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
+    unread = {"tag__marks__item": 2}
+    for kind, args, id, *shown in [
+        (RGCN, {"num_bases": 0}, "model-argument", "num_bases=0"),
+        (HGT, {"hidden_channels": 30}, "model-heads", "hidden_channels=30", 8, "24 or 32"),
+        (SimpleHGN, {"edge_type_channels": 0}, "model-argument", "edge_type_channels=0"),
+        (Hetero, {"conv": "GCN"}, "model-argument-choice", "conv='GCN'", "GraphSAGE"),
+        (Hetero, {"aggr": "max"}, "model-argument-choice", "aggr='max'", "sum, mean"),
+        (
+            Hetero,
+            {"conv": "GAT", "edge_dims": {"a__b__c": 2}},
+            "model-edge-dims-unknown",
+            "a__b__c",
+        ),
+        (Hetero, {"conv": "GIN", "edge_dims": unread}, "model-edge-dims-unread", "GIN"),
+    ]:
+        with raises(id, *shown):
+            kind(IN_CHANNELS, 3, **TYPES, **args)
     with raises("model-no-edge-types"):
         RGCN(IN_CHANNELS, 3, edge_types=[])
     with raises("model-node-inputs-missing", "tag", "tag__marks__item"):
         RGCN(IN_CHANNELS, 3, edge_types=EDGE_TYPES)
-    with raises("model-argument", "num_bases=0"):
-        RGCN(IN_CHANNELS, 3, **TYPES, num_bases=0)
-    with raises("model-heads", "hidden_channels=30", 8, "24 or 32"):
-        HGT(IN_CHANNELS, 3, 30, **TYPES)
-    with raises("model-argument", "edge_type_channels=0"):
-        SimpleHGN(IN_CHANNELS, 3, **TYPES, edge_type_channels=0)
-    with raises("model-argument-choice", "conv='GCN'", "GraphSAGE"):
-        Hetero(IN_CHANNELS, 3, **TYPES, conv="GCN")
-    with raises("model-argument-choice", "aggr='max'", "sum, mean"):
-        Hetero(IN_CHANNELS, 3, **TYPES, aggr="max")
-    with raises("model-edge-dims-unknown", "a__b__c"):
-        Hetero(IN_CHANNELS, 3, **TYPES, conv="GAT", edge_dims={"a__b__c": 2})
-    with raises("model-edge-dims-unread", "GIN"):
-        Hetero(IN_CHANNELS, 3, **TYPES, conv="GIN", edge_dims={"tag__marks__item": 2})
     with raises("model-layers-hops", 2, 1):
         build("rgcn")({}, GRAPH.whole(1))
     with raises("model-batch-types", "RGCN"):

@@ -16,16 +16,13 @@ from torch_geometric.sampler import EdgeSamplerInput
 from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.models import GraphSAGE
 from raygnn.sampling import (
-    LinkLoader,
-    LinkPlan,
-    LocalFeatureStore,
     LocalGraphStore,
     NeighborLoader,
     NeighborSampler,
     blocks_of,
 )
 from raygnn.sampling.temporal import Temporal
-from tests.batches import check_ids, node_loader
+from tests.batches import check_ids, link_loader, node_loader
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
@@ -178,9 +175,5 @@ def test_links_share_their_nodes():
     with raises("sampling-disjoint-links"):
         sampler.sample_from_edges(EdgeSamplerInput(None, *ends))
     links = SupervisionEdges(NODE, NODE, EDGE, *(np.array(rows) for rows in ([0], [0, 1], [1])))
-    options: dict[str, Any] = {"batch_size": 4, "split": "t", "seed": 0, "shuffle": True}
-    options["plan"] = LinkPlan()
     with raises("sampling-disjoint-links"):
-        LinkLoader(
-            graph, LocalFeatureStore(small.bundle), links, sampler=sampler, columns={}, **options
-        )
+        link_loader(small, links, sampling={"disjoint": True})

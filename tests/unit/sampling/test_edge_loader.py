@@ -47,8 +47,8 @@ def _loader(
         "shuffle": True,
         **changes,
     }
-    given = {"labels": {"y": np.arange(60)}, **(of_seeds or {})}
-    plan = EdgePlan(edges=edges, seeds=np.arange(60), reverse_types=graph.reverses, **given)
+    given = {"edges": edges, "labels": {"y": np.arange(60)}, **(of_seeds or {})}
+    plan = EdgePlan(seeds=np.arange(60), reverse_types=graph.reverses, **given)
     return EdgeLoader(store, LocalFeatureStore(bundle), plan, **settings)
 
 
@@ -130,21 +130,9 @@ def test_an_edge_sees_all_earlier_edges_of_its_ends_and_neither_itself_nor_later
 
 def test_edges_without_times_are_refused():
     graph = _graph(RATES, timed=True)
-    store = LocalGraphStore(graph.bundle)
-    timeless = SeedEdges.of_pairs(RATES, np.arange(3), np.arange(3))
+    timeless = SeedEdges.of_pairs(RATES, np.arange(60) % NUM, np.arange(60) % NUM)
     with raises("links-no-times"):
-        EdgeLoader(
-            store,
-            LocalFeatureStore(graph.bundle),
-            EdgePlan(edges=timeless, seeds=np.arange(3)),
-            sampler=NeighborSampler(store, [2], temporal=Temporal("time", "uniform")),
-            columns={},
-            edge_columns={},
-            batch_size=2,
-            split="train",
-            seed=0,
-            shuffle=False,
-        )
+        _loader(graph, RATES, of_seeds={"edges": timeless})
 
 
 def test_features_of_the_seeds_are_concatenated():

@@ -201,15 +201,18 @@ def _edited(case: Case, **changes: Any) -> AddedRows:
 
 
 def test_wrong_rows_are_refused(case):
-    known = case.old.ids("user")[0].as_py()
+    known, user = case.old.ids("user")[0].as_py(), case.rows.nodes["user"][0]
     edge = {**case.rows.edges["user__buys__item"][0], "source": "nobody", "target": 0}
     wrong = [
         (AddedRows({"users": [{}]}), "rows-type-unknown", ["user"]),
         (AddedRows({}, {"user__sells__item": [{}]}), "rows-type-unknown", ["user__buys__item"]),
         (_edited(case, idd=1), "rows-column-unknown", ["idd", "id"]),
         (_edited(case, id=known), "rows-id-known", [known]),
-        (_edited(case, id=7), "nodes-id-kind", []),
-        (_edited(case, id=[None]), "nodes-id-kind", []),
+        *(
+            (_edited(case, id=id), "nodes-id-kind", [])
+            for id in (7, [None], [1], {"a": 1}, 1.5, True)
+        ),
+        (AddedRows({"user": [user, user]}), "nodes-id-repeated", [user["id"]]),
         (_edited(case, id=None), "nodes-null-ids", ["id"]),
         (_edited(case, x=[1.0, "a", 2.0]), "rows-column-kinds", ["x"]),
         (_edited(case, x=None), "table-null-values", ["x"]),
@@ -245,33 +248,6 @@ def test_each_column_of_a_feature_has_its_own_width(tmp_path):
     ):
         with raises("rows-feature-width", *values):
             reader.read(AddedRows({"n": [{"id": 7, **row}]}))
-
-
-@pytest.mark.parametrize("id", [[1], {"a": 1}, 1.5, True])
-def test_ids_of_another_kind_are_refused(case, id):
-    with raises("nodes-id-kind"):
-        case.extended(_edited(case, id=id))
-
-
-def test_ids_of_new_nodes_differ(case):
-    user = case.rows.nodes["user"][0]
-    with raises("nodes-id-repeated", user["id"]):
-        case.extended(AddedRows({"user": [user, user]}))
-
-
-def test_parquet_files_may_have_large_strings_and_empty_columns(tmp_path):
-    """As pandas writes them."""
-    nodes = pa.table({"id": ["a", "b"], "kind": ["u", "v"]})
-    spec = {"features": {"x": {"columns": [{"column": "kind", "transform": "one_hot"}]}}}
-    graph = write_graph(tmp_path / "graph", nodes, pa.table({"s": ["a"], "t": ["b"]}), spec)
-    bundle = ingest(graph, IngestOptions(), tmp_path / "cache")
-    ids = pa.array(["c", "d"], pa.large_string())
-    new = tmp_path / "new"
-    write_shards(new / "nodes", [pa.table({"id": ids, "kind": pa.nulls(2)})])
-    write_shards(new / "edges", [pa.table({"s": ids, "t": pa.array(["b", "c"], ids.type)})])
-    added = RowReader(str(graph), bundle, ["x"], IngestOptions()).read_tables(str(new))
-    assert added.ids["n"].to_pylist() == ["c", "d"]
-    assert next(iter(added.edges.values())).targets.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("on_error", ["fail", "drop"])

@@ -17,7 +17,6 @@ from raygnn.data.links.supervision import KnownLinks, KnownPositives, Supervisio
 from raygnn.sampling import (
     LinkLoader,
     LinkPlan,
-    LocalFeatureStore,
     LocalGraphStore,
     NeighborSampler,
     blocks_of,
@@ -26,7 +25,7 @@ from raygnn.sampling import (
 from raygnn.sampling.negatives import RandomNegatives
 from raygnn.sampling.rng import batch_key, seed_order
 from raygnn.sampling.seeds import edges_of_links
-from tests.batches import check_ids, is_same
+from tests.batches import check_ids, is_same, link_loader
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
@@ -74,20 +73,12 @@ def _two_types(seed: int = 0, num_users: int = 40, num_items: int = 15) -> Small
 
 
 def _loader(small: SmallGraph, links: SupervisionEdges, **changes: Any) -> LinkLoader:
-    graph = LocalGraphStore(small.bundle, changes.pop("direction", "in"))
     plan = {
         field.name: changes.pop(field.name) for field in fields(LinkPlan) if field.name in changes
     }
-    options: dict[str, Any] = {
-        "sampler": NeighborSampler(graph, [4, 3]),
-        "columns": {"x": "x"},
-        "plan": LinkPlan(**{"num_negatives": 9, "in_batch": True, **plan}),
-        "batch_size": 16,
-        "split": "train",
-        "seed": 1,
-        "shuffle": True,
-    }
-    return LinkLoader(graph, LocalFeatureStore(small.bundle), links, **{**options, **changes})
+    changes = {"columns": {"x": "x"}, "seed": 1, **changes}
+    plan = LinkPlan(**{"num_negatives": 9, "in_batch": True, **plan})
+    return link_loader(small, links, plan=plan, **changes)
 
 
 def _pairs_of(links: SupervisionEdges) -> np.ndarray:

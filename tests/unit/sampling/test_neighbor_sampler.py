@@ -277,8 +277,9 @@ def test_threads_share_a_sampler():
         assert list(pool.map(sample, range(40))) == expected
 
 
-def test_a_pickled_sampler_gives_the_same():
-    sampler = NeighborSampler(LocalGraphStore(random_graph().bundle), [4, 3])
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_a_pickled_sampler_gives_the_same(direction):
+    sampler = NeighborSampler(LocalGraphStore(random_graph().bundle, direction), [4, 3])
     seeds = {NODE: np.arange(5)}
     expected = _as_lists(sampler.sample(seeds, 1))
     assert _as_lists(pickle.loads(pickle.dumps(sampler)).sample(seeds, 1)) == expected

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,20 +12,19 @@ from hypothesis import strategies as st
 
 from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.sampling import (
-    LinkLoader,
     LinkPlan,
-    LocalFeatureStore,
     LocalGraphStore,
     NeighborLoader,
     NeighborSampler,
     blocks_of,
 )
 from raygnn.sampling.temporal import Temporal
-from tests.batches import node_loader
+from tests.batches import link_loader, node_loader
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 
 TIMES = {"y": "label", "time": "time"}
+IN_TIME = {"temporal": Temporal()}
 
 
 def _small_graph(seed: int, dtype: str, edge_times: bool, node_times: bool) -> SmallGraph:
@@ -125,7 +123,7 @@ def test_seeds_of_one_time_do_not_know_of_others(has):
 
 def _loader(small: SmallGraph) -> NeighborLoader:
     columns = {"x": "x", "y": "y"}
-    return node_loader(small, sampling={"temporal": Temporal()}, columns=columns, shuffle=True)
+    return node_loader(small, sampling=IN_TIME, columns=columns, shuffle=True)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
@@ -160,11 +158,8 @@ def test_links_are_loaded_as_of_the_earliest_of_their_group():
     small = _small_graph(2, "int64", edge_times=True, node_times=False)
     links, times_of_links = _links(small)
     time = small.bundle.column(EDGE, "time")
-    graph = LocalGraphStore(small.bundle)
     plan = LinkPlan(num_negatives=200, max_labels_per_anchor=3, in_batch=True)
-    options: dict[str, Any] = {"columns": {}, "batch_size": 80, "split": "t", "seed": 0}
-    options |= {"sampler": NeighborSampler(graph, [-1, 2], temporal=Temporal()), "shuffle": True}
-    loader = LinkLoader(graph, LocalFeatureStore(small.bundle), links, plan=plan, **options)
+    loader = link_loader(small, links, [-1, 2], sampling=IN_TIME, plan=plan, batch_size=80)
     for batch in loader.iterate(0):
         nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
         times = torch.from_numpy(times_of_links)[batch.links.position]
@@ -190,13 +185,10 @@ def test_links_are_loaded_as_of_the_earliest_of_their_group():
 
 def test_evaluation_goes_in_the_order_of_time():
     small = _small_graph(2, "int64", edge_times=True, node_times=False)
-    graph = LocalGraphStore(small.bundle)
     links, times = _links(small)
-    sampler = NeighborSampler(graph, [-1, 2], temporal=Temporal())
     plan = LinkPlan(num_negatives=7, is_evaluation=True)
-    options: dict[str, Any] = {"columns": {}, "batch_size": 80, "split": "t", "seed": 0}
-    options |= {"sampler": sampler, "shuffle": False, "plan": plan}
-    batches = list(LinkLoader(graph, LocalFeatureStore(small.bundle), links, **options).iterate(0))
+    changes = {"plan": plan, "batch_size": 80, "shuffle": False}
+    batches = list(link_loader(small, links, [-1, 2], sampling=IN_TIME, **changes).iterate(0))
     order = torch.cat([batch.links.position for batch in batches])
     assert order.tolist() == np.argsort(times, kind="stable").tolist()
     for batch in batches:
@@ -214,21 +206,9 @@ def test_evaluation_goes_in_the_order_of_time():
 
 def test_temporal_links_have_times():
     small = _small_graph(2, "int64", edge_times=True, node_times=False)
-    graph = LocalGraphStore(small.bundle)
     links, _ = _links(small)
-    timeless = replace(links, times=None)
-    sampler = NeighborSampler(graph, [2], temporal=Temporal())
-    options: dict[str, Any] = {"columns": {}, "batch_size": 80, "split": "t", "seed": 0}
     with raises("links-no-times"):
-        LinkLoader(
-            graph,
-            LocalFeatureStore(small.bundle),
-            timeless,
-            sampler=sampler,
-            plan=LinkPlan(),
-            shuffle=True,
-            **options,
-        )
+        link_loader(small, replace(links, times=None), sampling=IN_TIME)
 
 
 def test_what_is_refused():
