@@ -22,8 +22,6 @@ from safetensors.torch import load_file
 import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
-from raygnn.data.synthetic import synthetic_tables
-from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from raygnn.outputs.run_start import check_run_folder, open_run_folder
@@ -32,14 +30,8 @@ from tests.small_runs import small_config
 
 
 @pytest.fixture
-def graph(tmp_path: Path) -> str:
-    tables = synthetic_tables("planted_partition", num_nodes=120, num_classes=3, num_features=4)
-    return str(Path(write_tables(tables, str(tmp_path / "graph"))).parent)
-
-
-@pytest.fixture
-def config(tmp_path: Path, graph: str) -> Path:
-    content = small_config(tmp_path / "runs", scaling__num_workers=0, data__uri=graph)
+def config(tmp_path: Path, small_tables: str) -> Path:
+    content = small_config(tmp_path / "runs", scaling__num_workers=0, data__uri=small_tables)
     content["training"]["max_epochs"] = 1
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(content))
@@ -375,7 +367,6 @@ def test_a_folder_that_cannot_be_written_is_named(capsys, config, tmp_path):
 
 
 def test_a_pyg_graph_takes_the_same_path(tmp_path):
-    torch = pytest.importorskip("torch")
     from torch_geometric.data import Data
 
     rng = np.random.default_rng(0)

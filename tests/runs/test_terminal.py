@@ -14,8 +14,6 @@ import pytest
 import yaml
 
 import raygnn.train
-from raygnn.data.synthetic import synthetic_tables
-from raygnn.data.tables.graph_tables import write_tables
 from tests.small_runs import small_config
 
 ROOT = Path(__file__).parents[2]
@@ -23,10 +21,8 @@ _CODE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> str:
-    tables = synthetic_tables("planted_partition", num_nodes=120, num_classes=3, num_features=4)
-    uri = write_tables(tables, str(tmp_path / "graph"))
-    content = small_config(tmp_path / "runs", scaling__num_workers=0, data__uri=uri)
+def config(tmp_path: Path, small_tables: str) -> str:
+    content = small_config(tmp_path / "runs", scaling__num_workers=0, data__uri=small_tables)
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(content))
     return str(path)
@@ -82,7 +78,7 @@ def test_a_file_gets_lines_without_codes(config, capfd):
     lines = (shown.out + shown.err).splitlines()
     assert all(line.startswith("[raygnn] ") for line in lines)
     assert any(re.search(r"epoch 2/2, step +\d+/\d+ \| val/loss .* left$", line) for line in lines)
-    assert any("120 nodes, 4 features, 3 classes; train" in line for line in lines)
+    assert any("300 nodes, 8 features, 3 classes; train" in line for line in lines)
 
 
 def test_json_holds_every_event(config, capfd):
