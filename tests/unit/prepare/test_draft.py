@@ -153,6 +153,18 @@ def test_nodes_without_a_table_get_one(tmp_path: Path) -> None:
     assert Manifest.load(write_draft(str(tmp_path), overwrite=True).written[0]) == graph
 
 
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_users_and_items_need_no_tables(tmp_path: Path, is_listed: bool) -> None:
+    """As in the ratings of many public data sets."""
+    users, items = some(list(range(100, 400)), 3000), some(list(range(1, 80)), 3000)
+    write(tmp_path, "ratings.csv", user=users, item=items, rating=some([1, 2, 3, 4], 3000))
+    if is_listed:
+        write(tmp_path, "users.csv", user_id=list(range(100, 400)), age=some([20, 30], 300))
+    (edges,) = Manifest.parse(draft(str(tmp_path)).text).edge_types
+    assert edges.type == ("users" if is_listed else "user", "ratings", "item")
+    assert (edges.source, edges.target) == ("user", "item")
+
+
 @pytest.mark.parametrize("ends", [("src", "dst"), ("from", "to"), ("source", "target")])
 @pytest.mark.parametrize("is_swapped", [False, True])
 def test_an_edge_list_is_one_type_of_nodes(tmp_path: Path, ends, is_swapped: bool) -> None:

@@ -49,6 +49,10 @@ PEOPLE = word_set(
     " sender receiver commenter voter follower followee guest listener"
     " manager supervisor reporter editor operator nurse tutor lead"
 )
+_THINGS = word_set(
+    "item product article movie film book song track artist album game recipe video show course"
+    " restaurant business shop store job event"
+)
 _NODES = word_set("node vertex entity")
 _LINKING = frozenset(["to", "by", "of"])  # `ReportsTo`, `referred_by`
 # Words for counts and measures: `num_users` and `user_age` refer to no user.
@@ -457,13 +461,17 @@ def list_missing_nodes(tables: list[Table], overrides: Overrides) -> dict[str, p
             and (
                 (_stem_of_id(column.name) and column.repeats)
                 or _is_end(words_of(column.name), table)
+                or (_is_of_pair(column.name, table) and column.repeats)
             )
             and (not table.references or len(column.distinct_ids) > _LISTED)
         ]  # fmt: skip
         if len(ends) + len(table.references) < 2:
             continue
         for column in ends[: 2 - len(table.references)]:
-            name = type_name("_".join(_stem_of_id(column.name))) if _stem_of_id(column.name) else ""
+            stem = _stem_of_id(column.name)
+            if not stem and _is_of_pair(column.name, table):
+                stem = words_of(column.name)
+            name = type_name("_".join(stem)) if stem else ""
             users.setdefault(name or "node", []).append((table, column))
     made: dict[str, pa.Table] = {}
     for name, columns in users.items():
@@ -480,6 +488,13 @@ def list_missing_nodes(tables: list[Table], overrides: Overrides) -> dict[str, p
         for table, column in columns:
             table.references[column.name] = Reference(column.name, name, why="no table lists them")
     return made
+
+
+def _is_of_pair(name: str, table: Table) -> bool:
+    """Whether a column is `user` or `item` in a table with columns of people and of things."""
+    single_words = {words[0] for each in table.columns if len(words := words_of(each)) == 1}
+    people, things = single_words & PEOPLE, single_words & _THINGS
+    return bool(people and things) and words_of(name) in {(word,) for word in people | things}
 
 
 def _stem_of_id(name: str) -> tuple[str, ...]:
