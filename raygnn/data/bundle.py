@@ -40,7 +40,7 @@ from raygnn.data.bundle_record import (
 from raygnn.data.cache import build_once
 from raygnn.data.edge_kernels import edge_weights, fill_alias
 from raygnn.data.edge_types import EdgeType, edge_type_name, type_name
-from raygnn.data.id_map import BYTES, IDS, OFFSETS, IdMap
+from raygnn.data.id_map import IdMap, stored_ids
 from raygnn.errors import DataError
 
 _CSR = "csr"
@@ -337,12 +337,8 @@ class Bundle:
         return self._edge(edge_type).reverse
 
     @property
-    def label_edge_columns(self) -> dict[EdgeType, dict[str, ColumnInfo]]:
-        return {
-            edges.type: {column.name: column for column in edges.columns}
-            for edges in self._record.label_edges
-            if edges.sign == "positive"
-        }
+    def label_edge_columns(self) -> dict[EdgeType, Mapping[str, ColumnInfo]]:
+        return {e.edge_type: e.columns for e in self.label_edges if e.sign == "positive"}
 
     @property
     def label_edges(self) -> list[LabelEdges]:
@@ -404,13 +400,8 @@ class Bundle:
 
     def ids(self, node_type: str) -> pa.Array:
         """Original ids by dense id: int64 or large_string, without a copy."""
-        record, folder = self._node(node_type), self._folder(node_type)
-        if record.ids.kind != "strings":
-            return pa.array(self._open(folder / IDS))
-        offsets, data = self._open(folder / OFFSETS), self._open(folder / BYTES)
-        return pa.LargeStringArray.from_buffers(
-            record.num_nodes, pa.py_buffer(offsets), pa.py_buffer(data)
-        )
+        kind = self._node(node_type).ids.id_kind
+        return stored_ids(self._folder(node_type), kind, self._open)
 
     def take_ids(self, node_type: str, dense: np.ndarray) -> pa.Array:
         """Original ids by dense ids, which may repeat."""

@@ -6,7 +6,7 @@ compared in the array of ids, so a table costs four bytes per slot for up to 2**
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -189,6 +189,10 @@ class IdIndex:
     low: int
     num_ids: int
 
+    @property
+    def id_kind(self) -> IdKind:
+        return "string" if self.kind == "strings" else "int"
+
 
 def id_kind(column_type: pa.DataType, place: str) -> IdKind:
     """Whether an id column has integers or strings. Raises a DataError for other types."""
@@ -220,11 +224,15 @@ def hash_column(ids: pa.Array) -> np.ndarray:
     return hash_ids(pc.fill_null(ids, "") if ids.null_count else ids, _SEED)
 
 
-def read_ids(folder: Path, kind: IdKind) -> pa.Array:
+def stored_ids(
+    folder: Path,
+    kind: IdKind,
+    open_file: Callable[[Path], np.ndarray] = lambda path: open_array(path, "r"),
+) -> pa.Array:
     """Original ids in a folder: int64 or large_string, mapped."""
     if kind == "int":
-        return pa.array(open_array(folder / IDS, "r"))
-    offsets, data = open_array(folder / OFFSETS, "r"), open_array(folder / BYTES, "r")
+        return pa.array(open_file(folder / IDS))
+    offsets, data = open_file(folder / OFFSETS), open_file(folder / BYTES)
     buffers = pa.py_buffer(offsets), pa.py_buffer(data)
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, *buffers)
 
@@ -284,7 +292,7 @@ class IdMap:
 
     @property
     def kind(self) -> IdKind:
-        return "string" if self.index.kind == "strings" else "int"
+        return self.index.id_kind
 
     @property
     def slots(self) -> np.ndarray | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from raygnn.console import count
 from raygnn.data.arrays import Rows, Source, gather_ragged_rows, gather_rows, open_array
 from raygnn.data.bundle_record import SPLIT, NodeRecord, column_path, node_folder
-from raygnn.data.id_map import IdIndex, build_index, gather_ids, read_ids
+from raygnn.data.id_map import IdIndex, build_index, gather_ids, stored_ids
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.describe import class_tables, describe_columns
 from raygnn.data.ingest.findings import MAX_EXAMPLES, Finding, merge
@@ -50,7 +50,7 @@ def find_repeated(
         The index; for each piece, the rows whose id an earlier row has; and findings about them.
     """
     index, is_repeated = build_index(folder, skip, plan.id_kind)
-    ids = read_ids(folder, plan.id_kind)
+    ids = stored_ids(folder, plan.id_kind)
     repeated, findings, start = [], [], 0
     for piece, rows in pieces:
         num_ids = piece.num_rows if rows is None else len(rows)

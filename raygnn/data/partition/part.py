@@ -28,7 +28,7 @@ from raygnn.data.bundle_record import (
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import absolute, redact
-from raygnn.data.id_map import IdKind, build_index, gather_ids
+from raygnn.data.id_map import build_index, gather_ids
 from raygnn.data.ingest.build_bundle import bundle_folder, check_arrays, check_part_arrays, is_whole
 from raygnn.data.ingest.nodes import gather_sparse
 from raygnn.data.links.folder import message_codes
@@ -114,7 +114,7 @@ def _join(
 
 
 def _join_ids(record: NodeRecord, sources: Sequence[Source], target: Path) -> NodeRecord:
-    kind: IdKind = "string" if record.ids.kind == "strings" else "int"
+    kind = record.ids.id_kind
     if record.has_split:
         gather_rows(sources, SPLIT, target)
     gather_ids(sources, kind, target)

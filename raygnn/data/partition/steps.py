@@ -32,7 +32,7 @@ from raygnn.data.arrays import (
 from raygnn.data.bundle_record import INDICES, NODES
 from raygnn.data.edge_kernels import DROPPED
 from raygnn.data.filesystem import write_text
-from raygnn.data.id_map import gather_ids, read_ids
+from raygnn.data.id_map import gather_ids, stored_ids
 from raygnn.data.ingest.edges import gather_training_rows
 from raygnn.data.ingest.nodes import find_repeated, gather_nodes
 from raygnn.data.ingest.pieces import Piece
@@ -200,7 +200,7 @@ def read_nodes(piece: Piece, folder: Path, *, plan: NodePlan, num_buckets: int) 
     """Reads and checks a piece; groups its rows by bucket of their id."""
     create_node_arrays(plan, folder, piece.num_rows)
     result = OnAnyNode(convert_nodes)(NodeTask(piece, plan, folder, 0, folder))
-    buckets = bucket_of(read_ids(folder, plan.id_kind), num_buckets)
+    buckets = bucket_of(stored_ids(folder, plan.id_kind), num_buckets)
     starts = _group(folder / BY_BUCKET, np.arange(len(buckets)), buckets, num_buckets)
     return {**asdict(result), "starts": starts}
 
