@@ -42,18 +42,19 @@ def index_dtype(*limits: int) -> np.dtype:
     return np.dtype(np.int32 if max(limits) <= MAX_INT32 else np.int64)
 
 
-def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-    """Creates a zero-filled `.npy` file with all its disk space reserved.
+def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+    """Creates a zero-filled `.npy` file with all its disk space reserved, mapped for writing.
 
     A hole in a mapped file that a full disk cannot fill would kill the writer with SIGBUS. Raises a
     ResourceError if the disk is full.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if 0 in shape:
+        empty = np.zeros(shape, dtype)
         with path.open("wb") as file:
-            np.save(file, np.zeros(shape, dtype))
-        return
-    np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
+            np.save(file, empty)
+        return empty
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(dtype), shape=shape)
     size = path.stat().st_size
     with path.open("r+b") as file:
         try:
@@ -64,6 +65,7 @@ def create_array(path: Path, shape: tuple[int, ...], dtype: DTypeLike) -> None:
                 "Free some disk space, or set data.cache_dir to a larger disk.",
                 id="data-cache-full",
             ) from error
+    return np.asarray(array)
 
 
 def array_bytes_below(folder: Path) -> int:
@@ -156,8 +158,7 @@ def gather_rows(
     """
     first = open_array(sources[0][0] / name, "r")
     num_rows = sum(_num_rows(folder / name, chosen) for folder, chosen in sources)
-    create_array(out / name, (num_rows, *first.shape[1:]), first.dtype)
-    target, start = open_array(out / name, "r+"), 0
+    target, start = create_array(out / name, (num_rows, *first.shape[1:]), first.dtype), 0
     for i, (folder, chosen) in enumerate(sources):
         rows = open_array(folder / name, "r")
         for chunk in row_chunks(len(rows), chosen):
@@ -171,8 +172,7 @@ def gather_ragged_rows(
 ) -> None:
     """Concatenates rows of different lengths into new arrays, named as in the sources."""
     num_rows = sum(_num_rows(folder / offsets, chosen, 1) for folder, chosen in sources)
-    create_array(out / offsets, (num_rows + 1,), np.int64)
-    ends, row = open_array(out / offsets, "r+"), 1
+    ends, row = create_array(out / offsets, (num_rows + 1,), np.int64), 1
     for folder, chosen in sources:
         starts = open_array(folder / offsets, "r")
         for chunk in row_chunks(len(starts) - 1, chosen):
@@ -182,8 +182,8 @@ def gather_ragged_rows(
     np.cumsum(ends, out=ends)
     for name in elements:
         first = open_array(sources[0][0] / name, "r")
-        create_array(out / name, (int(ends[-1]), *first.shape[1:]), first.dtype)
-        target, position = open_array(out / name, "r+"), 0
+        shape, position = (int(ends[-1]), *first.shape[1:]), 0
+        target = create_array(out / name, shape, first.dtype)
         for folder, chosen in sources:
             starts, values = open_array(folder / offsets, "r"), open_array(folder / name, "r")
             for chunk in row_chunks(len(starts) - 1, chosen):

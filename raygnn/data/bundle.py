@@ -34,7 +34,9 @@ from raygnn.data.bundle_record import (
     NodeRecord,
     TrainingTableRecord,
     column_path,
+    edge_folder,
     label_edge_folder,
+    node_folder,
     training_table_folder,
 )
 from raygnn.data.cache import build_once
@@ -44,7 +46,7 @@ from raygnn.data.id_map import IdMap, stored_ids
 from raygnn.errors import DataError
 
 _CSR = "csr"
-_CSR_PARTS = ("indptr", "indices", "e_id")
+_PARTS = ("indptr", "indices", "e_id")
 _ALIAS = "alias"
 _EDGE_INPUTS = ("feature", "weight")  # roles of columns
 
@@ -308,8 +310,7 @@ class Bundle:
             lambda building: self._build_csr(edge_type, building),
             f"the out-neighbors of {edge_type_name(edge_type)}",
         )
-        indptr, indices, e_id = (self._open(folder / f"{part}.npy") for part in _CSR_PARTS)
-        return Csr(indptr, indices, e_id)
+        return Csr(*self._adjacency(folder))
 
     def alias(self, edge_type: EdgeType, column: str, direction: str) -> np.ndarray:
         """Alias table to draw each node's edges in proportion to a column; see `fill_alias`.
@@ -322,8 +323,7 @@ class Bundle:
 
         def build(folder: Path) -> None:
             weights = edge_weights(self.values(edge_type, column), edge_type, column)
-            create_array(folder / "table.npy", (len(edges.indices),), np.int64)
-            table = open_array(folder / "table.npy", "r+")
+            table = create_array(folder / "table.npy", (len(edges.indices),), np.int64)
             fill_alias(edges.indptr, edges.e_id, weights, table)
 
         folder = build_once(
@@ -437,8 +437,8 @@ class Bundle:
 
     def _folder(self, type_: str | EdgeType) -> Path:
         if isinstance(type_, str):
-            return self._path / "nodes" / type_
-        return self._path / "edges" / edge_type_name(type_)
+            return node_folder(self._path, type_)
+        return self._path / edge_folder(type_)
 
     def _open(self, path: Path) -> np.ndarray:
         with self._lock:
@@ -447,6 +447,10 @@ class Bundle:
                 if self.is_larger_than_memory:
                     expect_random_reads(self._arrays[path])
             return self._arrays[path]
+
+    def _adjacency(self, folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        indptr, indices, e_id = (self._open(folder / f"{part}.npy") for part in _PARTS)
+        return indptr, indices, e_id
 
     def _open_some(
         self, folder: Path, columns: Mapping[str, ColumnInfo], *names: str
@@ -459,10 +463,10 @@ class Bundle:
         limits = (self.num_nodes(edge_type[2]), num_edges)
         lengths = (self.num_nodes(edge_type[0]) + 1, num_edges, num_edges)
         dtypes = (np.dtype(np.int64), *map(index_dtype, limits))
-        paths = [folder / f"{part}.npy" for part in _CSR_PARTS]
-        for path, length, dtype in zip(paths, lengths, dtypes, strict=True):
-            create_array(path, (length,), dtype)
-        arrays = [open_array(path, "r+") for path in paths]
+        arrays = [
+            create_array(folder / f"{part}.npy", (length,), dtype)
+            for part, length, dtype in zip(_PARTS, lengths, dtypes, strict=True)
+        ]
         edge_kernels.transpose(csc.indptr, csc.indices, *arrays)
         if "time" in self.columns(edge_type):
             times = edge_kernels.time_keys(self._open(column_path(self._folder(edge_type), "time")))

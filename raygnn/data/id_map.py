@@ -352,7 +352,6 @@ def _num_hash_slots(num_ids: int) -> int:
 
 
 def _create_slots(folder: Path, num_slots: int, num_ids: int) -> np.ndarray:
-    create_array(folder / SLOTS, (num_slots,), index_dtype(num_ids))
-    slots = open_array(folder / SLOTS, "r+")
+    slots = create_array(folder / SLOTS, (num_slots,), index_dtype(num_ids))
     slots.fill(-1)
     return slots

@@ -122,14 +122,12 @@ def _build(bundle: Bundle, edge_type: EdgeType, settings: PprSampling, folder: P
     indptr = np.zeros(num_nodes + 1, np.int64)
     np.cumsum(np.concatenate([np.empty(0, np.int64), *(part[0] for part in top)]), out=indptr[1:])
     num_edges = int(indptr[-1])
-    create_array(folder / INDPTR, indptr.shape, np.int64)
-    open_array(folder / INDPTR, "r+")[:] = indptr
+    create_array(folder / INDPTR, indptr.shape, np.int64)[:] = indptr
     for path, number, dtype in (
         (folder / INDICES, 1, csc.indices.dtype),
         (column_path(folder, PAGERANK), 2, np.float32),
     ):
-        create_array(path, (num_edges,), dtype)
-        out = open_array(path, "r+")
+        out = create_array(path, (num_edges,), dtype)
         for part, start in zip(top, indptr[:-1:_SOURCES_AT_A_TIME], strict=True):
             out[start : start + len(part[number])] = part[number]
 

@@ -373,8 +373,7 @@ class HotRowCache:
     def _build_rows(self, node_type: str, column: str, ids: np.ndarray, folder: Path) -> None:
         none = self._graph.no_rows(node_type, column)
         path, size = folder / "rows.npy", rows_at_a_time(none)
-        create_array(path, (len(ids), *none.shape[1:]), none.dtype)
-        rows = open_array(path, "r+")
+        rows = create_array(path, (len(ids), *none.shape[1:]), none.dtype)
         for start in range(0, len(ids), size):
             for share, values in self._fetch(node_type, column, ids[start : start + size]):
                 rows[start + share.positions] = values
@@ -382,8 +381,7 @@ class HotRowCache:
     def _build_wanted(self, folder: Path) -> None:
         remove_unclaimed(self._all)
         for node_type, ids in self._choose().items():
-            create_array(folder / f"{node_type}.npy", ids.shape, ids.dtype)
-            open_array(folder / f"{node_type}.npy", "r+")[:] = ids
+            create_array(folder / f"{node_type}.npy", ids.shape, ids.dtype)[:] = ids
 
     def _choose(self) -> dict[str, np.ndarray]:
         others = {t: self._nodes_of_others(t) for t in self._outline.node_types}

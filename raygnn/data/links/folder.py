@@ -186,12 +186,10 @@ def _distinct(table: LinkTable, codes: np.ndarray, split: int, folder: Path) -> 
     arguments = ((table.indptr, table.indices), codes, split, times, indptr)
     link_kernels.distinct_in_rows(*arguments, none, none.astype(times.dtype))
     num_pairs = int(indptr[-1])
-    create_array(folder / _TARGETS, (num_pairs,), np.int64)
-    targets = open_array(folder / _TARGETS, "r+")
+    targets = create_array(folder / _TARGETS, (num_pairs,), np.int64)
     out_times = np.zeros(0, times.dtype)
     if table.time is not None:
-        create_array(folder / _TIMES, (num_pairs,), times.dtype)
-        out_times = open_array(folder / _TIMES, "r+")
+        out_times = create_array(folder / _TIMES, (num_pairs,), times.dtype)
     if num_pairs:
         link_kernels.distinct_in_rows(*arguments, targets, out_times)
     return indptr

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raygnn.data.arrays import create_array, open_array
+from raygnn.data.arrays import create_array, index_dtype
 from raygnn.data.bundle import Bundle, Csc, Csr, SparseColumn
 from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
@@ -18,8 +18,6 @@ from raygnn.data.links.folder import link_folder, message_codes, message_types
 from raygnn.data.links.split import LinkSplit
 
 Split = Literal["train", "val", "test"]
-
-_PARTS = ("indptr", "indices", "e_id")
 
 
 @dataclass(frozen=True)
@@ -113,14 +111,12 @@ class MessageGraph(Bundle):
             bounds = np.zeros_like(indptr)
             link_kernels.count_messages(indptr, codes, last_stage, held_too, bounds)
             np.save(folder / "indptr.npy", bounds)
-            fits = len(indices) <= np.iinfo(np.int32).max
             positions = np.zeros(0, np.int32) if e_id is None else e_id
-            for part, dtype in (
-                ("indices", indices.dtype),
-                ("e_id", np.int32 if fits else np.int64),
-            ):
+            dtypes = {"indices": indices.dtype, "e_id": index_dtype(len(indices))}
+            out = (
                 create_array(folder / f"{part}.npy", (int(bounds[-1]),), dtype)
-            out = (open_array(folder / f"{part}.npy", "r+") for part in ("indices", "e_id"))
+                for part, dtype in dtypes.items()
+            )
             link_kernels.keep_messages(indices, codes, positions, last_stage, held_too, *out)
 
         folder = build_once(
@@ -128,8 +124,7 @@ class MessageGraph(Bundle):
             build,
             f"the message edges of {name}",
         )
-        parts = tuple(self._open(folder / f"{part}.npy") for part in _PARTS)
-        return parts[0], parts[1], parts[2]
+        return self._adjacency(folder)
 
     def _joined_codes(self, edge_type: EdgeType) -> np.ndarray:
         stage, held = link_kernels.STAGE_MASK, link_kernels.HELD

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from raygnn.data.arrays import create_array, open_array
+from raygnn.data.arrays import create_array
 from raygnn.data.bundle import Bundle, LabelEdges
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.hashing import hash_ids, splitmix64_array
@@ -277,8 +277,7 @@ def column_order(table: LinkTable, path: Path) -> np.ndarray | None:
     """Positions of the edges with each row sorted by column; null if already sorted."""
     if table.is_sorted:
         return None
-    create_array(path, (len(table.indices),), np.int64)
-    order = open_array(path, "r+")
+    order = create_array(path, (len(table.indices),), np.int64)
     link_kernels.sort_rows(table.indptr, table.indices, order)
     return order
 

@@ -119,8 +119,8 @@ def assign_parts(
         _count(*piece, edge_kernels.DROPPED, indptr)
     np.cumsum(indptr, out=indptr)
     path = folder / "neighbors.npy"
-    create_array(path, (int(indptr[-1]),), index_dtype(total))
-    neighbors, filled = open_array(path, "r+"), indptr[:-1].copy()
+    neighbors = create_array(path, (int(indptr[-1]),), index_dtype(total))
+    filled = indptr[:-1].copy()
     for piece in pieces:
         _scatter(*piece, edge_kernels.DROPPED, filled, neighbors)
     bounds = np.array([*first.values(), total], np.int64)
