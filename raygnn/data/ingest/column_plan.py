@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from raygnn.console import say
 from raygnn.data.bundle_record import Quantization
-from raygnn.data.ingest.pieces import cut_table, read_blocks
+from raygnn.data.ingest.pieces import read_column
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.manifest import DenseFeature, FeatureSpec, Label, SparseFeature, TimeColumn
 from raygnn.data.time_units import TIME_UNIT
@@ -121,13 +121,12 @@ def _element(kind: pa.DataType, column: str, column_type: pa.DataType, place: st
 
 
 def _probe_width(table: ScannedTable, column: str, place: str) -> int:
-    for piece in cut_table(table):
-        for block in read_blocks(piece, {column: table.types[column]}):
-            lengths = block.columns[column].slice(0, _PROBE_ROWS).value_lengths().drop_null()
-            if len(lengths):
-                width = Counter(lengths.to_pylist()).most_common(1)[0][0]
-                if width:
-                    return width
+    for values in read_column(table, column):
+        lengths = values.slice(0, _PROBE_ROWS).value_lengths().drop_null()
+        if len(lengths):
+            width = Counter(lengths.to_pylist()).most_common(1)[0][0]
+            if width:
+                return width
     raise DataError(
         f"{place} is invalid: column {column!r} contains only empty lists. "
         "Write its values, or take it out of graph.yaml.",
@@ -258,12 +257,11 @@ def plan_label(table: ScannedTable, name: str, spec: Label) -> DensePlan:
 def _are_two_classes(table: ScannedTable, column: str) -> bool:
     """Whether a column of floats has only 0, 1 and gaps. Reads up to the first other value."""
     found: set[float] = set()
-    for piece in cut_table(table):
-        for block in read_blocks(piece, {column: table.types[column]}):
-            values = block.columns[column].to_numpy(zero_copy_only=False)
-            found.update(np.unique(values[~np.isnan(values)]).tolist())
-            if not found <= {0, 1}:
-                return False
+    for block in read_column(table, column):
+        values = block.to_numpy(zero_copy_only=False)
+        found.update(np.unique(values[~np.isnan(values)]).tolist())
+        if not found <= {0, 1}:
+            return False
     return found == {0, 1}
 
 

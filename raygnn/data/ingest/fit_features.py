@@ -20,7 +20,7 @@ from raygnn.data.id_map import hash_column
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.decode import dense_rows, split_rows
 from raygnn.data.ingest.findings import FindingCollector
-from raygnn.data.ingest.pieces import Piece, cut_table, read_blocks
+from raygnn.data.ingest.pieces import Piece, cut_table, read_blocks, read_column
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.manifest import DenseFeature, FeatureSpec
@@ -368,12 +368,11 @@ def _kind_of_auto(table: ScannedTable, column: str, type_: pa.DataType) -> Kind 
 
 def _holds_times(table: ScannedTable, column: str) -> bool:
     parts, num_rows = [], 0
-    for piece in cut_table(table):
-        for block in read_blocks(piece, {column: table.types[column]}):
-            parts.append(block.columns[column].slice(0, _PROBED_ROWS - num_rows))
-            num_rows += len(parts[-1])
-            if num_rows == _PROBED_ROWS:
-                return looks_like_times(pa.concat_arrays(parts))
+    for values in read_column(table, column):
+        parts.append(values.slice(0, _PROBED_ROWS - num_rows))
+        num_rows += len(parts[-1])
+        if num_rows == _PROBED_ROWS:
+            break
     return bool(parts) and looks_like_times(pa.concat_arrays(parts))
 
 

@@ -113,6 +113,13 @@ def read_blocks(piece: Piece, types: Mapping[str, pa.DataType]) -> Iterator[Bloc
             file_row += batch.num_rows
 
 
+def read_column(table: ScannedTable, column: str) -> Iterator[pa.Array]:
+    """Reads one column of a table block by block."""
+    for piece in cut_table(table):
+        for block in read_blocks(piece, {column: table.types[column]}):
+            yield block.columns[column]
+
+
 def _read_span(
     span: Span, types: Mapping[str, pa.DataType], *, is_small: bool
 ) -> Iterator[pa.RecordBatch]:
