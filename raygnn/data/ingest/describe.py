@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raygnn.data.arrays import open_array
+from raygnn.data.arrays import Rows, open_array
 from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, Quantization, column_path
 from raygnn.data.ingest.column_plan import DensePlan, SparsePlan
 from raygnn.data.ingest.read_rows import ReadResult
@@ -123,9 +123,7 @@ def _num_classes(table: str, plan: DensePlan, num_rows: int, num_found: int) -> 
 class MeasureTask:
     """Some rows of a column, which are codes if quantized. `origin`: see `Moments`."""
 
-    path: Path
-    start: int
-    stop: int
+    rows: Rows
     origin: np.ndarray
     quantization: Quantization | None = None
 
@@ -225,10 +223,10 @@ def measure_chosen_rows(
 
 
 def measure_rows(task: MeasureTask) -> Moments:
-    rows = open_array(task.path)
+    rows = task.rows.read()
     rows = rows.reshape(len(rows), -1)
     step = _block_rows(rows.shape[1])
-    blocks = (rows[i : min(i + step, task.stop)] for i in range(task.start, task.stop, step))
+    blocks = (rows[i : i + step] for i in range(0, len(rows), step))
     moments = (_moments(block, task.origin, task.quantization) for block in blocks)
     return reduce(Moments.merged, moments)
 
@@ -245,7 +243,7 @@ def _cut_column(paths: Sequence[Path], quantization: Quantization | None) -> lis
             origin = _as_values(rows[:1].reshape(1, -1), quantization)[0]
         step = _block_rows(width) * (_TASK_ELEMENTS // _BLOCK_ELEMENTS)
         tasks += [
-            MeasureTask(path, i, min(i + step, len(rows)), origin, quantization)
+            MeasureTask(Rows(path, i, min(i + step, len(rows))), origin, quantization)
             for i in range(0, len(rows), step)
         ]
     return tasks

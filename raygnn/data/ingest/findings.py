@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from raygnn.console import count
 from raygnn.errors import with_id
 
 REPAIR = "Repair the rows, or set data.on_error=drop to leave them out."
@@ -38,13 +39,12 @@ class Finding:
     id: str = field(kw_only=True)
 
     def __str__(self) -> str:
-        noun = "row" if self.count == 1 else "rows"
         examples = ", ".join(str(row) for row in self.rows)
         more = ", ..." if self.count > len(self.rows) else ""
         shown = f" (values {', '.join(self.values)}{more})" if self.values else ""
         text = (
-            f"{self.table}: {self.file}: column {self.column!r}: {self.count:,} {noun} with "
-            f"{self.rule}; first at row {examples}{more}{shown}. {self.remedy}"
+            f"{self.table}: {self.file}: column {self.column!r}: {count(self.count, 'row')} "
+            f"with {self.rule}; first at row {examples}{more}{shown}. {self.remedy}"
         )
         return with_id(text.strip(), self.id)
 
