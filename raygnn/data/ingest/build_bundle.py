@@ -126,7 +126,9 @@ def check_arrays(bundle: Bundle) -> None:
         for node_type in bundle.node_types:
             _check_nodes(bundle, node_type)
         for edge_type in bundle.edge_types:
-            _check_edges(bundle, edge_type)
+            num_edges = len(bundle.csc(edge_type).indices)
+            _demand(num_edges == bundle.num_edges(edge_type), edge_type_name(edge_type))
+            check_edges(bundle, edge_type, bundle.num_nodes(edge_type[2]))
         for labels in bundle.label_edges:
             anchor_type, _, target_type = labels.edge_type
             _check_rows(labels.indptr, bundle.num_nodes(anchor_type), len(labels.targets))
@@ -140,8 +142,8 @@ def check_arrays(bundle: Bundle) -> None:
         raise damaged(bundle.path, error) from error
 
 
-def check_part_arrays(bundle: Bundle, edge_type: EdgeType, num_targets: int) -> None:
-    """Like `check_arrays`, for a part's edges of one type. Raises a ValueError or OSError."""
+def check_edges(bundle: Bundle, edge_type: EdgeType, num_targets: int) -> None:
+    """Checks the edges of one type. Raises a ValueError or OSError if an array is damaged."""
     csc = bundle.csc(edge_type)
     _check_rows(csc.indptr, num_targets, len(csc.indices))
     _check_below(csc.indices, bundle.num_nodes(edge_type[0]))
@@ -160,14 +162,6 @@ def _check_nodes(bundle: Bundle, node_type: str) -> None:
     if slots is not None and slots.size:
         is_right = slots.min() >= -1 and slots.max() < num_nodes
         _demand(bool(is_right), f"the look-up of the ids of {node_type}")
-
-
-def _check_edges(bundle: Bundle, edge_type: EdgeType) -> None:
-    csc = bundle.csc(edge_type)
-    _demand(len(csc.indices) == bundle.num_edges(edge_type), edge_type_name(edge_type))
-    _check_rows(csc.indptr, bundle.num_nodes(edge_type[2]), len(csc.indices))
-    _check_below(csc.indices, bundle.num_nodes(edge_type[0]))
-    _check_columns(bundle, edge_type, len(csc.indices))
 
 
 def _check_columns(bundle: Bundle, type_: str | EdgeType, length: int) -> None:

@@ -29,7 +29,7 @@ from raygnn.data.cache import build_once
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import absolute, redact
 from raygnn.data.id_map import build_index, gather_ids
-from raygnn.data.ingest.build_bundle import bundle_folder, check_arrays, check_part_arrays, is_whole
+from raygnn.data.ingest.build_bundle import bundle_folder, check_arrays, check_edges, is_whole
 from raygnn.data.ingest.nodes import gather_sparse
 from raygnn.data.links.folder import message_codes
 from raygnn.data.links.message_graph import MessageGraph, Messages
@@ -264,7 +264,7 @@ class Part(Bundle):
         try:
             for edge_type in self.edge_types:
                 num_targets = self.record.nodes[edge_type[2]][number]
-                check_part_arrays(self, edge_type, num_targets)
+                check_edges(self, edge_type, num_targets)
         except (ValueError, OSError) as error:
             raise damaged(f"part {number}", path, error) from error
 
