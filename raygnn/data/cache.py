@@ -29,7 +29,7 @@ from raygnn.data.filesystem import is_remote, redact, write_text
 from raygnn.errors import DataError, ResourceError
 
 CACHE_VARIABLE = "RAYGNN_CACHE_DIR"
-_BUILDING = ".building-"
+BUILDING = ".building-"  # how folders begin that are not complete
 #: Lists the files that a folder was built with.
 NOTE = "written.json"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}  # also where no file is named
@@ -82,7 +82,6 @@ def build_once(
     Raises:
         ResourceError: it must be built, and its parent folder is not writable.
     """
-    building = folder.with_name(f"{_BUILDING}{folder.name}-{uuid.uuid4().hex[:8]}")
     has_note = is_whole is None
     is_whole = is_whole or partial(_is_as_built, needs_note=needs_note)
     with _cache_errors(folder.parent, what):
@@ -95,17 +94,33 @@ def build_once(
             _remove_dead_builds(folder)
             if folder.exists():
                 shutil.rmtree(folder)
-            try:
-                building.mkdir()
-                build(building)
+            with building(folder) as unfinished:
+                build(unfinished)
                 if has_note:
-                    _write_note(building)
-                sync_folder(building)
-                building.rename(folder)
-            finally:
-                shutil.rmtree(building, ignore_errors=True)
-            sync_entry(folder.parent)
+                    _write_note(unfinished)
     return folder
+
+
+@contextmanager
+def building(folder: Path) -> Iterator[Path]:
+    """Yields a folder to fill. It gets its name when it is complete and on the disk.
+
+    If the node of a task dies, the task runs again on another. A node that only seemed dead may
+    still run it, so each attempt fills its own folder, and the first one stays.
+    """
+    beside = folder.with_name(f"{BUILDING}{folder.name}-{uuid.uuid4().hex[:8]}")
+    beside.mkdir(parents=True)
+    try:
+        yield beside
+        sync_folder(beside)
+        try:
+            beside.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    sync_entry(folder.parent)
 
 
 def noted_files(folder: Path) -> tuple[dict[str, int], dict[str, Checksum]] | None:
@@ -174,8 +189,8 @@ def _acquire(
 
 
 def _remove_dead_builds(folder: Path) -> None:
-    for left in folder.parent.glob(f"{_BUILDING}*-*"):
-        owner = left.name.removeprefix(_BUILDING).rpartition("-")[0]
+    for left in folder.parent.glob(f"{BUILDING}*-*"):
+        owner = left.name.removeprefix(BUILDING).rpartition("-")[0]
         if owner == folder.name:
             shutil.rmtree(left, ignore_errors=True)
             continue

@@ -19,7 +19,7 @@ from raygnn.data.bundle_record import (
     TrainingTableRecord,
     node_folder,
 )
-from raygnn.data.cache import cache_folder
+from raygnn.data.cache import BUILDING, building, cache_folder
 from raygnn.data.checksums import type_adapter
 from raygnn.data.filesystem import absolute, exists, is_remote, join, locked, redact
 from raygnn.data.id_map import IdIndex
@@ -49,7 +49,6 @@ from raygnn.data.partition.record import (
 )
 from raygnn.data.partition.steps import (
     ARRAYS,
-    BUILDING,
     BY_BUCKET,
     BY_PART,
     BY_SOURCE,
@@ -60,7 +59,6 @@ from raygnn.data.partition.steps import (
     GroupedRows,
     Method,
     Steps,
-    building,
 )
 from raygnn.data.partition.transfer import send_parts
 from raygnn.errors import DataError

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -26,10 +23,9 @@ from raygnn.data.arrays import (
     gather_rows,
     index_dtype,
     open_array,
-    sync_entry,
-    sync_folder,
 )
 from raygnn.data.bundle_record import INDICES, NODES
+from raygnn.data.cache import building
 from raygnn.data.edge_kernels import DROPPED
 from raygnn.data.filesystem import write_text
 from raygnn.data.id_map import gather_ids, stored_ids
@@ -61,7 +57,6 @@ Item = TypeVar("Item")
 #: A task fills a folder and returns what can be written as JSON.
 TaskFunction = Callable[[Item, Path], dict[str, Any]]
 
-BUILDING = ".building-"  # how folders begin that are not complete
 _RESULT = "result.json"
 _ROUNDS = 20  # rounds of a step, which reports progress between them
 _SEEN_AFTER_S = 120.0  # twice the time for which NFS keeps that a name is missing
@@ -136,28 +131,6 @@ def run_task(task: StepTask) -> None:
     with building(task.folder) as folder:
         result = task.fn(task.item, folder)
         write_text(folder / _RESULT, json.dumps(result))
-
-
-@contextmanager
-def building(folder: Path) -> Iterator[Path]:
-    """Yields a folder to fill. It gets its name when it is complete and on the disk.
-
-    If the node of a task dies, the task runs again on another. A node that only seemed dead may
-    still run it, so each attempt fills its own folder, and the first one stays.
-    """
-    beside = folder.with_name(f"{BUILDING}{folder.name}-{uuid.uuid4().hex[:8]}")
-    beside.mkdir(parents=True)
-    try:
-        yield beside
-        sync_folder(beside)
-        try:
-            beside.rename(folder)
-        except OSError:
-            if not folder.exists():
-                raise
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    sync_entry(folder.parent)
 
 
 Method = Literal["hash", "range", "ldg", "metis"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raygnn.data.partition.steps import building
+from raygnn.data.cache import building
 
 
 def test_two_attempts_at_once_leave_one_whole_folder(tmp_path: Path) -> None:
