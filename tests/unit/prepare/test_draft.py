@@ -757,6 +757,14 @@ def test_years_of_two_digits_are_dates(tmp_path: Path) -> None:
     assert (calls.time.column, calls.time.format) == ("day", "day_first")
 
 
+def test_names_with_blanks_can_be_references(tmp_path: Path) -> None:
+    write(tmp_path, "people.csv", **{" Person Id ": list(range(50)), "Age": some([20, 30], 50)})
+    write(tmp_path, "calls.csv", **{" Dialed ": some(list(range(50)), 90), "Cost": [1.5] * 90})
+    found = draft(str(tmp_path), refs=["calls. Dialed = people.Person Id"])
+    (edges,) = Manifest.parse(found.text).edge_types
+    assert (edges.target, edges.type[2]) == (" Dialed ", "people")
+
+
 def test_codes_are_no_amounts(tmp_path: Path) -> None:
     """ART-07 would be -7 units of a currency ART."""
     _orders(tmp_path, total="060")

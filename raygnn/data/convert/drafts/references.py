@@ -97,11 +97,14 @@ def parse_overrides(refs: Sequence[str], tables: Sequence[Table]) -> Overrides:
     """Parses `ratings.movie_id=movies.id` and `ratings.stars=none`. Raises a ConfigError for
     anything else.
     """
-    columns = {(table.name, column) for table in tables for column in table.columns}
+    columns = {(table.name, name.strip()): name for table in tables for name in table.columns}
     found: dict[tuple[str, str], tuple[str, str] | None] = {}
     for text in refs:
         left, equals, right = (part.strip() for part in text.partition("="))
-        ends = [(end, *end.partition(".")[::2]) for end in (left, right) if end != "none"]
+        ends = []
+        for end in (left, right):
+            name, _, column = end.partition(".")
+            ends += [(end, name, column.strip())] if end != "none" else []
         unknown = [end for end, table, column in ends if (table, column) not in columns]
         if not equals or unknown or left == "none":
             raise ConfigError(
@@ -111,7 +114,7 @@ def parse_overrides(refs: Sequence[str], tables: Sequence[Table]) -> Overrides:
                 f"{sorted({name for name, _ in columns})}.",
                 id="prepare-ref",
             )
-        pairs = [(table, column) for _, table, column in ends]
+        pairs = [(table, columns[table, column]) for _, table, column in ends]
         found[pairs[0]] = pairs[1] if len(pairs) > 1 else None
     return found
 
