@@ -765,6 +765,23 @@ def test_names_with_blanks_can_be_references(tmp_path: Path) -> None:
     assert (edges.target, edges.type[2]) == (" Dialed ", "people")
 
 
+@pytest.mark.parametrize(
+    ("numbers", "is_unsure"),
+    [
+        ([f"{n:,}".replace(",", ".") for n in range(700, 1300, 7)], True),
+        ([f"{n / 100:.2f}" for n in range(700, 1300, 7)] + ["7", "8"] * 10, False),
+        ([f"{n / 1000:.3f}" for n in range(1001, 9000, 77)], False),
+    ],
+)
+def test_points_between_thousands_are_doubted(tmp_path, numbers: list, is_unsure: bool) -> None:
+    write(tmp_path, "users.csv", user_id=list(range(0, 400, 10)), age=some([20, 30], 40))
+    users = some(list(range(0, 400, 10)), len(numbers))
+    rows = [f"{user},{number}" for user, number in zip(users, numbers, strict=True)]
+    (tmp_path / "orders.csv").write_text("\n".join(["user_id,quantity", *rows]))
+    notes = draft(str(tmp_path)).notes
+    assert any("quantity: 1.234 is read as a fraction" in note for note in notes) is is_unsure
+
+
 def test_codes_are_no_amounts(tmp_path: Path) -> None:
     """ART-07 would be -7 units of a currency ART."""
     _orders(tmp_path, total="060")

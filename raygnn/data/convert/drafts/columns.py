@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,6 +35,7 @@ _CURRENCIES = (
 _WHOLE_NUMBER = r"^[0-9]{1,18}(\.0+)?$"
 _ERRORS = 0.01  # share of the rows in which a key may repeat or lack an id, or times be swapped
 _MOST_CATEGORY_WORDS = 3
+_MANY_NUMBERS = 10  # whole numbers, and fractions, that show how a column is written
 
 
 @dataclass
@@ -139,6 +141,28 @@ class Column:
             return False
         num_words = pc.count_substring_regex(self.distinct, r"[\pL\pN_]+")
         return bool(pc.mean(num_words).as_py() > _MOST_CATEGORY_WORDS)
+
+    @property
+    def may_have_thousands(self) -> bool:
+        """Whether floats may be whole numbers with a point between thousands: 7, 850, 1.234.
+
+        Measurements with three decimals are hardly ever whole.
+        """
+        if not pa.types.is_floating(self.values.type):
+            return False
+        values = self.distinct.to_numpy()
+        is_whole = values == np.floor(values)
+        whole, fractions = values[is_whole], values[~is_whole]
+        if min(len(whole), len(fractions)) < _MANY_NUMBERS:
+            return False
+        thousandths = np.round(fractions * 1000)
+        have_three_decimals = np.isclose(thousandths, fractions * 1000).all()
+        return bool(
+            have_three_decimals
+            and np.mean(thousandths % 10 != 0) > 0.8  # unlike prices, which have two
+            and whole.max() < 1000
+            and fractions.min() >= 1
+        )
 
     @cached_property
     def formats(self) -> tuple[Format, ...]:

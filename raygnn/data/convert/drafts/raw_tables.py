@@ -204,7 +204,12 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
         splits = pa.array(np.repeat(stems, [part.num_rows for part in parts]))
         columns["split"] = Column("split", pa.chunked_array([splits]))
         repairs.append("split is the name of the file")
-    return Table(name, pattern, columns, repairs)
+    unsure = [
+        f"{column.name}: 1.234 is read as a fraction; if it means 1234, write it without the point"
+        for column in columns.values()
+        if not is_parquet(pattern) and column.may_have_thousands
+    ]
+    return Table(name, pattern, columns, repairs, unsure=unsure)
 
 
 def _read_leniently(
