@@ -309,7 +309,8 @@ class RelativeTime:
     logarithm of the number of edges until the seed's time. If the edge type has times, also the age
     of the latest sampled edge and the mean encoding of the sampled edges' ages. If it has
     `edge_features`, also sums of the sampled edges and of their features in which older edges fade,
-    at four rates. Nodes of the last hop sample no edges, so these are 0 there.
+    at four rates; with `averages`, means of the features. Nodes of the last hop sample no edges, so
+    these are 0 there.
 
     Edges from events, which are nodes with times, have the age of the latest event, fading counts,
     and the means of the events' input rows in which older events fade, instead. A mean over
@@ -325,6 +326,7 @@ class RelativeTime:
         edge_types: message types.
         timed_edges: edge types with times.
         edge_features: by edge type with times, the widths of its features by column.
+        averages: edge features are averaged. Sums of few rows overfit.
         event_widths: by edge type from events, the width of their input rows.
         dates: dates among the features, by node type.
         past: node type with columns of past labels, and their number.
@@ -337,6 +339,7 @@ class RelativeTime:
     edge_types: tuple[EdgeType, ...]
     timed_edges: frozenset[EdgeType]
     edge_features: Mapping[EdgeType, Mapping[str, int]] = field(default_factory=dict)
+    averages: bool = False
     event_widths: Mapping[EdgeType, int] = field(default_factory=dict)
     dates: Mapping[str, Sequence[DateColumn]] = field(default_factory=dict)
     past: tuple[str, int] | None = None
@@ -437,9 +440,13 @@ class RelativeTime:
         if features := self.edge_features.get(edge_type):
             rows = [edges.columns[name].reshape(len(age), -1).float() for name in features]
             counts, sums = self._faded(age, torch.cat(rows, dim=1), target, num_nodes)
-            pairs = zip(counts.split(1, dim=1), sums, strict=True)
-            memory = torch.cat([part for pair in pairs for part in pair], dim=1)
-            out[:, 2 + AGE_CHANNELS :] = memory.sign() * memory.abs().log1p()
+            memory = out[:, 2 + AGE_CHANNELS :].unflatten(1, (len(_MEMORIES), -1))
+            memory[:, :, 0] = counts.log1p()
+            for i, total in enumerate(sums):
+                if self.averages:
+                    memory[:, i, 1:] = total / (counts[:, i : i + 1] + _FADED)
+                else:
+                    memory[:, i, 1:] = total.sign() * total.abs().log1p()
         return out
 
     def _of_events(

@@ -222,6 +222,36 @@ def test_latest_events_are_read_as_of_each_row(
     pd.testing.assert_frame_equal(known, of_parts, check_exact=True)
 
 
+def test_columns_of_edges_are_read_as_of_each_row(shop: Shop, tmp_path: Path) -> None:
+    """The label is whether the latest purchase was large, which only its edge shows."""
+    amount = np.random.default_rng(0).normal(size=len(shop.day)).astype(np.float32)
+    latest = np.zeros((NUM_USERS, len(ASKED)), np.float32)
+    for i, asked in enumerate(ASKED):
+        known = shop.day <= asked
+        latest[shop.user[known], i] = amount[known]  # in the order of days
+    asked_rows = shop.tables((latest > 0).astype(np.int64))
+
+    def write(name: str, shift: int) -> str:
+        changed = amount + shift * (shop.day > 150)
+        edges = edge_rows(shop.user, shop.item, {"edge_attr": changed}, time=dates(shop.day))
+        tables = replace(asked_rows, edges={BUYS: edges})
+        write_tables(tables, str(tmp_path / name))
+        return str(tmp_path / name)
+
+    graph = write("graph", 0)
+    result = raygnn.train.fit(_config(tmp_path, graph))
+    assert result.metrics["test/auroc"] > 0.8
+    rows = {"id": np.arange(NUM_USERS), "time": ["1970-05-30"] * NUM_USERS}  # day 149
+    known = raygnn.load(result.path).predict(graph, rows=rows).to_pandas()
+    later = raygnn.load(result.path).predict(write("later", 7), rows=rows).to_pandas()
+    pd.testing.assert_frame_equal(known, later, check_exact=True)
+    parts = str(tmp_path / "parts")
+    partition(graph, parts, Partitioning(3, "range"), IngestOptions(reverse_edges=True))
+    source = ["--data.mode", "partitioned", "--data.uri", parts]
+    of_parts = raygnn.load(result.path, source).predict(rows=rows).to_pandas()
+    pd.testing.assert_frame_equal(known, of_parts, check_exact=True)
+
+
 @pytest.mark.parametrize(
     ("least", "losses", "is_named"), [(0, [], False), (8, [], True), (8, [{"type": "mse"}], False)]
 )

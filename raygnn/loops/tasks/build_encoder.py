@@ -87,9 +87,10 @@ def make_spec(loaded: LoadedConfig, bundle: Bundle, target: TaskTarget) -> Model
     """
     config, feature = loaded.config, target.arguments.feature
     edge_inputs = check_inputs(loaded, bundle, target)
-    edge_columns = {**dict.fromkeys(target.output.own_columns, EDGE_ATTR), **edge_inputs}
     widths = bundle.feature_widths(feature)
     times = _find_times(config, bundle, target)
+    with_ages = target.output.own_columns if times is None else times.edge_features
+    edge_columns = {**dict.fromkeys(with_ages, EDGE_ATTR), **edge_inputs}
     with_inputs = {*widths, *(_timed_types(times, target) if times else ())}
     embedded = _embedded_types(loaded, bundle, with_inputs)
     _check_dictionaries(loaded, bundle, feature, with_inputs)
@@ -299,12 +300,27 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
         span if span > 0 else 1.0,
         tuple(timed),
         tuple(timed_edges),
-        target.output.own_columns,
+        target.output.own_columns or _edge_features(config, bundle, target),
         dates=config.model.interaction is None and is_dated,
         past_labels=target.num_past_columns,
         event_types=tuple(event_types) if is_of_nodes else (),
         season=is_of_nodes and is_dated and float(np.ptp(seed_times)) > _SEASONS,
     )
+
+
+def _edge_features(config: Config, bundle: Bundle, target: TaskTarget) -> tuple[str, ...]:
+    """Feature columns of edges with times that are read with the ages, for rows of tables.
+
+    Modules of the user get the edge features that they ask for.
+    """
+    is_builtin = config.model.type in SLOTS["model"].names
+    if target.output.predicted_edges is not None or not target.reads_times() or not is_builtin:
+        return ()
+    assert config.sampling.temporal is not None
+    column, name = config.sampling.temporal.column, target.arguments.edge_feature or EDGE_ATTR
+    timed = [t for t in bundle.edge_types if column in bundle.columns(t)]
+    widths = edge_widths(bundle, name, timed)
+    return (name,) if widths and max(widths.values()) <= _MOST_EVENT_COLUMNS else ()
 
 
 def _timed_types(times: TimeInput, target: TaskTarget) -> Collection[str]:
@@ -336,6 +352,7 @@ def _relative_time(
             }
             for name in times.edge_types
         },
+        averages=spec.output.predicted_edges is None,
         event_widths={
             t: width if (width := widths.get(t[0], 0)) <= _MOST_EVENT_COLUMNS else 0
             for t in (message_type(parse_edge_type(n), direction) for n in times.event_types)
@@ -406,7 +423,7 @@ def _interactions(
 _SECOND = 1e6  # in microseconds, the unit of dates
 _YEAR = YEAR_S * _SECOND
 _SEASONS = 2 * _YEAR  # training must see a season twice
-_MOST_EVENT_COLUMNS = 128  # of a type of events, of which a node reads four means
+_MOST_EVENT_COLUMNS = 128  # of a type of events or edges, of which a node reads four means
 _MAX_TIMES = 100_000  # of a type, of which the first are found
 _FIRST_ROWS = 0.01  # share of rows that may be earlier than the first time that counts
 

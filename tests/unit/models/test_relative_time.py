@@ -78,14 +78,15 @@ def test_columns_are_age_count_and_recency_up_to_the_seed():
         assert latest[u] == (taken[:, 0].min() if len(times) else 1)
 
 
-def test_edges_and_their_features_fade_with_age():
+@pytest.mark.parametrize("averages", [False, True])
+def test_edges_and_their_features_fade_with_age(averages: bool):
     graph = shop()
     amount = torch.rand(200, 1).numpy()
     graph.stored[BUYS] = {"amount": amount}
     graph.stored[BOUGHT] = {"amount": amount}
     graph.roles["amount"] = "feature"
     batch = batch_of(graph, 50, columns={"time": "time", "amount": "amount"})
-    times = replace(TIMES, edge_features={BOUGHT: {"amount": 1}})
+    times = replace(TIMES, edge_features={BOUGHT: {"amount": 1}}, averages=averages)
     found = times.columns(batch, "user")
     assert found.shape == (20, TIMES.channels("user") + 8)
     assert torch.equal(found[:, :-8], TIMES.columns(batch, "user"))
@@ -93,9 +94,11 @@ def test_edges_and_their_features_fade_with_age():
     age, place = 50 - edges.columns["time"], edges.edge_index[1]
     for i, memory in enumerate((SPAN / 512, SPAN / 128, SPAN / 32, SPAN / 8)):
         weight = (-age / memory).exp()
-        for j, values in enumerate((weight, weight * edges.columns["amount"][:, 0])):
-            sums = torch.zeros(20).index_add(0, place, values)
-            torch.testing.assert_close(found[:, -8 + 2 * i + j], sums.log1p())
+        num = torch.zeros(20).index_add(0, place, weight)
+        total = torch.zeros(20).index_add(0, place, weight * edges.columns["amount"][:, 0])
+        torch.testing.assert_close(found[:, -8 + 2 * i], num.log1p())
+        expected = total / (num + 0.1) if averages else total.log1p()
+        torch.testing.assert_close(found[:, -7 + 2 * i], expected)
 
 
 @pytest.mark.parametrize("timed_edges", [frozenset(), frozenset({BUYS})])
