@@ -77,7 +77,6 @@ class Problem:
 
     Attributes:
         path: the invalid key; empty for the whole config or file.
-        id: stable name of the rule.
         shown: the value as text; None if it is unset or unknown.
         line: line of the file, if `path` does not determine it.
         needs: sections of the config that the rule also read.
@@ -92,11 +91,8 @@ class Problem:
     needs: frozenset[str] = frozenset()
 
     def text(self, origin: str | None = None, whole: str = "the text") -> str:
-        """The message: `{key}={value} is invalid: {rule}. {remedy}. [id]`.
-
-        Args:
-            origin: file and line, as in `config.yaml:12`.
-            whole: the subject of a problem without a path.
+        """`{key}={value} is invalid: {rule}. {remedy}. [id]`, after an origin such as
+        `config.yaml:12`. `whole`: the subject of a problem without a path.
         """
         value = "" if self.shown is None else f"={self.shown}"
         where = f"{origin}: " if origin else ""

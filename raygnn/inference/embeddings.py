@@ -6,31 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import EdgeType
-from raygnn.data.extended_bundle import AddedEdges, ExtendedBundle
-from raygnn.data.past_labels import PastLabels
-from raygnn.inference.seed_times import SeedTimes
-from raygnn.inference.set_up import AppliedModel, loader_options
-from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.tasks.build_encoder import feature_store, graph_store
-from raygnn.loops.tasks.build_sampler import build_sampler, with_all_neighbors
-from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly, link_basis
-from raygnn.loops.tasks.link_prediction.target import find_dated_links
-from raygnn.loops.tasks.node_classification.target import find_past_labels
+from raygnn.inference.set_up import AppliedModel
+from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.models.exact import ExactOptions
 from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.parallel.shared_rows import SharedRows
-from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
-from raygnn.sampling.loader import NeighborLoader, RowPlan
-from raygnn.sampling.protocols import FeatureStore, GraphStore
-from raygnn.sampling.stores import LocalGraphStore
+from raygnn.sampling.loader import RowPlan
 
 # Sampled batches that are made one after the other, so that making the next overlaps.
 _BATCHES_PER_CHUNK = 16
@@ -77,19 +63,19 @@ class KeptEmbeddings(Embeddings):
 
 
 def exact_embeddings(
-    applied: AppliedModel, node_types: Sequence[str], times: SeedTimes | None, chunk_size: int
+    applied: AppliedModel, node_types: Sequence[str], chunk_size: int
 ) -> KeptEmbeddings:
     """All rows of some node types, computed layer by layer, without what is later than the moment
-    of `times`. Collective: all ranks must call. Raises a ConfigError if the encoder does not work
-    layer by layer.
+    of the model's times. Collective: all ranks must call. Raises a ConfigError if the encoder does
+    not work layer by layer.
     """
-    env, stores = applied.env, Stores.of(applied)
+    env, times = applied.env, applied.times
     check_exact(applied.encoder, env.loaded.config.model.type)
     return KeptEmbeddings(
         encode_exactly(
             applied.encoder,
-            stores.graph,
-            stores.features,
+            applied.stores.graph,
+            applied.stores.features,
             applied.spec,
             node_types,
             as_of=None if times is None else times.moment,
@@ -141,114 +127,19 @@ class JoinedEmbeddings(Embeddings):
 
 
 def with_factors(
-    embeddings: Embeddings,
-    applied: AppliedModel,
-    basis: Callable[[LinkFactors], LinkBasis],
-    nodes: Mapping[str, np.ndarray] | None = None,
+    embeddings: Embeddings, applied: AppliedModel, nodes: Mapping[str, np.ndarray] | None = None
 ) -> Embeddings:
     """The embeddings, joined with closed-form rows where the model weighs these."""
     factors = used_factors(applied.model)
     if factors is None:
         return embeddings
     anchor, target = applied.spec.output.ends
-    return JoinedEmbeddings(embeddings, factors, basis(factors), (anchor, target), nodes)
+    return JoinedEmbeddings(embeddings, factors, applied.basis(factors), (anchor, target), nodes)
 
 
 def used_factors(model: nn.Module) -> LinkFactors | None:
     factors = getattr(model, "factors", None)
     return factors if isinstance(factors, LinkFactors) and factors.is_used else None
-
-
-def find_basis(applied: AppliedModel, times: SeedTimes | None, factors: LinkFactors) -> LinkBasis:
-    """The decomposed links of a graph, with added nodes and links if there are any; for a model of
-    rows with times, those known at the moment of `times`.
-    """
-    (edge_type,), loaded, settings = applied.spec.output.links, applied.env.loaded, factors.settings
-    graph = known_graph(applied.bundle)
-    if factors.by_time:
-        links = find_dated_links(graph, loaded.config, (edge_type[0], edge_type[2]))
-        assert links is not None
-        assert times is not None
-        basis = LinkBasis.as_of(links, times.moment.time, settings)
-    else:
-        basis = link_basis(graph_store(loaded, graph), graph, edge_type, settings)
-    return extended_basis(basis, applied.bundle, edge_type)
-
-
-def known_graph(bundle: Bundle) -> Bundle:
-    """A graph without added nodes and edges."""
-    return bundle.graph if isinstance(bundle, ExtendedBundle) else bundle
-
-
-def extended_basis(basis: LinkBasis, bundle: Bundle, edge_type: EdgeType) -> LinkBasis:
-    """With the nodes and links that were added to a graph, if any."""
-    if not isinstance(bundle, ExtendedBundle):
-        return basis
-    anchor, _, target = edge_type
-    none = np.empty(0, np.int64)
-    added = bundle.addition.edges.get(edge_type, AddedEdges(none, none))
-    num_nodes = bundle.num_nodes(anchor), bundle.num_nodes(target)
-    return basis.extended(num_nodes, added.sources, added.targets)
-
-
-class Stores(NamedTuple):
-    """Edges, features and past labels of a graph, kept because of what they have derived."""
-
-    graph: GraphStore
-    features: FeatureStore
-    past: tuple[str, PastLabels] | None
-
-    @classmethod
-    def of(cls, applied: AppliedModel) -> Stores:
-        env, spec, bundle = applied.env, applied.spec, known_graph(applied.bundle)
-        graph = graph_store(env.loaded, bundle, env.parts)
-        features = feature_store(env.loaded, bundle, spec, env.parts, env.device)
-        return cls(graph, features, find_past_labels(spec, bundle)).extended(applied.bundle, spec)
-
-    def extended(self, bundle: Bundle, spec: ModelSpec) -> Stores:
-        """With the nodes and edges that were added to the graph, if any."""
-        if not isinstance(bundle, ExtendedBundle):
-            return self
-        assert isinstance(self.graph, LocalGraphStore)
-        return Stores(
-            ExtendedGraphStore(self.graph, bundle),
-            ExtendedFeatureStore(bundle, spec.standardization),
-            self.past,
-        )
-
-    def loader(
-        self,
-        applied: AppliedModel,
-        node_type: str,
-        nodes: np.ndarray,
-        times: SeedTimes | None,
-        plan: RowPlan | None,
-        *,
-        exact: bool,
-        **options: Any,
-    ) -> NeighborLoader:
-        """Batches of nodes with their neighborhoods, as the model reads them.
-
-        Args:
-            nodes: int64, dense ids, or positions in the rows of the plan.
-            exact: takes all neighbors instead of the model's fanouts.
-            options: of the loader, instead of some of `loader_options`.
-        """
-        as_of = None if times is None else times.of(node_type)
-        loaded, spec = applied.env.loaded, applied.spec
-        return NeighborLoader(
-            self.graph,
-            self.features,
-            nodes,
-            node_type,
-            sampler=build_sampler(with_all_neighbors(loaded) if exact else loaded, self.graph),
-            columns=spec.node_columns,
-            edge_columns=spec.batch_edge_columns,
-            as_of=None if as_of is None else as_of.time,
-            plan=plan,
-            past=self.past,
-            **{**loader_options(applied), **options},
-        )
 
 
 class SampledEmbeddings(Embeddings):
@@ -258,24 +149,16 @@ class SampledEmbeddings(Embeddings):
 
     Args:
         nodes: int64, dense ids by node type; rows are requested by position in them.
-        exact: see `Stores.loader`.
         plan: rows of (entity, time); `nodes` are positions in them.
     """
 
     def __init__(
         self,
         applied: AppliedModel,
-        stores: Stores,
         nodes: Mapping[str, np.ndarray],
-        times: SeedTimes | None,
         plan: RowPlan | None = None,
-        *,
-        exact: bool,
     ) -> None:
-        self._loaders = {
-            name: stores.loader(applied, name, ids, times, plan, exact=exact)
-            for name, ids in nodes.items()
-        }
+        self._loaders = {name: applied.loader(name, ids, plan) for name, ids in nodes.items()}
         self._encoder = applied.encoder
         self._device = applied.env.device
         self._shared = SharedRows(applied.env.scratch)

@@ -105,7 +105,6 @@ def probe_model(
 
     Args:
         config: of the model; its `data.splits`, or the graph's split column, splits the nodes.
-        label, node_type: default: the only ones, or the only type with labels.
     Returns:
         By split and metric, as `test/accuracy`; `inverse_penalty` is the chosen C.
     Raises:

@@ -14,26 +14,20 @@ from raygnn.data.added_rows import AddedRows
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.tables.read_ids import Ids, as_plain_texts
 from raygnn.errors import ConfigError
-from raygnn.inference.embeddings import KeptEmbeddings, extended_basis
+from raygnn.inference.embeddings import KeptEmbeddings
 from raygnn.inference.job import TopKOptions, TopKRequest, check_k, check_no_new_nodes, known_types
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.new_rows import check_takes_new
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.result_tables import Table
-from raygnn.models.link_factors import LinkBasis, LinkFactors
 
 
 class ExtendedGraph(OpenGraph):
     """A graph as if its tables also contained new nodes and edges.
 
     Each node is encoded from its own neighborhood. Top-k compares new nodes with known ones, whose
-    embeddings do not see the new rows. Nothing is written to disk.
-
-    Args:
-        rows: new rows, or the folder or URI of their tables.
-    Raises:
-        ConfigError: there are no tables, or the model takes no new rows.
-        DataError: rows do not fit the graph's tables.
+    embeddings do not see the new rows. Nothing is written to disk. `rows`: new rows, or the folder
+    or URI of their tables. Errors: see `TrainedModel.extended`.
     """
 
     def __init__(self, graph: OpenGraph, rows: AddedRows | str) -> None:
@@ -45,8 +39,6 @@ class ExtendedGraph(OpenGraph):
         self._kept = {}
         self._addition = addition
         self._applied = graph._applied.extended(addition)
-        self._stores = graph._stores.extended(self.bundle, self._spec)
-        self._times = None if graph._times is None else graph._times.extended(addition)
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +50,7 @@ class ExtendedGraph(OpenGraph):
         chosen = TopKOptions.of(options)
         every = chosen.model_copy(update={"filter_known": False})
         request = TopKRequest.of(
-            self._spec, self.bundle, k, anchors, every, self._times, self._read_columns
+            self._spec, self.bundle, k, anchors, every, self._applied.times, self._read_columns
         )
         graph, anchor, target = self._graph.bundle, request.anchor_type, request.target_type
         check_k(k, graph, anchor, target)
@@ -78,7 +70,7 @@ class ExtendedGraph(OpenGraph):
         most = min(k + most_links, graph.num_nodes(target))
         with self._prepared(), self._graph._encoded([target]) as embeddings:
             rows = _NewAnchors(self, embeddings.all_rows(target), target)
-            search = NeighborSearch(replace(request, k=most), self._applied, rows, self._basis)
+            search = NeighborSearch(replace(request, k=most), self._applied, rows)
             table = search.table(0, len(request.anchors))
         return Table(_without(table, set(links), k))
 
@@ -95,10 +87,6 @@ class ExtendedGraph(OpenGraph):
     def _edge_table(self, what: str, pairs: object) -> Table:
         check_no_new_nodes("rows")
         raise AssertionError
-
-    def _basis(self, factors: LinkFactors) -> LinkBasis:
-        (edge_type,) = self._spec.output.links
-        return extended_basis(self._graph._basis(factors), self.bundle, edge_type)
 
     def _takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
         return True

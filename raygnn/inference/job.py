@@ -147,7 +147,6 @@ class TopKRequest:
     Attributes:
         anchors: int64, distinct dense ids.
         filter_known: edge types whose links are excluded; with `times`, only earlier links.
-        score: the inner product of embeddings, or the decoder's score.
         relation: number of the model's relation; None if not chosen.
         times: see `TableRequest`.
         columns: `id` and further columns of the targets' table.
@@ -177,9 +176,7 @@ class TopKRequest:
         """Completes and validates a request. Raises a ConfigError if the model has no such output,
         a DataError if an anchor is not in the graph.
 
-        Args:
-            anchors: original ids.
-            read_columns: reads columns of a node table; None for a graph without tables.
+        `read_columns` reads columns of a node table; None for a graph without tables.
         """
         edge_type = options.edge_type
         relation = None if edge_type is None else relation_of(spec, edge_type)
@@ -225,10 +222,9 @@ class InferenceJob:
     """The job of every worker. Crosses process boundaries.
 
     Attributes:
-        rows_per_file: rows per output file; sampled embeddings round it up to whole batches.
+        rows_per_file: sampled embeddings round it up to whole batches.
         chunk_size: rows on the device at a time in exact encoding.
         parts: of a partitioned graph, whose outline is the bundle.
-        addition: new rows of the graph.
     """
 
     model: SavedModel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,7 +26,6 @@ from raygnn.inference.set_up import AppliedModel
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.decoders import Decoder, InnerProduct, top_k
 from raygnn.models.graph_encoder import EdgePredictor
-from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.parallel.agreement import run_and_sync_errors
 
 _ANCHORS_AT_A_TIME = 64
@@ -37,16 +35,9 @@ class NeighborSearch:
     """Ranks all nodes of the target type for ranges of the anchors.
 
     A node is never its own neighbor. Collective: all ranks must build it; they search alone.
-    `basis`: decomposed links, which closed-form rows of the model read.
     """
 
-    def __init__(
-        self,
-        request: TopKRequest,
-        applied: AppliedModel,
-        embeddings: Embeddings,
-        basis: Callable[[LinkFactors], LinkBasis],
-    ) -> None:
+    def __init__(self, request: TopKRequest, applied: AppliedModel, embeddings: Embeddings) -> None:
         self._request = request
         self._device = applied.env.device
         bundle, model, output = applied.bundle, applied.model, applied.spec.output
@@ -65,7 +56,7 @@ class NeighborSearch:
         self._known = run_and_sync_errors(lambda: _known(request, bundle), "finding known links")
         factors, ends = used_factors(model), (request.anchor_type, request.target_type)
         if factors is not None and factors.settings.hides_known and ends == output.ends:
-            links = basis(factors).links
+            links = applied.basis(factors).links
             self._known.append(KnownPositives(links.indptr, links.indices))
 
     def table(self, first: int, last: int) -> pa.Table:

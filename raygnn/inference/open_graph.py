@@ -26,9 +26,7 @@ from raygnn.inference.embeddings import (
     Embeddings,
     KeptEmbeddings,
     SampledEmbeddings,
-    Stores,
     exact_embeddings,
-    find_basis,
     used_factors,
     with_factors,
 )
@@ -77,7 +75,6 @@ from raygnn.loops.process import process_prepared
 from raygnn.loops.tasks.exact_encoding import is_layerwise
 from raygnn.loops.tasks.link_prediction.target import find_dated_links
 from raygnn.loops.tasks.node_classification.target import NodeOutput
-from raygnn.models.link_factors import LinkBasis, LinkFactors, SpectralFilter
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.loader import RowPlan
@@ -107,24 +104,25 @@ class OpenGraph:
         source: TablesSource | None = None,
     ) -> None:
         device = next(model.parameters(), torch.empty(0)).device
-        self._applied = AppliedModel(set_up_task(saved, saved.fitted(bundle), device), model)
-        self._times = find_seed_times(saved, self.bundle, as_of)
+        fitted = saved.fitted(bundle)
+        times = find_seed_times(saved, fitted, as_of)
         self._source = source
         self._read_columns = None if source is None else lru_cache(8)(source.columns)
         self.saved = saved
         self._loaded = saved.loaded
         output, evaluation = saved.spec.output, saved.loaded.config.training.eval
         is_table = isinstance(output, NodeOutput) and output.table is not None
-        self._is_exact = exact and (not is_table or evaluation == "exact")
+        is_exact = exact and (not is_table or evaluation == "exact")
+        task = set_up_task(saved, fitted, device)
+        self._applied = AppliedModel(task, model, times, is_exact)
         self._has_own_batches = own_batches
         self._kept: dict[str, Tensor] = {}
-        self._bases: dict[SpectralFilter, LinkBasis] = {}
 
     def as_of(self, time: str | Time) -> Self:
         """The same graph, with all rows as of a time; see `TrainedModel.open`."""
         graph = copy(self)
-        graph._times = find_seed_times(self.saved, self.bundle, time)
-        graph._kept, graph._bases = {}, {}
+        graph._applied = self._applied.as_of(find_seed_times(self.saved, self.bundle, time))
+        graph._kept = {}
         return graph
 
     @property
@@ -255,10 +253,10 @@ class OpenGraph:
         """
         chosen = TopKOptions.of(options)
         request = TopKRequest.of(
-            self._spec, self.bundle, k, anchors, chosen, self._times, self._read_columns
+            self._spec, self.bundle, k, anchors, chosen, self._applied.times, self._read_columns
         )
         with self._prepared(), self._encoded(request.node_types) as embeddings:
-            search = NeighborSearch(request, self._applied, embeddings, self._basis)
+            search = NeighborSearch(request, self._applied, embeddings)
             return Table(search.table(0, len(request.anchors)))
 
     def top_k_of_rows(self, rows: Any, k: int = 10, *, split: str | None = None) -> Table:
@@ -276,20 +274,20 @@ class OpenGraph:
         """
         spec, config, request = self._spec, self._loaded.config, self._row_request(rows, split)
         found, relation = find_link_rows(spec, config, self.bundle, request)
-        is_exact = config.training.eval == "exact"
+        applied = copy(self._applied)
+        applied.is_exact = config.training.eval == "exact"
 
         def encode(rows: SeedRows) -> Tensor:
             positions = {rows.node_type: np.arange(rows.num_rows)}
-            given = (self._applied, self._stores, positions, self._times, RowPlan(rows))
-            with closing(SampledEmbeddings(*given, exact=is_exact)) as embeddings:
-                return embeddings.all_rows(rows.node_type).to(self._applied.env.device)
+            with closing(SampledEmbeddings(applied, positions, RowPlan(rows))) as embeddings:
+                return embeddings.all_rows(rows.node_type).to(applied.env.device)
 
         with self._prepared():
             links = None
-            if used_factors(self._applied.model):
+            if used_factors(applied.model):
                 anchor, target = spec.output.ends
                 links = find_dated_links(self.bundle, config, (anchor, target))
-            return Table(rank_targets(found, relation, k, self._applied, encode, links))
+            return Table(rank_targets(found, relation, k, applied, encode, links))
 
     def explain(
         self,
@@ -341,9 +339,7 @@ class OpenGraph:
             dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
         else:
             plan, dense = self._find_rows(rows)
-        loader = self._stores.loader(
-            self._applied, node_type, dense, self._times, plan, exact=self._is_exact, batch_size=1
-        )
+        loader = self._applied.loader(node_type, dense, plan, batch_size=1)
         with loader, self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
             moved = (batch.to(self._applied.env.device) for batch in batches)
             of_rows = None if plan is None else plan.rows
@@ -361,7 +357,7 @@ class OpenGraph:
         if len(self._spec.output.links) > 1:
             find_score(self._spec, "decoder", None if edge_type is None else relation)
         ends = self._pairs(pairs)
-        edges = pairs_to_predict(self._spec, self.bundle, *ends, self._times, relation)
+        edges = pairs_to_predict(self._spec, self.bundle, *ends, self._applied.times, relation)
 
         def seed(batch: EdgeBatch) -> Seed:
             return seed_pair(batch, self._applied, edges.edge_type, relation)
@@ -426,7 +422,8 @@ class OpenGraph:
             return Table(tables.of_rows(original_ids(self.bundle, node_type, dense), rows, dense))
 
     def _row_request(self, rows: Any, split: str | None) -> RowRequest:
-        moment = None if self._times is None else self._times.moment
+        times = self._applied.times
+        moment = None if times is None else times.moment
         return RowRequest(rows, split, moment, self.training_table)
 
     def _find_rows(self, rows: Any, split: str | None = None) -> tuple[RowPlan, np.ndarray]:
@@ -445,11 +442,11 @@ class OpenGraph:
         return Table(with_times(table, found, positions))
 
     def _edge_table(self, what: str, pairs: Any) -> Table:
-        spec = self._spec
+        spec, times = self._spec, self._applied.times
         if pairs is None:
             edges = edges_to_predict(spec, self.bundle)
         else:
-            edges = pairs_to_predict(spec, self.bundle, *self._pairs(pairs), self._times)
+            edges = pairs_to_predict(spec, self.bundle, *self._pairs(pairs), times)
         with self._prepared(), self._edge_tables(what, edges) as tables:
             ranges = cut(tables.num_rows, _ROWS_PER_PART, tables.alignment)
             return Table(pa.concat_tables([tables.range(*part) for part in ranges]))
@@ -460,7 +457,7 @@ class OpenGraph:
         """Replaces the rows of pairs that are links with times by those as of the link, except
         closed-form rows, which are as of one moment.
         """
-        links, times = self._spec.output.links, self._times
+        links, times = self._spec.output.links, self._applied.times
         factors = used_factors(self._applied.model)
         if times is None or not links or (relation is None and len(links) > 1) or factors:
             return
@@ -480,8 +477,7 @@ class OpenGraph:
     def _edge_tables(
         self, what: str, edges: SeedEdges, *, one_by_one: bool = False
     ) -> closing[EdgeTables]:
-        given = (what, self._applied, self._stores, edges, self._times)
-        return closing(EdgeTables(*given, exact=self._is_exact, one_by_one=one_by_one))
+        return closing(EdgeTables(what, self._applied, edges, one_by_one=one_by_one))
 
     def _aligned_rows(self, node_type: str, dense: np.ndarray) -> Tensor:
         """[num_ids, channels] of nodes that may repeat, each encoded once."""
@@ -499,9 +495,9 @@ class OpenGraph:
         """Whether nodes are encoded from their own neighborhoods, not with all nodes."""
         if self._keeps([node_type]):
             return False
-        if not self._is_exact:
+        if not self._applied.is_exact:
             return self._has_own_batches
-        if self._have_own_times([node_type]):
+        if self._applied.have_own_times([node_type]):
             return True
         if not is_layerwise(self._applied.encoder):
             return True
@@ -510,50 +506,36 @@ class OpenGraph:
             config.sampling.component is None and num_ids <= config.loader_plan("test").batch_size
         )
 
-    def _have_own_times(self, node_types: Sequence[str]) -> bool:
-        return self._times is not None and not self._times.own.isdisjoint(node_types)
-
     def _keeps(self, node_types: Sequence[str]) -> bool:
         return set(node_types) <= self._kept.keys()
 
     def _encoded(self, node_types: Sequence[str]) -> closing[Embeddings]:
         if self._keeps(node_types):
             return closing(KeptEmbeddings(self._kept))
-        is_layered = is_layerwise(self._applied.encoder) and not self._have_own_times(node_types)
-        if self._is_exact and is_layered:
+        applied = self._applied
+        is_layered = is_layerwise(applied.encoder) and not applied.have_own_times(node_types)
+        if applied.is_exact and is_layered:
             return closing(self._every(node_types))
         nodes = {name: np.arange(self.bundle.num_nodes(name)) for name in node_types}
         return closing(self._sampled(nodes))
 
     def _every(self, node_types: Sequence[str]) -> KeptEmbeddings:
         wanted = {*node_types, *self._spec.output.ends} - self._kept.keys()
-        if self._times is not None:
-            wanted -= self._times.own
+        if self._applied.times is not None:
+            wanted -= self._applied.times.own
         order = [name for name in self.bundle.node_types if name in wanted]
-        exact = exact_embeddings(self._applied, order, self._times, _CHUNK_SIZE)
-        every = with_factors(exact, self._applied, self._basis)
+        exact = exact_embeddings(self._applied, order, _CHUNK_SIZE)
+        every = with_factors(exact, self._applied)
         self._kept |= {name: every.all_rows(name) for name in order}
         return KeptEmbeddings(self._kept)
 
     def _sampled(self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None) -> Embeddings:
         """Encodes nodes with the model's fanouts, or with all neighbors if `exact` is set."""
-        given = (self._applied, self._stores, nodes, self._times, plan)
-        sampled = SampledEmbeddings(*given, exact=self._is_exact)
-        return with_factors(sampled, self._applied, self._basis, nodes)
-
-    def _basis(self, factors: LinkFactors) -> LinkBasis:
-        key = factors.settings
-        if key not in self._bases:
-            self._bases[key] = find_basis(self._applied, self._times, factors)
-        return self._bases[key]
+        return with_factors(SampledEmbeddings(self._applied, nodes, plan), self._applied, nodes)
 
     @cached_property
     def row_reader(self) -> RowReader:
         return row_reader(self.saved, self.bundle, self._source)
-
-    @cached_property
-    def _stores(self) -> Stores:
-        return Stores.of(self._applied)
 
 
 def _columns_of(pairs: Any) -> list[Any]:

@@ -64,15 +64,11 @@ class OutputFolder:
         """Raises a RunError if it is a file, or has content other than that of an earlier call, or
         that of one without `overwrite`. Writes nothing.
         """
-        fs, path = open_fs(uri)
-        path = path.rstrip("/")
-        fs.invalidate_cache()  # remote listings are cached, and others write there too
+        fs, path, names = _listed(uri)
         if fs.isfile(path):
             raise RunError(
                 f"out={redact(uri)!r} is invalid: it is a file. Name a folder.", id="output-is-file"
             )
-        files = fs.find(path) if fs.exists(path) else []
-        names = [name.removeprefix(path + "/") for name in files]
         foreign = [name for name in names if not _OURS.fullmatch(name)]
         if foreign:
             raise RunError(
@@ -124,7 +120,7 @@ class OutputFolder:
             ) from error
 
     def write(self, table: str, part: int, num_parts: int, rows: pa.Table) -> dict[str, Any]:
-        """Writes one file. Returns its manifest entry: file, num_rows, num_bytes."""
+        """Writes one file. Returns its entry in the manifest."""
         name = f"{table}/part-{part:05d}-of-{num_parts:05d}.parquet"
         buffer = pa.BufferOutputStream()
         pq.write_table(rows, buffer)
@@ -187,14 +183,20 @@ class OutputFolder:
         shutil.rmtree(staged, ignore_errors=True)
 
     def _remove_files(self) -> None:
-        fs, path = open_fs(self.uri)
-        fs.invalidate_cache()
-        path = path.rstrip("/")
-        names = [n.removeprefix(path + "/") for n in (fs.find(path) if fs.exists(path) else [])]
+        fs, path, names = _listed(self.uri)
         # The manifest is removed first, so that no reader considers the rest complete.
         for name in sorted(names, key=lambda name: name != MANIFEST):
             if _OURS.fullmatch(name):
                 fs.rm_file(f"{path}/{name}")
+
+
+def _listed(uri: str) -> tuple[Any, str, list[str]]:
+    """File system, path, and names of all files below it."""
+    fs, path = open_fs(uri)
+    path = path.rstrip("/")
+    fs.invalidate_cache()  # remote listings are cached, and others write there too
+    files = fs.find(path) if fs.exists(path) else []
+    return fs, path, [name.removeprefix(path + "/") for name in files]
 
 
 @contextmanager

@@ -18,11 +18,11 @@ from raygnn.data.links.split import LinkSplit, time_unit_of
 from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.tables.read_ids import as_plain_texts, original_ids
 from raygnn.errors import ConfigError, DataError
-from raygnn.inference.embeddings import Embeddings, Stores
+from raygnn.inference.embeddings import Embeddings
 from raygnn.inference.seed_times import SeedTimes, seed_edges, times_of_pairs
 from raygnn.inference.set_up import AppliedModel, loader_options
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.tasks.build_sampler import build_sampler, with_all_neighbors
+from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
@@ -151,7 +151,6 @@ class EdgeTables:
 
     Args:
         edges: in the order of their positions. Reverse copies are left out.
-        exact: samples all neighbors instead of the model's fanouts.
         one_by_one: each edge is a batch, whose ends share a neighborhood.
     Attributes:
         alignment: tables begin at multiples of it.
@@ -162,18 +161,13 @@ class EdgeTables:
         self,
         what: str,
         applied: AppliedModel,
-        stores: Stores,
         edges: SeedEdges,
-        times: SeedTimes | None,
         *,
-        exact: bool,
         one_by_one: bool = False,
     ) -> None:
-        spec, bundle, loaded = applied.spec, applied.bundle, applied.env.loaded
-        if exact:
-            loaded = with_all_neighbors(loaded)
-        config, options = loaded.config, loader_options(applied)
-        if exact:
+        spec, bundle, loaded = applied.spec, applied.bundle, applied.sampled_config()
+        config, options, times = loaded.config, loader_options(applied), applied.times
+        if applied.is_exact:
             options["batch_size"] = min(options["batch_size"], _MOST_EXACT)
         if one_by_one:
             options["batch_size"] = 1
@@ -184,8 +178,8 @@ class EdgeTables:
         self._positions = edges.positions_of_rows()
         self.num_rows = len(self._positions)
         self._loader = EdgeLoader(
-            stores.graph,
-            stores.features,
+            applied.stores.graph,
+            applied.stores.features,
             EdgePlan(
                 edges=edges,
                 seeds=self._positions,
@@ -195,7 +189,7 @@ class EdgeTables:
                 num_known=spec.output.num_known(bundle),
                 sees_pair=not spec.output.links,
             ),
-            sampler=build_sampler(loaded, stores.graph),
+            sampler=build_sampler(loaded, applied.stores.graph),
             columns=spec.node_columns,
             edge_columns=spec.batch_edge_columns,
             **options,

@@ -65,7 +65,6 @@ class RowRequest:
             in the model's training table.
         split: train, val or test of the rows that the model was trained on; None for all.
         moment: time of rows that consist of ids only.
-        declared: the model's training table in graph.yaml.
     """
 
     rows: Any
@@ -122,9 +121,7 @@ def find_rows(
 
 
 def read_rows(uri: str, bundle: Bundle, node_type: str, declared: TrainingTable | None) -> pa.Table:
-    """Reads rows from Parquet or CSV files as tables of graphs are read. Raises a DataError if they
-    are unreadable.
-    """
+    """Reads rows from Parquet or CSV files as tables of graphs are read."""
     folder, slash, name = uri.rpartition("/")
     files = list_files(folder or slash or ".", [name], "--rows")
     rows, kind = read_columns(files, None, "--rows"), bundle.id_map(node_type).kind

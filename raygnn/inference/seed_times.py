@@ -58,7 +58,6 @@ class SeedTimes:
         return replace(self, moment=replace(self.moment, time=max(latest)))
 
     def describe(self, type_names: Sequence[str]) -> str:
-        """For the log: how rows of these types are encoded."""
         timed = [name for name in type_names if name in self.own]
         if not timed:
             return f"as of {self.moment}"
@@ -85,7 +84,6 @@ def find_seed_times(
     are encoded as of the latest time in the graph.
 
     Args:
-        bundle: the part of the graph that the model reads.
         as_of: a date, a number or `latest`: the time of all rows.
     Raises:
         ConfigError: it is not a time, has another unit, or the model reads no times.
@@ -141,11 +139,8 @@ def _have_times(spec: ModelSpec, bundle: Bundle, edge_type: EdgeType) -> bool:
 def times_of_pairs(
     edges: SeedEdges, sources: np.ndarray, targets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Times of pairs that are edges of a type; the earliest of parallel edges.
+    """Times of pairs of int64 dense ids that are edges of a type; the earliest of parallel edges.
 
-    Args:
-        edges: all edges of the type, with times.
-        sources, targets: int64 [num_pairs], dense ids.
     Returns:
         bool [num_pairs], whether the pair is an edge, and [num_pairs], its time.
     """

@@ -2,43 +2,75 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from raygnn.config import build
+from raygnn.config import LoadedConfig, build
 from raygnn.data.bundle import Bundle
-from raygnn.data.extended_bundle import Addition, ExtendedBundle
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.extended_bundle import AddedEdges, Addition, ExtendedBundle
 from raygnn.data.filesystem import redact
 from raygnn.data.partition.part import Outline
+from raygnn.data.past_labels import PastLabels
 from raygnn.errors import CheckpointError, ConfigError
+from raygnn.inference.seed_times import SeedTimes
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.loops.tasks.build_encoder import find_shared_leaves
+from raygnn.loops.tasks.build_encoder import feature_store, find_shared_leaves, graph_store
+from raygnn.loops.tasks.build_sampler import build_sampler, with_all_neighbors
+from raygnn.loops.tasks.exact_encoding import link_basis
+from raygnn.loops.tasks.link_prediction.target import find_dated_links
+from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.loops.tasks.several_tasks.task import weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import reads_src_degree
+from raygnn.models.link_factors import LinkBasis, LinkFactors, SpectralFilter
 from raygnn.outputs.model_export import read_weights
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel import collectives
+from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
+from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.parts import PartitionedGraph, map_parts
+from raygnn.sampling.protocols import FeatureStore, GraphStore
+from raygnn.sampling.stores import LocalGraphStore
 
 
-@dataclass(frozen=True)
+class Stores(NamedTuple):
+    """Edges, features and past labels of a graph, kept because of what they have derived."""
+
+    graph: GraphStore
+    features: FeatureStore
+    past: tuple[str, PastLabels] | None
+
+
+@dataclass
 class AppliedModel:
     """A trained model, and its task on a graph.
 
     Attributes:
         task: its environment has the part of the graph that the model reads.
         model: encoder with head or decoder.
+        times: encoding times of nodes and edges; None for a model without times.
+        is_exact: takes all neighbors instead of the model's fanouts.
+        known: the same without the nodes and edges that were added to the graph; None without any.
     """
 
     task: Task
     model: nn.Module
+    times: SeedTimes | None
+    is_exact: bool
+    known: AppliedModel | None = None
+
+    def __post_init__(self) -> None:
+        self._bases: dict[SpectralFilter, LinkBasis] = {}
 
     @property
     def env(self) -> TaskEnvironment:
@@ -58,11 +90,96 @@ class AppliedModel:
         assert isinstance(self.model.encoder, GraphEncoder)
         return self.model.encoder
 
+    @cached_property
+    def stores(self) -> Stores:
+        env, spec, bundle = self.env, self.spec, self.bundle
+        if self.known is not None:
+            known = self.known.stores
+            assert isinstance(known.graph, LocalGraphStore)
+            assert isinstance(bundle, ExtendedBundle)
+            features = ExtendedFeatureStore(bundle, spec.standardization)
+            return Stores(ExtendedGraphStore(known.graph, bundle), features, known.past)
+        return Stores(
+            graph_store(env.loaded, bundle, env.parts),
+            feature_store(env.loaded, bundle, spec, env.parts, env.device),
+            find_past_labels(spec, bundle),
+        )
+
+    def as_of(self, times: SeedTimes | None) -> AppliedModel:
+        """The same at other times, with the same stores."""
+        applied = copy(self)
+        applied.times, applied._bases = times, {}
+        return applied
+
+    def basis(self, factors: LinkFactors) -> LinkBasis:
+        """The decomposed links of the graph, with added nodes and links if there are any; for a
+        model of rows with times, those known at the moment of the times.
+        """
+        key = factors.settings
+        if key not in self._bases:
+            known = self._known_basis(factors) if self.known is None else self.known.basis(factors)
+            self._bases[key] = extended_basis(known, self.bundle, self.spec.output.links[0])
+        return self._bases[key]
+
+    def _known_basis(self, factors: LinkFactors) -> LinkBasis:
+        (edge_type,), loaded, bundle = self.spec.output.links, self.env.loaded, self.bundle
+        if not factors.by_time:
+            graph = graph_store(loaded, bundle)
+            return link_basis(graph, bundle, edge_type, factors.settings)
+        links = find_dated_links(bundle, loaded.config, (edge_type[0], edge_type[2]))
+        assert links is not None
+        assert self.times is not None
+        return LinkBasis.as_of(links, self.times.moment.time, factors.settings)
+
+    def have_own_times(self, node_types: Collection[str]) -> bool:
+        """Whether nodes of some types are encoded at times of their own."""
+        return self.times is not None and not self.times.own.isdisjoint(node_types)
+
     def extended(self, addition: Addition) -> AppliedModel:
         """The model on the graph with new nodes and edges."""
         task = copy(self.task)
         task.env = replace(task.env, bundle=ExtendedBundle(self.bundle, addition))
-        return AppliedModel(task, self.model)
+        times = None if self.times is None else self.times.extended(addition)
+        return AppliedModel(task, self.model, times, self.is_exact, known=self)
+
+    def loader(
+        self, node_type: str, nodes: np.ndarray, plan: RowPlan | None = None, **options: Any
+    ) -> NeighborLoader:
+        """Batches of nodes with their neighborhoods, as the model reads them.
+
+        Args:
+            nodes: int64, dense ids, or positions in the rows of the plan.
+            options: of the loader, instead of some of `loader_options`.
+        """
+        as_of = None if self.times is None else self.times.of(node_type)
+        return NeighborLoader(
+            self.stores.graph,
+            self.stores.features,
+            nodes,
+            node_type,
+            sampler=build_sampler(self.sampled_config(), self.stores.graph),
+            columns=self.spec.node_columns,
+            edge_columns=self.spec.batch_edge_columns,
+            as_of=None if as_of is None else as_of.time,
+            plan=plan,
+            past=self.stores.past,
+            **{**loader_options(self), **options},
+        )
+
+    def sampled_config(self) -> LoadedConfig:
+        """The config of samplers."""
+        return with_all_neighbors(self.env.loaded) if self.is_exact else self.env.loaded
+
+
+def extended_basis(basis: LinkBasis, bundle: Bundle, edge_type: EdgeType) -> LinkBasis:
+    """With the nodes and links that were added to a graph, if any."""
+    if not isinstance(bundle, ExtendedBundle):
+        return basis
+    anchor, _, target = edge_type
+    none = np.empty(0, np.int64)
+    added = bundle.addition.edges.get(edge_type, AddedEdges(none, none))
+    num_nodes = bundle.num_nodes(anchor), bundle.num_nodes(target)
+    return basis.extended(num_nodes, added.sources, added.targets)
 
 
 def set_up_task(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,7 @@ from raygnn.errors import FAILURES
 from raygnn.inference.embeddings import (
     Embeddings,
     SampledEmbeddings,
-    Stores,
     exact_embeddings,
-    find_basis,
     with_factors,
 )
 from raygnn.inference.job import InferenceJob, TableRequest, TopKRequest
@@ -31,7 +29,6 @@ from raygnn.inference.result_tables import EdgeTables, NodeTables, cut, edges_to
 from raygnn.inference.set_up import AppliedModel, load_module, set_up_task
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.process import prepare_process, process_restored
-from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import raise_if_any_failed, run_and_sync_errors
 
@@ -46,10 +43,7 @@ _Written = dict[str, list[dict[str, Any]]]
 def run_inference(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     """Computes and writes this rank's share of the tables. Returns the manifest.
 
-    Collective: all ranks must call.
-
-    Raises:
-        TrainingError: a rank failed; raised on all ranks.
+    Collective: all ranks must call. Raises a TrainingError on all ranks if one failed.
     """
     with collectives.group_held(), process_restored():
         return _run(job, context)
@@ -82,23 +76,16 @@ def _say_start(job: InferenceJob, context: WorkerContext, what: str, types: Sequ
 
 
 def _embeddings(
-    job: InferenceJob,
-    applied: AppliedModel,
-    basis: Callable[[LinkFactors], LinkBasis],
-    nodes: Mapping[str, np.ndarray] | None = None,
+    job: InferenceJob, applied: AppliedModel, nodes: Mapping[str, np.ndarray] | None = None
 ) -> closing[Embeddings]:
-    """Encodes the nodes of a request, all or some."""
-    times, node_types = job.request.times, job.request.node_types
-    is_exact = job.model.loaded.config.training.eval == "exact"
-    have_own_times = times is not None and not times.own.isdisjoint(node_types)
+    node_types = job.request.node_types
     embeddings: Embeddings
-    if is_exact and nodes is None and not have_own_times:
-        embeddings = exact_embeddings(applied, node_types, times, job.chunk_size)
+    if applied.is_exact and nodes is None and not applied.have_own_times(node_types):
+        embeddings = exact_embeddings(applied, node_types, job.chunk_size)
     else:
         every = {name: np.arange(applied.bundle.num_nodes(name)) for name in node_types}
-        given = (applied, Stores.of(applied), nodes or every, times)
-        embeddings = SampledEmbeddings(*given, exact=is_exact)
-    return closing(with_factors(embeddings, applied, basis, nodes))
+        embeddings = SampledEmbeddings(applied, nodes or every)
+    return closing(with_factors(embeddings, applied, nodes))
 
 
 def _set_up(job: InferenceJob, context: WorkerContext) -> AppliedModel:
@@ -106,16 +93,16 @@ def _set_up(job: InferenceJob, context: WorkerContext) -> AppliedModel:
     opened = (Bundle if job.parts is None else Outline).open(job.bundle_path)
     bundle = job.model.fitted(opened)
     task = set_up_task(job.model, bundle, context.device, job.parts)
-    applied = AppliedModel(task, load_module(job.model, task))
+    is_exact = job.model.loaded.config.training.eval == "exact"
+    applied = AppliedModel(task, load_module(job.model, task), job.request.times, is_exact)
     return applied if job.addition is None else applied.extended(job.addition)
 
 
 def _write_neighbors(
     job: InferenceJob, request: TopKRequest, applied: AppliedModel, context: WorkerContext
 ) -> _Written:
-    basis = cache(partial(find_basis, applied, request.times))
-    with _embeddings(job, applied, basis) as embeddings:
-        search = NeighborSearch(request, applied, embeddings, basis)
+    with _embeddings(job, applied) as embeddings:
+        search = NeighborSearch(request, applied, embeddings)
         rows = max(job.rows_per_file // request.k, 1)
         parts = {"neighbors": (cut(len(request.anchors), rows), search.table)}
         return _write_parts(job, parts, context)
@@ -132,8 +119,7 @@ def _write_nodes(
     shown = (f"{count(number, 'node')} of type {name}" for name, number in numbers.items())
     _say_start(job, context, f"encoding {', '.join(shown)}", request.node_types)
     tables = NodeTables(request.what, applied, nodes)
-    basis = cache(partial(find_basis, applied, request.times))
-    with _embeddings(job, applied, basis, nodes) as embeddings:
+    with _embeddings(job, applied, nodes) as embeddings:
         parts = {
             name: (
                 cut(number, job.rows_per_file, embeddings.alignment),
@@ -149,9 +135,7 @@ def _write_edges(
 ) -> _Written:
     edges = edges_to_predict(applied.spec, applied.bundle)
     name = edge_type_name(edges.edge_type)
-    is_exact = job.model.loaded.config.training.eval == "exact"
-    given = (request.what, applied, Stores.of(applied), edges, request.times)
-    with closing(EdgeTables(*given, exact=is_exact)) as tables:
+    with closing(EdgeTables(request.what, applied, edges)) as tables:
         _say_start(job, context, f"predicting {tables.num_rows:,} {name}", [name])
         ranges = cut(tables.num_rows, job.rows_per_file, tables.alignment)
         return _write_parts(job, {name: (ranges, tables.range)}, context)

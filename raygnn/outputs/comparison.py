@@ -45,13 +45,7 @@ _MAX_RUNS_IN_TABLES = 12
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The files of a run; empty if not written yet.
-
-    Attributes:
-        metrics: of `metrics.json`.
-        history: a row for each validation.
-        config: all keys, by dotted path; empty mappings have none.
-    """
+    """The files of a run; empty if not written yet. All keys of the config are by dotted path."""
 
     name: str
     metrics: Mapping[str, Any]

@@ -27,8 +27,7 @@ class Drawn:
 
     Attributes:
         seeds: explained nodes, keys of `nodes`.
-        edges: (source, target, importance), the most important first.
-        columns: (name, importance), the most important first.
+        edges, columns: (source, target, importance) and (name, importance), the largest first.
     """
 
     title: str

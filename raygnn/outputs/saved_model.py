@@ -94,7 +94,6 @@ class SavedModel:
 
         Args:
             uri: folder of a finished run, or of an exported model.
-            overrides: of the config, as on the command line.
             with_metrics: also reads the config's metrics, which may need `allow_modules`.
             task: the requested one of `tasks`; None for a model with one task.
             model: as in `load_config`.

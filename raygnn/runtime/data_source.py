@@ -106,11 +106,8 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
         uri = _write_data(data, cache_dir)
     elif section.synthetic is not None:
         uri = _write_synthetic(section.synthetic.type, section.synthetic.args, cache_dir)
-    elif section.type is not None:
-        from raygnn.config import Component
-
-        component = Component(type=section.type, args=section.args)
-        made = build(component, "dataset", loaded.allow_modules)
+    elif section.component is not None:
+        made = build(section.component, "dataset", loaded.allow_modules)
         uri = _write_data(_single_graph(made), cache_dir)
     return uri
 

@@ -227,11 +227,8 @@ def _some_at_a_time(
     label: str,
 ) -> list[Any]:
     """The results of tasks, of which only some run at a time: rows of all pieces would be the whole
-    table.
-
-    Args:
-        begin: starts the task of an item; returns references, the last of which is its result.
-        end: receives those of a finished task.
+    table. `begin` starts the task of an item and returns references, the last of which is its
+    result; `end` receives those of a finished task.
     """
     import ray
 

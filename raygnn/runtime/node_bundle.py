@@ -23,11 +23,7 @@ _CHUNKS_ON_THE_WAY = 4
 
 @dataclass(frozen=True)
 class BundlePlace:
-    """Location of a finished bundle. Crosses process boundaries.
-
-    Attributes:
-        path: on the node that ingested it.
-    """
+    """Path of a finished bundle on the node that ingested it. Crosses process boundaries."""
 
     path: str
     node_id: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from raygnn.errors import DataError, RaygnnError, TrainingError
 from raygnn.inference.job import InferenceJob
 from raygnn.job import TrainJob
 from raygnn.parallel.agreement import run_and_sync_errors
+from raygnn.runtime.ingest import lent_cpus
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.sampling.parts import Answer, MappedPart, PartAnswers, PartitionedGraph, Question
 
@@ -143,17 +144,6 @@ def _mapped(graph: PartitionedGraph, outline_path: str) -> PartitionedGraph:
     return replace(graph, services=tuple(services))
 
 
-def _nodes_with_cpus() -> list[str]:
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    return [node["NodeID"] for node in alive if node["Resources"].get("CPU")] or [
-        node["NodeID"] for node in alive
-    ]
-
-
-def _nodes_of(requests: Sequence[_Awaited]) -> list[str]:
-    return [answer.result() for answer in requests]
-
-
 @contextmanager
 def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
     """Starts an actor for each part of the configured graph, spread over the nodes, and ends them.
@@ -172,7 +162,8 @@ def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
         max_task_retries=-1,
         fallback_strategy=[{"label_selector": {}}],  # any node, where its own has gone
     )(PartActor)
-    nodes = _nodes_with_cpus()
+    _, cpus = lent_cpus()
+    nodes = [node for node, number in cpus.items() if number] or list(cpus)
     actors = [
         part_actor.options(label_selector={"ray.io/node-id": nodes[number % len(nodes)]}).remote(
             folder, number, place
@@ -185,7 +176,7 @@ def part_actors(outline: Outline, config: Config) -> Iterator[PartitionedGraph]:
             largest = max(part_bytes(folder, number) for number in range(record.num_parts))
             start_s += largest / _LEAST_BYTES_PER_S
         requests = [_Awaited(a.node.remote(), i, start_s) for i, a in enumerate(actors)]
-        node_ids = _nodes_of(requests)
+        node_ids = [request.result() for request in requests]
         say(f"{record.num_parts} parts, one actor each, on {count(len(set(node_ids)), 'node')}")
         clients = (
             _PartClient(actor, number, timeout_s, folder, node)

@@ -164,12 +164,10 @@ def _worker_resources(
 
 
 def _count_places(nodes: list[dict[str, float]], resources: WorkerResources) -> int:
-    return sum(_num_places(node, resources.as_ray()) for node in nodes)
-
-
-def _num_places(node: dict[str, float], needed: dict[str, float]) -> int:
-    amounts = {name: amount for name, amount in needed.items() if amount > 0}
-    return min(int(node.get(name, 0) // amount) for name, amount in amounts.items())
+    amounts = {name: amount for name, amount in resources.as_ray().items() if amount > 0}
+    return sum(
+        min(int(node.get(name, 0) // amount) for name, amount in amounts.items()) for node in nodes
+    )
 
 
 def _explain(

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from raygnn.config.run_section import Scaling
 from raygnn.console import say
 from raygnn.data.filesystem import delete, join, redact
 from raygnn.errors import PreemptedError, RunError, TrainingError
@@ -45,8 +44,11 @@ def train_on_ray(
         TrainingError: training failed, or lost its nodes, and was not restarted.
         PreemptedError: the run was asked to stop, and can resume.
     """
-    folder, config = job.folder, job.loaded.config
-    limit, num_preemptions = config.scaling.max_preemptions, 0
+    folder, config, scaling = job.folder, job.loaded.config, job.loaded.config.scaling
+    num_workers: int | tuple[int, int] = scaling.max_workers
+    if scaling.is_elastic:
+        num_workers = scaling.min_workers, scaling.max_workers
+    limit, num_preemptions = scaling.max_preemptions, 0
     with stop_requests() as requests:
         while True:
             # Ray fails if a checkpoint that its snapshot names is gone.
@@ -57,7 +59,7 @@ def train_on_ray(
                     config,
                     resources,
                     folder.uri,
-                    num_workers=_num_workers(config.scaling),
+                    num_workers=num_workers,
                     callbacks=callbacks,
                 )
             except PreemptedError as error:
@@ -77,12 +79,6 @@ def train_on_ray(
                 return metrics
             finally:
                 drain_worker_lines(requests)
-
-
-def _num_workers(scaling: Scaling) -> int | tuple[int, int]:
-    if scaling.is_elastic:
-        return scaling.min_workers, scaling.max_workers
-    return scaling.max_workers
 
 
 def _train_worker(job: TrainJob, context: WorkerContext) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from raygnn.config.documents import dump_yaml
 from raygnn.console import count, label_lines, say
-from raygnn.data.filesystem import join, write_text
+from raygnn.data.filesystem import arrow_filesystem, join, write_text
 from raygnn.errors import PreemptedError, TrainingError
 from raygnn.job import TrainJob
 from raygnn.loops.signals import signals_as_notices
@@ -32,11 +32,22 @@ from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_schema, find_spec, with_time_defaults
 from raygnn.runtime.data_source import open_training_tables, open_trial_bundle, tables_uri
 from raygnn.runtime.launch import default_name, warn_of_vanishing
-from raygnn.runtime.preflight import plan_resources
+from raygnn.runtime.preflight import count_fitting_runs, plan_resources
 from raygnn.runtime.ray_internals import attribute, internal
 from raygnn.runtime.ray_train import train_on_ray
-from raygnn.runtime.sweep_plan import SweepPlan
-from raygnn.runtime.sweep_progress import TrialRow, as_json, rank, table
+from raygnn.runtime.ray_workers import stop_requests
+from raygnn.runtime.sweep_plan import SweepPlan, scheduler, search_space, searcher
+from raygnn.runtime.sweep_progress import (
+    StopWithoutMetric,
+    SweepProgress,
+    TrialRow,
+    as_json,
+    rank,
+    table,
+    trial_name,
+    trial_rows,
+)
+from raygnn.runtime.worker_lines import drain_worker_lines, show_held_lines
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid, Tuner
@@ -55,9 +66,6 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     check_writable(check_run_folder(plan.loaded, name), plan.loaded.config.run)
     varied = {path.partition(".")[0] for path in plan.section.space}
     connect(lambda: plan.loaded.check_arguments(left_out=varied))  # each trial checks its own
-    from raygnn.runtime.ray_workers import stop_requests
-    from raygnn.runtime.worker_lines import drain_worker_lines
-
     num_concurrent = _num_concurrent(plan)
     uri = tables_uri(plan.loaded, data)
     is_read_alike = not varied & _READ_WITH_DATA
@@ -99,8 +107,6 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
 
 
 def _num_concurrent(plan: SweepPlan) -> int:
-    from raygnn.runtime.preflight import count_fitting_runs, plan_resources
-
     section = plan.section
     fitting = max(1, count_fitting_runs(plan.loaded.config))
     wanted = section.max_concurrent_trials or min(fitting, plan.num_trials)
@@ -122,13 +128,6 @@ def _tuner(
     logging.getLogger("ray.tune.tune").setLevel(logging.ERROR)
     # Optuna warns for each resumed trial, because Tune counts its reports from 1 again.
     warnings.filterwarnings("ignore", "The reported value is ignored because this `step=")
-    import ray
-    from ray import tune
-
-    from raygnn.data.filesystem import arrow_filesystem
-    from raygnn.runtime.sweep_plan import scheduler, search_space, searcher
-    from raygnn.runtime.sweep_progress import StopWithoutMetric, SweepProgress, trial_name
-
     section = plan.section
     # Through the object store: what Tune pickles into the sweep's folder holds no secrets.
     trainable = tune.with_parameters(trial, plan=plan)
@@ -164,9 +163,6 @@ def _tuner(
 
 
 def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list[str]) -> None:
-    from raygnn.runtime.sweep_progress import trial_rows
-    from raygnn.runtime.worker_lines import show_held_lines
-
     section = plan.section
     ranked = rank(trial_rows(grid, folder.uri, section), section.mode)
     write_text(join(folder.uri, "trials.json"), as_json(ranked, section.metric, section.mode))
@@ -223,15 +219,13 @@ def run_trial(
     given_tables: str | None,
     num_concurrent: int,
 ) -> None:
-    """Trains one trial in its own workers, in a run folder named after it.
-
-    An interrupted trial finds its folder unfinished, and resumes.
+    """Trains one trial in its own workers, in a run folder named after it; an interrupted trial
+    finds its folder unfinished, and resumes.
 
     Args:
         values: by dotted path, drawn by the searcher.
         folder, bundle_path: of the sweep.
         given_tables: tables passed to the sweep instead of the config's.
-        num_concurrent: trials that share the cluster.
     """
     name = tune.get_context().get_trial_name()
     label_lines(name)

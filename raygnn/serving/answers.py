@@ -32,11 +32,8 @@ class Answers:
     Args:
         precomputed: encodes all nodes exactly now, so that questions only look rows up; otherwise
             each node is encoded from its own sampled neighborhood.
-        as_of: see `TrainedModel.open`.
+        as_of: see `TrainedModel.open`, which also lists the errors.
         columns: table columns that clients may request.
-    Raises:
-        ConfigError: there is no graph, or `as_of` is invalid.
-        DataError: the graph is invalid or does not fit the model.
     """
 
     def __init__(

@@ -49,10 +49,8 @@ class CheckpointStore:
     """The `checkpoints` folder of one run.
 
     A checkpoint is a folder of files with `manifest.json`, which has their sha256 and is written
-    last: a folder without it, or with a wrong sum, is never loaded.
-
-    Args:
-        write: writes the files that make a checkpoint valid: its manifest and the pointers.
+    last: a folder without it, or with a wrong sum, is never loaded. `write` writes the files that
+    make a checkpoint valid: its manifest and the pointers.
     """
 
     def __init__(self, uri: str, write: Callable[[str, str], None] = write_text) -> None:
@@ -300,8 +298,7 @@ def put_rows(
     """Puts removed rows back into a state, with one rank's file in memory at a time.
 
     Args:
-        read: reads a rank's rows, by its number.
-        world_size: number of ranks that have written.
+        read: reads a rank's rows, by its number, of the `world_size` that have written.
         tables: tables with only this rank's rows; others get all rows.
     """
     layout = state.pop(LAYOUT)

@@ -121,9 +121,9 @@ def test_only_new_nodes_are_encoded(grown, tmp_path, monkeypatch):
     seeds = []
     original = worker.SampledEmbeddings
 
-    def sampled(applied: Any, stores: Any, nodes: Any, *rest: Any, **options: Any) -> Any:
+    def sampled(applied: Any, nodes: Any) -> Any:
         seeds.append({name: len(ids) for name, ids in nodes.items()})
-        return original(applied, stores, nodes, *rest, **options)
+        return original(applied, nodes)
 
     monkeypatch.setattr(worker, "SampledEmbeddings", sampled)
     overrides = ["--data.uri", trained.graph, "--training.eval", "sampled", *LOCAL]

@@ -43,19 +43,13 @@ def test_a_model_for_one_type_is_told_by_graph_yaml_alone(tmp_path: Path, capsys
         _check(str(graph), f"--model.type={model}")
 
 
-def test_reverse_edges_are_a_type_of_their_own(uri: str) -> None:
+def test_reverse_edges_are_a_type_of_their_own_and_each_hop_samples_some_type(uri: str) -> None:
     _check(uri)
     with raises("model-one-type", 1, 2):
         _check(uri, "--data.reverse_edges=true")
     _check(uri, "--data.reverse_edges=true", "--data.undirected=true")
     _check(uri, "--data.reverse_edges=true", "--model.type=RGCN")
-
-
-def test_fanouts_of_edge_types_that_are_not_there(uri: str) -> None:
     with raises("sampling-fanouts-unknown"):
         _check(uri, "--sampling.fanouts={node__likes__node: [5]}")
-
-
-def test_each_hop_samples_some_edge_type(uri: str) -> None:
     with raises("sampling-hop-empty", "fanouts"):
         _check(uri, "--sampling.fanouts={node__to__node: [5, 0]}")

@@ -33,16 +33,13 @@ def _config(**scaling):
     return load_config({"scaling": scaling}).config
 
 
-def test_cpus_are_shared_out(nodes):
+def test_cpus_are_shared_out_and_gpus_taken_where_there_are_enough(nodes):
     assert plan_resources(_config(num_workers=2)).cpus == 2
     assert plan_resources(_config(num_workers=1)).cpus == 4
     assert plan_resources(_config(num_workers=1), num_runs=4).cpus == 1
     assert plan_resources(_config(num_workers=[1, 4])).cpus == 1
     nodes.append({"CPU": 64.0})
     assert plan_resources(_config(num_workers=2)).cpus == 8
-
-
-def test_gpus_are_taken_where_there_are_enough(nodes):
     assert not plan_resources(_config(num_workers=2)).use_gpu
     nodes[0]["GPU"] = 2
     assert plan_resources(_config(num_workers=2)).use_gpu
@@ -88,13 +85,9 @@ def test_an_autoscaler_is_asked_and_waited_for(nodes, monkeypatch, capsys):
     assert len(nodes) == 3
     assert requests == [[{"CPU": 2.0}] * 3, []]  # asked once, and taken back
     assert "waiting up to 60 s" in capsys.readouterr().out
-
-
-def test_the_wait_has_an_end(nodes, monkeypatch):
-    monkeypatch.setattr(preflight, "request_resources", lambda bundles, **selectors: None)
-    monkeypatch.setattr(preflight, "_LOOK_EVERY_S", 0.01)
-    with raises("cluster-no-room", 4):
-        plan_resources(_config(num_workers=5, wait_for_nodes_s=0.05))
+    monkeypatch.setattr(preflight.time, "sleep", lambda _: None)
+    with raises("cluster-no-room", 6):  # the wait has an end
+        plan_resources(_config(num_workers=7, wait_for_nodes_s=0.05))
 
 
 def test_nodes_that_go_while_a_run_lasts_are_told_once(nodes, monkeypatch, capsys):

@@ -103,20 +103,19 @@ def test_the_token_of_the_user_is_sent(head, leave, monkeypatch):
         AuthenticationTokenLoader.instance().reset_cache()
 
 
-def test_the_ray_of_another_user_is_left_alone(head, leave, monkeypatch):
+@pytest.mark.parametrize("is_own_file", [False, True])
+def test_the_ray_of_another_user_is_left_alone(head, leave, monkeypatch, is_own_file):
+    """Also behind one's own file, as where a head has died, and another one has its port."""
     _, address = head
     session = leave(address)
-    monkeypatch.setattr(os, "getuid", lambda: session.stat().st_uid + 1)
+    user = session.stat().st_uid
+    if is_own_file:
+        session.rmdir()
+    else:
+        monkeypatch.setattr(os, "getuid", lambda: user + 1)
     choice = choose_ray()
     assert choice.address == "local"
     assert f"RAY_ADDRESS={address}" in choice.reason
-
-
-def test_a_session_of_another_user_behind_ones_own_file_is_left_alone(head, leave):
-    """As where the head has died, and somebody else started one at its port."""
-    _, address = head
-    leave(address).rmdir()
-    assert choose_ray().address == "local"
 
 
 @pytest.mark.parametrize("is_taken", [False, True])

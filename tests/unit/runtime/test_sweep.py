@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
@@ -72,10 +71,8 @@ def test_a_trial_has_its_values_and_overrides_and_references_follow(plan):
     assert trial.config.loader.batch_size == trial.config.loader.eval_batch_size == 24
     assert trial.config.seed == 3
     assert trial.config.tune is None
-    assert (trial.config.run.name, trial.config.run.storage_path) == (
-        "trial-00000",
-        "/sweeps/sweep",
-    )
+    run = trial.config.run
+    assert (run.name, run.storage_path) == ("trial-00000", "/sweeps/sweep")
 
 
 def test_a_trial_keeps_to_its_own_folder(monkeypatch):
@@ -95,16 +92,10 @@ def test_a_process_without_the_environment_makes_the_same_trial(plan, monkeypatc
     assert _trial(plan, seed=1).config == before.config
 
 
-def test_an_invalid_combination_is_told_with_its_place(plan):
+def test_the_number_of_trials_and_what_is_no_trial_and_no_sweep(plan):
+    assert plan.num_trials == 3 * 2 * 2
     with raises("model-layers-hops", 3):
         _trial(plan, sampling__fanouts=[5, 5, 5])
-
-
-def test_grids_multiply_the_number_of_trials(plan):
-    assert plan.num_trials == 3 * 2 * 2
-
-
-def test_a_run_and_a_sweep_are_told_apart(plan):
     with raises("sweep-no-space"):
         load_sweep({"seed": 1})
     with raises("sweep-as-run"):
@@ -196,33 +187,22 @@ def test_best_value_leaves_out_what_is_no_number():
     assert best_value([math.nan, None], "max") is None
 
 
-def test_the_table_has_a_line_per_trial():
+def test_the_table_has_a_line_per_trial_and_json_the_same():
     lines = table(rank(ROWS, "min"), "val/loss")
     assert lines[0].split() == ["rank", "trial", "val/loss", "validations", "lr", "model", "status"]
     assert lines[1].split() == ["1", "trial-00002", "0.25", "2", "0.02", "GCN", "stopped", "early"]
     assert lines[3].endswith("failed: it broke")
     assert table([], "val/loss") == []
-
-
-def test_the_same_as_json():
     content = json.loads(as_json(rank(ROWS, "min"), "val/loss", "min"))
     assert content["trials"][0]["values"] == {"lr": 0.02, "model": "GCN"}
     assert content["trials"][2]["error"] == "it broke"
 
 
-class FailedTrial:
+class _Trial(SimpleNamespace):
     """A trial as Tune has it when it calls its callbacks."""
 
-    def __init__(self, folder: Path, error: Exception, is_pickled: bool) -> None:
-        self.error_file = str(folder / "error.txt")
-        Path(self.error_file).write_text(f"Failure # 1\n{error}\n")
-        self.pickled_error_file = None
-        if is_pickled:
-            self.pickled_error_file = str(folder / "error.pkl")
-            Path(self.pickled_error_file).write_bytes(cloudpickle.dumps(error))
-
     def __str__(self) -> str:
-        return "trial-00002"
+        return self.name
 
 
 _LAST_LINE = "last line (see error.txt in the trial's folder)"
@@ -237,7 +217,11 @@ _LAST_LINE = "last line (see error.txt in the trial's folder)"
     ],
 )
 def test_a_failed_trial_says_why_in_a_line(capsys, tmp_path, error, is_pickled, told) -> None:
-    trial = FailedTrial(tmp_path, error, is_pickled)
+    text, pickled = tmp_path / "error.txt", tmp_path / "error.pkl"
+    text.write_text(f"Failure # 1\n{error}\n")
+    pickled.write_bytes(cloudpickle.dumps(error))
+    trial = _Trial(name="trial-00002", error_file=text)
+    trial.pickled_error_file = pickled if is_pickled else None
     SweepProgress("val/loss", "min").on_trial_error(1, [trial], trial)
     assert capsys.readouterr().out == f"[raygnn] trial-00002 failed: {told}\n"
 
@@ -262,7 +246,8 @@ def test_a_trial_that_the_scheduler_stops_says_at_which_validation(capsys, monke
     progress._next_s = math.inf
     for name, is_stopped in (("trial-00000", True), ("trial-00001", False)):
         result = {"val/loss": 0.5, TIME_ATTRIBUTE: 2, "done": is_stopped}
-        trial = RunningTrial(name, result)
+        best = {"val/loss": {"min": 0.5}}
+        trial = _Trial(name=name, last_result=result, metric_analysis=best)
         progress.on_trial_result(2, [], trial, result)
         progress.on_trial_complete(2, [], trial)
     assert capsys.readouterr().out.splitlines() == [
@@ -271,59 +256,35 @@ def test_a_trial_that_the_scheduler_stops_says_at_which_validation(capsys, monke
     ]
 
 
-class RunningTrial:
-    def __init__(self, name: str, result: dict[str, Any]) -> None:
-        self._name, self.last_result = name, result
-        self.metric_analysis = {"val/loss": {"min": result["val/loss"]}}
-
-    def __str__(self) -> str:
-        return self._name
-
-
-@pytest.fixture
-def reported() -> Any:
+@pytest.mark.parametrize("queue", [None, ActorDiedError()])
+def test_validations_are_handed_on_and_checkpoints_alone_are_not(queue) -> None:
+    """Also where the queue has ended with its trial."""
     with (
         patch.object(TuneReportCallback, "__init__", lambda self: None),
-        patch.object(TuneReportCallback, "after_report") as report,
+        patch.object(TuneReportCallback, "after_report", side_effect=queue) as reported,
     ):
-        yield report
-
-
-def test_validations_are_handed_on_and_checkpoints_alone_are_not(reported: Any) -> None:
-    callback = ReportValidations()
-    callback.after_report(None, [{"val/loss": 1.0}], None)
-    callback.after_report(None, [{}], None)
+        callback = ReportValidations()
+        callback.after_report(None, [{"val/loss": 1.0}], None)
+        callback.after_report(None, [{}], None)
     reported.assert_called_once_with(None, [{"val/loss": 1.0}], None)
-
-
-def test_a_queue_that_has_ended_with_its_trial_is_no_error(reported: Any) -> None:
-    reported.side_effect = ActorDiedError()
-    ReportValidations().after_report(None, [{"val/loss": 1.0}], None)
-    reported.assert_called_once()
 
 
 _OLD, _NEW, _OTHER = ("a" * 36, "b" * 36, "c" * 36)
 
 
-def test_places_are_freed_once_their_controller_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("looks", "freed"),
+    [
+        ([{_OLD: True, _NEW: False}, {_OLD: True, _NEW: True}, {_OLD: True}], [_NEW]),
+        ([{_OTHER: False}], []),
+    ],
+)
+def test_places_are_freed_once_their_controller_is_dead(monkeypatch, looks, freed) -> None:
     removed: list[str] = []
-    looks = [{_OLD: True, _NEW: False}, {_OLD: True, _NEW: True}]
-
-    def held() -> dict[str, bool]:
-        if len(looks) > 1:
-            return looks.pop(0)
-        return {place: is_dead for place, is_dead in looks[0].items() if place not in removed}
-
-    monkeypatch.setattr(sweep, "held_places", held)
+    monkeypatch.setattr(sweep, "held_places", lambda: looks.pop(0) if looks[1:] else looks[0])
     monkeypatch.setattr(
         sweep, "remove_placement_group", lambda group: removed.append(group.id.hex())
     )
+    monkeypatch.setattr(sweep, "_WITHIN_S", 1.0)
     sweep.free_places_of_trials({_OLD: True})
-    assert removed == [_NEW]
-
-
-def test_places_of_what_lives_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "held_places", lambda: {_OTHER: False})
-    monkeypatch.setattr(sweep, "remove_placement_group", lambda group: pytest.fail("removed"))
-    monkeypatch.setattr(sweep, "_WITHIN_S", 0.3)
-    sweep.free_places_of_trials({})
+    assert removed == freed
