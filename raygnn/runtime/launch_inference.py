@@ -20,6 +20,7 @@ from raygnn.runtime.data_source import open_bundle
 
 if TYPE_CHECKING:
     from raygnn.loops.context import WorkerContext
+    from raygnn.runtime.preflight import WorkerResources
 
 #: A request, and new rows of the graph that it is about.
 Asked = tuple[TableRequest | TopKRequest, Addition | None]
@@ -62,60 +63,57 @@ def launch_inference(
             id="data-source-missing",
         )
     say(f"model {model.weights_uri}")
-    run = _run_on_ray if model.loaded.config.scaling.max_workers else _run_in_process
-    manifest: dict[str, Any] = run(model, options, ask, data)
-    return manifest
+    config, output = model.loaded.config, OutputFolder.check(options.uri, options.overwrite)
+    resources = None
+    if config.scaling.max_workers:
+        from raygnn.runtime.connection import connect
+        from raygnn.runtime.preflight import plan_resources
+
+        connect()
+        resources = plan_resources(config)
+    on_ray = resources is not None
+    bundle = _open_graph(model, data, on_ray)
+    job = _job(model, bundle, options, ask, output)
+    with graph_parts(bundle, config, on_ray=on_ray) as parts:
+        job = replace(job, parts=parts)
+        if resources is None:
+            return _run_in_process(job, options)
+        return _run_on_ray(job, options, resources)
 
 
-def _run_in_process(
-    model: SavedModel, options: OutputOptions, ask: Ask, data: Any
-) -> dict[str, Any]:
+def _run_in_process(job: InferenceJob, options: OutputOptions) -> dict[str, Any]:
     from raygnn.inference.worker import run_inference
     from raygnn.loops.context import ProcessContext
     from raygnn.parallel import collectives
 
-    config, output = model.loaded.config, OutputFolder.check(options.uri, options.overwrite)
-    bundle, scaling = _open_graph(model, data), config.scaling
-    job = _job(model, bundle, options, ask, output)
-    with (
-        graph_parts(bundle, config, on_ray=False) as parts,
-        closing(ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)) as context,
-    ):
+    scaling, output = job.model.loaded.config.scaling, job.output
+    with closing(ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)) as context:
         is_first = context.rank == 0
-        # One staging folder for all.
-        job = collectives.broadcast_object(replace(job, parts=parts))
+        job = collectives.broadcast_object(job)  # one staging folder for all
         with output.in_progress() if is_first else nullcontext():
             collectives.barrier()
             manifest = run_inference(job, context)
             if is_first:
-                output.finish(manifest)
+                _finish(output, options, manifest)
             collectives.barrier()
-    if is_first:
-        _tell(options, manifest)
     return manifest
 
 
-def _run_on_ray(model: SavedModel, options: OutputOptions, ask: Ask, data: Any) -> dict[str, Any]:
-    from raygnn.runtime.connection import connect
-    from raygnn.runtime.preflight import plan_resources
+def _run_on_ray(
+    job: InferenceJob, options: OutputOptions, resources: WorkerResources
+) -> dict[str, Any]:
     from raygnn.runtime.ray_workers import Work, run_on_workers
 
-    config = model.loaded.config
-    output = OutputFolder.check(options.uri, options.overwrite)
-    connect()
-    resources = plan_resources(config)
-    bundle = _open_graph(model, data, on_cluster=True)
-    job = _job(model, bundle, options, ask, output)
-    with graph_parts(bundle, config, on_ray=True) as parts, output.in_progress():
+    config, output = job.model.loaded.config, job.output
+    with output.in_progress():
         manifest: dict[str, Any] = run_on_workers(
-            Work(_infer_worker, replace(job, parts=parts), "Inference"),
+            Work(_infer_worker, job, "Inference"),
             config,
             resources,
             output.records_uri,
             num_workers=config.scaling.min_workers,
         )
-        output.finish(manifest)
-    _tell(options, manifest)
+        _finish(output, options, manifest)
     return manifest
 
 
@@ -126,7 +124,7 @@ def _infer_worker(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
     return run_inference(with_parts_of_this_node(job), context)
 
 
-def _open_graph(model: SavedModel, data: Any, on_cluster: bool = False) -> Bundle:
+def _open_graph(model: SavedModel, data: Any, on_cluster: bool) -> Bundle:
     if data is None and model.loaded.config.data.mode == "partitioned":
         return open_outline(model.loaded)
     return open_bundle(model.loaded, data, on_cluster, model.spec.transforms)
@@ -151,7 +149,8 @@ def _job(
     )
 
 
-def _tell(options: OutputOptions, manifest: dict[str, Any]) -> None:
+def _finish(output: OutputFolder, options: OutputOptions, manifest: dict[str, Any]) -> None:
+    output.finish(manifest)
     for name, table in manifest["tables"].items():
         num_bytes = sum(file["num_bytes"] for file in table["files"])
         say(
