@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raygnn.inference.seed_times import SeedTimes
 from raygnn.inference.set_up import AppliedModel
-from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
+from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly, is_layerwise
 from raygnn.models.exact import ExactOptions
 from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.parallel.shared_rows import SharedRows
@@ -209,3 +210,81 @@ class SampledEmbeddings(Embeddings):
         width = self.rows(node_type, 0, min(self.alignment, num_rows)).shape[1]
         chunks = [(first, min(first + size, num_rows)) for first in range(0, num_rows, size)]
         return self._shared(chunks, rows_of, width)
+
+
+# Rows on the device at a time in exact encoding.
+_CHUNK_SIZE = 30_000
+
+
+class NodeEncoder:
+    """Encodes nodes of a graph alone or together, and keeps exact rows of all nodes.
+
+    Args:
+        own_batches: nodes that are sampled are encoded from their own neighborhoods.
+    """
+
+    def __init__(self, applied: AppliedModel, own_batches: bool) -> None:
+        self.applied = applied
+        self._has_own_batches = own_batches
+        self._kept: dict[str, Tensor] = {}
+
+    def as_of(self, times: SeedTimes | None) -> NodeEncoder:
+        return NodeEncoder(self.applied.as_of(times), self._has_own_batches)
+
+    def keeps(self, node_types: Sequence[str]) -> bool:
+        return set(node_types) <= self._kept.keys()
+
+    def keep(self, node_types: Sequence[str]) -> None:
+        with self.encoded(node_types) as embeddings:
+            rows = {name: embeddings.all_rows(name) for name in node_types}
+        self._kept |= rows
+
+    def rows(self, node_type: str, dense: np.ndarray) -> Tensor:
+        """[num_ids, channels] of nodes that may repeat, each encoded once."""
+        ids, places = np.unique(dense, return_inverse=True)
+        if self.takes_neighborhoods(node_type, len(ids)):
+            with self.sampled({node_type: ids}) as embeddings:
+                rows = embeddings.rows(node_type, 0, len(ids))
+        else:
+            with self.encoded([node_type]) as every:
+                rows = every.rows_of(node_type, ids)
+        return rows[torch.from_numpy(places)]
+
+    def takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
+        """Whether nodes are encoded from their own neighborhoods, not with all nodes."""
+        if self.keeps([node_type]):
+            return False
+        if not self.applied.is_exact:
+            return self._has_own_batches
+        if self.applied.have_own_times([node_type]) or not is_layerwise(self.applied.encoder):
+            return True
+        config = self.applied.env.loaded.config
+        return (
+            config.sampling.component is None and num_ids <= config.loader_plan("test").batch_size
+        )
+
+    def encoded(self, node_types: Sequence[str]) -> closing[Embeddings]:
+        """Rows of all nodes of some types; exact ones are kept."""
+        applied = self.applied
+        is_layered = is_layerwise(applied.encoder) and not applied.have_own_times(node_types)
+        if not self.keeps(node_types):
+            if not applied.is_exact or not is_layered:
+                numbers = {name: applied.bundle.num_nodes(name) for name in node_types}
+                return self.sampled({name: np.arange(num) for name, num in numbers.items()})
+            self._keep_every(node_types)
+        return closing(KeptEmbeddings(self._kept))
+
+    def _keep_every(self, node_types: Sequence[str]) -> None:
+        wanted = {*node_types, *self.applied.spec.output.ends} - self._kept.keys()
+        if self.applied.times is not None:
+            wanted -= self.applied.times.own
+        order = [name for name in self.applied.bundle.node_types if name in wanted]
+        exact = exact_embeddings(self.applied, order, _CHUNK_SIZE)
+        every = with_factors(exact, self.applied)
+        self._kept |= {name: every.all_rows(name) for name in order}
+
+    def sampled(
+        self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None
+    ) -> closing[Embeddings]:
+        sampled = SampledEmbeddings(self.applied, nodes, plan)
+        return closing(with_factors(sampled, self.applied, nodes))

@@ -14,7 +14,7 @@ from raygnn.data.added_rows import AddedRows
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.tables.read_ids import Ids, as_plain_texts
 from raygnn.errors import ConfigError
-from raygnn.inference.embeddings import KeptEmbeddings
+from raygnn.inference.embeddings import KeptEmbeddings, NodeEncoder
 from raygnn.inference.job import TopKOptions, TopKRequest, check_k, check_no_new_nodes, known_types
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.new_rows import check_takes_new
@@ -36,9 +36,8 @@ class ExtendedGraph(OpenGraph):
         check_takes_new(graph.saved, [name for name, num in addition.num_new.items() if num])
         vars(self).update(vars(graph))
         self._graph = graph
-        self._kept = {}
         self._addition = addition
-        self._applied = graph._applied.extended(addition)
+        self._encoder = _NewNodeEncoder(graph._applied.extended(addition), own_batches=True)
 
     def __enter__(self) -> Self:
         return self
@@ -68,8 +67,8 @@ class ExtendedGraph(OpenGraph):
             links = [pair for edge_type in types for pair in self._links(edge_type)]
         most_links = max(Counter(anchor for anchor, _ in links).values(), default=0)
         most = min(k + most_links, graph.num_nodes(target))
-        with self._prepared(), self._graph._encoded([target]) as embeddings:
-            rows = _NewAnchors(self, embeddings.all_rows(target), target)
+        with self._prepared(), self._graph._encoder.encoded([target]) as embeddings:
+            rows = _NewAnchors(self._encoder, embeddings.all_rows(target), target)
             search = NeighborSearch(replace(request, k=most), self._applied, rows)
             table = search.table(0, len(request.anchors))
         return Table(_without(table, set(links), k))
@@ -88,19 +87,21 @@ class ExtendedGraph(OpenGraph):
         check_no_new_nodes("rows")
         raise AssertionError
 
-    def _takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
+
+class _NewNodeEncoder(NodeEncoder):
+    def takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
         return True
 
 
 class _NewAnchors(KeptEmbeddings):
     """Rows of all known targets, and of anchors that are encoded on demand."""
 
-    def __init__(self, graph: ExtendedGraph, targets: Tensor, target_type: str) -> None:
+    def __init__(self, encoder: NodeEncoder, targets: Tensor, target_type: str) -> None:
         super().__init__({target_type: targets})
-        self._graph = graph
+        self._encoder = encoder
 
     def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
-        return self._graph._aligned_rows(node_type, ids)
+        return self._encoder.rows(node_type, ids)
 
 
 def _without(table: pa.Table, links: set[tuple[object, object]], k: int) -> pa.Table:

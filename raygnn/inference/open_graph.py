@@ -23,12 +23,9 @@ from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.embeddings import (
-    Embeddings,
-    KeptEmbeddings,
+    NodeEncoder,
     SampledEmbeddings,
-    exact_embeddings,
     used_factors,
-    with_factors,
 )
 from raygnn.inference.explanations import (
     Element,
@@ -72,7 +69,6 @@ from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pa
 from raygnn.inference.set_up import AppliedModel, set_up_task
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
-from raygnn.loops.tasks.exact_encoding import is_layerwise
 from raygnn.loops.tasks.link_prediction.target import find_dated_links
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.outputs.saved_model import SavedModel
@@ -80,7 +76,6 @@ from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.loader import RowPlan
 
 _ROWS_PER_PART = 65_536  # rows per file of `raygnn.infer`
-_CHUNK_SIZE = 30_000
 
 
 class OpenGraph:
@@ -114,16 +109,17 @@ class OpenGraph:
         is_table = isinstance(output, NodeOutput) and output.table is not None
         is_exact = exact and (not is_table or evaluation == "exact")
         task = set_up_task(saved, fitted, device)
-        self._applied = AppliedModel(task, model, times, is_exact)
-        self._has_own_batches = own_batches
-        self._kept: dict[str, Tensor] = {}
+        self._encoder = NodeEncoder(AppliedModel(task, model, times, is_exact), own_batches)
 
     def as_of(self, time: str | Time) -> Self:
         """The same graph, with all rows as of a time; see `TrainedModel.open`."""
         graph = copy(self)
-        graph._applied = self._applied.as_of(find_seed_times(self.saved, self.bundle, time))
-        graph._kept = {}
+        graph._encoder = self._encoder.as_of(find_seed_times(self.saved, self.bundle, time))
         return graph
+
+    @property
+    def _applied(self) -> AppliedModel:
+        return self._encoder.applied
 
     @property
     def bundle(self) -> Bundle:
@@ -133,16 +129,14 @@ class OpenGraph:
     @property
     def is_precomputed(self) -> bool:
         """Whether the rows of all nodes of the model's end types are kept."""
-        return self._keeps(self._spec.output.ends)
+        return self._encoder.keeps(self._spec.output.ends)
 
     def precompute(self) -> None:
         """Encodes all nodes of the types that the model predicts or links, and keeps the rows, also
         for models that do not work layer by layer, or with `exact=False`.
         """
-        ends = list(dict.fromkeys(self._spec.output.ends))
-        with self._prepared(), self._encoded(ends) as embeddings:
-            rows = {name: embeddings.all_rows(name) for name in ends}
-        self._kept |= rows
+        with self._prepared():
+            self._encoder.keep(list(dict.fromkeys(self._spec.output.ends)))
 
     def predict(
         self,
@@ -229,7 +223,7 @@ class OpenGraph:
         with self._prepared():
             device = self._applied.env.device
             anchor_rows, target_rows = (
-                self._aligned_rows(name, dense).double().to(device)
+                self._encoder.rows(name, dense).double().to(device)
                 for name, dense in zip(ends, given, strict=True)
             )
             self._encode_known_links(relation, given, (anchor_rows, target_rows))
@@ -255,7 +249,7 @@ class OpenGraph:
         request = TopKRequest.of(
             self._spec, self.bundle, k, anchors, chosen, self._applied.times, self._read_columns
         )
-        with self._prepared(), self._encoded(request.node_types) as embeddings:
+        with self._prepared(), self._encoder.encoded(request.node_types) as embeddings:
             search = NeighborSearch(request, self._applied, embeddings)
             return Table(search.table(0, len(request.anchors)))
 
@@ -412,13 +406,13 @@ class OpenGraph:
         tables = NodeTables(what, self._applied)
         with self._prepared():
             if nodes is None:
-                with self._encoded([node_type]) as embeddings:
+                with self._encoder.encoded([node_type]) as embeddings:
                     num_nodes = self.bundle.num_nodes(node_type)
                     ranges = cut(num_nodes, _ROWS_PER_PART, embeddings.alignment)
                     parts = [tables.range(embeddings, node_type, *part) for part in ranges]
                     return Table(pa.concat_tables(parts))
             dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
-            rows = self._aligned_rows(node_type, dense)
+            rows = self._encoder.rows(node_type, dense)
             return Table(tables.of_rows(original_ids(self.bundle, node_type, dense), rows, dense))
 
     def _row_request(self, rows: Any, split: str | None) -> RowRequest:
@@ -434,7 +428,7 @@ class OpenGraph:
         plan, positions = self._find_rows(rows, split)
         found = plan.rows
         with self._prepared():
-            with closing(self._sampled({found.node_type: positions}, plan)) as embeddings:
+            with self._encoder.sampled({found.node_type: positions}, plan) as embeddings:
                 encoded = embeddings.all_rows(found.node_type)
             nodes = found.node_ids(positions)
             ids = self.bundle.take_ids(found.node_type, nodes)
@@ -478,60 +472,6 @@ class OpenGraph:
         self, what: str, edges: SeedEdges, *, one_by_one: bool = False
     ) -> closing[EdgeTables]:
         return closing(EdgeTables(what, self._applied, edges, one_by_one=one_by_one))
-
-    def _aligned_rows(self, node_type: str, dense: np.ndarray) -> Tensor:
-        """[num_ids, channels] of nodes that may repeat, each encoded once."""
-        ids, places = np.unique(dense, return_inverse=True)
-        return self._rows_of(node_type, ids)[torch.from_numpy(places)]
-
-    def _rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
-        if self._takes_neighborhoods(node_type, len(ids)):
-            with closing(self._sampled({node_type: ids})) as embeddings:
-                return embeddings.rows(node_type, 0, len(ids))
-        with self._encoded([node_type]) as every:
-            return every.rows_of(node_type, ids)
-
-    def _takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
-        """Whether nodes are encoded from their own neighborhoods, not with all nodes."""
-        if self._keeps([node_type]):
-            return False
-        if not self._applied.is_exact:
-            return self._has_own_batches
-        if self._applied.have_own_times([node_type]):
-            return True
-        if not is_layerwise(self._applied.encoder):
-            return True
-        config = self._loaded.config
-        return (
-            config.sampling.component is None and num_ids <= config.loader_plan("test").batch_size
-        )
-
-    def _keeps(self, node_types: Sequence[str]) -> bool:
-        return set(node_types) <= self._kept.keys()
-
-    def _encoded(self, node_types: Sequence[str]) -> closing[Embeddings]:
-        if self._keeps(node_types):
-            return closing(KeptEmbeddings(self._kept))
-        applied = self._applied
-        is_layered = is_layerwise(applied.encoder) and not applied.have_own_times(node_types)
-        if applied.is_exact and is_layered:
-            return closing(self._every(node_types))
-        nodes = {name: np.arange(self.bundle.num_nodes(name)) for name in node_types}
-        return closing(self._sampled(nodes))
-
-    def _every(self, node_types: Sequence[str]) -> KeptEmbeddings:
-        wanted = {*node_types, *self._spec.output.ends} - self._kept.keys()
-        if self._applied.times is not None:
-            wanted -= self._applied.times.own
-        order = [name for name in self.bundle.node_types if name in wanted]
-        exact = exact_embeddings(self._applied, order, _CHUNK_SIZE)
-        every = with_factors(exact, self._applied)
-        self._kept |= {name: every.all_rows(name) for name in order}
-        return KeptEmbeddings(self._kept)
-
-    def _sampled(self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None) -> Embeddings:
-        """Encodes nodes with the model's fanouts, or with all neighbors if `exact` is set."""
-        return with_factors(SampledEmbeddings(self._applied, nodes, plan), self._applied, nodes)
 
     @cached_property
     def row_reader(self) -> RowReader:

@@ -40,6 +40,7 @@ def test_cpus_are_shared_out_and_gpus_taken_where_there_are_enough(nodes):
     assert plan_resources(_config(num_workers=[1, 4])).cpus == 1
     nodes.append({"CPU": 64.0})
     assert plan_resources(_config(num_workers=2)).cpus == 8
+    nodes.pop()
     assert not plan_resources(_config(num_workers=2)).use_gpu
     nodes[0]["GPU"] = 2
     assert plan_resources(_config(num_workers=2)).use_gpu
