@@ -26,6 +26,7 @@ from raygnn.data.tables.read_ids import read_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.job import (
     WHAT,
+    OutputOptions,
     TableRequest,
     TopKOptions,
     TopKRequest,
@@ -220,7 +221,7 @@ def _infer(
     options: dict[str, Any],
     ask: Callable[[SavedModel, Bundle], Asked],
 ) -> Written:
-    from raygnn.runtime.launch_inference import OutputOptions, launch_inference
+    from raygnn.runtime.launch_inference import launch_inference
 
     output = OutputOptions(fspath(out), **options)
     return Written(output.uri, launch_inference(saved, output, ask, data))

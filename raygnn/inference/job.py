@@ -218,21 +218,44 @@ def _columns(
 
 
 @dataclass(frozen=True)
-class InferenceJob:
-    """The job of every worker. Crosses process boundaries.
+class OutputOptions:
+    """Options of the tables to write.
 
     Attributes:
         rows_per_file: sampled embeddings round it up to whole batches.
         chunk_size: rows on the device at a time in exact encoding.
-        parts: of a partitioned graph, whose outline is the bundle.
+    """
+
+    uri: str
+    overwrite: bool = False
+    rows_per_file: int = 65_536
+    chunk_size: int = 100_000
+
+    def check(self) -> None:
+        for option, value in (
+            ("--rows-per-file", self.rows_per_file),
+            ("--chunk-size", self.chunk_size),
+        ):
+            if value < 1:
+                raise ConfigError(
+                    f"{option}={value!r} is invalid: it must be at least 1. Set it so, or leave it "
+                    "out.",
+                    id="infer-scaling",
+                )
+
+
+@dataclass(frozen=True)
+class InferenceJob:
+    """The job of every worker. Crosses process boundaries.
+
+    `parts`: of a partitioned graph, whose outline is the bundle.
     """
 
     model: SavedModel
     bundle_path: str
     request: TableRequest | TopKRequest
     output: OutputFolder
-    rows_per_file: int
-    chunk_size: int
+    options: OutputOptions
     parts: PartitionedGraph | None = None
     addition: Addition | None = None
 

@@ -15,7 +15,6 @@ from torch import nn
 
 from raygnn.config import LoadedConfig, build
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import EdgeType
 from raygnn.data.extended_bundle import AddedEdges, Addition, ExtendedBundle
 from raygnn.data.filesystem import redact
 from raygnn.data.partition.part import Outline
@@ -117,12 +116,17 @@ class AppliedModel:
         """
         key = factors.settings
         if key not in self._bases:
-            known = self._known_basis(factors) if self.known is None else self.known.basis(factors)
-            self._bases[key] = extended_basis(known, self.bundle, self.spec.output.links[0])
+            self._bases[key] = self._find_basis(factors)
         return self._bases[key]
 
-    def _known_basis(self, factors: LinkFactors) -> LinkBasis:
+    def _find_basis(self, factors: LinkFactors) -> LinkBasis:
         (edge_type,), loaded, bundle = self.spec.output.links, self.env.loaded, self.bundle
+        if self.known is not None:
+            assert isinstance(bundle, ExtendedBundle)
+            none = np.empty(0, np.int64)
+            added = bundle.addition.edges.get(edge_type, AddedEdges(none, none))
+            num_nodes = bundle.num_nodes(edge_type[0]), bundle.num_nodes(edge_type[2])
+            return self.known.basis(factors).extended(num_nodes, added.sources, added.targets)
         if not factors.by_time:
             graph = graph_store(loaded, bundle)
             return link_basis(graph, bundle, edge_type, factors.settings)
@@ -169,17 +173,6 @@ class AppliedModel:
     def sampled_config(self) -> LoadedConfig:
         """The config of samplers."""
         return with_all_neighbors(self.env.loaded) if self.is_exact else self.env.loaded
-
-
-def extended_basis(basis: LinkBasis, bundle: Bundle, edge_type: EdgeType) -> LinkBasis:
-    """With the nodes and links that were added to a graph, if any."""
-    if not isinstance(bundle, ExtendedBundle):
-        return basis
-    anchor, _, target = edge_type
-    none = np.empty(0, np.int64)
-    added = bundle.addition.edges.get(edge_type, AddedEdges(none, none))
-    num_nodes = bundle.num_nodes(anchor), bundle.num_nodes(target)
-    return basis.extended(num_nodes, added.sources, added.targets)
 
 
 def set_up_task(

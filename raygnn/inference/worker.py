@@ -81,7 +81,7 @@ def _embeddings(
     node_types = job.request.node_types
     embeddings: Embeddings
     if applied.is_exact and nodes is None and not applied.have_own_times(node_types):
-        embeddings = exact_embeddings(applied, node_types, job.chunk_size)
+        embeddings = exact_embeddings(applied, node_types, job.options.chunk_size)
     else:
         every = {name: np.arange(applied.bundle.num_nodes(name)) for name in node_types}
         embeddings = SampledEmbeddings(applied, nodes or every)
@@ -103,7 +103,7 @@ def _write_neighbors(
 ) -> _Written:
     with _embeddings(job, applied) as embeddings:
         search = NeighborSearch(request, applied, embeddings)
-        rows = max(job.rows_per_file // request.k, 1)
+        rows = max(job.options.rows_per_file // request.k, 1)
         parts = {"neighbors": (cut(len(request.anchors), rows), search.table)}
         return _write_parts(job, parts, context)
 
@@ -122,7 +122,7 @@ def _write_nodes(
     with _embeddings(job, applied, nodes) as embeddings:
         parts = {
             name: (
-                cut(number, job.rows_per_file, embeddings.alignment),
+                cut(number, job.options.rows_per_file, embeddings.alignment),
                 partial(tables.range, embeddings, name),
             )
             for name, number in numbers.items()
@@ -137,7 +137,7 @@ def _write_edges(
     name = edge_type_name(edges.edge_type)
     with closing(EdgeTables(request.what, applied, edges)) as tables:
         _say_start(job, context, f"predicting {tables.num_rows:,} {name}", [name])
-        ranges = cut(tables.num_rows, job.rows_per_file, tables.alignment)
+        ranges = cut(tables.num_rows, job.options.rows_per_file, tables.alignment)
         return _write_parts(job, {name: (ranges, tables.range)}, context)
 
 

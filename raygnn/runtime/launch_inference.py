@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from raygnn.console import count, say
@@ -12,7 +12,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.filesystem import join, redact
 from raygnn.errors import ConfigError
-from raygnn.inference.job import InferenceJob, TableRequest, TopKRequest
+from raygnn.inference.job import InferenceJob, OutputOptions, TableRequest, TopKRequest
 from raygnn.inference.output_folder import OutputFolder
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_checks import graph_parts, open_outline
@@ -26,26 +26,6 @@ if TYPE_CHECKING:
 Asked = tuple[TableRequest | TopKRequest, Addition | None]
 #: Makes the request for a model and a graph that fit each other.
 Ask = Callable[[SavedModel, Bundle], Asked]
-
-
-@dataclass(frozen=True)
-class OutputOptions:
-    uri: str
-    overwrite: bool = False
-    rows_per_file: int = 65_536
-    chunk_size: int = 100_000
-
-    def check(self) -> None:
-        for option, value in (
-            ("--rows-per-file", self.rows_per_file),
-            ("--chunk-size", self.chunk_size),
-        ):
-            if value < 1:
-                raise ConfigError(
-                    f"{option}={value!r} is invalid: it must be at least 1. Set it so, or leave it "
-                    "out.",
-                    id="infer-scaling",
-                )
 
 
 def launch_inference(
@@ -77,31 +57,29 @@ def launch_inference(
     with graph_parts(bundle, config, on_ray=on_ray) as parts:
         job = replace(job, parts=parts)
         if resources is None:
-            return _run_in_process(job, options)
-        return _run_on_ray(job, options, resources)
+            return _run_in_process(job)
+        return _run_on_ray(job, resources)
 
 
-def _run_in_process(job: InferenceJob, options: OutputOptions) -> dict[str, Any]:
+def _run_in_process(job: InferenceJob) -> dict[str, Any]:
     from raygnn.inference.worker import run_inference
     from raygnn.loops.context import ProcessContext
     from raygnn.parallel import collectives
 
-    scaling, output = job.model.loaded.config.scaling, job.output
+    scaling = job.model.loaded.config.scaling
     with closing(ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)) as context:
         is_first = context.rank == 0
         job = collectives.broadcast_object(job)  # one staging folder for all
-        with output.in_progress() if is_first else nullcontext():
+        with job.output.in_progress() if is_first else nullcontext():
             collectives.barrier()
             manifest = run_inference(job, context)
             if is_first:
-                _finish(output, options, manifest)
+                _finish(job, manifest)
             collectives.barrier()
     return manifest
 
 
-def _run_on_ray(
-    job: InferenceJob, options: OutputOptions, resources: WorkerResources
-) -> dict[str, Any]:
+def _run_on_ray(job: InferenceJob, resources: WorkerResources) -> dict[str, Any]:
     from raygnn.runtime.ray_workers import Work, run_on_workers
 
     config, output = job.model.loaded.config, job.output
@@ -113,7 +91,7 @@ def _run_on_ray(
             output.records_uri,
             num_workers=config.scaling.min_workers,
         )
-        _finish(output, options, manifest)
+        _finish(job, manifest)
     return manifest
 
 
@@ -138,22 +116,14 @@ def _job(
     if unread:
         say(f"ignoring types that the model does not know: {', '.join(unread)}")
     request, addition = ask(model, fitted)
-    return InferenceJob(
-        model,
-        str(bundle.path),
-        request,
-        output,
-        options.rows_per_file,
-        options.chunk_size,
-        addition=addition,
-    )
+    return InferenceJob(model, str(bundle.path), request, output, options, addition=addition)
 
 
-def _finish(output: OutputFolder, options: OutputOptions, manifest: dict[str, Any]) -> None:
-    output.finish(manifest)
+def _finish(job: InferenceJob, manifest: dict[str, Any]) -> None:
+    job.output.finish(manifest)
     for name, table in manifest["tables"].items():
         num_bytes = sum(file["num_bytes"] for file in table["files"])
         say(
-            f"wrote {redact(join(options.uri, name))}: {table['num_rows']:,} rows, "
+            f"wrote {redact(join(job.options.uri, name))}: {table['num_rows']:,} rows, "
             f"{count(len(table['files']), 'file')}, {num_bytes:,} bytes"
         )
