@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from raygnn.runtime.partition import partition_tables
+    from raygnn.runtime.ingest import partition_tables
 
     options = IngestOptions(
         on_error=args.on_error,

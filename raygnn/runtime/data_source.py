@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from raygnn.data.tables.graph_tables import GraphTables
 
 
-# One process converts this much in less time than Ray's workers need to start.
-MIN_SCHEDULED_BYTES = 256 << 20
-
-
 def check_source(loaded: LoadedConfig, data: Any) -> None:
     """Raises a ConfigError unless there is one source of the graph, in the config or as `data`:
     `GraphTables`, or a PyG `Data` or `HeteroData`.
@@ -133,7 +129,7 @@ def open_tables(
         return ingest(uri, options, section.cache_dir, progress=progress)
     from raygnn.runtime.ingest import ingest_on_cluster
 
-    return ingest_on_cluster(uri, options, section.cache_dir, MIN_SCHEDULED_BYTES, progress)
+    return ingest_on_cluster(uri, options, section.cache_dir, progress)
 
 
 def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = False) -> Bundle:

@@ -1,7 +1,8 @@
-"""Ingest on a cluster: Ray tasks on the node with the cache folder, or on all nodes."""
+"""Ingest and partitioning on a cluster: Ray tasks on one node, or on all nodes."""
 
 from __future__ import annotations
 
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +16,16 @@ import numpy as np
 from raygnn.console import say
 from raygnn.data.arrays import Rows
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import is_remote
+from raygnn.data.filesystem import absolute, is_remote
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import ArrayTask, OnAnyNode, RowWriter, Schedule, in_process
+from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.record import PartitionRecord
 from raygnn.errors import RaygnnError, RunError
+from raygnn.runtime.connection import connect
+
+# One process converts this much in less time than Ray's workers need to start.
+MIN_SCHEDULED_BYTES = 256 << 20
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,7 +35,6 @@ def ingest_on_cluster(
     uri: str,
     options: IngestOptions,
     cache_dir: str | None,
-    min_scheduled_bytes: int,
     progress: Callable[[str], None] = say,
 ) -> Bundle:
     """Ingests in Ray tasks on this node, or on another node if this one lends no CPUs.
@@ -36,7 +42,7 @@ def ingest_on_cluster(
     All nodes read and decode the tables of a bucket, look up ids and sort; the ingesting node
     writes. A head is often started without CPUs to keep it free. Tables of a bucket are then
     ingested in threads by the node that lends most, and the bundle is sent here. Tables on a local
-    disk, and those smaller than `min_scheduled_bytes`, are ingested by this process, in threads.
+    disk, and those smaller than `MIN_SCHEDULED_BYTES`, are ingested by this process, in threads.
     Raises a DataError if the tables break a rule, a RunError if the node that ingests fails.
     """
     here, cpus = lent_cpus()
@@ -53,7 +59,7 @@ def ingest_on_cluster(
         cache_dir,
         schedule=schedule,
         progress=progress,
-        min_scheduled_bytes=min_scheduled_bytes,
+        min_scheduled_bytes=MIN_SCHEDULED_BYTES,
         elsewhere=elsewhere,
     )
 
@@ -276,3 +282,79 @@ def _results(outcomes: Sequence[_Outcome], label: str) -> list[Any]:
         if outcome.error is not None:
             raise RunError(f"ingest failed while {label}: {outcome.error}", id="data-ingest-failed")
     return [outcome.result for outcome in outcomes]
+
+
+_PROBE_S = 60.0  # time for a node to check a folder; the first task starts a process
+
+
+def partition_tables(
+    source: str, out: str, partitioning: Partitioning, options: IngestOptions
+) -> PartitionRecord:
+    """Partitions graph tables; see `raygnn.data.partition.build.partition`. Raises a ResourceError
+    if Ray is needed and cannot be started.
+    """
+
+    def schedule(folder: Path) -> Schedule:
+        tables = [uri for uri in (source, *options.allow_outside) if not is_remote(uri)]
+        return _partition_schedule([str(folder), *map(absolute, tables)])
+
+    return partition(
+        source,
+        out,
+        partitioning,
+        options,
+        schedule,
+        say,
+        min_scheduled_bytes=MIN_SCHEDULED_BYTES,
+    )
+
+
+def _partition_schedule(folders: Sequence[str]) -> Schedule:
+    """Ray's tasks on all nodes if these see the absolute folders, else on this node.
+
+    In threads of this process if it lends Ray no CPU. The first folder is the one to write.
+    """
+    connect()
+    here, cpus = lent_cpus()
+    lending = [node for node, number in cpus.items() if number >= 1]
+    if set(lending) - {here}:
+        blind = _blind_nodes(lending, folders)
+        if not blind:
+            say(f"partition: on {len(lending)} nodes")
+            return run_anywhere
+        say(
+            f"partition: on this node, as {len(blind)} of {len(lending)} nodes do not see "
+            f"{' or '.join(folders)}. To compute on all, use a file system that all share"
+        )
+    return on_this_node if here in lending else in_process
+
+
+def _blind_nodes(nodes: Sequence[str], folders: Sequence[str]) -> list[str]:
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    Path(folders[0]).mkdir(parents=True, exist_ok=True)
+    # A folder of this name may be there on any node, a file of this name is not.
+    with tempfile.NamedTemporaryFile(dir=folders[0], prefix=".seen-") as probe:
+        paths = [probe.name, *folders]
+        checks = {
+            ray.remote(_see)
+            .options(
+                num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+            )
+            .remote(paths): node
+            for node in nodes
+        }
+        answered, silent = ray.wait(list(checks), num_returns=len(checks), timeout=_PROBE_S)
+        blind = [checks[reply] for reply in silent]
+        for reply in answered:
+            try:
+                if not ray.get(reply):
+                    blind.append(checks[reply])
+            except ray.exceptions.RayError:  # its node has gone
+                blind.append(checks[reply])
+    return blind
+
+
+def _see(paths: Sequence[str]) -> bool:
+    return all(Path(path).exists() for path in paths)

@@ -24,10 +24,11 @@ import sys
 import ray
 from ray.util.state import list_tasks
 from raygnn.data.ingest.build_bundle import IngestOptions
-from raygnn.runtime.ingest import ingest_on_cluster
+from raygnn.runtime import ingest as where
 
 ray.init()
-bundle = ingest_on_cluster(sys.argv[1], IngestOptions(on_error="drop"), sys.argv[2], 0)
+where.MIN_SCHEDULED_BYTES = 0
+bundle = where.ingest_on_cluster(sys.argv[1], IngestOptions(on_error="drop"), sys.argv[2])
 tasks = list_tasks(filters=[("name", "=", "_compute")], limit=1000)
 open(sys.argv[3], "w").write(f"{bundle.path}\\n{len({task.node_id for task in tasks})}")
 """

@@ -23,7 +23,7 @@ import ray
 from ray.util.state import list_tasks
 from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning
-from raygnn.runtime import partition as where
+from raygnn.runtime import ingest as where
 
 ray.init()
 where.MIN_SCHEDULED_BYTES = 0

@@ -41,7 +41,7 @@ def test_the_node_that_ingests(asked, monkeypatch, cpus, uri, schedule, node):
     gone = {"NodeID": "gone", "Alive": False, "Resources": {"CPU": 99.0}}
     nodes = [{"NodeID": n, "Alive": True, "Resources": {"CPU": c}} for n, c in cpus.items()]
     monkeypatch.setattr(ray, "nodes", lambda: [gone, *nodes])
-    ingest_on_cluster(uri, IngestOptions(), None, 1000)
+    ingest_on_cluster(uri, IngestOptions(), None)
     assert asked["schedule"] is schedule
-    assert asked["min_scheduled_bytes"] == 1000
+    assert asked["min_scheduled_bytes"] == raygnn.runtime.ingest.MIN_SCHEDULED_BYTES
     assert (asked["elsewhere"].args[0] if asked["elsewhere"] else None) == node
