@@ -20,7 +20,7 @@ import raygnn
 import raygnn.infer
 import raygnn.train
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
-from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.embeddings import NodeEncoder
 from tests.errors import raises
 from tests.numerics.infer.conftest import DAY, Trained
 from tests.small_runs import small_config
@@ -93,7 +93,7 @@ def test_few_nodes_do_not_encode_the_whole_graph(node_model, link_model, monkeyp
     model = raygnn.load(node_model.run)
     graph = model.open(node_model.plain_graph)
     encoded: list[Any] = []
-    monkeypatch.setattr(OpenGraph, "_every", lambda self, types: encoded.append(types))
+    monkeypatch.setattr(NodeEncoder, "_keep_every", lambda self, types: encoded.append(types))
     graph.predict(["n001"])
     raygnn.load(link_model.run).embed(link_model.graph, [1], node_type="item")
     assert not encoded
