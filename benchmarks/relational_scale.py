@@ -39,7 +39,7 @@ from raygnn.loops.engine import Engine
 from raygnn.parallel.all_reduce import StepTotals
 from raygnn.runtime.data_checks import find_spec, with_time_defaults
 from raygnn.runtime.launch import open_graph
-from raygnn.runtime.presample import sampled_loaders
+from raygnn.runtime.stored_samples import sampled_loaders
 
 START, DAYS = pd.Timestamp("2020-01-01"), 1_000
 VAL, TEST = START + pd.Timedelta("700D"), START + pd.Timedelta("850D")

@@ -146,7 +146,7 @@ def _open_samples(
 ) -> StoredSamples | None:
     if loaded.config.data.mode != "presampled":
         return None
-    from raygnn.runtime.presample import open_samples
+    from raygnn.runtime.stored_samples import open_samples
 
     return open_samples(loaded, bundle, spec)
 

@@ -22,7 +22,7 @@ from raygnn.errors import DataError, RaygnnError, RunError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.runtime.ingest import lent_cpus
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
-from raygnn.runtime.presample import Loaders, sampled_loaders
+from raygnn.runtime.stored_samples import Loaders, sampled_loaders
 from raygnn.sampling.sample_record import PLAN_NAME, SampleFile, SamplePlan
 from raygnn.sampling.stored_samples import Written, write_file
 
