@@ -282,6 +282,12 @@ _DOUBTS = (
 )
 
 
+def test_an_empty_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").touch()
+    with raises("table-csv-unreadable", "empty.csv"):
+        draft(str(tmp_path))
+
+
 def _insurance(folder: Path) -> None:
     """Tables with the errors of an export."""
     ids = [*range(10_000, 12_000, 10), 10_070]

@@ -227,7 +227,6 @@ def _read_leniently(
             repairs.append(f"read as {found}; --encoding reads it as another")
         header, _, rest = text.partition("\n")
         separator = separator_of(uri, header.encode())
-        names = _distinct_names(header.rstrip("\r"), separator)
         broken: list[pacsv.InvalidRow] = []
 
         def skip(row: pacsv.InvalidRow, broken: list[pacsv.InvalidRow] = broken) -> str:
@@ -235,6 +234,7 @@ def _read_leniently(
             return "skip"
 
         try:
+            names = _distinct_names(header.rstrip("\r"), separator)
             parts.append(
                 pacsv.read_csv(
                     pa.BufferReader(rest.encode()),
