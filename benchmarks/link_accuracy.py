@@ -305,7 +305,7 @@ def _standard_auc(loaded: LoadedConfig, folder: Path) -> dict[str, float]:
     load_model(task.model, folder / "model.safetensors")
     (node_type,) = set(task.node_types)
     rows = encode_exactly(
-        task.predictor().encoder,
+        task.model.encoder,
         task.message_store("test"),
         LocalFeatureStore(bundle),
         task.spec,

@@ -65,7 +65,7 @@ def _dense(task: LinkPrediction, split: str) -> tuple[np.ndarray, np.ndarray]:
         indptr, indices, *_ = graph.adjacency(edge_type)
         takers = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         np.add.at(matrix, (takers + target, indices + source), 1)
-    tables = task.predictor().encoder.module.inputs.tables
+    tables = task.model.encoder.module.inputs.tables
     rows = [tables[name].rows.weight.detach().double().numpy() for name in ("user", "item")]
     return matrix, np.concatenate(rows)
 
