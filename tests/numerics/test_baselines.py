@@ -192,6 +192,22 @@ def test_rare_classes_are_named(tmp_path, capsys, off):
     assert list(metrics["per_class"]["test"]) == ["a", "b", "rare"]
 
 
+def test_a_single_training_class_is_warned_about(tmp_path):
+    nodes = node_rows(
+        np.arange(20), {"x": np.ones((20, 1), np.float32)}, {"y": pa.array(["a"] * 20)}
+    )
+    tables = GraphTables({"n": nodes}, {("n", "to", "n"): edge_rows(np.arange(20), np.arange(20))})
+    splits = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
+    config = small_config(
+        tmp_path,
+        data={"uri": write_tables(tables, str(tmp_path / "graph")), "splits": splits},
+        scaling__num_workers=0,
+        training={"max_steps": 1},
+        metrics=[],
+    )
+    assert "training labels are 'a', so" in raygnn.train.fit(config).metrics["warnings"]
+
+
 SILENT = "take no messages: no edge leads to them."
 AWAY = "100% of these have edges that lead away"
 FLOW = f"{AWAY}; data.reverse_edges: true lets messages flow both ways."

@@ -177,12 +177,17 @@ class LabelTask(EncoderTask[BatchT]):
         return {}
 
     def warnings(self) -> list[str]:
-        """Warns about rare classes, and targets that are mostly 0 or have a few huge values."""
+        """Warns about single or rare classes, and targets that are mostly 0 or have huge values."""
         if self.output.problem == "regression":
             return self._mostly_zero() or self._long_tail()
         if self.output.problem != "multi_class":
             return []
-        counts = self._counts
+        counts, names = self._counts, self.output.shown_classes
+        if np.count_nonzero(counts) == 1:
+            return [
+                f"all {counts.sum():,} training labels are {names[np.argmax(counts)]!r}, so there "
+                "is nothing to learn. Check the column of the labels, and the training split."
+            ]
         if self.output.class_names is not None and _MANY < len(counts) > counts.sum() / 2:
             return [
                 f"label {self.output.label!r} has {len(counts):,} classes for {counts.sum():,} "
@@ -193,7 +198,6 @@ class LabelTask(EncoderTask[BatchT]):
         rare = np.flatnonzero((counts > 0) & (counts < share * counts.sum()))
         if not len(rare):
             return []
-        names = self.output.shown_classes
         shown = [
             f"{names[c]!r} ({counts[c] / counts.sum():.2%}, {counts[c]:,})"
             for c in rare[:_MAX_NAMED]
