@@ -338,7 +338,9 @@ class Bundle:
 
     @property
     def label_edge_columns(self) -> dict[EdgeType, Mapping[str, ColumnInfo]]:
-        return {e.edge_type: e.columns for e in self.label_edges if e.sign == "positive"}
+        """Also of the outline of a partitioned graph, which lacks the label edges."""
+        positive = [record for record in self._record.label_edges if record.sign == "positive"]
+        return {record.type: {c.name: c for c in record.columns} for record in positive}
 
     @property
     def label_edges(self) -> list[LabelEdges]:
