@@ -681,6 +681,24 @@ def test_splits_that_say_too_little_are_named(
     assert not any(text in said for text in others)
 
 
+@pytest.mark.parametrize("has_times", [False, True])
+def test_events_of_which_the_latest_are_unknown_are_named(
+    shop: Shop, tmp_path: Path, has_times: bool
+) -> None:
+    numbers, time = np.arange(len(shop.day)), dates(shop.day)
+    tables = shop.tables((shop.counts(-WINDOW, 0) > 4).astype(np.int64))
+    purchases = node_rows(numbers, {"x": np.ones((len(numbers), 1), np.float32)}, time=time)
+    edges = {
+        ("purchase", "by", "user"): edge_rows(numbers, shop.user, time=time if has_times else None),
+        ("user", "made", "purchase"): edge_rows(shop.user, numbers),
+    }
+    tables = replace(tables, nodes={**tables.nodes, "purchase": purchases}, edges=edges)
+    write_tables(tables, str(tmp_path / "graph"))
+    config = _config(tmp_path, str(tmp_path / "graph"), training={"max_steps": 1})
+    said = raygnn.train.fit(config).metrics["warnings"]
+    assert ("purchase__by__user have no time, so" in said) is not has_times
+
+
 def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
     result, graph = busy
     with raises("task-table-unknown", "churn", "active"):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.splits import has_label
 from raygnn.data.time_units import window_as_time
 from raygnn.loops.baselines import own_metrics
@@ -31,6 +32,7 @@ from raygnn.parallel.agreement import run_and_sync_errors
 from raygnn.parallel.collectives import broadcast, gather_rows
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.loader import NeighborLoader, RowPlan
+from raygnn.sampling.protocols import message_type
 from raygnn.sampling.whole_graph import WholeGraphLoader
 
 
@@ -100,7 +102,27 @@ class NodeClassification(LabelTask[NodeBatch]):
                     f"training table {self.output.table!r} has no {what} rows, so {lost}. Name "
                     "some in its split column, or set data.splits."
                 )
+        warnings += self._events_at_random() if has_times else []
         return [*warnings, *self._overlaps(), *self._leaks(), *silent]
+
+    def _events_at_random(self) -> list[str]:
+        """Names edges without times to events with times, of which a row sees any earlier ones."""
+        bundle, sampling = self.env.bundle, self.config.sampling
+        if sampling.temporal is None or sampling.temporal.strategy != "last":
+            return []
+        random = []
+        for edge_type in bundle.edge_types:
+            events, _, node_type = message_type(edge_type, sampling.direction)
+            has_time = [sampling.temporal.column in bundle.columns(t) for t in (events, edge_type)]
+            may_choose = bundle.num_edges(edge_type) > bundle.num_nodes(node_type)
+            if has_time == [True, False] and may_choose:
+                random.append(edge_type_name(edge_type))
+        if not random:
+            return []
+        return [
+            f"edges {', '.join(random)} have no time, so rows see a random sample of earlier "
+            "events instead of the latest. Give these edges the time of the events in graph.yaml."
+        ]
 
     def _overlaps(self) -> list[str]:
         """Counts training rows whose labels cover the time of held-out rows, if these are later."""
