@@ -96,9 +96,9 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def _elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers take no actor to be on their node, as in a cluster of several."""
-    named = part_actors_module._nodes_of
+    client = part_actors_module._PartClient
     monkeypatch.setattr(
-        part_actors_module, "_nodes_of", lambda asked: ["elsewhere" for _ in named(asked)]
+        part_actors_module, "_PartClient", lambda *fields: client(*fields[:-1], "elsewhere")
     )
 
 
