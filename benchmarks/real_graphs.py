@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from raygnn import prepare
+from raygnn.prepare import __main__ as prepare
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 

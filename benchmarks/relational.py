@@ -38,7 +38,7 @@ from sklearn.metrics import mean_absolute_error, roc_auc_score
 from torch_geometric.typing import WITH_PYG_LIB
 
 import raygnn
-import raygnn.prepare
+import raygnn.prepare.__main__
 import raygnn.train
 
 SPLITS = ("train", "val", "test")
@@ -233,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     work.mkdir(parents=True, exist_ok=True)
     lines = [("", "", "validation", "test, frozen", "test, live", "minutes")]
     if not args.peers_only:
-        raygnn.prepare.main(["relbench", str(folder), "--out", str(work / "graph")])
+        raygnn.prepare.__main__.main(["relbench", str(folder), "--out", str(work / "graph")])
     for name in args.tasks or sorted(path.name for path in (folder / "tasks").iterdir()):
         question = Question(folder, name)
         live = question.aggregates(None)

@@ -30,7 +30,7 @@ from relbench_gnn import (
 )
 from torch_geometric.typing import WITH_PYG_LIB
 
-import raygnn.prepare
+import raygnn.prepare.__main__
 import raygnn.train
 from raygnn.config import load_config
 from raygnn.config.loader_section import DEFAULT_FANOUTS
@@ -139,7 +139,7 @@ def measure(work: Path, num_rows: int, steps: int) -> str:
         return result
 
     run("generate", write_database, database, num_rows)
-    run("convert", raygnn.prepare.main, ["relbench", str(database), "--out", str(graph)])
+    run("convert", raygnn.prepare.__main__.main, ["relbench", str(database), "--out", str(graph)])
     metrics, rates = run("raygnn", _raygnn_rates, work, graph, steps)
     if WITH_PYG_LIB:
         rates |= run("PyG", _pyg_rates, database, steps)

@@ -14,8 +14,8 @@ import yaml
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.ingest.build_bundle import ingest
-from raygnn.data.synthetic.draws import draw_permutation
-from raygnn.data.synthetic.node_graphs import draw_rmat_edges
+from raygnn.prepare.synthetic.draws import draw_permutation
+from raygnn.prepare.synthetic.node_graphs import draw_rmat_edges
 
 _SHARES = (0.57, 0.19, 0.19)  # as in Graph500
 _EDGES_AT_A_TIME = 4_000_000

@@ -25,9 +25,9 @@ from published_gnns import train_published
 from real_graphs import mean_and_spread
 
 import raygnn.train
-from raygnn import prepare
 from raygnn.config import load_config
 from raygnn.data.ingest.build_bundle import ingest
+from raygnn.prepare import __main__ as prepare
 
 CONFIGS = Path(__file__).parent / "tuned"
 _SPLIT_SEED = 123  # of the published script

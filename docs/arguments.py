@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from raygnn.config.arguments import Argument, Described, arguments_of, describe
 from raygnn.config.section import Component, Section
-from raygnn.data.synthetic import GENERATORS
+from raygnn.prepare.synthetic import GENERATORS
 
 PAGE = Path(__file__).with_suffix(".md")
 

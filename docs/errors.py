@@ -37,7 +37,7 @@ _RULE_AND_REMEDY = {
     ".invalid": (2, 3),
     "Finding": (3, 4),
     ".add": (1, 4),  # of FindingCollector
-    ".error": (1, 3),  # of data/convert/csv.py
+    ".error": (1, 3),  # of prepare/csv.py
 }
 
 ERRORS = {

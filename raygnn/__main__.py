@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import NoReturn
 
 from raygnn import __version__
@@ -66,8 +67,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_status
     if command == "completion":
         return _print_completion(options)
-    status: int = import_module(f"raygnn.{command}").main(options)
+    status: int = command_module(command).main(options)
     return status
+
+
+def command_module(command: str) -> ModuleType:
+    return import_module(_PACKAGES.get(command, f"raygnn.{command}"))
+
+
+#: Commands that are packages of their own.
+_PACKAGES = {"prepare": "raygnn.prepare.__main__"}
 
 
 #: Commands that take keys of the config as options.
@@ -126,7 +135,7 @@ def _words(command: str) -> Iterator[str]:
     if command == "completion":
         yield from _STARTS
     elif command != "version":
-        yield from dict.fromkeys(_options(import_module(f"raygnn.{command}").build_parser()))
+        yield from dict.fromkeys(_options(command_module(command).build_parser()))
     if command in _TAKE_KEYS:
         yield from (f"--{key}" for key in config_keys())
 

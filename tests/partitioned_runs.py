@@ -7,8 +7,8 @@ from typing import Any
 
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.steps import Method
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 from tests.small_runs import small_config
 
 

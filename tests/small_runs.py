@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.job import TrainJob
 from raygnn.loops.callbacks import Callback
@@ -29,6 +28,7 @@ from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.outputs.run_start import open_run_folder
 from raygnn.parallel import all_reduce, collectives
+from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.stored_samples import StoredSamples
 from raygnn.worker import run_worker

@@ -33,6 +33,8 @@ class Slot:
     nests: bool = False
 
 
+#: Module of the graphs that `data.synthetic` names. The core imports it by this name only.
+GENERATORS = "raygnn.prepare.synthetic"
 _MODELS = (
     *("GCN", "GraphSAGE", "GAT", "GATv2", "GIN", "GINE", "Transformer", "MLP"),
     # of several node types

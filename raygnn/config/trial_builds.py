@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from raygnn.config.components import build, check_arguments, components_of, resolve
 from raygnn.config.imports import LIBRARY_ROOTS
-from raygnn.config.registry import SLOTS
+from raygnn.config.registry import GENERATORS, SLOTS
 from raygnn.config.section import Component, is_below
 from raygnn.errors import ConfigError, KeyPath, Problem, choose_from, dotted, parse_path, shown
 
@@ -29,7 +29,6 @@ _INSIDE_TASKS: dict[str, tuple[str, ...]] = {
 }
 
 #: Are named, as components are: the rooms that the config is for import the config.
-_GENERATORS = "raygnn.data.synthetic"
 _TARGETS = "raygnn.loops.tasks.target"
 
 
@@ -54,7 +53,7 @@ def broken_arguments(
     sections = {place[0] for place in left_out}
     synthetic = config.data.synthetic
     if synthetic is not None and "data" not in sections:
-        yield from import_module(_GENERATORS).synthetic_problems(synthetic.type, **synthetic.args)
+        yield from import_module(GENERATORS).synthetic_problems(synthetic.type, **synthetic.args)
     if config.task.type in SLOTS["task"].names and not sections & {"task", "tasks"}:
         problems = _targets(config)[0].problems_with(config)
         yield from (problem for problem in problems if problem.path[0] not in sections)

@@ -6,12 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig, build
+from raygnn.config.registry import GENERATORS
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.cache import build_once, cache_folder
@@ -203,8 +205,7 @@ def _fitted_on(loaded: LoadedConfig) -> tuple[Any, ...]:
 
 
 def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str | None) -> str:
-    from raygnn.data.synthetic import synthetic_tables
-
+    synthetic_tables = import_module(GENERATORS).synthetic_tables
     text = json.dumps([__version__, generator, arguments], sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()
     return _write_once(
@@ -213,8 +214,8 @@ def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str |
 
 
 def _write_data(data: Any, cache_dir: str | None) -> str:
-    from raygnn.data.convert.pyg import tables_from_pyg, unread_attributes
     from raygnn.data.tables.graph_tables import GraphTables
+    from raygnn.data.tables.pyg import tables_from_pyg, unread_attributes
 
     is_tables = isinstance(data, GraphTables)
     tables, kind = (data, "tables") if is_tables else (tables_from_pyg(data), "pyg")

@@ -11,11 +11,11 @@ import pytest
 
 from raygnn.config import load_config
 from raygnn.config.documents import parse_json
-from raygnn.data.convert.csv import spec_error
 from raygnn.data.manifest import Manifest
 from raygnn.errors import RaygnnError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.target import output_classes
+from raygnn.prepare.csv import spec_error
 from tests.fuzz.cases import cases
 from tests.unit.prepare.test_old_spec import OLD_SPEC
 

@@ -10,8 +10,8 @@ from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning
 from raygnn.data.partition.part import open_partitioned
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.runtime import ingest as where
 from raygnn.runtime.ingest import partition_tables
 from tests.folders import contents

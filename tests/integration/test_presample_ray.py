@@ -12,8 +12,8 @@ import pytest
 
 import raygnn.train
 from raygnn.config import load_config
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.presample import presample
 from raygnn.runtime import presample_on_ray
 from raygnn.runtime.data_source import open_bundle

@@ -11,9 +11,9 @@ from safetensors.torch import load
 
 import raygnn.train
 from raygnn.data.filesystem import join, open_fs, read_text, write_text
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.outputs.checkpoints.store import CheckpointStore
+from raygnn.prepare.synthetic import synthetic_tables
 from tests.small_runs import small_config
 
 

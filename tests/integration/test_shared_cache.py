@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.errors import RaygnnError
+from raygnn.prepare.synthetic import synthetic_tables
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for other users")
 

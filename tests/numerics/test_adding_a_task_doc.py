@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from raygnn.config.registry import SLOTS
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding-a-task.md").read_text()

@@ -60,7 +60,7 @@ def test_rmat_graphs_have_the_edges_they_promise(work, is_hetero):
 
 
 def test_rmat_edges_drawn_in_pieces_are_those_drawn_at_once():
-    from raygnn.data.synthetic.node_graphs import draw_rmat_edges
+    from raygnn.prepare.synthetic.node_graphs import draw_rmat_edges
 
     whole = draw_rmat_edges(1000, 500, 0.57, 0.19, 0.19, 3)
     pieces = [draw_rmat_edges(1000, 250, 0.57, 0.19, 0.19, 3, first) for first in (0, 250)]

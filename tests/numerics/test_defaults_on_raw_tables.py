@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import raygnn.infer
-import raygnn.prepare
+import raygnn.prepare.__main__
 import raygnn.train
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 
 #: `make test` has other tests of training and inference; these are of one feature each.
 pytestmark = pytest.mark.slow

@@ -17,10 +17,10 @@ import raygnn.train
 from raygnn import infer
 from raygnn.config import load_config
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.edge_prediction.task import EdgePrediction
+from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import raises
 from tests.small_runs import check_workers_agree, run_rank, small_config

@@ -19,7 +19,7 @@ import torch
 import yaml
 
 import raygnn.infer
-import raygnn.prepare
+import raygnn.prepare.__main__
 import raygnn.train
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.outputs.checkpoints.store import STATE
@@ -96,11 +96,11 @@ def test_data_sets_of_pyg_unpickle_only_where_they_are_allowed(tmp_path, planeto
     assert "Traceback" not in message
     prepare = ["pyg", "--dataset", DATA_SET, "--args", json.dumps(planetoid["args"])]
     prepare += ["--out", str(tmp_path / "out")]
-    assert raygnn.prepare.main(prepare) == 2
+    assert raygnn.prepare.__main__.main(prepare) == 2
     assert "Add --allow-module torch_geometric.datasets" in capsys.readouterr().err
     assert not marker.exists()
     # The attack is one: where the module is allowed, PyG does unpickle.
-    raygnn.prepare.main([*prepare, "--allow-module", "torch_geometric.datasets"])
+    raygnn.prepare.__main__.main([*prepare, "--allow-module", "torch_geometric.datasets"])
     assert marker.exists()
 
 
@@ -157,7 +157,7 @@ def test_files_of_torch_are_not_unpickled(tmp_path, graph, marker, capsys, form)
     evil = content if form == "pickle" else _torch_archive(content)
     (tmp_path / "data.pt").write_bytes(evil)
     out = ["--out", str(tmp_path / "out")]
-    assert raygnn.prepare.main(["pyg", str(tmp_path / "data.pt"), *out]) == 2
+    assert raygnn.prepare.__main__.main(["pyg", str(tmp_path / "data.pt"), *out]) == 2
     data = {"uri": graph, "splits": {"type": "hash"}}
     places = {"file": tmp_path / "data.pt"}
     for name in ("model.safetensors", STATE):
@@ -203,11 +203,11 @@ def test_arrays_of_objects_are_not_unpickled(tmp_path, marker, capsys):
     np.savez(tmp_path / "graph.npz", adj_data=array, adj_indices=array, adj_indptr=array,
              adj_shape=array)  # fmt: skip
     out = ["--out", str(tmp_path / "out")]
-    assert raygnn.prepare.main(["npz", str(tmp_path / "graph.npz"), *out]) == 2
+    assert raygnn.prepare.__main__.main(["npz", str(tmp_path / "graph.npz"), *out]) == 2
     np.save(tmp_path / "graph.npy", array, allow_pickle=True)
-    assert raygnn.prepare.main(["npz", str(tmp_path / "graph.npy"), *out]) == 2
+    assert raygnn.prepare.__main__.main(["npz", str(tmp_path / "graph.npy"), *out]) == 2
     (tmp_path / "plain.npz").write_bytes(pickle.dumps(Touch(marker)))
-    assert raygnn.prepare.main(["npz", str(tmp_path / "plain.npz"), *out]) == 2
+    assert raygnn.prepare.__main__.main(["npz", str(tmp_path / "plain.npz"), *out]) == 2
     assert not marker.exists()
     assert "Traceback" not in capsys.readouterr().err
 
@@ -250,6 +250,6 @@ def test_types_of_columns_are_not_unpickled(tmp_path, graph, marker, capsys, kin
     config = {"uri": graph, "splits": {"type": "hash"}}
     assert _train(tmp_path, data=config) == 2
     prepare = ["csv", "--edges", str(path), "--source", column, "--target", column]
-    assert raygnn.prepare.main([*prepare, "--out", str(tmp_path / "out")]) == 2
+    assert raygnn.prepare.__main__.main([*prepare, "--out", str(tmp_path / "out")]) == 2
     assert not marker.exists()
     assert "Traceback" not in capsys.readouterr().err

@@ -10,10 +10,10 @@ import torch
 from torch_geometric.nn import LightGCN as PyGLightGCN
 
 from raygnn.config import load_config
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
 from raygnn.models import LightGCN
+from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.runtime.data_source import open_bundle
 from tests.small_runs import check_workers_agree, evaluated_link_task, small_config
 from tests.tiers import slow

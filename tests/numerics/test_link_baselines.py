@@ -13,10 +13,10 @@ from sklearn import metrics as reference
 from raygnn.config import load_config
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
+from raygnn.prepare.synthetic import synthetic_tables
 from tests.small_runs import run_rank, small_config
 
 NUM_USERS, NUM_ITEMS, NUM_LINKS, K = 60, 40, 700, 12

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import raygnn.train
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 from tests.errors import raises
 from tests.small_runs import (
     check_workers_agree,

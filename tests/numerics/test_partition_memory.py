@@ -16,8 +16,8 @@ import pytest
 from raygnn.data.ingest import pieces
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.steps import StepTask
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 
 _NODES_OF_PART = 2_000
 

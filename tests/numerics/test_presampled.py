@@ -15,9 +15,9 @@ import torch
 
 from raygnn.config import build, load_config
 from raygnn.data.pagerank_graph import neighborhood_graph
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.task import TaskEnvironment
+from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.presample import presample
 from raygnn.runtime.data_checks import with_time_defaults
 from raygnn.runtime.data_source import open_bundle

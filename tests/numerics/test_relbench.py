@@ -14,7 +14,7 @@ import raygnn
 import raygnn.infer
 import raygnn.train
 from raygnn.data.manifest import Manifest
-from raygnn.prepare import main as prepare
+from raygnn.prepare.__main__ import main as prepare
 from tests.errors import ids_of
 
 NUM_USERS, NUM_VISITS = 40, 900

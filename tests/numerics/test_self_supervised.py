@@ -18,10 +18,10 @@ import raygnn
 import raygnn.train
 from raygnn import infer
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
+from raygnn.prepare.synthetic import synthetic_tables
 from tests.errors import raises
 from tests.small_runs import (
     check_resumed_bits,

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.columns import sparse_rows
 from raygnn.data.tables.graph_tables import node_rows, write_tables
 from raygnn.models import GraphSAGE
+from raygnn.prepare.synthetic import synthetic_tables
 from tests.small_runs import (
     check_workers_agree,
     read_history,

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from raygnn.data.synthetic import synthetic_tables
-from raygnn.data.synthetic.link_graphs import likes
 from raygnn.data.tables.columns import sparse_rows
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.prepare.synthetic import synthetic_tables
+from raygnn.prepare.synthetic.link_graphs import likes
 from tests.partitioned_graphs import asked_shop
 from tests.several_tasks import social_films
 

@@ -13,8 +13,8 @@ import pytest
 import raygnn.train
 from raygnn.console import Pace
 from raygnn.data.checksums import dump_record, parse_record
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.presample import presample
 from raygnn.runtime import presample as runtime
 from raygnn.sampling.neighbor_sampler import NeighborSampler

@@ -16,7 +16,7 @@ import torch
 from torch_geometric.data import Data
 
 import raygnn.infer
-import raygnn.prepare
+import raygnn.prepare.__main__
 import raygnn.train
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -98,8 +98,8 @@ def test_raw_tables_become_predictions(folder):
     pytest.importorskip("duckdb")  # an extra
     _write_store()
     draft, labels = _commands("prepare")[:2]
-    assert raygnn.prepare.main(draft) == 0
-    assert raygnn.prepare.main(labels) == 0
+    assert raygnn.prepare.__main__.main(draft) == 0
+    assert raygnn.prepare.__main__.main(labels) == 0
     train = next(command for command in _commands("train") if command[0].startswith("store"))
     assert raygnn.train.main([*train, "--training.max_epochs", "8"]) == 0
     metrics = json.loads((folder / "runs" / "orders" / "metrics.json").read_text())
@@ -131,5 +131,5 @@ def test_each_preparer_of_the_readme_runs(folder):
     commands = [command for command in _commands("prepare") if "--out" in command]
     assert len(commands) == 3
     for command in commands:
-        assert raygnn.prepare.main(command) == 0, command
+        assert raygnn.prepare.__main__.main(command) == 0, command
         assert (folder / command[command.index("--out") + 1] / "graph.yaml").exists()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from raygnn.__main__ import COMMANDS
+from raygnn.__main__ import COMMANDS, command_module
 from raygnn.config import ConfigError, load_config
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +33,7 @@ def test_the_pages_show_every_command():
 
 @pytest.mark.parametrize(("name", "line"), documented_commands())
 def test_options_and_keys_of_a_command_exist(name, line):
-    parser = importlib.import_module(f"raygnn.{name}").build_parser()
+    parser = command_module(name).build_parser()
     words = shlex.split(line, comments=True)
     words = words[: words.index(">")] if ">" in words else words
     options, rest = parser.parse_known_args(words)

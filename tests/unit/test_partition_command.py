@@ -8,8 +8,8 @@ import pytest
 
 import raygnn.__main__ as command
 from raygnn.data.partition.part import open_partitioned
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 from tests.errors import assert_reports
 
 

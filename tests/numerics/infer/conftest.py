@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import raygnn.train
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 from tests.small_runs import small_config
 
 DAY = 86_400_000_000  # us, in which ingest keeps dates

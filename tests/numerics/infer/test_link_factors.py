@@ -12,8 +12,8 @@ import pytest
 import raygnn
 import raygnn.infer
 import raygnn.train
-from raygnn.data.synthetic.link_graphs import likes
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.prepare.synthetic.link_graphs import likes
 from tests.errors import raises
 from tests.small_runs import small_config
 

@@ -15,8 +15,8 @@ import pytest
 
 import raygnn.infer
 import raygnn.train
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 from tests.errors import raises
 from tests.numerics.infer.conftest import Trained, plain
 from tests.small_runs import small_config

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.data.convert.clean_up import largest_component
+from raygnn.data.tables.clean_up import largest_component
 
 SIZE = 9
 EDGES = st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(0, SIZE - 1)), max_size=12)

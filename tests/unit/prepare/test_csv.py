@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.data.convert.csv import CsvSource, csv_tables
 from raygnn.data.tables.graph_tables import GraphTables
+from raygnn.prepare.csv import CsvSource, csv_tables
 from tests.errors import raises
 
 EDGE = ("node", "to", "node")

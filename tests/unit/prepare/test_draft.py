@@ -15,10 +15,10 @@ import pytest
 
 import raygnn.train
 from raygnn.config import load_config
-from raygnn.data.convert.draft import draft, repair_tables, write_draft
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import Manifest
-from raygnn.prepare import main
+from raygnn.prepare.__main__ import main
+from raygnn.prepare.draft import draft, repair_tables, write_draft
 from tests.errors import raises
 from tests.unit.prepare.raw_folders import FOLDERS, RawFolder, write_text
 

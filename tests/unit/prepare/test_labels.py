@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from raygnn.config import load_config
-from raygnn.data.convert.label_query import parse_duration
 from raygnn.data.manifest import Manifest
 from raygnn.errors import ConfigError
-from raygnn.prepare import main as prepare
+from raygnn.prepare.__main__ import main as prepare
+from raygnn.prepare.label_query import parse_duration
 from tests.errors import ids_of
 
 pytest.importorskip("duckdb")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.data.convert.clean_up import normalize_rows, undirected_edges
-from raygnn.data.convert.npz import npz_tables
+from raygnn.data.tables.clean_up import normalize_rows, undirected_edges
 from raygnn.data.tables.columns import SparseRows, sparse_rows
 from raygnn.data.tables.graph_tables import GraphTables
+from raygnn.prepare.npz import npz_tables
 from tests.errors import raises
 
 EDGE = ("node", "to", "node")

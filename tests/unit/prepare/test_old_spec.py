@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import yaml
 
-from raygnn import prepare
 from raygnn.config.data_section import HashSplit
 from raygnn.data.bundle import Bundle
-from raygnn.data.convert.csv import spec_error
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import make_supervision
+from raygnn.prepare import __main__ as prepare
+from raygnn.prepare.csv import spec_error
 
 _EXAMPLES = Path(__file__).parents[3] / "examples"
 _LISTENS = ("user", "listens", "artist")

@@ -14,11 +14,11 @@ import torch
 import yaml
 from torch_geometric.data import Data
 
-from raygnn import prepare
 from raygnn.config import load_config
 from raygnn.data.manifest import Manifest, TimeColumn
-from raygnn.data.synthetic import GENERATORS
 from raygnn.errors import DataError
+from raygnn.prepare import __main__ as prepare
+from raygnn.prepare.synthetic import GENERATORS
 
 DOCS = Path(__file__).parents[3] / "docs" / "prepare.md"
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch_geometric.data import Data, Dataset, HeteroData
 
-from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
 from raygnn.data.tables.graph_tables import GraphTables, write_tables
+from raygnn.data.tables.pyg import load_pyg, tables_from_pyg
 from tests.errors import raises
 
 EDGE = ("node", "to", "node")

@@ -14,12 +14,12 @@ from torch_geometric.data import Data, HeteroData
 
 from raygnn.config.data_section import HashSplit, PerClassSplit
 from raygnn.data.bundle import Bundle, SparseColumn
-from raygnn.data.convert.csv import CsvSource, csv_tables
-from raygnn.data.convert.pyg import tables_from_pyg
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.splits import make_splits
-from raygnn.data.synthetic import GENERATORS, synthetic_tables
 from raygnn.data.tables.graph_tables import GraphTables, write_tables
+from raygnn.data.tables.pyg import tables_from_pyg
+from raygnn.prepare.csv import CsvSource, csv_tables
+from raygnn.prepare.synthetic import GENERATORS, synthetic_tables
 from tests.generated import SMALL
 
 EDGE = ("node", "to", "node")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.data.convert.clean_up import SplitOption, declare_split, mask_codes, parse_split
 from raygnn.data.splits import hash_split, per_class_split
+from raygnn.data.tables.clean_up import SplitOption, declare_split, mask_codes, parse_split
 from raygnn.data.tables.columns import split_column
 from raygnn.data.tables.graph_tables import node_rows
 from tests.errors import raises

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from raygnn.config.documents import parse_yaml
-from raygnn.data.synthetic import GENERATORS, synthetic_problems, synthetic_tables
-from raygnn.data.synthetic.draws import (
+from raygnn.data.tables.graph_tables import GraphTables
+from raygnn.prepare.synthetic import GENERATORS, synthetic_problems, synthetic_tables
+from raygnn.prepare.synthetic.draws import (
     draw_bits,
     draw_integers,
     draw_normal,
     draw_permutation,
     draw_uniform,
 )
-from raygnn.data.tables.graph_tables import GraphTables
 from tests.errors import error_cases, raises
 from tests.generated import SMALL
 
@@ -160,7 +160,7 @@ def test_rmat_degrees_are_skewed_and_prefixes_stable() -> None:
 
 
 def test_rmat_quadrants_have_their_shares() -> None:
-    from raygnn.data.synthetic.node_graphs import draw_rmat_edges
+    from raygnn.prepare.synthetic.node_graphs import draw_rmat_edges
 
     source, target = draw_rmat_edges(1 << 12, 50_000, 0.5, 0.3, 0.1, 0)
     quadrant = (source >> 11) * 2 + (target >> 11)

@@ -8,8 +8,8 @@ import pytest
 
 import raygnn.train
 from raygnn.config import load_config
-from raygnn.data.synthetic import synthetic_tables
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.runtime.data_checks import check_schema
 from tests.errors import raises
 from tests.small_runs import small_config

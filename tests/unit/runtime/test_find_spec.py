@@ -13,8 +13,8 @@ from torch_geometric.data import Data
 
 from raygnn.config import LoadedConfig, build, load_config
 from raygnn.data.bundle import Bundle
-from raygnn.data.convert.pyg import tables_from_pyg
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.data.tables.pyg import tables_from_pyg
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.target import output_classes

@@ -13,8 +13,13 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from raygnn.data.convert.drafts.manifest_text import label_name, manifest_lines
-from raygnn.data.convert.drafts.raw_tables import (
+from raygnn.data.edge_types import edge_type_name
+from raygnn.data.filesystem import join, open_fs, redact, write_text
+from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, TrainingTable, manifest_uri
+from raygnn.data.tables.files import write_parquet
+from raygnn.errors import DataError
+from raygnn.prepare.drafts.manifest_text import label_name, manifest_lines
+from raygnn.prepare.drafts.raw_tables import (
     DRAFTED,
     Reference,
     Table,
@@ -22,7 +27,7 @@ from raygnn.data.convert.drafts.raw_tables import (
     list_unread,
     read_table,
 )
-from raygnn.data.convert.drafts.references import (
+from raygnn.prepare.drafts.references import (
     COINCIDENCE,
     find_references,
     list_missing_nodes,
@@ -30,7 +35,7 @@ from raygnn.data.convert.drafts.references import (
     read_as_numbers,
     spell_references,
 )
-from raygnn.data.convert.drafts.roles import (
+from raygnn.prepare.drafts.roles import (
     Task,
     choose_roles,
     choose_task,
@@ -40,13 +45,8 @@ from raygnn.data.convert.drafts.roles import (
     show_columns,
     write_gapless_edges,
 )
-from raygnn.data.convert.labels import with_labels, written_labels
-from raygnn.data.convert.train_config import write_config
-from raygnn.data.edge_types import edge_type_name
-from raygnn.data.filesystem import join, open_fs, redact, write_text
-from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, TrainingTable, manifest_uri
-from raygnn.data.tables.files import write_parquet
-from raygnn.errors import DataError
+from raygnn.prepare.labels import with_labels, written_labels
+from raygnn.prepare.train_config import write_config
 
 _ABOUT = """\
 # A draft: docs/config-reference.md has every key.

@@ -19,27 +19,27 @@ from raygnn.config.components import build
 from raygnn.config.documents import parse_scalar
 from raygnn.config.section import Component
 from raygnn.console import count
-from raygnn.data.convert.clean_up import SPLIT_HELP, parse_split
-from raygnn.data.convert.csv import CsvSource, csv_tables, spec_error
-from raygnn.data.convert.draft import repair_tables, write_draft
-from raygnn.data.convert.drafts.roles import GUESS
-from raygnn.data.convert.label_query import LabelQuery, parse_duration, parse_question
-from raygnn.data.convert.labels import LabelTimes, write_labels
-from raygnn.data.convert.npz import npz_tables
-from raygnn.data.convert.pyg import load_pyg, tables_from_pyg
-from raygnn.data.convert.relbench import write_relbench
-from raygnn.data.convert.train_config import CONFIG_NAME, drops_rows, write_config
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import exists, join, read_text, reading_input, redact
 from raygnn.data.manifest import Manifest
-from raygnn.data.synthetic import GENERATORS, synthetic_tables
+from raygnn.data.tables.clean_up import SPLIT_HELP, parse_split
 from raygnn.data.tables.graph_tables import (
     GraphTables,
     check_folder,
     summarize_tables,
     write_tables,
 )
+from raygnn.data.tables.pyg import load_pyg, tables_from_pyg
 from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
+from raygnn.prepare.csv import CsvSource, csv_tables, spec_error
+from raygnn.prepare.draft import repair_tables, write_draft
+from raygnn.prepare.drafts.roles import GUESS
+from raygnn.prepare.label_query import LabelQuery, parse_duration, parse_question
+from raygnn.prepare.labels import LabelTimes, write_labels
+from raygnn.prepare.npz import npz_tables
+from raygnn.prepare.relbench import write_relbench
+from raygnn.prepare.synthetic import GENERATORS, synthetic_tables
+from raygnn.prepare.train_config import CONFIG_NAME, drops_rows, write_config
 
 _EXAMPLES = """
 raygnn prepare draft my_tables

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raygnn.config.documents import dump_yaml, parse_json, parse_yaml
-from raygnn.data.convert.clean_up import normalize_rows, split_nodes, undirected_edges
 from raygnn.data.filesystem import naming_missing, redact
 from raygnn.data.manifest import FORMAT
+from raygnn.data.tables.clean_up import normalize_rows, split_nodes, undirected_edges
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.csv_tables import QUOTED, is_number, is_row, read_batches, read_header
 from raygnn.data.tables.files import CsvFormat, is_parquet, open_parquet, open_stream

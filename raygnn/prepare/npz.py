@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raygnn.data.convert.clean_up import (
+from raygnn.data.filesystem import naming_missing, open_fs, redact
+from raygnn.data.tables.clean_up import (
     MASK_NAMES,
     largest_component,
     mask_codes,
@@ -16,7 +17,6 @@ from raygnn.data.convert.clean_up import (
     split_nodes,
     undirected_edges,
 )
-from raygnn.data.filesystem import naming_missing, open_fs, redact
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.errors import DataError

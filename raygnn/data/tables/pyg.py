@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raygnn.data.convert.clean_up import MASK_NAMES, normalize_rows, split_nodes
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.filesystem import naming_missing, open_fs, redact
+from raygnn.data.tables.clean_up import MASK_NAMES, normalize_rows, split_nodes
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
 from raygnn.errors import DataError
@@ -71,7 +71,7 @@ def load_pyg(uri: str) -> Any:
     except _LOAD_ERRORS as error:
         raise DataError(
             f"{where} cannot be loaded without unpickling, which could run code of the file. Build "
-            "the graph in Python instead, and call raygnn.data.convert.pyg.tables_from_pyg(data) "
+            "the graph in Python instead, and call raygnn.data.tables.pyg.tables_from_pyg(data) "
             f"and raygnn.data.tables.graph_tables.write_tables. (torch says: {_first_line(error)})",
             id="prepare-pyg-pickled",
         ) from error

@@ -8,10 +8,13 @@ from typing import Annotated
 import numpy as np
 import pyarrow as pa
 
-from raygnn.data.convert.clean_up import SPLIT_HELP, declare_split, parse_split
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.links.split import pair_split
-from raygnn.data.synthetic.draws import (
+from raygnn.data.tables.clean_up import SPLIT_HELP, declare_split, parse_split
+from raygnn.data.tables.columns import split_column
+from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
+from raygnn.errors import ConfigError
+from raygnn.prepare.synthetic.draws import (
     FIRST_TIME_S,
     YEAR_S,
     checked,
@@ -21,10 +24,7 @@ from raygnn.data.synthetic.draws import (
     draw_uniform,
     field,
 )
-from raygnn.data.synthetic.node_graphs import class_features
-from raygnn.data.tables.columns import split_column
-from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows, edge_rows, node_rows
-from raygnn.errors import ConfigError
+from raygnn.prepare.synthetic.node_graphs import class_features
 
 
 @checked

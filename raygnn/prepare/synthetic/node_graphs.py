@@ -8,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from raygnn.data.convert.clean_up import SPLIT_HELP, declare_split
 from raygnn.data.hashing import GOLDEN_GAMMA, splitmix64
-from raygnn.data.synthetic.draws import (
+from raygnn.data.tables.clean_up import SPLIT_HELP, declare_split
+from raygnn.data.tables.graph_tables import GraphTables, NodeRows, edge_rows, node_rows
+from raygnn.errors import ConfigError
+from raygnn.prepare.synthetic.draws import (
     checked,
     draw_integers,
     draw_normal,
@@ -19,8 +21,6 @@ from raygnn.data.synthetic.draws import (
     field,
     stream_key,
 )
-from raygnn.data.tables.graph_tables import GraphTables, NodeRows, edge_rows, node_rows
-from raygnn.errors import ConfigError
 
 
 @checked

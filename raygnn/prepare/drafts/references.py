@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.convert.drafts.columns import Column, is_plural, type_name, word_set, words_of
-from raygnn.data.convert.drafts.raw_tables import DRAFTED, Reference, Table
 from raygnn.data.tables.files import is_parquet
 from raygnn.errors import ConfigError
+from raygnn.prepare.drafts.columns import Column, is_plural, type_name, word_set, words_of
+from raygnn.prepare.drafts.raw_tables import DRAFTED, Reference, Table
 
 #: Names of the columns of an edge's ends.
 ENDS = (

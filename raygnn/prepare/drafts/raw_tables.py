@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
-from raygnn.data.convert.drafts.columns import Column, type_name, words_of
 from raygnn.data.filesystem import join, open_fs, redact
 from raygnn.data.splits import SPLIT_CODES
 from raygnn.data.tables.csv_tables import (
@@ -38,6 +37,7 @@ from raygnn.data.tables.files import (
 )
 from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError
+from raygnn.prepare.drafts.columns import Column, type_name, words_of
 
 #: Where a draft writes tables; the next draft of the folder does not read them.
 DRAFTED = "_drafted"

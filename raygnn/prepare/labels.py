@@ -19,8 +19,6 @@ import pyarrow.compute as pc
 
 from raygnn.config.documents import dump_yaml, parse_yaml
 from raygnn.console import count
-from raygnn.data.convert.label_query import TARGET, LabelQuery, longest, table_names
-from raygnn.data.convert.train_config import write_config
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import is_remote, join, read_text, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, manifest_folder, manifest_uri
@@ -35,6 +33,8 @@ from raygnn.data.transforms.values import (
     written_numbers,
 )
 from raygnn.errors import ConfigError, DataError, RuleError
+from raygnn.prepare.label_query import TARGET, LabelQuery, longest, table_names
+from raygnn.prepare.train_config import write_config
 
 if TYPE_CHECKING:
     import duckdb

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from pandas import Timedelta
 
 from raygnn.config.documents import dump_yaml, parse_yaml
-from raygnn.data.convert.train_config import write_config
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, open_fs, read_text, redact, write_text
 from raygnn.data.manifest import MANIFEST_NAME, Manifest
@@ -25,6 +24,7 @@ from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import write_parquet
 from raygnn.data.transforms.values import is_number_type, is_text_type
 from raygnn.errors import DataError, RuleError
+from raygnn.prepare.train_config import write_config
 
 _MOST_REPEATED = 0.5  # texts with a larger share of distinct values are names, not categories
 _ROW_ID = "row_id"

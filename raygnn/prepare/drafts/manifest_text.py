@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow.compute as pc
 
 from raygnn.config.documents import dump_yaml
-from raygnn.data.convert.drafts.columns import NUMBER_FORMATS, Column, type_name
-from raygnn.data.convert.drafts.raw_tables import Table
-from raygnn.data.convert.drafts.roles import (
+from raygnn.data.manifest import FORMAT
+from raygnn.prepare.drafts.columns import NUMBER_FORMATS, Column, type_name
+from raygnn.prepare.drafts.raw_tables import Table
+from raygnn.prepare.drafts.roles import (
     Roles,
     Task,
     is_edges,
@@ -22,7 +23,6 @@ from raygnn.data.convert.drafts.roles import (
     ordered_ends,
     roles_of,
 )
-from raygnn.data.manifest import FORMAT
 
 _SEPARATORS = (";", "|")  # of lists in a text; commas are in sentences and names too
 _END_OF_KEY = re.compile(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from raygnn.data.synthetic.draws import argument_problems
-from raygnn.data.synthetic.link_graphs import bipartite, likes, noise, ratings, shop
-from raygnn.data.synthetic.node_graphs import houses, planted_partition, rmat
 from raygnn.data.tables.graph_tables import GraphTables
 from raygnn.errors import ConfigError, Problem, choose_from
+from raygnn.prepare.synthetic.draws import argument_problems
+from raygnn.prepare.synthetic.link_graphs import bipartite, likes, noise, ratings, shop
+from raygnn.prepare.synthetic.node_graphs import houses, planted_partition, rmat
 
 __all__ = [
     "GENERATORS",

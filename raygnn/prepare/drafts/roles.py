@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.convert.drafts.columns import FEW_CLASSES, Column, type_name, word_set, words_of
-from raygnn.data.convert.drafts.raw_tables import DRAFTED, Reference, Table
-from raygnn.data.convert.drafts.references import ENDS, OWN_NAME, PEOPLE, key_level
 from raygnn.errors import ConfigError
+from raygnn.prepare.drafts.columns import FEW_CLASSES, Column, type_name, word_set, words_of
+from raygnn.prepare.drafts.raw_tables import DRAFTED, Reference, Table
+from raygnn.prepare.drafts.references import ENDS, OWN_NAME, PEOPLE, key_level
 
 TIMES = ("time", "timestamp", "date", "day", "created", "created_at", "updated_at")
 GUESS = "a guess"

@@ -1,0 +1,1 @@
+"""Writes tables and their descriptions: drafts, labels, converters and generators."""
