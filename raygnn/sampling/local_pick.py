@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import numpy as np
@@ -10,6 +11,7 @@ from raygnn.data.arrays import ask_for_rows
 from raygnn.data.bundle import Bundle, Csc, Csr
 from raygnn.data.edge_kernels import edge_weights
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.time_units import Time
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.exclusion import NO_SKIPS, Skips, merged, step_over
 from raygnn.sampling.pick_by_neighbor import copies_table, pick_by_neighbor
@@ -17,7 +19,7 @@ from raygnn.sampling.pick_weighted import Weighting, first_draws, pick_weighted
 from raygnn.sampling.protocols import PickRequest, Picks
 from raygnn.sampling.rng import hop_key
 from raygnn.sampling.scratch import Scratch
-from raygnn.sampling.temporal import LAST, Horizon, as_times, find_late, narrow, salts_of
+from raygnn.sampling.temporal import LAST, Horizon, as_times, find_outside, narrow, salts_of
 
 _NONE = np.empty(0, np.int32)
 _NO_ALIAS = np.empty(0, np.int64)
@@ -36,7 +38,7 @@ class LocalPicker:
         self._bundle = bundle
         self._first_node = first_node
         self._edge_type, self._direction = edge_type, direction
-        self._neighbor_type = edge_type[0] if direction == "in" else edge_type[2]
+        self._neighbor_type, self._node_type = edge_type[:: 2 if direction == "in" else -2]
         self._alias: dict[str, np.ndarray] = {}
         self._weights: dict[str, np.ndarray] = {}
         self._lock = threading.Lock()
@@ -54,7 +56,7 @@ class LocalPicker:
         draws = kernels.Draws(request.fanout, request.replace, key)
         self._ask_for(self.adjacency.indptr, self._rows_of(nodes))
         kernels.find_rows(self.adjacency.indptr, self._rows_of(nodes), starts, degrees)
-        skips = None if horizon is None else self._find_late(horizon, starts, degrees)
+        skips = None if horizon is None else self._find_outside(horizon, nodes, starts, degrees)
         if request.exclude is not None:
             keys = nodes if request.exclude_keys is None else request.exclude_keys
             arguments = (indices, self._is_sorted, keys, starts, degrees, scratch)
@@ -95,7 +97,7 @@ class LocalPicker:
         """int64 [num_nodes], number of edges that each node could sample up to its horizon."""
         starts, degrees = np.empty((2, len(nodes)), np.int64)
         kernels.find_rows(self.adjacency.indptr, self._rows_of(nodes), starts, degrees)
-        skips = None if horizon is None else self._find_late(horizon, starts, degrees)
+        skips = None if horizon is None else self._find_outside(horizon, nodes, starts, degrees)
         if skips is not None:
             degrees[skips.rows] -= np.diff(skips.ptr)
         return degrees
@@ -138,7 +140,10 @@ class LocalPicker:
         assert isinstance(times, np.ndarray)
         return times
 
-    def _find_late(self, horizon: Horizon, starts: np.ndarray, degrees: np.ndarray) -> Skips | None:
+    def _find_outside(
+        self, horizon: Horizon, nodes: np.ndarray, starts: np.ndarray, degrees: np.ndarray
+    ) -> Skips | None:
+        """Narrows rows sorted by time to the edges in time. Returns the other edges to skip."""
         indices, e_id = self.adjacency.indices, self.adjacency.e_id
         column, latest = horizon.temporal.column, horizon.latest
         if self._has_times(horizon):
@@ -149,13 +154,21 @@ class LocalPicker:
         if column not in self._bundle.columns(self._neighbor_type):
             return None
         times = self._times(self._neighbor_type, column)
+        earliest = horizon.earliest(times.dtype)
+        if self._has_times(horizon):
+            earliest = earliest[:0]
+        elif len(earliest) and column in self._bundle.columns(self._node_type):
+            own = self._times(self._node_type, column)
+            is_recent = own[nodes] >= horizon.earliest(own.dtype)
+            earliest = np.where(is_recent, _first_time(earliest.dtype), earliest)
         rows, ptr = np.empty(len(starts), np.int64), np.empty(len(starts) + 1, np.int64)
-        arguments = (indices, times, as_times(latest, times.dtype), starts, degrees, rows, ptr)
-        num_rows, num_skips = find_late(*arguments, np.empty(0, np.int64))
+        bounds = as_times(latest, times.dtype), earliest
+        arguments = (indices, times, *bounds, starts, degrees, rows, ptr)
+        num_rows, num_skips = find_outside(*arguments, np.empty(0, np.int64))
         if num_skips == 0:
             return None
         edges = np.empty(num_skips, np.int64)
-        find_late(*arguments, edges)
+        find_outside(*arguments, edges)
         return Skips(rows[:num_rows], ptr[: num_rows + 1], edges)
 
     def _pick_by_neighbor(
@@ -171,6 +184,10 @@ class LocalPicker:
         copies = (self._is_sorted, scratch.zeros("copies", size, np.int64))
         indices, weights = self.adjacency.indices, (weighting.weights, weighting.e_id)
         pick_by_neighbor(tuple(rows), tuple(draws), indices, weights, skips, copies, positions)
+
+
+def _first_time(dtype: np.dtype) -> Time:
+    return -math.inf if dtype.kind == "f" else np.iinfo(dtype).min
 
 
 def _pick(

@@ -23,7 +23,8 @@ class Temporal:
             neighbor is later than the seed. Types without the column exist at all times.
         strategy: `uniform`: draws among those edges; `last`: takes the latest (ties in row order),
             for edge types with times.
-        window: maximum age of sampled edges, in the unit of the times; None for any age.
+        window: maximum age of sampled edges, in the unit of the times; None for any age. An edge
+            without a time is as old as its neighbor or, if that is younger, the node itself.
     """
 
     column: str = "time"
@@ -107,11 +108,12 @@ def narrow(times, e_id, latest, earliest, starts, degrees):  # type: ignore[no-u
 
 
 @njit(nogil=True, cache=True)
-def find_late(indices, node_times, latest, starts, degrees, rows, ptr, edges):  # type: ignore[no-untyped-def]
-    """Finds edges from neighbors that are later than the node's seed. Returns numbers of rows and
-    edges.
+def find_outside(indices, node_times, latest, earliest, starts, degrees, rows, ptr, edges):  # type: ignore[no-untyped-def]
+    """Finds edges from neighbors that are later than the node's seed, or older than its window.
+    Returns numbers of rows and edges.
 
     Args:
+        earliest: [num_nodes], or empty for neighbors of any age.
         rows: int64 [num_nodes], filled with positions of nodes with such edges.
         ptr: int64 [num_nodes + 1], filled with the start of each row's edges.
         edges: int64, filled with numbers of edges, unless it is empty.
@@ -122,7 +124,8 @@ def find_late(indices, node_times, latest, starts, degrees, rows, ptr, edges):  
     for i in range(len(starts)):
         before = total
         for edge in range(degrees[i]):
-            if not node_times[indices[starts[i] + edge]] <= latest[i]:
+            time = node_times[indices[starts[i] + edge]]
+            if not time <= latest[i] or (len(earliest) and time < earliest[i]):
                 if not is_counting:
                     edges[total] = edge
                 total += 1

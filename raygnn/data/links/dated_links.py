@@ -51,21 +51,23 @@ class DatedLinks:
         return cls(num_nodes, anchors.astype(np.int64), targets.astype(np.int64), times, window)
 
     def span(self, time: Time) -> float:
-        """Time from the first link until `time`, at least 0."""
-        return max(float(time - self.times.min(initial=time)), 0.0)
+        """Time from the first link that counts at `time` until `time`."""
+        return float(time - self.times[self._is_known(time)].min(initial=time))
 
     def as_of(self, time: Time, half_life: float = 0.0) -> sparse.csr_matrix:
         """[num_anchors, num_targets], links known at a time: their number, or the sum of
         2^(-age / half_life) if it is not 0.
         """
-        is_known = self.times <= time
-        if self.window is not None:
-            is_known &= self.times >= time - self.window
+        is_known = self._is_known(time)
         weights = np.ones(int(is_known.sum()))
         if half_life:
             weights = 0.5 ** ((time - self.times[is_known]) / half_life)
         ends = self.anchors[is_known], self.targets[is_known]
         return sparse.csr_matrix((weights, ends), self.num_nodes)
+
+    def _is_known(self, time: Time) -> np.ndarray:
+        first = -np.inf if self.window is None else time - self.window
+        return (first <= self.times) & (self.times <= time)
 
 
 def count_later(anchors: np.ndarray, times: np.ndarray) -> np.ndarray:

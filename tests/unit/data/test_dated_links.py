@@ -54,6 +54,8 @@ def test_links_are_those_that_are_known_at_a_time(tmp_path: Path, form: str) -> 
     links = DatedLinks.of(_bundle(tmp_path, EDGES[form], RELEASED), ENDS, "time", window=25)
     assert links is not None
     for time in (0, 17, 59):
+        counted = KNOWN[(time - 25 <= KNOWN) & (time >= KNOWN)]
+        assert links.span(time) == time - counted.min(initial=time)
         for half_life in (0.0, 8.0):
             expected = np.zeros((NUM_USERS, NUM_ITEMS))
             for user, item, known in zip(USER, ITEM, KNOWN, strict=True):
