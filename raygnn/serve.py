@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +112,7 @@ def start(
     try:
         from raygnn.runtime.serving import ReplicaOptions, Replicas
         from raygnn.serving.app import build_app
-        from raygnn.serving.web_server import WebServer, listen
+        from raygnn.serving.web_server import WebServer, is_loopback, listen
     except ImportError as error:
         raise ConfigError(
             f"raygnn.serve cannot be used: {str(error).partition('. ')[0]}. Run "
@@ -143,7 +142,9 @@ def start(
     except BaseException:
         listening.close()
         raise
-    web_server = WebServer(build_app(replicas.ask, replicas.check_alive, token), listening)
+    checks_host = token is None and is_loopback(host)
+    app = build_app(replicas.ask, replicas.check_alive, token, checks_host=checks_host)
+    web_server = WebServer(app, listening)
 
     def stop() -> None:
         web_server.stop()
@@ -159,8 +160,10 @@ def check_token(token: str | None, host: str) -> str | None:
     Raises:
         ConfigError: the token is missing, too short, or not allowed in a header.
     """
+    from raygnn.serving.web_server import is_loopback
+
     if token is None:
-        if not _is_loopback(host):
+        if not is_loopback(host):
             raise ConfigError(
                 f"--host={host!r} is invalid: other machines reach it, and there is no token. Set "
                 f"{TOKEN_VARIABLE}, or --no-auth if a proxy or firewall checks clients.",
@@ -174,13 +177,6 @@ def check_token(token: str | None, host: str) -> str | None:
             id="serve-token",
         )
     return token
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _answers(

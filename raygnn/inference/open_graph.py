@@ -20,7 +20,7 @@ from raygnn.data.edge_types import edge_type_name
 from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.manifest import Manifest, TrainingTable
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
-from raygnn.data.time_units import Time
+from raygnn.data.time_units import AsOf, Time
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.embeddings import (
     NodeEncoder,
@@ -137,6 +137,13 @@ class OpenGraph:
         """
         with self._prepared():
             self._encoder.keep(list(dict.fromkeys(self._spec.output.ends)))
+
+    @property
+    def moment(self) -> AsOf | None:
+        """The time of rows without their own, by default the latest of the graph; None if the model
+        reads no times.
+        """
+        return None if self._applied.times is None else self._applied.times.moment
 
     def predict(
         self,

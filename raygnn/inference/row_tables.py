@@ -218,8 +218,9 @@ def read_seed_rows(bundle: Bundle, node_type: str, request: RowRequest) -> SeedR
         times = np.full(len(nodes), moment.time)
         if time_columns:
             written = None if declared_time is None else declared_time.format
-            times = _times(rows[time_columns[0]], moment.unit, written)
-            _warn_of_far_times(times, moment)
+            times = read_times(rows[time_columns[0]], moment.unit, written)
+            if note := note_on_times(times, moment):
+                warn(note)
     if times is not None and len(times) != len(nodes):
         raise DataError(
             f"rows are invalid: there are {len(nodes):,} ids and {len(times):,} times. Give each "
@@ -230,16 +231,18 @@ def read_seed_rows(bundle: Bundle, node_type: str, request: RowRequest) -> SeedR
     return SeedRows("rows", node_type, len(nodes), nodes, times, None, unit, {})
 
 
-def _warn_of_far_times(times: np.ndarray, end: AsOf) -> None:
+def note_on_times(times: np.ndarray, end: AsOf) -> str | None:
+    """A sentence if the latest of some times is far beyond the end of the graph."""
     latest = replace(end, time=times.max().item())
-    if end.unit is not None and latest.time - end.time > _FAR_US:
-        warn(
-            f"the latest time of the rows is {latest}, and the graph ends at {end}: nothing after "
-            "its end is known. Append newer rows (new_nodes), or check the times."
-        )
+    if end.unit is None or latest.time - end.time <= _FAR_US:
+        return None
+    return (
+        f"the latest time of the rows is {latest}, and the graph ends at {end}: nothing after "
+        "its end is known. Append newer rows (new_nodes), or check the times."
+    )
 
 
-def _times(values: Any, unit: str | None, written: DateFormat | None) -> np.ndarray:
+def read_times(values: Any, unit: str | None, written: DateFormat | None = None) -> np.ndarray:
     words = unit_words(unit)
     try:
         given = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else pa.array(values)

@@ -10,13 +10,25 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+
 from raygnn.data.added_rows import AddedRows
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.result_tables import Table
-from raygnn.serving.messages import Answer, Embed, Predict, Question, Refused, Score, TopK
+from raygnn.inference.row_tables import note_on_times, read_times
+from raygnn.serving.messages import (
+    Answer,
+    AnsweredRows,
+    Embed,
+    Predict,
+    Question,
+    Refused,
+    Score,
+    TopK,
+)
 from raygnn.trained_model import TrainedModel
 
 _MAX_SHOWN = 20  # letters of a text of the client
@@ -64,7 +76,7 @@ class Answers:
             kind = tuple(question.options().items())
             alone = None if question.new is None else place
             alike[type(question), type(question.items[0]), kind, alone].append(place)
-        answers: list[Answer] = [[]] * len(questions)
+        answers: list[Answer] = [AnsweredRows([])] * len(questions)
         for places in alike.values():
             replies = self._answer_alike([questions[place] for place in places])
             for place, answer in zip(places, replies, strict=True):
@@ -99,8 +111,23 @@ class Answers:
                 graph.precompute()
         if first.new is not None:  # questions with new nodes are answered alone
             rows = AddedRows(first.new.nodes, first.new.edges)
-            return _answers(ExtendedGraph(graph, rows), questions, items)
-        return _answers(graph, questions, items)
+            graph = ExtendedGraph(graph, rows)
+        return [
+            AnsweredRows(rows, self._notes(question))
+            for rows, question in zip(_answers(graph, questions, items), questions, strict=True)
+        ]
+
+    def _notes(self, question: Question) -> list[str]:
+        end = self._every.moment
+        if end is None or not isinstance(question, Predict | TopK) or question.time is None:
+            return []
+        if isinstance(question, TopK):
+            moment = self._at(question.time).moment
+            times = np.array([end.time if moment is None else moment.time])
+        else:
+            times = read_times(question.times, end.unit)
+        note = note_on_times(times, end)
+        return [] if note is None else [note]
 
 
 def _refused(question: Question, error: Exception) -> Refused:
@@ -132,7 +159,9 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(each)
 
 
-def _answers(graph: OpenGraph, questions: Sequence[Question], items: list[Any]) -> list[Answer]:
+def _answers(
+    graph: OpenGraph, questions: Sequence[Question], items: list[Any]
+) -> list[list[dict[str, Any]]]:
     first = questions[0]
     if isinstance(first, TopK):
         return _neighbors(graph, questions, items)
@@ -141,7 +170,9 @@ def _answers(graph: OpenGraph, questions: Sequence[Question], items: list[Any]) 
     return [rows[begin:end] for begin, end in pairwise(ends)]
 
 
-def _neighbors(graph: OpenGraph, questions: Sequence[Question], anchors: list[Any]) -> list[Answer]:
+def _neighbors(
+    graph: OpenGraph, questions: Sequence[Question], anchors: list[Any]
+) -> list[list[dict[str, Any]]]:
     table = graph.top_k(anchors, **questions[0].model_dump(exclude={"anchors", "new", "time"}))
     by_anchor: dict[Any, list[dict[str, Any]]] = {anchor: [] for anchor in anchors}
     for row in _plain(table):

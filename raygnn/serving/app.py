@@ -26,14 +26,16 @@ Ask: TypeAlias = Callable[[Question], Awaitable[Answer]]
 
 _HEALTHY_WITHIN_S = 10.0
 _LARGE_BYTES = 65_536
+_LARGE_ROWS = 100
 _MAX_PROBLEMS = 10
 _MAX_SHOWN = 50  # letters of a name of the client
 _STATUSES = {"serve-overloaded": 429, "serve-replicas-died": 500}  # other errors: 503
 _ERRORS: dict[int | str, dict[str, Any]] = {
     401: {"description": "The server was started with a token, and the request has none."},
     413: {"description": "The body is too large. Send several requests."},
+    421: {"description": "The header Host names another machine, and the server has no token."},
     422: {"description": "The request is wrong; `type` is the id of each problem."},
-    429: {"description": "Overload: the server's queue is full. Ask again later."},
+    429: {"description": "Overload: too many requests or bytes wait. Ask again later."},
     500: {"description": "The model failed on this request."},
     503: {"description": "No replica answered. Ask again later."},
 }
@@ -46,12 +48,16 @@ _ROUTES = (
 
 
 def build_app(
-    ask: Ask, check_alive: Callable[[], Awaitable[Any]], token: str | None = None
+    ask: Ask,
+    check_alive: Callable[[], Awaitable[Any]],
+    token: str | None = None,
+    *,
+    checks_host: bool = False,
 ) -> FastAPI:
     """The routes of a server; `/docs` is its OpenAPI page.
 
     `check_alive` returns when a replica has answered. `token`: required from clients, except for
-    `/health` and the OpenAPI page; None allows all.
+    `/health` and the OpenAPI page; None allows all. `checks_host`: see `Gate`.
     """
     app = FastAPI(
         title="raygnn",
@@ -67,6 +73,7 @@ def build_app(
         token=token,
         open_paths=("/health", "/docs", "/openapi.json"),
         routes=[path for path, *_ in _ROUTES],
+        checks_host=checks_host,
     )
     for path, question, answer in _ROUTES:
         schema = {"schema": {"$ref": f"#/components/schemas/{question.__name__}"}}
@@ -106,12 +113,14 @@ def _handler(ask: Ask, kind: type[Question]) -> Callable[[Request], Awaitable[Re
     async def answer(request: Request) -> Response:
         body = await request.body()
         try:
-            # A large body is parsed in a thread, while the loop passes on other requests.
+            # Large bodies and answers are converted in a thread, while the loop serves others.
             parse = partial(kind.parse, body)
             question = await asyncio.to_thread(parse) if len(body) > _LARGE_BYTES else parse()
             result = await ask(question)
             if not isinstance(result, Refused):
-                return JSONResponse({"rows": result})
+                write = partial(JSONResponse, {"rows": result, "notes": result.notes})
+                is_large = len(result) > _LARGE_ROWS
+                return await asyncio.to_thread(write) if is_large else write()
         except ValidationError as error:
             return JSONResponse({"detail": _problems(error)}, 422)
         except DataError as error:

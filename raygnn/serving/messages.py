@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeAlias
 
@@ -245,25 +246,33 @@ class Neighbor(BaseModel):
     rank: int
 
 
-class Predictions(BaseModel):
+class Noted(BaseModel):
+    """What all answers contain beside their rows."""
+
+    notes: list[str] = Field(
+        [], description="Sentences on these rows, such as that their time is far beyond the graph."
+    )
+
+
+class Predictions(Noted):
     """Rows in the order of `nodes`."""
 
     rows: list[Prediction]
 
 
-class EmbeddingRows(BaseModel):
+class EmbeddingRows(Noted):
     """Rows in the order of `nodes`."""
 
     rows: list[Embedding]
 
 
-class PairScores(BaseModel):
+class PairScores(Noted):
     """Rows in the order of `pairs`."""
 
     rows: list[PairScore]
 
 
-class Neighbors(BaseModel):
+class Neighbors(Noted):
     """Rows anchor by anchor, each anchor once, best neighbor first."""
 
     rows: list[Neighbor]
@@ -280,5 +289,13 @@ class Refused:
     is_question_wrong: bool = True
 
 
-#: Rows as JSON has them, or why there are none.
-Answer: TypeAlias = list[dict[str, Any]] | Refused
+class AnsweredRows(list[dict[str, Any]]):
+    """The rows of an answer, as JSON has them, with notes for the client."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]], notes: Iterable[str] = ()) -> None:
+        super().__init__(rows)
+        self.notes = list(notes)
+
+
+#: Rows, or why there are none.
+Answer: TypeAlias = AnsweredRows | Refused

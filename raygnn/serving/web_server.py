@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import socket
 import threading
 import time
 from collections.abc import Collection, Mapping
+from ipaddress import ip_address
 from typing import Any
 
 import uvicorn
@@ -20,6 +22,8 @@ from raygnn.errors import ResourceError
 
 #: Within it a client sends the header of a request, and within it again the body.
 READ_WITHIN_S = 15.0
+#: Within it a client receives an answer.
+WRITE_WITHIN_S = 60.0
 _MAX_HEADER_BYTES = 65_536
 
 
@@ -60,13 +64,16 @@ class WebServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answers current requests, then closes the socket."""
+        """Answers current requests, then closes the socket. Clients have `READ_WITHIN_S` left to
+        receive their answers.
+        """
         self._server.should_exit = True
         self._thread.join()
 
 
 class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     _deadline: asyncio.TimerHandle | None = None
+    _write_deadline: asyncio.TimerHandle | None = None
     _num_header_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
@@ -85,7 +92,31 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel()
+        self._cancel_write()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_deadline is None:
+            self._write_deadline = self.loop.call_later(WRITE_WITHIN_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.cycle.response_complete:
+            self._cancel_write()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.flow.write_paused:
+            self._cancel_write()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.loop.call_later(READ_WITHIN_S, self._abort_unread)
+
+    def _abort_unread(self) -> None:
+        if self.flow.write_paused or self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
 
     def _await_header(self) -> None:
         if self._deadline is None:
@@ -97,11 +128,20 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self._deadline.cancel()
             self._deadline = None
 
+    def _cancel_write(self) -> None:
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
+
 
 #: Limit of one request. A client sends more rows in several requests.
 MAX_BODY_BYTES = 2 * 1024 * 1024
-#: Limit for all requests whose bodies are being read.
-_MAX_BYTES_UNDER_WAY = 64 * MAX_BODY_BYTES
+#: Limit for all requests whose bodies are being read, and for all answers that are being sent.
+MAX_BYTES_UNDER_WAY = 64 * MAX_BODY_BYTES
+#: A larger body is read up to this limit, because many clients read no answer before they have sent
+#: the body.
+_MAX_DISCARDED_BYTES = 32 * MAX_BODY_BYTES
+_CHUNK_BYTES = 65_536
 _LATENCIES_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -123,12 +163,15 @@ def problem_response(
 
 
 class Gate:
-    """ASGI middleware; the app receives only complete bodies of allowed clients.
+    """ASGI middleware; the app receives only complete bodies of allowed clients. Bodies and answers
+    under way have a limit.
 
     Args:
         token: clients send it as `Authorization: Bearer TOKEN`; None allows all clients.
         open_paths: paths without a token.
         routes: measured separately by name.
+        checks_host: accepts only names of this machine in the header Host. Otherwise a page in a
+            browser could read answers, once its own name points to this machine.
     """
 
     def __init__(
@@ -139,12 +182,14 @@ class Gate:
         token: str | None,
         open_paths: Collection[str],
         routes: Collection[str],
+        checks_host: bool = False,
     ) -> None:
         self._app = app
+        self._checks_host = checks_host
         self._token = None if token is None else token.encode()
         self._open_paths = frozenset(open_paths)
         self._routes = frozenset(routes)
-        self._num_bytes_under_way = 0
+        self._num_bytes_under_way = self._num_bytes_sending = 0
         self._requests = Counter(
             "raygnn_requests",
             "Requests that were answered.",
@@ -165,32 +210,72 @@ class Gate:
             return
         started, status = time.perf_counter(), 500
         route = scope["path"] if scope["path"] in self._routes else "other"
-
-        async def send_measured(message: Any) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
         try:
+            self._check_host(scope)
             self._check_token(scope)
             body = await self._read_body(scope, receive)
+            start, answer = await self._ask_app(scope, body, receive)
+            self._check_unread(len(answer))
+            status = start["status"]
+            await self._send(send, start, answer)
         except RefusedRequestError as error:
-            await error.response(scope, receive, send_measured)
-        else:
-            is_read = False
-
-            async def receive_body() -> Any:
-                nonlocal is_read
-                if is_read:
-                    return await receive()
-                is_read = True
-                return {"type": "http.request", "body": body, "more_body": False}
-
-            await self._app(scope, receive_body, send_measured)
+            status = error.response.status_code
+            await error.response(scope, receive, send)
         finally:
             self._seconds.labels(route).observe(time.perf_counter() - started)
             self._requests.labels(route, status).inc()
+
+    async def _ask_app(self, scope: Any, body: bytes, receive: Any) -> tuple[Any, bytes]:
+        """The start message and the complete body of the app's answer."""
+        is_read, messages = False, list[Any]()
+
+        async def receive_body() -> Any:
+            nonlocal is_read
+            if is_read:
+                return await receive()
+            is_read = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def collect(message: Any) -> None:
+            messages.append(message)
+
+        await self._app(scope, receive_body, collect)
+        start, *parts = messages
+        return start, b"".join(part.get("body", b"") for part in parts)
+
+    async def _send(self, send: Any, start: Any, answer: bytes) -> None:
+        """Sends an answer in chunks, so that the connection buffers few bytes of it."""
+        size = len(answer)
+        self._num_bytes_sending += size
+        try:
+            await send(start)
+            for begin in range(0, max(size, 1), _CHUNK_BYTES):
+                end = begin + _CHUNK_BYTES
+                chunk = {"type": "http.response.body", "body": answer[begin:end]}
+                await send({**chunk, "more_body": end < size})
+        finally:
+            self._num_bytes_sending -= size
+
+    def _check_unread(self, size: int) -> None:
+        if self._num_bytes_sending + size > MAX_BYTES_UNDER_WAY:
+            raise RefusedRequestError(
+                429,
+                "serve-overloaded",
+                "too many large answers wait for their clients to receive them. Send the request "
+                "again later.",
+                Retry_After="1",
+            )
+
+    def _check_host(self, scope: Any) -> None:
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        name = re.sub(r":\d*$", "", host).strip("[]")
+        if self._checks_host and name and not is_loopback(name):
+            raise RefusedRequestError(
+                421,
+                "serve-host",
+                "the header Host names another machine. Use http://127.0.0.1, or start the server "
+                "with --token.",
+            )
 
     def _check_token(self, scope: Any) -> None:
         if self._token is None or scope["path"] in self._open_paths:
@@ -209,7 +294,8 @@ class Gate:
         size = 0
         try:
             async with asyncio.timeout(READ_WITHIN_S):
-                while True:
+                is_last = False
+                while not is_last and size <= _MAX_DISCARDED_BYTES:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise RefusedRequestError(
@@ -217,31 +303,41 @@ class Gate:
                         )
                     chunk = message.get("body", b"")
                     size += len(chunk)
-                    self._num_bytes_under_way += len(chunk)
-                    self._check_size(size)
-                    chunks.append(chunk)
-                    if not message.get("more_body"):
-                        return b"".join(chunks)
+                    if size <= MAX_BODY_BYTES:
+                        chunks.append(chunk)
+                        self._num_bytes_under_way += len(chunk)
+                        self._check_under_way()
+                    is_last = not message.get("more_body")
         except TimeoutError as error:
-            raise RefusedRequestError(
-                408,
-                "serve-body-late",
-                f"the body did not arrive within {READ_WITHIN_S:g} s. Send the request again.",
-            ) from error
+            if size <= MAX_BODY_BYTES:
+                raise RefusedRequestError(
+                    408,
+                    "serve-body-late",
+                    f"the body did not arrive within {READ_WITHIN_S:g} s. Send the request again.",
+                ) from error
         finally:
-            self._num_bytes_under_way -= size
-
-    def _check_size(self, size: int) -> None:
+            self._num_bytes_under_way -= sum(map(len, chunks))
         if size > MAX_BODY_BYTES:
             raise RefusedRequestError(
                 413,
                 "serve-body-size",
                 f"the body is larger than {MAX_BODY_BYTES:,} bytes. Send several requests.",
             )
-        if self._num_bytes_under_way > _MAX_BYTES_UNDER_WAY:
+        return b"".join(chunks)
+
+    def _check_under_way(self) -> None:
+        if self._num_bytes_under_way > MAX_BYTES_UNDER_WAY:
             raise RefusedRequestError(
                 429,
                 "serve-overloaded",
                 "the server is reading too many large requests. Send it again later.",
                 Retry_After="1",
             )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is that of this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

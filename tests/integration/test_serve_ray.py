@@ -53,9 +53,9 @@ def test_answers_over_http_are_those_in_memory(url, run):
     graph = raygnn.load(run).open(run.with_name("tables"))
     every = graph.predict().arrow.to_pylist()
     found = requests.post(f"{url}/predict", json={"nodes": [7, 1]}, timeout=60)
-    assert found.json() == {"rows": [every[7], every[1]]}
+    assert found.json() == {"rows": [every[7], every[1]], "notes": []}
     found = requests.post(f"{url}/top_k", json={"anchors": [7], "k": 3}, timeout=60)
-    assert found.json() == {"rows": graph.top_k([7], 3).arrow.to_pylist()}
+    assert found.json() == {"rows": graph.top_k([7], 3).arrow.to_pylist(), "notes": []}
     unknown = requests.post(f"{url}/predict", json={"nodes": [7, 100_000]}, timeout=60)
     assert unknown.status_code == 422
     assert "100000" in unknown.json()["detail"][0]["msg"]
@@ -75,7 +75,7 @@ def test_a_killed_replica_loses_no_request(url, run):
             node = (first + number) % 300
             found = requests.post(f"{url}/predict", json={"nodes": [node]}, timeout=120)
             answered[found.status_code] += 1
-            assert found.json() == {"rows": [every[node]]}, found.text
+            assert found.json() == {"rows": [every[node]], "notes": []}, found.text
             number += 1
 
     with ThreadPoolExecutor(8) as clients:

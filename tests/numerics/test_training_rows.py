@@ -458,12 +458,13 @@ def test_a_server_answers_rows(busy: tuple[Any, str]) -> None:
             b'{"ids": [3]}',
             b'{"ids": [3], "time": 7776000}',
             b'{"ids": [3], "time": "1970-06-01", "what": "probabilities"}',
+            b'{"ids": [3], "time": "9999-12-31T23:59:59-14:00"}',  # the year 10000 in UTC
         )
     ]
     together = Answers(model, graph).answer(questions)
-    seconds = together.pop(3)
-    assert isinstance(seconds, Refused)
-    assert seconds.id == "infer-rows-times"
+    for refused in (together.pop(), together.pop(3)):
+        assert isinstance(refused, Refused)
+        assert refused.id == "infer-rows-times"
     one, each, now, chances = together
     for ids, times, answer in (
         ([3, 4], ["1970-05-01", "1970-05-01"], one),
@@ -497,7 +498,12 @@ def test_rows_over_http_are_those_of_a_file(busy: tuple[Any, str], tmp_path: Pat
     out = tmp_path / "out.csv"
     options = ["--data.uri", graph, "--rows", str(tmp_path / "rows.csv"), "--out", str(out)]
     assert raygnn.infer.main([str(result.path), *options]) == 0
-    found = pd.DataFrame(client.post("/predict", json=body).json()["rows"])
+    answer = client.post("/predict", json=body).json()
+    found = pd.DataFrame(answer["rows"])
+    assert answer["notes"] == []
+    far = client.post("/predict", json={"ids": [3, 4], "time": ["1970-03-01", "1980-01-01"]}).json()
+    assert len(far["rows"]) == 2
+    assert far["notes"][0].startswith("the latest time of the rows is 1980-01-01, and the graph")
     expected = pd.read_csv(out)
     assert found.id.tolist() == expected.id.tolist()
     assert [time[:10] for time in found.time] == expected.time.tolist()

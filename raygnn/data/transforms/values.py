@@ -314,12 +314,18 @@ def _as_iso(column: pa.Array, written: Format | None) -> pa.Array:
 
 def _microseconds(text: str | None) -> int | None:
     moment = None if text is None else _moment(text)
-    return None if moment is None else microseconds(moment)
+    try:
+        return None if moment is None else microseconds(moment)
+    except ValueError:
+        return None
 
 
 def microseconds(moment: datetime) -> int:
-    """Microseconds since 1970, in UTC without a zone."""
-    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    """Microseconds since 1970, in UTC without a zone. Raises a ValueError beyond the year 9999."""
+    try:
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError("its year in UTC is not from 1 to 9999") from error
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 

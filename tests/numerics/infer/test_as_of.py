@@ -177,8 +177,8 @@ def test_a_server_ranks_as_of_the_time_of_a_request(temporal_links, tmp_path):
         temporal_links.run, tmp_path, 4, anchors, overrides, as_of="1970-03-02"
     )
     answers = Answers(raygnn.load(temporal_links.run), graph)
-    bodies = ({"time": "1970-03-02"}, {"time": "1970-02-01"}, {})
-    as_of, earlier, now = (
+    bodies = ({"time": "1970-03-02"}, {"time": "1970-02-01"}, {}, {"time": "1980-01-01"})
+    as_of, earlier, now, late = (
         TopK.parse(json.dumps({"anchors": anchors, "k": 4, **body}).encode()) for body in bodies
     )
     rows, *others = answers.answer([as_of, earlier, now])
@@ -187,6 +187,9 @@ def test_a_server_ranks_as_of_the_time_of_a_request(temporal_links, tmp_path):
     np.testing.assert_allclose([row["score"] for row in rows], expected["score"], rtol=1e-5)
     for other in others:
         assert [row["score"] for row in other] != [row["score"] for row in rows]
+    (of_late,) = answers.answer([late])
+    assert of_late.notes[0].startswith("the latest time of the rows is 1980-01-01")
+    assert rows.notes == []
 
 
 def test_a_model_of_links_is_as_good_as_its_test_says(temporal_links, tmp_path):

@@ -12,7 +12,15 @@ from fastapi.testclient import TestClient
 
 from raygnn.errors import ResourceError
 from raygnn.serving.app import build_app
-from raygnn.serving.messages import MAX_ELEMENTS, Predict, Question, Refused, Score, TopK
+from raygnn.serving.messages import (
+    MAX_ELEMENTS,
+    AnsweredRows,
+    Predict,
+    Question,
+    Refused,
+    Score,
+    TopK,
+)
 from raygnn.serving.web_server import MAX_BODY_BYTES
 
 
@@ -35,11 +43,12 @@ def test_a_request_becomes_a_question_and_its_answer_the_rows():
 
     def answer(question: Question) -> Any:
         asked.append(question)
-        return [{"id": 1, "prediction": "a", "probability": 0.5}]
+        return AnsweredRows([{"id": 1, "prediction": "a", "probability": 0.5}], ["a note"])
 
     found = client(answer).post("/predict", json={"nodes": [1]})
     assert found.status_code == 200
-    assert found.json() == {"rows": [{"id": 1, "prediction": "a", "probability": 0.5}]}
+    rows = [{"id": 1, "prediction": "a", "probability": 0.5}]
+    assert found.json() == {"rows": rows, "notes": ["a note"]}
     assert asked == [Predict(nodes=[1])]
     client(answer).post("/score", json={"pairs": [["a", 1]], "score": "inner_product"})
     client(answer).post("/top_k", json={"anchors": ["a"], "k": 3, "filter_known": True})
@@ -74,14 +83,16 @@ def test_a_question_without_an_answer_gets_status_reason_and_id(answer, status, 
 
 
 def test_health_asks_a_replica():
-    assert client(lambda question: []).get("/health").json() == {"status": "ok"}
-    dead = client(lambda question: [], ResourceError("gone", id="serve-no-replica")).get("/health")
+    assert client(lambda question: AnsweredRows([])).get("/health").json() == {"status": "ok"}
+    dead = client(
+        lambda question: AnsweredRows([]), ResourceError("gone", id="serve-no-replica")
+    ).get("/health")
     assert dead.status_code == 503
     assert "serve-no-replica" in dead.json()["detail"]
 
 
 def test_the_page_shows_schema_and_statuses_of_each_route():
-    asking = client(lambda question: [])
+    asking = client(lambda question: AnsweredRows([]))
     assert asking.get("/docs").status_code == 200
     schema = asking.get("/openapi.json").json()
     for path in ("/predict", "/embed", "/score", "/top_k"):
@@ -104,7 +115,7 @@ def test_metrics_count_requests_by_route_and_status():
 
 def test_a_token_is_asked_for_but_not_by_health_and_page():
     async def ask(question: Question) -> Any:
-        return [{"id": 1, "prediction": 0}]
+        return AnsweredRows([{"id": 1, "prediction": 0}])
 
     async def check_alive() -> None:
         pass
@@ -182,7 +193,7 @@ def test_what_breaks_the_schema_or_a_limit_is_refused_before_it_is_asked(path, b
 
 
 def test_a_question_has_a_bounded_number_of_neighbors():
-    asking = client(lambda question: [])
+    asking = client(lambda question: AnsweredRows([]))
     assert asking.post("/top_k", json={"anchors": [1, 2], "k": 50_000}).status_code == 200
     found = asking.post("/top_k", json={"anchors": [1, 2], "k": 50_001})
     assert found.status_code == 422
@@ -190,7 +201,7 @@ def test_a_question_has_a_bounded_number_of_neighbors():
 
 
 def test_a_body_is_read_up_to_a_limit_and_no_long_name_in_it_is_shown():
-    asking = client(lambda question: [])
+    asking = client(lambda question: AnsweredRows([]))
     found = asking.post("/predict", content=b" " * (MAX_BODY_BYTES + 1))
     assert (found.status_code, found.json()["detail"][0]["type"]) == (413, "serve-body-size")
     found = asking.post("/predict", json={"nodes": [1], "a" * 900: 1})
