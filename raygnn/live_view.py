@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.measure import Measurement
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -53,7 +54,7 @@ class LiveView:
             # Output of Ray or of the user's program also appears above the view.
             self._live = Live(
                 console=self._console,
-                get_renderable=lambda: self._state.draw(),  # a restart replaces the state
+                get_renderable=lambda: self._state.draw(self._console),  # restarts replace it
                 refresh_per_second=4,
             )
             self._live.start()
@@ -114,11 +115,11 @@ class TrainingState:
         if before is None or sign * (value - before) > 0:
             self._best, self._best_epoch = dict(metrics), values["epoch"]
 
-    def draw(self) -> RenderableType:
+    def draw(self, console: Console) -> RenderableType:
         if not self._at:
             return Text("training starts")
         speed = Text(show_performance(self._last), "dim")
-        return Group(self._bars(), *([speed] if speed else []), *self._metrics())
+        return Group(self._bars(), *([speed] if speed else []), *self._metrics(console))
 
     def _bars(self) -> Table:
         at, bars = self._at, Table.grid(padding=(0, 1))
@@ -138,22 +139,35 @@ class TrainingState:
         bars.add_row("step", step, _bar(at["epoch_step"] / per_epoch), phase)
         return bars
 
-    def _metrics(self) -> list[Table]:
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        best = "best" if self._best_epoch is None else f"best (epoch {self._best_epoch})"
-        guesses = list(self._baselines)[:_MAX_BASELINES]
-        table.add_column("metric")
-        for head in ("last", best, *guesses):
-            table.add_column(head, justify="right")
+    def _metrics(self, console: Console) -> list[Table]:
+        """The table, with the strongest baselines that fit the terminal."""
         monitor = self._start.get("monitor")
         names = [n for n in self._last if not n.startswith("perf/")]
         names.sort(key=lambda name: (name != monitor, not name.startswith("val/")))
-        for name in names[:_MAX_METRICS]:
-            of_guesses = (self._baselines[guess].get(name) for guess in guesses)
-            cells = (self._last[name], self._best.get(name), *of_guesses)
-            style = "bold" if name == monitor else ""
+        names = names[:_MAX_METRICS]
+        if not names:
+            return []
+        strongest = list(self._baselines)[: -_MAX_BASELINES - 1 : -1]  # the last is the strongest
+        unlimited = console.options.update(width=10_000)
+        while True:
+            table = self._table(names, strongest)
+            width = Measurement.get(console, unlimited, table).maximum
+            if width <= console.width or not strongest:
+                return [table]
+            strongest.pop()
+
+    def _table(self, names: list[str], baselines: Sequence[str]) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        best = "best" if self._best_epoch is None else f"best (epoch {self._best_epoch})"
+        table.add_column("metric", no_wrap=True)
+        for head in ("last", best, *baselines):
+            table.add_column(head, justify="right", no_wrap=True)
+        for name in names:
+            of_baselines = (self._baselines[guess].get(name) for guess in baselines)
+            cells = (self._last[name], self._best.get(name), *of_baselines)
+            style = "bold" if name == self._start.get("monitor") else ""
             table.add_row(name, *map(_number, cells), style=style)
-        return [table] if names else []
+        return table
 
 
 def _bar(done: float | None) -> ProgressBar:

@@ -32,10 +32,11 @@ from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.process import prepare_process, process_restored
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.outputs.advice import Advice, say_baselines, say_warmth, verdicts
+from raygnn.outputs.advice import Advice, say_baselines, say_warmth
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.warm_start import warm_start
 from raygnn.outputs.estimate import Estimate
+from raygnn.outputs.ladder import verdicts
 from raygnn.outputs.model_export import write_model
 from raygnn.outputs.needs import check_needs, say_needs
 from raygnn.outputs.profiler import Profiler
@@ -260,7 +261,7 @@ def _write_outputs(
         text = "  ".join(f"{name} {shown[name]:.4f}" for name in headline(shown))
         say(f"test: {text}", "test", metrics=shown)
     say_warmth(metrics)
-    say_baselines(metrics, "test")
+    say_baselines(metrics, "test", engine.best.tracker.monitor)
     for line in verdicts(metrics):
         warn(line)
     _say_outputs(folder, model_uri, how_to_use)

@@ -22,8 +22,14 @@ from raygnn.metrics import (
     metrics_of,
 )
 
-_LESS_IS_BETTER = ("mae", "nmae", "rmse")
-_NUM_STANDARD_ERRORS = 2
+_ERRORS = ("loss", "mae", "nmae", "rmse")
+#: A model is better than a baseline by more than this.
+NUM_STANDARD_ERRORS = 2
+
+
+def is_error(metric: str) -> bool:
+    """Whether less is better, for a metric of raygnn with or without split and task."""
+    return metric.rpartition("/")[2] in _ERRORS
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Baselines:
             for guess, of_guess in self.metrics.items()
             if not math.isnan(of_guess.get(metric, math.nan))
         ]
-        sign = -1 if metric in _LESS_IS_BETTER else 1
+        sign = -1 if is_error(metric) else 1
         return max(values, key=lambda found: sign * found[1], default=None)
 
     def not_beaten(self, metrics: Mapping[str, float]) -> dict[str, str]:
@@ -65,10 +71,10 @@ class Baselines:
             guess, error = self.best(name), self.standard_error(name, value)
             if guess is None or error is None:
                 continue
-            if guess[1] == 1 and name not in _LESS_IS_BETTER:  # hits@500 of 500 candidates
+            if guess[1] == 1 and not is_error(name):  # hits@500 of 500 candidates
                 continue
-            gain = guess[1] - value if name in _LESS_IS_BETTER else value - guess[1]
-            if not gain > _NUM_STANDARD_ERRORS * error:
+            gain = guess[1] - value if is_error(name) else value - guess[1]
+            if not gain > NUM_STANDARD_ERRORS * error:
                 found[name] = guess[0]
                 margins[name] = gain / error if error else gain
         return {name: found[name] for name in sorted(found, key=margins.__getitem__)}

@@ -14,6 +14,7 @@ from raygnn.data.edge_types import type_name
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.position import Position, is_due
+from raygnn.outputs.ladder import baseline_name, find_baselines
 from raygnn.outputs.progress import headline
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from raygnn.loops.engine import Engine
 
 _VERY_DIFFERENT = 1_000  # times as far as another element of the rows
-_OF_RANKS = ("test/auroc", "test/average_precision")
-_PREFIX = "baseline/"
 _MOST_NOISE = 0.01  # share of an element's variance that rounding to int8 may be
 _FEW_STEPS = 50  # a run that may end before so many has hardly begun to learn
 
@@ -47,7 +46,8 @@ class Advice(Callback):
             for text in self._warnings:
                 warn(text)
             has_test = engine.task.loader("test") is not None
-            say_baselines(self._metrics, "val", prints=not has_test)
+            monitor = engine.best.tracker.monitor
+            say_baselines(self._metrics, "val", monitor, prints=not has_test)
 
     def on_train_end(self, engine: Engine) -> None:
         weights = engine.task.score_weights()
@@ -98,25 +98,21 @@ class Advice(Callback):
             baselines = engine.task.baselines(split, num_batches, engine.metrics)
         for guess, metrics in baselines.metrics.items() if baselines else ():
             for name, value in metrics.items():
-                self._metrics[f"{_PREFIX}{guess}/{split}/{name}"] = value
+                self._metrics[baseline_name(guess, split, name)] = value
         return baselines
 
 
-def baselines_of(metrics: Mapping[str, Any], split: str = "") -> dict[str, dict[str, Any]]:
-    by_split: dict[str, dict[str, Any]] = {}
-    for name, value in metrics.items():
-        guess, _, metric = name.removeprefix(_PREFIX).partition("/")
-        if name.startswith(_PREFIX) and metric.startswith(split):
-            by_split.setdefault(guess, {})[metric] = value
-    return by_split
-
-
-def say_baselines(metrics: Mapping[str, Any], split: str, *, prints: bool = True) -> None:
-    """Reports the baselines of a split; without `prints`, to a live view and as JSON only."""
-    for guess, of_guess in baselines_of(metrics, f"{split}/").items():
-        shown = "  ".join(f"{name} {of_guess[name]:.4f}" for name in headline(of_guess))
-        text = f"baseline {guess}: {shown}" if prints else ""
-        say(text, "baseline", baseline=guess, metrics=of_guess)
+def say_baselines(
+    metrics: Mapping[str, Any], split: str, monitor: str, *, prints: bool = True
+) -> None:
+    """Reports the baselines of a split, weakest first; without `prints`, to a live view and as JSON
+    only.
+    """
+    for rung in find_baselines(metrics, split, monitor):
+        names = headline(rung.metrics)
+        shown = "  ".join(f"{name} {rung.metrics[name]:.4f}" for name in names)
+        text = f"baseline {rung.name}: {shown}" if prints else ""
+        say(text, "baseline", baseline=rung.name, metrics=rung.metrics)
 
 
 def say_warmth(metrics: Mapping[str, Any]) -> None:
@@ -131,27 +127,6 @@ def say_warmth(metrics: Mapping[str, Any]) -> None:
             shown = "  ".join(f"{group} {mrr:.4f} ({num:,})" for group, num, mrr in rows)
             task = name.removesuffix("ranks_by_warmth")
             say(f"{split}/{task}mrr by training links: {shown}")
-
-
-def verdicts(metrics: Mapping[str, Any]) -> list[str]:
-    """One sentence if the model does not beat a baseline by two standard errors."""
-    text = metrics["no_better_than_baseline"]
-    if not text:
-        return []
-    worst, *others = text.split(", ")
-    more = f", and {count(len(others), 'more metric')} in metrics.json" if others else ""
-    verdict = f"not better than a baseline by two standard errors: {worst}{more}"
-    # A model that ranks rows well may still predict no rare class.
-    ranks = [f"{name} {metrics[name]:.4f}" for name in _OF_RANKS if name in metrics]
-    is_of_classes = all(
-        part.startswith(("test/accuracy ", "test/f1_")) for part in (worst, *others)
-    )
-    if not ranks or not is_of_classes:
-        return [verdict]
-    return [
-        f"{verdict}. It is better by {' and '.join(ranks)}, so its probabilities rank rows well: "
-        "use them, or set class_weights: balanced (docs/losses.md#imbalance)"
-    ]
 
 
 def too_large(bundle: Bundle) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 _95_PERCENT = 1.96  # standard errors on either side
 
@@ -25,7 +26,7 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, loader=jinja2.FunctionLoader(_read)
     )
-    environment.filters["label"] = show
+    environment.filters |= {"label": show, "breakable": _breakable}
     environment.globals |= {
         "uplot": Markup(_read("uPlot.iife.min.js")),
         "uplot_css": Markup(_read("uPlot.min.css")),
@@ -63,6 +64,11 @@ def interval(metrics: Mapping[str, Any], name: str) -> str | None:
         return f"{show(ends[0])} to {show(ends[1])}"
     error = metrics.get("standard_errors", {}).get(name)
     return None if error is None else f"± {label(float(f'{_95_PERCENT * error:.2g}'))}"
+
+
+def _breakable(name: str) -> Markup:
+    """A name that a browser may break after its signs, not within a word."""
+    return Markup(re.sub(r"([./_@])(?=[A-Za-z])", r"\1<wbr/>", str(escape(name))))
 
 
 def _read(name: str) -> str:

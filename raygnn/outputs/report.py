@@ -16,7 +16,6 @@ import torch
 from raygnn import __version__
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.partition.part import Outline
-from raygnn.outputs.advice import baselines_of, verdicts
 from raygnn.outputs.html_page import (
     NUM_COLORS,
     Chart,
@@ -27,7 +26,8 @@ from raygnn.outputs.html_page import (
     render,
     show,
 )
-from raygnn.outputs.progress import LogRows, headline, show_global_batch
+from raygnn.outputs.ladder import MODEL, Ladder, find_ladder, shown_metrics, verdict_sentence
+from raygnn.outputs.progress import LogRows, show_global_batch
 from raygnn.outputs.report_errors import SPLITS, Errors, Table, find_errors
 
 if TYPE_CHECKING:
@@ -40,14 +40,26 @@ _PACKAGES = ("torch", "torch_geometric", "ray", "numpy", "numba", "pyarrow")
 
 
 @dataclass(frozen=True)
+class LadderTable:
+    """Predictors with a (value, 95 % interval) for each metric; the last two may be empty.
+
+    Attributes:
+        rows: (name, cells, whether it is the model).
+    """
+
+    metrics: list[str]
+    rows: list[tuple[str, list[tuple[str, str]], bool]]
+
+
+@dataclass(frozen=True)
 class Report:
     """The content of the page.
 
     Attributes:
+        verdict: the result in a sentence; may be empty.
         tiles: (name, value) of the few most important numbers.
-        guesses: names of the baselines.
-        metrics: by name the final value, its 95 % interval, the value of the last validation, and
-            that of each baseline.
+        ladder: the model and its baselines, weakest first; None without baselines.
+        metrics: all metrics, of the best and of the last weights.
         data_tables, degrees: data of the run: types, degrees and splits.
         flat: curves that are not drawn, because they have one value.
         facts: (name, value) of the environment.
@@ -56,10 +68,11 @@ class Report:
 
     title: str
     subtitle: str
+    verdict: str
     tiles: list[tuple[str, str]]
+    ladder: LadderTable | None
+    metrics: Table
     charts: list[Chart]
-    guesses: list[str]
-    metrics: dict[str, list[Any]]
     errors: Errors
     data_tables: dict[str, Table]
     degrees: list[Chart]
@@ -88,29 +101,20 @@ def build_report(
     validated = bool(best.metrics)
     at = best.position
     marked = (at.step, f"best: epoch {at.current_epoch}") if validated else None
-    guesses = baselines_of(metrics)
-    last = engine.history[-1] if engine.history else {}
-    charts = run_charts(engine.history, logged.rows, best.tracker.monitor, marked)
+    monitor, parts = best.tracker.monitor, engine.task.parts
+    ladder = find_ladder(metrics, monitor, parts)
+    charts = run_charts(engine.history, logged.rows, monitor, marked)
     charts, flat = without_flat(charts)
-    warnings = (metrics["warnings"], *verdicts(metrics))
     title = saved["job_name"] or name
     run = "" if title == name else f"{name}: "
     return Report(
         title=title,
         subtitle=f"{run}{saved['model']['type']}, {_tasks(saved)}",
-        tiles=_tiles(engine, metrics),
+        verdict=verdict_sentence(metrics, ladder),
+        tiles=_tiles(engine, metrics, shown_metrics(metrics, monitor, parts)),
+        ladder=_ladder_table(ladder, metrics) if ladder else None,
+        metrics=_metrics_table(metrics, engine.history[-1] if engine.history else {}),
         charts=charts,
-        guesses=list(guesses),
-        metrics={
-            name: [
-                value,
-                interval(metrics, name),
-                last.get(name),
-                *(of_guess.get(name) for of_guess in guesses.values()),
-            ]
-            for name, value in metrics.items()
-            if name.startswith(("test/", "val/"))
-        },
         errors=find_errors(metrics),
         data_tables=data_tables(engine),
         degrees=[*degree_charts(engine.task.env.bundle), split_chart(engine)],
@@ -118,7 +122,7 @@ def build_report(
         cost_tables=_cost_tables(metrics, starts),
         facts=_environment(engine),
         config_yaml=engine.loaded.saved_yaml(),
-        notes=[note, *(f"Warning: {text}." for text in warnings if text)],
+        notes=[note, *(f"Warning: {text}" for text in [metrics["warnings"]] if text)],
     )
 
 
@@ -127,29 +131,52 @@ def _tasks(saved: Mapping[str, Any]) -> str:
     return ", ".join(named) or str(saved["task"]["type"])
 
 
-def _tiles(engine: Engine, metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    tracker = engine.best.tracker
-    monitored = tracker.monitor.replace("val/", "test/", 1)
-    tested = [name for name in metrics if name.startswith("test/") and not name.endswith("/loss")]
-    names = sorted(headline(tested), key=lambda name: name != monitored)
-    if parts := list(engine.task.parts):  # the first metric of each
-        named = (f"test/{part}/" for part in parts)
-        names = [name for of in named for name in [n for n in names if n.startswith(of)][:1]]
+def _tiles(engine: Engine, metrics: dict[str, Any], names: Sequence[str]) -> list[tuple[str, str]]:
     tiles = [
         (" ".join(filter(None, [name, interval(metrics, name)])), show(metrics[name]))
-        for name in names[: max(3, len(parts))]
+        for name in names
     ]
     if engine.best.metrics:
+        tracker = engine.best.tracker
         tiles.append((f"best {tracker.monitor}, epoch {metrics['best_epoch']}", show(tracker.best)))
-    tiles.append(("steps", show(metrics["step"])))
-    tiles.append(("steps per epoch", show(metrics["steps_per_epoch"])))
-    tiles.append(("training time", duration(metrics["training_time_s"])))
-    tiles.append(("wall time", duration(metrics["wall_time_s"])))
-    if "perf/seeds_per_s" in metrics:
-        tiles.append(("seeds per second", label(round(metrics["perf/seeds_per_s"]))))
-        tiles.append(("waiting for batches", f"{metrics['perf/loader_wait_share']:.1%}"))
-    tiles.append(("restarts", show(metrics["restarts"])))
-    return tiles
+    return [*tiles, ("training time", duration(metrics["training_time_s"]))]
+
+
+def _ladder_table(ladder: Ladder, metrics: Mapping[str, Any]) -> LadderTable:
+    return LadderTable(
+        ladder.names,
+        [
+            (
+                rung.name.replace("_", " "),
+                [
+                    (
+                        show(rung.metrics.get(name)),
+                        (interval(metrics, name) if rung.name == MODEL else None) or "",
+                    )
+                    for name in ladder.names
+                ],
+                rung.name == MODEL,
+            )
+            for rung in ladder.rungs
+        ],
+    )
+
+
+def _metrics_table(metrics: Mapping[str, Any], last: Mapping[str, float]) -> Table:
+    """Test and validation of each metric in one row."""
+    measured = [name for name in metrics if name.startswith(("test/", "val/"))]
+    names = dict.fromkeys(name.partition("/")[2] for name in measured)
+    rows = [
+        (
+            name,
+            metrics.get(f"test/{name}"),
+            interval(metrics, f"test/{name}"),
+            metrics.get(f"val/{name}"),
+            last.get(f"val/{name}"),
+        )
+        for name in names
+    ]
+    return ("metric", "test", "95 % interval", "validation", "last validation"), rows
 
 
 def _cost_tables(metrics: Mapping[str, Any], starts: list[dict[str, Any]]) -> dict[str, Table]:
@@ -157,6 +184,10 @@ def _cost_tables(metrics: Mapping[str, Any], starts: list[dict[str, Any]]) -> di
     rows = [
         ("training time", duration(metrics["training_time_s"])),
         ("wall time", duration(wall_s)),
+        ("steps", show(metrics["step"])),
+        ("steps per epoch", show(metrics["steps_per_epoch"])),
+        *_speed(metrics),
+        ("restarts", show(metrics["restarts"])),
         ("worker hours", show(wall_s * num_workers / 3600)),
         ("parameters", show(metrics["num_parameters"])),
         ("seeds", show(metrics["samples"])),
@@ -167,6 +198,15 @@ def _cost_tables(metrics: Mapping[str, Any], starts: list[dict[str, Any]]) -> di
     ]
     heads = ("time", "host", "workers", "at step", "resumed from")
     return {"Cost": (("quantity", "value"), rows), "Starts": (heads, starts_)}
+
+
+def _speed(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if "perf/seeds_per_s" not in metrics:
+        return []
+    return [
+        ("seeds per second", label(round(metrics["perf/seeds_per_s"]))),
+        ("waiting for batches", f"{metrics['perf/loader_wait_share']:.1%}"),
+    ]
 
 
 def _environment(engine: Engine) -> list[tuple[str, str]]:

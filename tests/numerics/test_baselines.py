@@ -12,7 +12,7 @@ import pytest
 import raygnn.train
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.loops.baselines import Baselines
-from raygnn.outputs.advice import verdicts
+from raygnn.outputs.ladder import verdicts
 from tests.small_runs import run_rank, small_config
 
 NUM_ACCOUNTS = 600
@@ -88,8 +88,8 @@ def test_a_model_of_noise_is_no_better_than_the_majority(tmp_path, capsys):
     written = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert written["no_better_than_baseline"] == metrics["no_better_than_baseline"]
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "baseline majority" in page
-    assert "not better than a baseline by two standard errors: test/" in page
+    assert "<td>majority</td>" in page
+    assert "The model is not better than a baseline by two standard errors: test/" in page
     assert "an epoch has 1 step" in page
 
 

@@ -142,6 +142,22 @@ def test_the_page_has_what_the_run_has(run_folder, page, document):
     assert {"raygnn", "Python", "torch", "host", "CPUs"} <= set(environment)
 
 
+def test_the_model_stands_among_its_baselines(run_folder, document):
+    metrics = json.loads((run_folder / "metrics.json").read_text())
+    head, *rows = _table(document, "Test split, weakest first")
+    assert head[:2] == ["predictor", "accuracy"]
+    values = {row[0]: float(row[1].split()[0]) for row in rows}
+    assert values["this model"] == pytest.approx(metrics["test/accuracy"], abs=1e-4)
+    assert values["majority"] == pytest.approx(metrics["baseline/majority/test/accuracy"], abs=1e-4)
+    assert list(values.values()) == sorted(values.values())
+    paragraphs = ["".join(p.itertext()) for p in document.iter("p")]
+    assert sum(text.startswith("The model is ") for text in paragraphs) <= 1
+    assert not any(text.endswith("..") for text in paragraphs)
+    (accuracy,) = [row for row in _table(document, "All metrics") if row[0] == "accuracy"]
+    assert accuracy[1] == f"{metrics['test/accuracy']:.4f}"
+    assert accuracy[3] == f"{metrics['val/accuracy']:.4f}"
+
+
 def test_charts_are_of_kinds_and_in_order():
     history = [{"step": 2, "val/mrr": 0.1, "val/hits@1": 0.2, "val/hits@10": 0.3, "val/loss": 1.0}]
     logged = [{"step": 1, "train/loss": 2.0, "lr": 0.1, "perf/seeds_per_s": 5.0}]

@@ -126,10 +126,10 @@ def _at(step: int, **values: Any) -> dict[str, Any]:
     }
 
 
-def _drawn(*events: Event) -> str:
-    """The last picture and all lines, on a terminal of 100 columns."""
+def _drawn(*events: Event, width: int = 100) -> str:
+    """The last picture and all lines."""
     out = io.StringIO()
-    with live_view(Console(file=out, force_terminal=True, width=100, height=40)) as printer:
+    with live_view(Console(file=out, force_terminal=True, width=width, height=40)) as printer:
         for event in events:
             printer(event)
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
@@ -161,6 +161,25 @@ def test_the_live_view_shows_bars_best_and_baselines():
     assert "trial-1 warning: x" in shown
     assert "first" in shown
     assert "not shown" not in shown
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [(100, ["entity_mean", "lightgbm", "last_label"]), (70, ["entity_mean", "lightgbm"])],
+)
+def test_the_live_view_has_the_strongest_baselines_that_fit(width, shown):
+    metrics = {"val/average_precision": 0.25}
+    names = ["majority", "stratified", "last_label", "lightgbm", "entity_mean"]  # by strength
+    last = _drawn(
+        Event("start", "", values={**START, **_at(0, left_s=None), "monitor": next(iter(metrics))}),
+        *(Event("baseline", "", values={"baseline": n, "metrics": metrics}) for n in names),
+        Event("validation", "", values={**_at(10, left_s=40.0), "metrics": metrics}),
+        width=width,
+    ).split("metric ")[-1]
+    head, row = last.splitlines()[:2]
+    assert head.replace("best (epoch 1)", "").split()[1:] == shown
+    assert row.split() == ["val/average_precision", "0.25", "0.25"] + ["0.25"] * len(shown)
+    assert len(row.rstrip()) <= width
 
 
 def test_without_a_limit_the_live_view_promises_nothing():

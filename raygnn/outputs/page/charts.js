@@ -73,13 +73,17 @@ function draw(card) {
     below.textContent = i ? `${chart.names[i - 1]}  ${values.join("  ")}` : "Point at a line.";
   };
   const few = chart.x.length <= 60;
+  // Without a cursor, the legend has the last value of curves, and nothing in other charts.
+  const last = (column) =>
+    chart.x_label === "step" ? column.findLast((v) => v !== null) : null;
+  const text = (v) => (v === null || v === undefined ? "" : String(+v.toPrecision(5)));
   const series = chart.names.map((name, i) => ({
     label: name, scale: "y", spanGaps: true, width: chart.names.length > 20 ? 1 : 2,
     stroke: () => style(`--c${chart.colors[i]}`),
     fill: chart.bars ? () => style(`--c${chart.colors[i]}`) + "aa" : undefined,
     paths: chart.bars ? uPlot.paths.bars({ size: [0.7, 60] }) : undefined,
     points: { show: few && !chart.bars, size: 5 },
-    value: (plot, v) => (v === null || v === undefined ? "-" : String(+v.toPrecision(5))),
+    value: (plot, v, _, at) => text(at === null ? last(chart.columns[i]) : v),
   }));
   const plot = new uPlot({
     width: card.clientWidth, height: height(chart), padding: [18, 14, 0, 0],
@@ -94,7 +98,7 @@ function draw(card) {
         splits: named ? () => chart.x : undefined }),
       axis({ size: 56, show: chart.texts.length === 0, values: (plot, s) => s.map(short) }),
     ],
-    series: [{ label: chart.x_label, value: (plot, v) => (v === null ? "-" : xText(v)) }, ...series],
+    series: [{ label: chart.x_label, value: (plot, v) => (v === null ? "" : xText(v)) }, ...series],
     hooks: { draw: [mark(chart)], setSeries: named_below ? [focus] : [] },
   }, [chart.x, ...chart.columns], card);
   if (named_below) { focus(plot, null); card.append(below); }
