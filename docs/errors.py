@@ -30,7 +30,7 @@ values.
 `python -m docs.errors` writes this page from the code that raises the errors.
 """
 
-#: Where rule and remedy stand among the arguments of what is no exception with one message.
+#: Positions of rule and remedy in helpers that build messages.
 _RULE_AND_REMEDY = {
     "Problem": (1, 2),
     "RuleError": (0, 1),

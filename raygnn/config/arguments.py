@@ -49,7 +49,7 @@ _OF_MODELS = {
     _CHOICE: "model-argument-choice",
     **dict.fromkeys((_RANGE, _TYPE), "model-argument"),
 }
-#: By slot and id of a mistake in any section, its id in the arguments of a component.
+#: Error ids of component arguments, by slot and general id.
 IDS_OF_SLOTS: Mapping[str, Mapping[str, str]] = {
     "task": {
         "config-unknown-key": "task-argument-unknown",

@@ -123,7 +123,9 @@ def _row_sharding_fits(config: Sections, optimizer: str) -> Iterable[Problem]:
         remedy = f"Set it to bf16-mixed or fp32, or {others}"
         yield Problem(("training", "precision"), rule, remedy, id="shard-rows-precision")
     if config.training.compile:
-        rule = f"{reason} rows are read from elsewhere in each step, which torch cannot compile"
+        rule = (
+            f"{reason} each step fetches rows from other workers, which torch.compile cannot trace"
+        )
         remedy = f"Set it to false, or {others}"
         yield Problem(("training", "compile"), rule, remedy, id="shard-rows-compile")
     if config.task.type == "self_supervised":
@@ -139,7 +141,7 @@ def _parts_suffice(config: Sections) -> Iterable[Problem]:
         rule = f"{reason} trains one task: {', '.join(_TASKS_OF_SAMPLER)}"
         yield Problem(_task_key(config), rule, f"Set {in_memory}", id="partition-task")
     if config.sampling.direction != "in":
-        rule = f"{reason} a part has the edges into its nodes only"
+        rule = f"{reason} a part stores only the incoming edges of its nodes"
         remedy = f"Set it to in, or {in_memory}"
         yield Problem(("sampling", "direction"), rule, remedy, id="partition-direction")
     if not config.sampling.draws_neighbors:
@@ -147,7 +149,7 @@ def _parts_suffice(config: Sections) -> Iterable[Problem]:
         remedy = f"Remove it, or set {in_memory}"
         yield Problem(("sampling", "type"), rule, remedy, id="partition-sampler")
     if config.sampling.ppr is not None:
-        rule = f"{reason} no process has all edges, which walks go along"
+        rule = f"{reason} PageRank needs all edges in one process"
         remedy = f"Remove it, or set {in_memory}"
         yield Problem(("sampling", "ppr"), rule, remedy, id="partition-ppr")
     if config.tune is not None:

@@ -170,8 +170,7 @@ class Synthetic(Section):
         return dict(self.model_extra or {})
 
 
-#: Keys of `data` that say what is opened, built or written, not how tables are read. They are the
-#: user's: what came with a trained model does not set them.
+#: Keys of `data` that name inputs, outputs and caches. A saved model never sets them.
 PLACES = (
     "mode",
     "uri",

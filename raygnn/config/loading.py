@@ -272,20 +272,18 @@ def _shown(path: KeyPath, saved: Mapping[str, Any], resolved: Any) -> Any:
 
 
 def _defining(config: Config) -> dict[str, Any]:
-    defining: dict[str, Any] = redact(config.model_dump(mode="json"))
+    # Without defaults, so that a run resumes with a raygnn that has more keys.
+    defining: dict[str, Any] = redact(config.model_dump(mode="json", exclude_defaults=True))
     for path in _NOT_OF_THE_RESULT:
         parent = value_at(defining, path[:-1])
         if isinstance(parent, dict):
             parent.pop(path[-1], None)
-    if not config.tasks:  # configs of older versions
-        del defining["tasks"]
-    if config.training.matmul_precision is None:
-        del defining["training"]["matmul_precision"]
+    defining = {key: value for key, value in defining.items() if value != {}}
     splits = ("train", "val", "test")
     defining["loader"] = {s: {"batch_size": config.loader_plan(s).batch_size} for s in splits}
     if config.loader.balances_seeds:
         defining["loader"]["train"]["balanced_seeds"] = True
-    defining["training"]["global_batch_size"] = config.batch.global_batch_size
+    defining.setdefault("training", {})["global_batch_size"] = config.batch.global_batch_size
     return defining
 
 

@@ -86,7 +86,7 @@ class TaskLoader(Section):
 
 
 class TaskEntry(Component):
-    """One of several tasks, and its weight.
+    """A task of a multi-task run.
 
     Attributes:
         weight: Factor of the task's loss in the sum; a task of weight 0 is not trained, only

@@ -41,7 +41,7 @@ def _check_monitor(name: str) -> str:
 
 def _check_resume(resume: str) -> str:
     if resume not in _RESUME_WORDS and "/" not in resume:
-        rule = "it is neither a known word nor the path of a checkpoint or run (which has a /)"
+        rule = "unknown value; a path must contain a /"
         remedy = choose_from(resume, _RESUME_WORDS) + ", or a path or URI"
         raise RuleError(rule, remedy, id="resume-word")
     return resume

@@ -28,7 +28,7 @@ _INSIDE_TASKS: dict[str, tuple[str, ...]] = {
     "method": ("setting",),
 }
 
-#: Are named, as components are: the rooms that the config is for import the config.
+#: Imported by name, because these packages import raygnn.config.
 _TARGETS = "raygnn.loops.tasks.target"
 
 
@@ -115,7 +115,7 @@ def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> 
     (weight,) = optimizer.param_groups[0]["params"]
     weight.grad = torch.eye(2).to_sparse(1)  # rows, as of an embedding
     try:
-        with warnings.catch_warnings(action="ignore"):  # torch's own code meets one of torch's
+        with warnings.catch_warnings(action="ignore"):  # torch warns about its own code
             optimizer.step()
     except RuntimeError as error:
         problem = Problem(

@@ -528,8 +528,8 @@ def _typed_source(
         if plan.unit != info.unit:
             actual, wanted = ("dates", "plain numbers")[:: 1 if plan.unit else -1]
             raise DataError(
-                f"{rows} are invalid: their times are {actual}, those of the graph {wanted}. "
-                "Give such.",
+                f"{rows} are invalid: their times are {actual}, but the graph uses {wanted}. Use "
+                f"{wanted}.",
                 id="rows-time-unit",
             )
         return plan.sources[0]

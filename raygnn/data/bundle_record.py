@@ -225,7 +225,7 @@ class TrainingTableRecord:
 
 @dataclass(frozen=True)
 class BundleRecord:
-    """The content of bundle.json. Bundles of older versions have no checksums.
+    """The content of bundle.json.
 
     `is_of_parts`: the graph was partitioned, so that feature statistics include all rows.
     """
@@ -242,19 +242,12 @@ class BundleRecord:
     def save(self, folder: Path) -> None:
         sizes = file_sizes(folder)
         written = replace(self, file_sizes=sizes, checksums=file_checksums(folder, sizes))
-        content = {"format": FORMAT, "version": FORMAT_VERSION, **written.to_content()}
+        content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(written)}
         write_text(str(folder / RECORD_NAME), dump_record(content))
-
-    def to_content(self) -> dict[str, Any]:
-        """The record as JSON. Without training tables, equal to older versions."""
-        content = asdict(self)
-        if not self.training_tables:
-            del content["training_tables"]
-        return content
 
     @classmethod
     def of_content(cls, content: Mapping[str, Any]) -> BundleRecord:
-        """Reads `to_content`.
+        """Reads the record from JSON.
 
         Raises:
             ValueError: a value is missing, of another type, or a name that cannot be a file name.

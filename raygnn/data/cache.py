@@ -10,7 +10,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import filelock
@@ -64,7 +63,6 @@ def build_once(
     what: str = "the graph",
     *,
     is_whole: Callable[[Path], bool] | None = None,
-    needs_note: bool = False,
     on_wait: Callable[[], None] = lambda: None,
 ) -> Path:
     """Builds a folder of the cache if it is missing or damaged.
@@ -76,14 +74,12 @@ def build_once(
         what: content of the folder, for messages.
         is_whole: whether the folder is complete. Default: compares it with a note of its files
             (`written.json`), which is then written too.
-        needs_note: rebuilds a folder without a note. Caches are cleaned by age, file by file, and
-            older versions wrote no notes.
         on_wait: called if another process builds it.
     Raises:
         ResourceError: it must be built, and its parent folder is not writable.
     """
     has_note = is_whole is None
-    is_whole = is_whole or partial(_is_as_built, needs_note=needs_note)
+    is_whole = is_whole or _is_as_built
     with _cache_errors(folder.parent, what):
         if is_whole(folder):
             return folder
@@ -131,9 +127,7 @@ def noted_files(folder: Path) -> tuple[dict[str, int], dict[str, Checksum]] | No
         return None
 
 
-def _is_as_built(folder: Path, needs_note: bool) -> bool:
-    if not needs_note and not (folder / NOTE).exists():
-        return folder.exists()
+def _is_as_built(folder: Path) -> bool:
     noted = noted_files(folder)
     return noted is not None and find_damage(folder, *noted) is None
 

@@ -61,8 +61,7 @@ def find_damage(
 ) -> str | None:
     """Describes the first file that is missing, has another size, or differs at its ends.
 
-    Folders that are not on a local disk are checked only for sizes. `checksums`: by file name;
-    empty for folders of older versions.
+    Folders that are not on a local disk are checked only for sizes.
     """
     place, remote = os.fspath(folder), is_remote(folder)
     files = files_below(place) if remote else {}
@@ -71,9 +70,7 @@ def find_damage(
         if actual != size:
             shown = "is missing" if actual is None else f"has {actual:,} bytes instead of {size:,}"
             return f"{name} {shown}"
-        if remote or name not in checksums:
-            continue
-        if _checksum_of_ends(join(place, name), size) != checksums[name].ends:
+        if not remote and _checksum_of_ends(join(place, name), size) != checksums[name].ends:
             return f"the beginning or end of {name} has changed since it was written"
     return None
 
@@ -89,7 +86,7 @@ def dump_record(content: Mapping[str, Any]) -> str:
 
 
 def parse_record(text: str | bytes) -> dict[str, Any]:
-    """Reads a record, in old versions without a checksum. Raises a ValueError if it is damaged."""
+    """Reads a record. Raises a ValueError if it is damaged."""
     try:
         content = json.loads(text)
     except RecursionError as error:
@@ -101,19 +98,15 @@ def parse_record(text: str | bytes) -> dict[str, Any]:
 
 
 def check_record(content: dict[str, Any]) -> None:
-    """Removes and verifies a record's checksum. Raises a ValueError if it differs."""
-    checksum = content.pop(_OWN, None)
-    if checksum is not None and checksum != _checksum_of_record(content):
+    """Removes and verifies a record's checksum. Raises a ValueError if it is missing or differs."""
+    if content.pop(_OWN, None) != _checksum_of_record(content):
         raise ValueError("it has changed since it was written")
 
 
 def read_listing(content: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, Checksum]]:
-    """Sizes and checksums of a record's files; older versions wrote no checksums.
-
-    Raises a KeyError or ValueError if the listing is missing or invalid.
-    """
+    """Sizes and checksums of files. Raises a KeyError or ValueError if they are invalid."""
     sizes = type_adapter(dict[str, int]).validate_python(content["file_sizes"])
-    return sizes, type_adapter(dict[str, Checksum]).validate_python(content.get("checksums", {}))
+    return sizes, type_adapter(dict[str, Checksum]).validate_python(content["checksums"])
 
 
 @functools.cache

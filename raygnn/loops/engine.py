@@ -373,7 +373,7 @@ class Engine:
         if self.early_stopper is not None and state["early_stopper"] is not None:
             self.early_stopper.load_state_dict(state["early_stopper"])
         self.callbacks.load_state_dict(state["callbacks"])
-        self.task.load_state_dict(state.get("task", {}))  # older checkpoints have none
+        self.task.load_state_dict(state["task"])
         for window, saved in zip(
             (self._log_window, self._validation_window), state["windows"], strict=True
         ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,7 +16,7 @@ from raygnn import __version__
 from raygnn.config.documents import parse_json
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import BundleRecord, ColumnInfo, EdgeRecord, NodeRecord
-from raygnn.data.checksums import cause_of, check_record, type_adapter
+from raygnn.data.checksums import cause_of, check_record, dump_record, type_adapter
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type, type_name
 from raygnn.data.hashing import string_buffers
 from raygnn.data.id_map import IdIndex
@@ -71,7 +70,6 @@ FORMAT = "raygnn/model-v1"
 MODEL_FILE = "model.safetensors"
 SPEC_FILE = "model.json"
 _REMEDY = "Copy it from its run again."
-_NOT_IN_OLDER_FILES = ("standardization", "edge_inputs", "fanouts")
 
 
 @dataclass(frozen=True)
@@ -221,8 +219,7 @@ class ModelSpec:
         edge_columns: width by edge column and name of edge type.
         standardization, transforms: by type and column, the same on any graph.
         edge_inputs: the model's name of each of `edge_columns`: `edge_attr` or `edge_weight`.
-        fanouts: training fanouts by name of edge type. Older versions saved neither these nor
-            `edge_inputs`.
+        fanouts: training fanouts by name of edge type.
         relative_time: times that the model reads, if any.
     """
 
@@ -301,7 +298,7 @@ class ModelSpec:
             **({} if self.relative_time is None else {"relative_time": asdict(self.relative_time)}),
             self.output.key: self.output.to_content(),
         }
-        return json.dumps(content, indent=1) + "\n"
+        return dump_record(content) + "\n"
 
     @classmethod
     def from_json(cls, text: str, name: str, outputs: Sequence[type[Output]]) -> ModelSpec:
@@ -333,13 +330,13 @@ class ModelSpec:
                 "edge_columns": content["edge_columns"],
                 "output": read_output(content, outputs),
                 "relative_time": content.get("relative_time"),
-                **{key: content.get(key, {}) for key in _NOT_IN_OLDER_FILES},
+                **{key: content[key] for key in ("standardization", "edge_inputs", "fanouts")},
                 "transforms": {
                     name: {
                         feature: FittedFeature.of_content(fitted, f"feature {feature!r} of {name}")
                         for feature, fitted in features.items()
                     }
-                    for name, features in content.get("transforms", {}).items()
+                    for name, features in content["transforms"].items()
                 },
             }
             spec: ModelSpec = type_adapter(ModelSpec).validate_python(fields)

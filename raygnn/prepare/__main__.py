@@ -31,7 +31,7 @@ from raygnn.data.tables.graph_tables import (
 )
 from raygnn.data.tables.pyg import load_pyg, tables_from_pyg
 from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
-from raygnn.prepare.csv import CsvSource, csv_tables, spec_error
+from raygnn.prepare.csv import CsvSource, csv_tables
 from raygnn.prepare.draft import repair_tables, write_draft
 from raygnn.prepare.drafts.roles import GUESS
 from raygnn.prepare.label_query import LabelQuery, parse_duration, parse_question
@@ -192,8 +192,6 @@ def _convert_npz(args: argparse.Namespace) -> GraphTables:
 
 
 def _convert_csv(args: argparse.Namespace) -> GraphTables:
-    if args.spec is not None:
-        raise spec_error(read_text(args.spec), redact(args.spec))
     if args.edges is None:
         raise ConfigError("--edges is needed. Name an edge list.", id="prepare-options-clash")
     if args.separator in {"\\t", "tab"}:
@@ -341,8 +339,6 @@ def _add_pyg(commands: Any) -> None:
 def _add_csv(commands: Any) -> None:
     command = _add_command(commands, "csv", "from an edge list", _convert_csv)
     add = command.add_argument
-    add("--spec", help=argparse.SUPPRESS)  # removed: the error shows graph.yaml
-    add("--data", help=argparse.SUPPRESS)
     add("--edges", metavar="FILE", help="edge list (path or URI)")
     add("--source", metavar="COLUMN", help="default: the first column of --edges")
     add("--target", metavar="COLUMN", help="default: the second column of --edges")

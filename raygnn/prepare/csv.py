@@ -7,22 +7,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.config.documents import dump_yaml, parse_json, parse_yaml
+from raygnn.config.documents import parse_json
 from raygnn.data.filesystem import naming_missing, redact
-from raygnn.data.manifest import FORMAT
 from raygnn.data.tables.clean_up import normalize_rows, split_nodes, undirected_edges
 from raygnn.data.tables.columns import Features, SparseRows
 from raygnn.data.tables.csv_tables import QUOTED, is_number, is_row, read_batches, read_header
 from raygnn.data.tables.files import CsvFormat, is_parquet, open_parquet, open_stream
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.data.transforms.values import is_text_type
-from raygnn.errors import ConfigError, DataError, RuleError
+from raygnn.errors import DataError, RuleError
 
 _EDGE_TYPE = ("node", "to", "node")
 _EXAMPLES = 5
@@ -461,68 +459,3 @@ def _read_ragged(uri: str) -> pa.Table:
 def _open(uri: str, where: str) -> Iterator[pa.NativeFile]:
     with naming_missing(where), open_stream(uri) as stream:
         yield stream
-
-
-# Keys of the removed `--spec` files; `spec_error` shows the graph.yaml in their place.
-_CSV_KEYS = ("separator", "header", "skip_lines")
-_REMOVED = {
-    *("count", "first_id", "count_line", "add", "offset", "first", "last"),
-    *("more", "add_unlisted", "normalize_features", "prefix"),
-}
-
-
-def spec_error(text: str, name: str) -> ConfigError:
-    """The error for a spec, with its graph.yaml. Raises a DataError unless the spec is YAML."""
-    try:
-        spec = parse_yaml(text).value
-    except RuleError as error:
-        raise DataError(error.text(name, "the file")) from None
-    spec = spec if isinstance(spec, dict) else {}
-    removed = sorted(_REMOVED.intersection(_keys(spec)))
-    lacks = (
-        f" It has no {', '.join(removed)}: write those tables yourself, as "
-        "examples/lastfm/prepare.py does."
-        if removed
-        else ""
-    )
-    return ConfigError(
-        f"--spec={name!r} is invalid: graph.yaml describes tables of any form.\n\n"
-        f"{dump_yaml(_graph(spec), flow_leaves=True)}\nWrite this graph.yaml beside the "
-        f"tables.{lacks}",
-        id="prepare-spec-removed",
-    )
-
-
-def _graph(spec: dict[str, Any]) -> dict[str, Any]:
-    groups: dict[str, Any] = {"format": FORMAT}
-    nodes = spec.get("node_types")
-    if isinstance(nodes, dict):
-        groups["node_types"] = {
-            name: _converted_table(table, spec) for name, table in nodes.items()
-        }
-    for group in ("edge_types", "label_edges"):
-        if isinstance(tables := spec.get(group), list):
-            groups[group] = [_converted_table(table, spec) for table in tables]
-    return groups
-
-
-def _converted_table(table: Any, spec: dict[str, Any]) -> dict[str, Any]:
-    table = table if isinstance(table, dict) else {}
-    files = table.get("files", [])
-    entries = files if isinstance(files, list) else [files]
-    levels = [spec, table, *(entry for entry in entries if isinstance(entry, dict))]
-    csv = {key: level[key] for level in levels for key in _CSV_KEYS if key in level}
-    skipped = csv.get("skip_lines", 0)
-    if any(level.get("count_line") is True for level in levels) and isinstance(skipped, int):
-        csv["skip_lines"] = skipped + 1
-    patterns = [entry.get("files") if isinstance(entry, dict) else entry for entry in entries]
-    columns = {key: value for key, value in table.items() if key not in (*_CSV_KEYS, *_REMOVED)}
-    return columns | {"files": patterns} | ({"csv": csv} if csv else {})
-
-
-def _keys(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        yield from value
-    for inner in value.values() if isinstance(value, dict) else value:
-        if isinstance(inner, dict | list):
-            yield from _keys(inner)

@@ -246,7 +246,7 @@ def _write_once(cache_dir: str | None, name: str, make: Callable[[], GraphTables
         write_tables(make(), str(folder), num_shards=2)
 
     # A cache that is whole need not be writable.
-    return str(build_once(cache_folder(cache_dir, "tables") / name, build, needs_note=True))
+    return str(build_once(cache_folder(cache_dir, "tables") / name, build))
 
 
 def _single_graph(dataset: Any) -> Any:

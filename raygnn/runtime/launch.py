@@ -181,7 +181,7 @@ def _shortened(loaded: LoadedConfig, scratch: str) -> LoadedConfig:
             update={
                 "training": config.training.model_copy(update=training),
                 "checkpoint": config.checkpoint.model_copy(
-                    # Written and read back, whatever the run itself will keep or go on from.
+                    # Written and read back, regardless of the run's own policy and resume.
                     update={"policy": "best", "resume": "auto"}
                 ),
                 "profiler": None,

@@ -298,7 +298,7 @@ class JointBatches(BatchSequence[Any]):
     ) -> None:
         self.sequences = dict(sequences)
         self._num_batches = max(each.num_batches for each in self.sequences.values())
-        # Of an epoch; of a sequence that begins anew meanwhile, as many as on average.
+        # Examples per epoch; sequences that restart count their average.
         num_examples = sum(
             self._num_batches * each.num_examples // each.num_batches
             for each in self.sequences.values()

@@ -16,7 +16,7 @@ _SLOTS_PER_DESTINATION = 4
 
 
 class Skips(NamedTuple):
-    """Edges that nodes skip.
+    """Edges to skip, by node.
 
     Attributes:
         rows: int64 [num_rows], positions in the list of nodes, ascending.

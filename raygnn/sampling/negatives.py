@@ -105,7 +105,7 @@ class EvaluationCandidates:
     With an order by degree, candidates would have more links than the targets of random links, and
     a model that reads degrees could tell them apart. Invalid are the link's own target, and known
     links of its anchor. A link has fewer candidates if fewer are valid among the first `_SPARE`
-    times as many: a known link that ranks higher is no mistake.
+    times as many: ranking a known link higher is not an error.
 
     Args:
         num_candidates: most of a link, at most the number of other nodes.

@@ -360,14 +360,13 @@ class HotRowCache:
                     self._folder / "rows" / node_type / f"{column}.rows",
                     lambda folder: self._build_rows(node_type, column, ids, folder),
                     _WHAT,
-                    needs_note=True,
                 )
                 self._rows[node_type, column] = HotRows(ids, open_array(folder / "rows.npy"))
             return self._rows[node_type, column]
 
     def _wanted(self, node_type: str) -> np.ndarray:
         """int64, ascending: nodes of a type with cached rows."""
-        folder = build_once(self._folder / "wanted", self._build_wanted, _WHAT, needs_note=True)
+        folder = build_once(self._folder / "wanted", self._build_wanted, _WHAT)
         return open_array(folder / f"{node_type}.npy")
 
     def _build_rows(self, node_type: str, column: str, ids: np.ndarray, folder: Path) -> None:

@@ -101,12 +101,12 @@ class SampleRecord:
 
     Attributes:
         file_sizes: bytes of every file by name.
-        checksums: of these files; empty in sets of older versions.
+        checksums: of these files.
     """
 
     plan: SamplePlan
     file_sizes: Mapping[str, int] = field(repr=False)
-    checksums: Mapping[str, Checksum] = field(default_factory=dict, repr=False)
+    checksums: Mapping[str, Checksum] = field(repr=False)
 
     def save(self, uri: str) -> None:
         """Writes samples.json, which completes the set."""

@@ -76,7 +76,7 @@ def _check(value: list[Any] | dict[str, Any], depth: int) -> None:
 
 def _check_text(text: str) -> None:
     if len(text) > MAX_TEXT:
-        refuse(f"a text has {len(text):,} letters", f"Send at most {MAX_TEXT:,}")
+        refuse(f"a text has {len(text):,} characters", f"Send at most {MAX_TEXT:,}")
 
 
 def refuse(problem: str, remedy: str) -> NoReturn:

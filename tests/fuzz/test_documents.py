@@ -15,9 +15,7 @@ from raygnn.data.manifest import Manifest
 from raygnn.errors import RaygnnError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.target import output_classes
-from raygnn.prepare.csv import spec_error
 from tests.fuzz.cases import cases
-from tests.unit.prepare.test_old_spec import OLD_SPEC
 
 _ROOT = Path(__file__).parents[2]
 
@@ -59,10 +57,6 @@ _READERS: dict[str, tuple[Callable[[str], object], list[str]]] = {
     "config": (_config, [path.read_text() for path in sorted(_ROOT.glob("examples/*.yaml"))]),
     "override": (_override, ["a.b.0=1", "seed: 3", "[15, 10]", "{a: [1, {b: 1e-3}]}"]),
     "graph.yaml": (Manifest.parse, [_GRAPH]),
-    "tables.yaml": (
-        lambda text: spec_error(text, "tables.yaml"),
-        [OLD_SPEC],
-    ),
     "model.json": (
         lambda text: ModelSpec.from_json(text, "model.json", output_classes()),
         [_MODEL],

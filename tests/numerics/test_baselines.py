@@ -208,8 +208,8 @@ def test_a_single_training_class_is_warned_about(tmp_path):
     assert "training labels are 'a', so" in raygnn.train.fit(config).metrics["warnings"]
 
 
-SILENT = "take no messages: no edge leads to them."
-AWAY = "100% of these have edges that lead away"
+SILENT = "receive no messages: they have no incoming edges."
+AWAY = "100% of these have outgoing edges"
 FLOW = f"{AWAY}; data.reverse_edges: true lets messages flow both ways."
 
 

@@ -187,4 +187,4 @@ def _check_below(indices: np.ndarray, limit: int) -> None:
 
 def _demand(holds: bool, what: str) -> None:
     if not holds:
-        raise ValueError(f"{what} cannot be what was written")
+        raise ValueError(f"{what} does not match the record")

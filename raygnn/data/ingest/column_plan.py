@@ -22,7 +22,7 @@ from raygnn.errors import DataError
 
 Layout = Literal["scalar", "list", "fixed_list", "binary", "string", "time", "number", "any"]
 
-# Rows that vote on the width of a list column whose type does not fix it.
+# Rows read to infer the width of a list column whose type does not fix it.
 _PROBE_ROWS = 1024
 
 

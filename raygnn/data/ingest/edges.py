@@ -103,7 +103,7 @@ def build_edges(
         ]
         for plan, group, read in zip(plans, tasks, results, strict=True)
     ]
-    # A reverse type is made of the same rows.
+    # Reverse edge types reuse the rows of their table.
     of_table = [*range(len(plans)), *(i for i, plan in enumerate(plans) if plan.reverse)]
     plans = [*plans, *(plan_reverse(plan) for plan in plans if plan.reverse)]
     sorts = [

@@ -254,7 +254,7 @@ def fingerprint(
         marks = list(pool.map(content_mark, [file for _, file in flat]))
     content = {
         "bundle_version": format_version,
-        "manifest": _content(manifest),
+        "manifest": manifest.model_dump(mode="json"),
         "options": dict(options),
         "files": [
             [table, file.name, file.size, mark]
@@ -264,22 +264,6 @@ def fingerprint(
     # Keys keep their order: types and columns are listed in the manifest's.
     text = json.dumps(content, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _content(manifest: Manifest) -> dict[str, Any]:
-    """The manifest as JSON, without empty keys that older versions did not have."""
-    content = manifest.model_dump(mode="json")
-    if not content["training_tables"]:
-        del content["training_tables"]
-    edges = [*content["edge_types"], *content["label_edges"]]
-    for table in edges:
-        if not table["labels"]:
-            del table["labels"]
-    others = (content["node_types"], content.get("training_tables", {}))
-    for table in (*edges, *(table for group in others for table in group.values())):
-        if table["csv"] is None:
-            del table["csv"]
-    return content
 
 
 def content_mark(file: TableFile) -> str:

@@ -100,7 +100,7 @@ class BucketPlan:
 def move_to_buckets(
     sorts: Sequence[EdgeSort], rows: Sequence[Sequence[ReadEdges]], schedule: Schedule
 ) -> list[BucketPlan]:
-    """Moves edges to buckets of their destinations, in row order. Last to read `rows` of a sort."""
+    """Moves edges to buckets of their destinations, in row order. Nothing reads `rows` later."""
     counted = [(sort, piece) for sort, pieces in zip(sorts, rows, strict=True) for piece in pieces]
     counts = iter(schedule(count_edges, counted, "counting edges"))
     plans, tasks = [], []

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -120,12 +120,12 @@ class PartitionRecord:
 
 @dataclass(frozen=True)
 class PartRecord:
-    """The content of part.json. Parts of older versions have no checksums."""
+    """The content of part.json."""
 
     partition: str
     part: int
     file_sizes: Mapping[str, int]
-    checksums: Mapping[str, Checksum] = field(default_factory=dict)
+    checksums: Mapping[str, Checksum]
 
     @classmethod
     def load(cls, folder: Folder, part: int) -> PartRecord:

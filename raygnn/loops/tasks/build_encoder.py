@@ -129,16 +129,6 @@ def _check_dictionaries(
         )
 
 
-def completed(
-    spec: ModelSpec, loaded: LoadedConfig, bundle: Bundle, arguments: TaskArguments
-) -> ModelSpec:
-    """A spec saved by an older version, completed with the fields that it lacks."""
-    if spec.fanouts:
-        return spec
-    edge_inputs = _edge_inputs(loaded, bundle, arguments)
-    return replace(spec, edge_inputs=edge_inputs, fanouts=_find_fanouts(loaded.config, bundle))
-
-
 def graph_store(
     loaded: LoadedConfig,
     bundle: Bundle,

@@ -18,10 +18,9 @@ from raygnn.data.links.split import LinkSplit
 from raygnn.data.past_labels import PastLabels
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.task import EvalOutput, Task, TaskEnvironment
+from raygnn.loops.task import EvalOutput, Task
 from raygnn.loops.tasks.build_encoder import (
     build_encoder,
-    completed,
     feature_store,
     find_shared_leaves,
     graph_store,
@@ -65,10 +64,6 @@ class EncoderTask(Task[BatchT]):
         self._samplers: dict[tuple[int, bool], Any] = {}
         self._message_graphs: dict[str, GraphStore] = {}
         self._whole_graphs: dict[frozenset[tuple[str, str]], WholeGraph] = {}
-
-    def setup(self, env: TaskEnvironment) -> None:
-        super().setup(env)
-        self.spec = completed(self.spec, env.loaded, env.bundle, self.arguments)
 
     @cached_property
     def config(self) -> Config:
@@ -136,11 +131,12 @@ class EncoderTask(Task[BatchT]):
         ]
         share_away = np.count_nonzero(sum(away, np.zeros(len(silent), np.int64))) / len(silent)
         text = (
-            f"{share:.0%} of {what} of type {node_type!r} take no messages: no edge leads to them."
+            f"{share:.0%} of {what} of type {node_type!r} receive no messages: they have no "
+            "incoming edges."
         )
         if share_away:
             text += (
-                f" {share_away:.0%} of these have edges that lead away; data.reverse_edges: true "
+                f" {share_away:.0%} of these have outgoing edges; data.reverse_edges: true "
                 "lets messages flow both ways."
             )
         return [text]
@@ -284,7 +280,7 @@ class EncoderTask(Task[BatchT]):
         }
 
     def _pads_batches(self) -> bool:
-        """Not with sparse features, whose sizes differ in any case, nor if parts are asked."""
+        """Padding is off with sparse features and partitioned graphs."""
         if not self.pads or self.env.parts is not None:
             return False
         features, none = self.features, np.empty(0, np.int64)

@@ -42,8 +42,7 @@ class LabelOutput(Output):
         class_names: of text classes.
         scale: of standardized regression targets; None otherwise.
         clamp: minimum and maximum of predicted numbers, by target; None without clamping.
-        label_counts: training rows by class or label; None for regression, and in files of older
-            versions.
+        label_counts: training rows by class or label; None for regression.
     """
 
     predictions = ("predictions", "probabilities")

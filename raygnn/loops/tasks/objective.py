@@ -301,8 +301,8 @@ def term_names(terms: Sequence[LossTerm]) -> list[str]:
     return names
 
 
-#: What a term of the loss may take: the model's output (that of `on`) and all of them, the labels,
-#: [num_seeds, channels] of the encoder (of edges: of both ends), the module, and the batch.
+#: Inputs that loss terms may request: the model's output (that of `on`) and all outputs, the
+#: labels, embeddings [num_seeds, channels] (of edges: of both ends), the module, and the batch.
 _INPUTS_OF_LABELS = frozenset({"prediction", "outputs", "target", "embeddings", "model", "batch"})
 
 

@@ -42,7 +42,7 @@ class Uploads:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="raygnn-upload")
         self._running: Future[None] | None = None
-        #: Is set when nobody needs the work any more; work that waits for others looks at it.
+        #: Set when the upload is abandoned; the upload thread polls it.
         self.given_up = threading.Event()
 
     def start(self, work: Callable[[], None]) -> None:

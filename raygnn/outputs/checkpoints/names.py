@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-#: Is written last: a checkpoint without it is not whole.
+#: Written last; without it a checkpoint is incomplete.
 MANIFEST = "manifest.json"
 
-#: Beside the checkpoints of a run: names the newest one.
+#: File with the name of the newest checkpoint.
 LAST = "last.json"
 
 _PATTERN = re.compile(r"step-(\d+)-(\d+)-([0-9a-f]+)-([0-9a-f]+)")

@@ -265,7 +265,7 @@ def gather_files(parts: dict[str, bytes]) -> dict[str, File]:
 Path = tuple[str | int, ...]
 Rows = dict[Path, Tensor]
 
-#: Where a state says, by path, what was taken: name of the table, all of its rows, of a block.
+#: Key of the layout of rows stored separately: name of the table, all of its rows, of a block.
 LAYOUT = "rows"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,20 +116,6 @@ def test_features_are_standardised_as_in_training_on_any_graph(node_model, tmp_p
     by_id = dict(zip(found["id"], found["embedding"], strict=True))
     kept = np.stack([by_id[id_] for id_ in alone["id"]])
     assert np.allclose(kept, alone["embedding"], atol=1e-6)
-
-
-def test_a_model_of_before_standardisation_reads_features_as_they_are(node_model, tmp_path):
-    model = tmp_path / "model"
-    shutil.copytree(node_model.run, model)
-    spec = json.loads((model / "model.json").read_text())
-    for key in ("standardization", "edge_inputs", "fanouts", "sha256", "checksum"):
-        del spec[key]
-    (model / "model.json").write_text(json.dumps(spec))
-    older = replace(node_model, run=str(model))
-    found = read(predict(older, tmp_path / "out", what="embeddings"), "node")
-    bundle, _, block = _whole_graph(node_model)
-    x = torch.from_numpy(np.array(bundle.column("node", "x")))
-    assert np.allclose(found["embedding"], _encoded(node_model, x, block), atol=1e-5)
 
 
 def _call(name: str, trained: Trained, out: str, overrides: list[str], args: dict) -> None:

@@ -53,7 +53,7 @@ def test_each_task_has_a_config_of_its_own():
         assert (own.tasks, own.model.args["out_channels"]) == ({}, 16)
 
 
-def test_a_config_with_one_task_is_defined_as_before():
+def test_a_config_without_tasks_is_that_of_one_task():
     config = load_config({"task": "link_prediction"})
     assert config.config.tasks == {}
     assert config.config.single_tasks == [config.config]

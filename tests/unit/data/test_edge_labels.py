@@ -10,9 +10,7 @@ import pytest
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.ingest.scan import fingerprint
 from raygnn.data.links.split import LinkSplit, label_values
-from raygnn.data.manifest import Manifest
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import open_partitioned
 from raygnn.data.tables.graph_tables import (
@@ -86,19 +84,6 @@ def test_dropped_edges_leave_the_classes_of_others(tmp_path):
     names = bundle.columns(RATES)["word"].class_names
     assert names is not None
     assert [names[c] for c in bundle.column(RATES, "word")] == ["b", "c"]
-
-
-def test_graphs_without_labels_of_edges_keep_their_fingerprint():
-    text = """
-format: raygnn/graph-v1
-node_types: {n: {files: n.csv, id: id}}
-edge_types: [{type: [n, to, n], files: e.csv, source: s, target: t}]
-label_edges: [{type: [n, to, n], files: l.csv, source: s, target: t}]
-"""
-    golden = "928c29074d93d3c9286dcb051a857956"  # of the release before edges could have labels
-    assert fingerprint(Manifest.parse(text), {}, {}, 5) == golden
-    labelled = text.replace("target: t}", "target: t, labels: {y: stars}}", 1)
-    assert fingerprint(Manifest.parse(labelled), {}, {}, 5) != golden
 
 
 @pytest.mark.parametrize("as_labels", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -231,18 +230,6 @@ def test_tables_without_edges_have_no_range(tmp_path: Path) -> None:
     bundle = _ingest(graph, tmp_path)
     assert bundle.column(_EDGE, "a").shape == (0,)
     assert bundle.values(_EDGE, "a").dtype == np.float32
-
-
-def test_a_record_of_an_older_version_is_read(tmp_path: Path) -> None:
-    """Without checksums, and before int8."""
-    bundle = _ingest(_write(tmp_path / "graph"), tmp_path, None)
-    path = bundle.path / "bundle.json"
-    content = json.loads(path.read_text())
-    del content["checksum"], content["checksums"]
-    for column in content["nodes"]["n"]["columns"]:
-        assert column.pop("quantization") is None
-    path.write_text(json.dumps(content))
-    assert Bundle.open(bundle.path).columns("n") == bundle.columns("n")
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (17,), (2, 3)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 
@@ -89,49 +88,6 @@ def test_it_reads_back_as_written(spec):
     other = ModelSpec("x", spec.node_types, (BUYS,), {}, output, scales)
     assert _read(other.to_json()) == other
     assert pickle.loads(pickle.dumps(spec)) == spec
-
-
-_OLD_FILE = """
-{
- "format": "raygnn/model-v1",
- "raygnn": "0.1.0",
- "feature": "x",
- "node_types": {
-  "user": {"width": null, "ids": "e3b0c442", "num_nodes": 6},
-  "item": {"width": 2, "ids": null, "num_nodes": null}
- },
- "edge_types": ["user__buys__item", "item__sold_to__user"],
- "edge_columns": {"amount": {"user__buys__item": 2}},
- "standardization": {"item": {"x": {"mean": [0.5, 0.0], "std": [2.0, 1.0]}}},
- "nodes": null,
- "links": {"edge_types": ["user__buys__item"], "labels": true}
-}
-"""
-
-
-def test_a_file_of_an_older_version_is_read():
-    assert _read(_OLD_FILE) == ModelSpec(
-        "x",
-        {"user": NodeInput(None, "e3b0c442", 6), "item": NodeInput(2)},
-        (BUYS, SOLD),
-        {"amount": {"user__buys__item": 2}},
-        LinkOutput((BUYS,), True),
-        {"item": {"x": ColumnScale((0.5, 0.0), (2.0, 1.0))}},
-    )
-    links = '"links": {"edge_types": ["user__buys__item"], "labels": true}'
-    nodes = {"node_type": "item", "label": "y", "problem": "multi_class", "num_outputs": 2}
-    nodes |= {"class_names": ["a", "b"], "scale": None}
-    text = _OLD_FILE.replace('"nodes": null', f'"nodes": {json.dumps(nodes)}')
-    spec = _read(text.replace(links, '"links": null'))
-    assert spec.output == NodeOutput(
-        "item", label="y", problem="multi_class", num_outputs=2, class_names=("a", "b")
-    )
-
-
-def test_a_model_of_before_standardisation_reads_features_as_they_are(spec):
-    content = json.loads(spec.to_json())
-    del content["standardization"]
-    assert _read(json.dumps(content)) == spec
 
 
 def test_it_fits_its_own_graph_in_any_order_and_with_more_types(folder, spec):

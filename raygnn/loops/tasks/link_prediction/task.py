@@ -54,8 +54,8 @@ from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.negatives import MinedNegatives
 
-#: Scores of the links; [num_links, channels] of their two ends, and of both after one another; the
-#: module; the batch.
+#: Inputs that loss terms may request: scores of the links; embeddings [num_links, channels] of
+#: anchors, of targets, and both concatenated; the module; the batch.
 LINK_INPUTS = (
     "scores",
     "anchor_embeddings",

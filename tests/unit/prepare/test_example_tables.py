@@ -1,4 +1,4 @@
-"""What the removed `prepare csv --spec` says, and the examples that used it."""
+"""Examples that write their own tables."""
 
 from __future__ import annotations
 
@@ -6,56 +6,15 @@ import runpy
 from pathlib import Path
 
 import numpy as np
-import pytest
-import yaml
 
 from raygnn.config.data_section import HashSplit
 from raygnn.data.bundle import Bundle
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import make_supervision
-from raygnn.prepare import __main__ as prepare
-from raygnn.prepare.csv import spec_error
 
 _EXAMPLES = Path(__file__).parents[3] / "examples"
 _LISTENS = ("user", "listens", "artist")
-
-OLD_SPEC = """
-format: raygnn/tables-v1
-separator: ";"
-node_types:
-  item: {files: items.txt, id: sku, features: {x: [price, weight]}, labels: {y: kind}}
-edge_types:
-  - type: [item, to, item]
-    files: [{files: pairs.txt, header: false, count_line: true}]
-    source: 0
-    target: 1
-"""
-
-
-def test_the_graph_yaml_in_the_error_reads_the_tables(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "items.txt").write_text("sku;price;weight;kind\na;1.5;2;toy\nb;2;3;\n")
-    (tmp_path / "pairs.txt").write_text("2\na;b\nb;a\n")
-    (tmp_path / "tables.yaml").write_text(OLD_SPEC)
-    options = ["--spec", str(tmp_path / "tables.yaml"), "--out", str(tmp_path / "out")]
-    assert prepare.main(["csv", *options]) == 2
-    _, graph, message = capsys.readouterr().err.split("\n\n")
-    assert "It has no count_line" in message
-    assert "prepare-spec-removed" in message
-    (tmp_path / "graph.yaml").write_text(graph)
-    bundle = ingest(str(tmp_path), cache_dir=tmp_path / "cache")
-    assert bundle.ids("item").to_pylist() == ["a", "b"]
-    assert np.asarray(bundle.column("item", "x")).tolist() == [[1.5, 2], [2, 3]]
-    assert bundle.num_edges(("item", "to", "item")) == 2
-
-
-def test_keys_without_a_counterpart_are_named() -> None:
-    spec = "node_types: {a: {count: 3}}\nedge_types: [{type: [a, {prefix: r}, a], files: e.csv}]"
-    error = str(spec_error(spec, "tables.yaml"))
-    assert "It has no count, prefix" in error
-    assert yaml.safe_load(error.split("\n\n")[1])["node_types"] == {"a": {"files": []}}
 
 
 def _make(example: str, folder: Path, **files: str) -> Bundle:
