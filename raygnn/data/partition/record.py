@@ -102,8 +102,7 @@ class PartitionRecord:
         return self.edges[[edge.type for edge in self.whole.edges].index(edge_type)]
 
     def save(self, folder: Path) -> None:
-        content = {**asdict(self), "whole": self.whole.to_content()}
-        content = {"format": _FORMAT, "version": FORMAT_VERSION, **content}
+        content = {"format": _FORMAT, "version": FORMAT_VERSION, **asdict(self)}
         write_text(folder / RECORD_NAME, dump_record(content))
 
     @classmethod

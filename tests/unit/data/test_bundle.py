@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import FORMAT_VERSION
+from raygnn.data.checksums import dump_record, parse_record
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.manifest import EdgeTable
@@ -63,9 +63,8 @@ def test_no_split_declared(bundle: Bundle) -> None:
 
 def test_unknown_version_is_refused(bundle: Bundle) -> None:
     record = bundle.path / "bundle.json"
-    content = json.loads(record.read_text())
-    del content["checksum"]
-    record.write_text(json.dumps({**content, "version": 99}))
+    content = parse_record(record.read_bytes())
+    record.write_text(dump_record({**content, "version": 99}))
     with raises("bundle-format", 99, "raygnn/bundle", FORMAT_VERSION):
         Bundle.open(bundle.path)
 
@@ -84,7 +83,7 @@ def test_damage_is_named(bundle: Bundle) -> None:
     ("content", "named"),
     [
         ("[1]", "bundle.json"),
-        (f'{{"format": "raygnn/bundle", "version": {FORMAT_VERSION}}}', "fingerprint"),
+        (dump_record({"format": "raygnn/bundle", "version": FORMAT_VERSION}), "fingerprint"),
     ],
 )
 def test_a_record_of_something_else(bundle: Bundle, content: str, named: str) -> None:
