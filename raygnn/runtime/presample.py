@@ -151,7 +151,7 @@ def _resumed(
         for file in plan.files()
         if file.name in there and recorded.get(file.name, there[file.name]) == there[file.name]
     }
-    samples = StoredSamples(uri, SampleRecord(stored, {}))
+    samples = StoredSamples(uri, SampleRecord(stored, {}, {}))
     for name, loader in loaders.items():
         firsts = [f for f in plan.files() if f.split == name and f.name in sizes]
         if firsts:
