@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from raygnn.data.standardization import ColumnScale
 from raygnn.data.transforms.fit import is_heavy_tailed
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines, label_baselines
-from raygnn.loops.row_guesses import MAX_BOOSTED, BoostedTrees
+from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.label_target import METRICS_OF_ORDER, LabelOutput, LabelTarget
@@ -67,6 +67,7 @@ def probability_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarra
 _IMBALANCE = 10  # ratio of the largest class to the smallest, or of rows to positive rows
 #: Predictions that metrics of order bring together on every rank.
 MAX_GATHERED = 1 << 26
+_MAX_CELLS = 1 << 26  # of the columns that LightGBM reads in training
 _RARE, _MAX_NAMED = 0.01, 5
 _MANY = 100  # named classes: if more have few rows each, they may be numbers or names
 _OF_EQUAL_SHARE = 0.2  # classes below this part of an equal share are rare
@@ -158,19 +159,57 @@ class LabelTask(EncoderTask[BatchT]):
             self.guesses(split, asked),
         )
 
-    def boosted_trees(self, columns: Callable[[np.ndarray], np.ndarray]) -> BoostedTrees | None:
-        """LightGBM, trained on columns of the training rows; None if it is missing, for several
-        labels, and on parts of a graph.
+    @cached_property
+    def boosted_trees(self) -> BoostedTrees | None:
+        """LightGBM on columns of the training rows. None for several labels, without rows to learn
+        from, and on parts of a graph.
         """
-        output, train = self.output, self.target.splits.train
+        output, splits, labels = self.output, self.target.splits, self.target.labels
         is_class = output.problem == "multi_class"
         is_number = output.problem == "regression" and output.num_outputs == 1
-        is_missing = find_spec("lightgbm") is None or self.env.bundle.is_of_parts
-        if is_missing or not (is_class or is_number):
+        if self.env.bundle.is_of_parts or not (is_class or is_number) or not len(splits.train):
             return None
-        train = train[:: -(-len(train) // MAX_BOOSTED)]
-        labels = self.target.labels[train].reshape(-1)
-        return BoostedTrees(columns(train), labels, output.num_outputs if is_class else None)
+        columns, val_columns = self.row_columns(splits.train[:1], "train"), None
+        num_rows = max(1, _MAX_CELLS // max(columns.shape[1], 1))
+        train, val = (
+            rows[:: -(-len(rows) // num_rows) or 1] for rows in (splits.train, splits.val)
+        )
+        columns, val_columns = self.row_columns(train, "train"), self.row_columns(val, "val")
+        return BoostedTrees.fit(
+            columns,
+            labels[train].reshape(-1),
+            val_columns,
+            labels[val].reshape(-1),
+            output.num_outputs if is_class else None,
+            self.selecting_metric,
+            self.categorical_columns,
+        )
+
+    @property
+    def selecting_metric(self) -> str:
+        """The metric that simple models are chosen by: the monitored one, else that of the order of
+        two classes, else the first.
+        """
+        config, names = self.config, self.metric_names()
+        monitors = [config.early_stopping and config.early_stopping.monitor]
+        monitors.append(config.checkpoint.monitor)
+        watched = [name.removeprefix("val/") for name in monitors if name]
+        watched = [name for name in watched if name in names]
+        is_binary = self.output.problem == "multi_class" and self.output.num_outputs == 2
+        ranked = [METRICS_OF_ORDER[0]] if is_binary and METRICS_OF_ORDER[0] in names else []
+        return [*watched, *ranked, *names][0]
+
+    def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
+        """float64 [num_rows, num_columns], what simple models read of rows at these positions.
+
+        NaN for unknown values.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.row_columns")
+
+    @property
+    def categorical_columns(self) -> Sequence[int]:
+        """Positions of `row_columns` with categories."""
+        return ()
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """Further baselines by name, float [num_rows, num_outputs]."""

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.hashing import splitmix64_array
+from raygnn.data.history import History, HistorySpec
 from raygnn.data.links.split import LinkSplit
+from raygnn.data.raw_columns import raw_columns
 from raygnn.data.splits import Splits
-from raygnn.loops.row_guesses import BoostedTrees, columns_of_edges
+from raygnn.data.time_units import time_unit, window_as_time
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
 from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.link_rules import reverse_types
@@ -75,24 +77,64 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         )
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
-        """For numbers, the mean and damped biases of both ends; LightGBM if it is installed."""
+        """For numbers, the mean and damped biases of both ends; LightGBM."""
         output, guesses = self.output, dict[str, np.ndarray]()
         if output.problem == "regression" and output.num_outputs == 1:
             values, scale = self._label_factors.by_biases(asked), output.scale
             values = values if scale is None else values * scale.std[0] + scale.mean[0]
             guesses["biases"] = values.reshape(-1, 1)
-        if self._boosted_trees is not None:
-            guesses["lightgbm"] = self._boosted_trees.guess(self._columns_of(asked))
+        if self.boosted_trees is not None:
+            guesses["lightgbm"] = self.boosted_trees.predict(self.row_columns(asked, split))
         return guesses
 
-    def _columns_of(self, positions: np.ndarray) -> np.ndarray:
-        target, inputs = self.target, self.output.inputs
-        feature = target.arguments.feature
-        return columns_of_edges(self.env.bundle, target.edges, positions, feature, inputs)
+    @cached_property
+    def _histories(self) -> tuple[History, History]:
+        """History columns of both ends."""
+        target, bundle, temporal = self.target, self.env.bundle, self.config.sampling.temporal
+        train, max_age = np.asarray(target.splits.train), None
+        if temporal is not None and temporal.window is not None:
+            max_age = window_as_time(temporal.window, time_unit(bundle, temporal.column))
+        source, sink = (
+            History(
+                bundle,
+                HistorySpec.of(
+                    bundle,
+                    node_type,
+                    target.arguments.feature,
+                    nodes,
+                    self._times_before(train),
+                    max_age=max_age,
+                    edge_features=self.output.inputs,
+                ),
+            )
+            for node_type, nodes in zip(self.output.ends, target.edges.ends(train), strict=True)
+        )
+        return source, sink
+
+    def _times_before(self, edges: np.ndarray) -> np.ndarray | None:
+        """The latest time that is earlier than each edge."""
+        if self.target.edges.times is None:
+            return None
+        times = np.asarray(self.target.edges.times)[edges]
+        return times - 1 if times.dtype.kind in "iu" else np.nextafter(times, -np.inf)
 
     @cached_property
-    def _boosted_trees(self) -> BoostedTrees | None:
-        return self.boosted_trees(self._columns_of)
+    def _inputs(self) -> list[np.ndarray]:
+        edge_type, bundle = self.target.edges.edge_type, self.env.bundle
+        columns = [raw_columns(bundle, edge_type, name) for name in self.output.inputs]
+        return [column.values for of_feature in columns for column in of_feature]
+
+    def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
+        """The edge's features, and of both ends their history before the edge."""
+        times, ends = self._times_before(rows), self.target.edges.ends(rows)
+        columns = [h.columns(n, times) for h, n in zip(self._histories, ends, strict=True)]
+        columns += [values[rows, None] for values in self._inputs]
+        return np.concatenate(columns, axis=1)
+
+    @property
+    def categorical_columns(self) -> Sequence[int]:
+        source, sink = self._histories
+        return [*source.categorical, *(len(source.names) + i for i in sink.categorical)]
 
     def warnings(self) -> list[str]:
         """Warnings of the labels, and of edges that read their future."""

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.edge_types import edge_type_name
+from raygnn.data.history import History, HistorySpec
+from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import has_label
 from raygnn.data.time_units import window_as_time
 from raygnn.loops.baselines import own_metrics
 from raygnn.loops.row_guesses import (
-    BoostedTrees,
     columns_of_label,
     dense_features,
-    history_columns,
     past_label_guesses,
 )
 from raygnn.loops.task import EvalOutput
@@ -193,7 +193,7 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """For nodes, the classes of the training nodes around them. For rows, mean and last of the
-        entity's earlier labels, and LightGBM if it is installed.
+        entity's earlier labels, and LightGBM.
         """
         target, output = self.target, self.output
         if target.seeds.name is None:
@@ -208,18 +208,53 @@ class NodeClassification(LabelTask[NodeBatch]):
         default = scores[train].mean(axis=0)
         end = target.end_of_graph(self.config, split)
         past_labels = past_label_guesses(target.seeds, scores, known, asked, default, end)
-        trees, bundle = self._boosted_trees, self.env.bundle
+        trees = self.boosted_trees
         if trees is None:
             return past_labels
-        columns = history_columns(bundle, target.seeds, asked, target.arguments.feature, end)
-        return {**past_labels, "lightgbm": trees.guess(columns)}
+        return {**past_labels, "lightgbm": trees.predict(self.row_columns(asked, split))}
 
     @cached_property
-    def _boosted_trees(self) -> BoostedTrees | None:
-        bundle, target = self.env.bundle, self.target
-        return self.boosted_trees(
-            lambda rows: history_columns(bundle, target.seeds, rows, target.arguments.feature)
+    def history(self) -> History:
+        """History columns of the rows' entities, fitted on training rows."""
+        target, bundle, temporal = self.target, self.env.bundle, self.config.sampling.temporal
+        seeds, train = target.seeds, target.splits.train
+        times = None if seeds.time is None else np.asarray(seeds.time)[train]
+        spec = HistorySpec.of(
+            bundle,
+            seeds.node_type,
+            target.arguments.feature,
+            seeds.node_ids(train),
+            times,
+            window_as_time(seeds.window, seeds.time_unit, f"{seeds.place}.window"),
+            None if temporal is None else window_as_time(temporal.window, seeds.time_unit),
         )
+        return History(bundle, spec)
+
+    @cached_property
+    def _past(self) -> PastLabels | None:
+        target, output, seeds = self.target, self.output, self.target.seeds
+        if not target.arguments.past_labels:
+            return None
+        known = np.flatnonzero(has_label(target.labels))
+        scores = output.scores(np.asarray(target.labels[known]))
+        return PastLabels.of(seeds, known, scores, span=1.0)
+
+    def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
+        """History columns of the entity at the row's time, and its past labels."""
+        seeds, end = self.target.seeds, self.target.end_of_graph(self.config, split)
+        nodes = seeds.node_ids(rows)
+        times = None if seeds.time is None else np.asarray(seeds.time)[rows]
+        if times is not None and end is not None:
+            times = np.minimum(times, end)
+        columns = self.history.columns(nodes, times)
+        if self._past is None:
+            return columns
+        assert times is not None
+        return np.concatenate([columns, self._past.columns(nodes, times)], axis=1)
+
+    @property
+    def categorical_columns(self) -> Sequence[int]:
+        return self.history.categorical
 
     def prepare_evaluation(self, split: str) -> None:
         """In training, also weighs the labels around validation nodes by the encoder's logits,

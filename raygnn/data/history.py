@@ -1,0 +1,704 @@
+"""History columns: what is known of a node at a time, computed from all its earlier events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+import numpy as np
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.events import (
+    Events,
+    first_of_kind,
+    fits,
+    gaps,
+    running_sums,
+    single_targets,
+    sums_between,
+)
+from raygnn.data.raw_columns import RawColumn, raw_columns
+from raygnn.data.time_units import TIME, TIME_UNIT, time_unit
+
+_DAY_US = 86_400_000_000
+_YEAR_US = 365.25 * _DAY_US
+_DAYS = (7, 30, 90, 365, 1095)
+_SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the span of plain numbers
+_MAX_NUMBERS, _MAX_CATEGORIES, _NUM_CODES = 16, 8, 3  # of an edge type's events
+_MAX_CODES = 256  # categories that trees read as such, and whose distinct values are counted
+_MAX_FITTED = 1 << 15  # rows on which columns are compared
+_CLOCK = 0.98
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A column of events.
+
+    Attributes:
+        name: readable, with the table.
+        holder: edge types from the event's source to the node with the column: none or one.
+        owner: node or edge type with the column.
+        feature: name of the feature.
+        column: name of the column in the feature.
+        center: constant that sums are of differences from: the mean until the end of training.
+        codes: the most frequent categories. Empty for numbers.
+        is_summed: sums mean something: the column is a number of the event itself.
+    """
+
+    name: str
+    holder: tuple[EdgeType, ...]
+    owner: str | EdgeType
+    feature: str
+    column: str
+    kind: str
+    is_summed: bool
+    center: float = 0.0
+    codes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class EventSpec:
+    """Events of the nodes, and their columns.
+
+    Attributes:
+        name: readable.
+        path: edge types from the events to the nodes, one or two.
+        attributes: columns of the events.
+        gap: mean time between events until the end of training.
+    """
+
+    name: str
+    path: tuple[EdgeType, ...]
+    attributes: tuple[Attribute, ...]
+    gap: float
+
+
+@dataclass(frozen=True)
+class OtherSpec:
+    """The other end of each node's latest event, or of the node itself.
+
+    Attributes:
+        name: readable.
+        events: position in `HistorySpec.events`; null for the node itself.
+        edge_type: from the event or node to the other end; null for the source of the event.
+        history: columns of the other end.
+    """
+
+    name: str
+    events: int | None
+    edge_type: EdgeType | None
+    history: HistorySpec
+
+
+@dataclass(frozen=True)
+class HistorySpec:
+    """Columns of a node type, fitted on training rows; JSON by `dataclasses.asdict`.
+
+    Attributes:
+        unit: of the times, as in `SeedRows.time_unit`.
+        windows: ages up to which events count, ascending.
+        max_age: age from which on events are not known; null without one.
+        left_out: names of columns that are constant, a copy of another, or a clock.
+    """
+
+    node_type: str
+    feature: str
+    unit: str | None
+    windows: tuple[float, ...]
+    max_age: float | None
+    season: bool
+    own: bool
+    events: tuple[EventSpec, ...]
+    others: tuple[OtherSpec, ...] = ()
+    left_out: frozenset[str] = field(default_factory=frozenset)
+
+    @classmethod
+    def of(
+        cls,
+        bundle: Bundle,
+        node_type: str,
+        feature: str,
+        nodes: np.ndarray,
+        times: np.ndarray | None,
+        window: float | None = None,
+        max_age: float | None = None,
+        edge_features: Sequence[str] = (),
+    ) -> HistorySpec:
+        """Chooses columns by training rows.
+
+        Args:
+            feature: name of the features of nodes.
+            nodes: int64 [num_rows], nodes of the training rows.
+            times: [num_rows], or null.
+            window: the time that a label covers, as `SeedRows.window`, in the unit of the times.
+            max_age: age from which on events are not known.
+            edge_features: names of features of edges, without the label.
+        """
+        arrays = _Arrays(bundle)
+        fitting = _Fitting(arrays, feature, edge_features, times, window, max_age)
+        spec = fitting.history(node_type, has_others=True)
+        step = -(-len(nodes) // _MAX_FITTED) or 1
+        sample = None if times is None else times[::step]
+        history = History(bundle, spec, arrays)
+        left_out = _left_out(history.names, history.columns(nodes[::step], sample), sample)
+        return replace(spec, left_out=frozenset(left_out))
+
+
+def _left_out(names: Sequence[str], columns: np.ndarray, times: np.ndarray | None) -> Iterator[str]:
+    seen = set()
+    for name, values in zip(names, columns.T, strict=True):
+        known = ~np.isnan(values)
+        content = values.tobytes()
+        is_clock = times is not None and _is_clock(values[known], times[known])
+        if is_clock or content in seen or _is_constant(values, known):
+            yield name
+        seen.add(content)
+
+
+def _is_constant(values: np.ndarray, known: np.ndarray) -> bool:
+    chosen = values[known]
+    return not len(chosen) or (bool(known.all()) and bool((chosen == chosen[0]).all()))
+
+
+def _is_clock(values: np.ndarray, times: np.ndarray) -> bool:
+    """Whether values are a linear function of time: a date, or a running number."""
+    if len(values) < 3:
+        return False
+    x, y = values - values.mean(), (times - times[0]).astype(np.float64)
+    y = y - y.mean()
+    scale = math.sqrt(float(x @ x) * float(y @ y))
+    return scale > 0 and abs(float(x @ y)) > _CLOCK * scale
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    arrays: _Arrays
+    feature: str
+    edge_features: Sequence[str]
+    times: np.ndarray | None
+    window: float | None
+    max_age: float | None
+
+    @property
+    def bundle(self) -> Bundle:
+        return self.arrays.bundle
+
+    def history(self, node_type: str, *, has_others: bool) -> HistorySpec:
+        bundle = self.bundle
+        unit = None if self.times is None else time_unit(bundle, TIME)
+        paths = list(self._paths(node_type))
+        sources = [path[0][0] for path in paths]
+        events = []
+        for path in paths:
+            source, relation, _ = path[0]
+            name = source if sources.count(source) == 1 else f"{source} by {relation}"
+            gap = self._mean_gap(self.arrays.events(path))
+            attributes = tuple(self._attributes(name, path, is_near=has_others))
+            events.append(EventSpec(name, path, attributes, gap))
+        others = tuple(self._others(node_type, events)) if has_others else ()
+        windows = self._windows(unit, events)
+        if not has_others:
+            windows = windows[-1:]
+        is_season = has_others and unit == TIME_UNIT
+        return HistorySpec(
+            node_type,
+            self.feature,
+            unit,
+            windows,
+            self.max_age,
+            is_season,
+            True,
+            tuple(events),
+            others,
+        )
+
+    def _paths(self, node_type: str) -> Iterator[tuple[EdgeType, ...]]:
+        bundle = self.bundle
+        for into in bundle.edge_types:
+            if into[2] != node_type:
+                continue
+            yield (into,)
+            for first in bundle.edge_types:
+                is_back = first[0] == node_type or first == bundle.reverse_of(into)
+                if first[2] != into[0] or is_back or not self._has_time(first):
+                    continue
+                reverse = bundle.reverse_of(first)
+                is_attribute = reverse is not None and self._is_reference(reverse)
+                if not is_attribute and fits(bundle, (first, into)):
+                    yield (first, into)
+
+    def _has_time(self, edge_type: EdgeType) -> bool:
+        return any(TIME in self.bundle.columns(t) for t in (edge_type, edge_type[0]))
+
+    def _is_reference(self, edge_type: EdgeType) -> bool:
+        return self.arrays.reference(edge_type) is not None
+
+    def _references(self, node_type: str, besides: EdgeType | None) -> Iterator[EdgeType]:
+        """Edge types that lead from each node of a type to at most one other node."""
+        bundle = self.bundle
+        for edge_type in bundle.edge_types:
+            is_own = edge_type[0] == node_type and edge_type != besides
+            if is_own and edge_type[2] != node_type and self._is_reference(edge_type):
+                yield edge_type
+
+    def _known(self, events: Events) -> np.ndarray:
+        """Positions of events until the end of training."""
+        if events.times is None or self.times is None or not len(self.times):
+            return np.arange(len(events.sources))
+        return np.flatnonzero(events.times <= self.times.max())
+
+    def _mean_gap(self, events: Events) -> float:
+        if events.times is None:
+            return 0.0
+        found = gaps(events.indptr, events.times)[self._known(events)]
+        found = found[~np.isnan(found)]
+        return float(found.mean()) if len(found) else 0.0
+
+    def _attributes(
+        self, name: str, path: tuple[EdgeType, ...], *, is_near: bool
+    ) -> Iterator[Attribute]:
+        first, events = path[0], self.arrays.events(path)
+        known = self._known(events)
+        holders: list[tuple[str, tuple[EdgeType, ...], str | EdgeType, str]] = []
+        holders.append((name, (), first[0], self.feature))
+        holders += [(name, (), first, each) for each in self.edge_features]
+        for reference in self._references(first[0], besides=first) if is_near else ():
+            end = reference[2]
+            holders.append((f"{name}.{end}", (reference,), end, self.feature))
+        numbers = categories = 0
+        for holder, to, owner, feature in holders:
+            for raw in self.arrays.columns(owner, feature).values():
+                title = f"{holder}.{raw.name}"
+                is_summed = raw.kind == "number" and not to and is_near
+                attribute = Attribute(title, to, owner, feature, raw.name, raw.kind, is_summed)
+                values = self.arrays.values(events, attribute, known)
+                fitted = _fitted(attribute, raw, values, events.times, known)
+                if fitted is None or (fitted.codes and not is_near):
+                    continue
+                is_category = bool(fitted.codes)
+                numbers, categories = numbers + (not is_category), categories + is_category
+                if categories <= _MAX_CATEGORIES and numbers <= _MAX_NUMBERS:
+                    yield fitted
+
+    def _others(self, node_type: str, events: Sequence[EventSpec]) -> Iterator[OtherSpec]:
+        ends: list[tuple[str, int | None, EdgeType | None, str]] = []
+        for reference in self._references(node_type, None):
+            ends.append((reference[2], None, reference, reference[2]))
+        for i, spec in enumerate(events):
+            source = spec.path[0][0]
+            if not self._event_has_time(spec.path) or source == node_type:
+                continue
+            ends.append((f"latest {spec.name}", i, None, source))
+            for reference in self._references(source, besides=spec.path[0]):
+                if reference[2] != node_type:
+                    ends.append((f"{spec.name}.{reference[2]}", i, reference, reference[2]))
+        for name, position, edge_type, other in ends:
+            history = self.history(other, has_others=False)
+            own = position is None
+            timed = tuple(e for e in history.events if self._event_has_time(e.path))
+            timed = tuple(e for e in timed if len(e.path) == 1)
+            history = replace(history, events=timed, own=own)
+            if timed or own:
+                yield OtherSpec(name, position, edge_type, history)
+
+    def _event_has_time(self, path: tuple[EdgeType, ...]) -> bool:
+        return any(self._has_time(edge_type) for edge_type in path)
+
+    def _windows(self, unit: str | None, events: Sequence[EventSpec]) -> tuple[float, ...]:
+        if self.times is None or not len(self.times):
+            return ()
+        found = [events_times for spec in events if len(events_times := self._times(spec))]
+        if not found:
+            return ()
+        span = float(self.times.max() - min(times.min() for times in found))
+        if self.max_age is not None:
+            span = min(span, self.max_age)
+        own = [] if self.window is None else [self.window, 2 * self.window]
+        days = [float(num * _DAY_US) for num in _DAYS]
+        regular = days if unit == TIME_UNIT else [share * span for share in _SHARES]
+        return tuple(sorted({float(each) for each in (*regular, *own) if 0 < each < span}))
+
+    def _times(self, spec: EventSpec) -> np.ndarray:
+        for edge_type in spec.path:
+            for type_ in (edge_type, edge_type[0]):
+                if TIME in self.bundle.columns(type_):
+                    return np.asarray(self.bundle.column(type_, TIME))
+        return np.empty(0)
+
+
+def _fitted(
+    attribute: Attribute,
+    raw: RawColumn,
+    values: np.ndarray,
+    times: np.ndarray | None,
+    known: np.ndarray,
+) -> Attribute | None:
+    """With the constants of sums; None if the column has one value, or is a clock."""
+    is_known = ~np.isnan(values)
+    chosen = values[is_known]
+    if not len(chosen) or chosen.min() == chosen.max():
+        return None
+    if raw.kind == "category":
+        counts = np.bincount(chosen.astype(np.int64), minlength=len(raw.names))
+        codes = np.argsort(-counts, kind="stable")[:_NUM_CODES]
+        return replace(attribute, codes=tuple(codes[counts[codes] > 0].tolist()))
+    step = -(-len(chosen) // _MAX_FITTED)
+    if times is not None:
+        moments = times[known][is_known]
+        if _is_clock(chosen[::step], moments[::step]):
+            return None
+    return replace(attribute, center=float(chosen.mean()))
+
+
+class _Arrays:
+    """Arrays of a graph that columns are computed from, each made once."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self._events: dict[tuple[EdgeType, ...], Events] = {}
+        self._references: dict[EdgeType, np.ndarray | None] = {}
+        self._columns: dict[tuple[str | EdgeType, str], dict[str, RawColumn]] = {}
+
+    def events(self, path: tuple[EdgeType, ...]) -> Events:
+        if path not in self._events:
+            self._events[path] = Events.of(self.bundle, path)
+        return self._events[path]
+
+    def reference(self, edge_type: EdgeType) -> np.ndarray | None:
+        if edge_type not in self._references:
+            self._references[edge_type] = single_targets(self.bundle, edge_type)
+        return self._references[edge_type]
+
+    def columns(self, type_: str | EdgeType, feature: str) -> dict[str, RawColumn]:
+        key = type_, feature
+        if key not in self._columns:
+            found = raw_columns(self.bundle, type_, feature)
+            self._columns[key] = {column.name: column for column in found}
+        return self._columns[key]
+
+    def ends(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
+        """int64 [num_nodes], the node that each node refers to; -1 for none."""
+        targets = self.reference(edge_type)
+        if targets is None or not len(targets):  # the graph differs from that of training
+            return np.full(len(nodes), -1)
+        return np.where(nodes >= 0, targets[nodes], -1)
+
+    def values(self, events: Events, attribute: Attribute, positions: np.ndarray) -> np.ndarray:
+        """float64 [num_positions], a column of events at some positions.
+
+        NaN for unknown values, among them those of nodes that are later than the event.
+        """
+        raw = self.columns(attribute.owner, attribute.feature)[attribute.column]
+        times = None if events.times is None else events.times[positions]
+        if not isinstance(attribute.owner, str):
+            values = raw.values[events.edges[positions]]
+        elif not attribute.holder:
+            values = raw.values[events.sources[positions]]
+        else:
+            ends = self.ends(attribute.holder[0], events.sources[positions])
+            values = np.full(len(ends), np.nan)
+            is_known = ends >= 0
+            if TIME in self.bundle.columns(attribute.owner) and times is not None:
+                begin = np.asarray(self.bundle.column(attribute.owner, TIME))
+                is_known[is_known] = begin[ends[is_known]] <= times[is_known]
+            values[is_known] = raw.values[ends[is_known]]
+        return times - values if raw.kind == "date" and times is not None else values
+
+
+class History:
+    """History columns of a graph.
+
+    The events of an edge type are sorted once, and running sums are made per column when first
+    needed. They take 8 bytes per event and column, beside 24 bytes per event for the order and 8
+    per row and column of a table. A sum is exact up to the rounding of the running sum of a node,
+    which starts again at each node, of differences from a constant.
+
+    Args:
+        spec: fitted on training rows, perhaps of another graph with the same types.
+    """
+
+    def __init__(self, bundle: Bundle, spec: HistorySpec, arrays: _Arrays | None = None) -> None:
+        self.spec = spec
+        self._arrays = arrays or _Arrays(bundle)
+        self._events = [_EventColumns(self._arrays, spec, each) for each in spec.events]
+        self._others = [History(bundle, each.history, self._arrays) for each in spec.others]
+        own = self._arrays.columns(spec.node_type, spec.feature) if spec.own else {}
+        self._own = list(own.values())
+        names = list(self._all_names())
+        self._kept = [i for i, (name, _) in enumerate(names) if name not in spec.left_out]
+        #: Readable, with the table: `orders.amount sum 30d`.
+        self.names = tuple(names[i][0] for i in self._kept)
+        #: Positions of columns of categories.
+        self.categorical = tuple(k for k, i in enumerate(self._kept) if names[i][1])
+
+    def _all_names(self) -> Iterator[tuple[str, bool]]:
+        for column in self._own:
+            is_category = column.kind == "category" and len(column.names) <= _MAX_CODES
+            yield f"{self.spec.node_type}.{column.name}", is_category
+        if self.spec.season:
+            yield "day of year", False
+        for events in self._events:
+            yield from events.names()
+        for other, history in zip(self.spec.others, self._others, strict=True):
+            for i, name in enumerate(history.names):
+                yield f"{other.name}: {name}", i in history.categorical
+
+    def columns(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
+        """float64 [num_rows, num_columns], NaN for unknown values.
+
+        Args:
+            nodes: int64 [num_rows], dense ids.
+            times: [num_rows]. Nothing later is read. None reads all that is known.
+        """
+        found = [self._own_columns(nodes, times)]
+        if self.spec.season:
+            assert times is not None
+            found.append((times / _YEAR_US % 1 * 366)[:, None])
+        found += [events.columns(nodes, times) for events in self._events]
+        for other, history in zip(self.spec.others, self._others, strict=True):
+            ends = nodes
+            if other.events is not None:
+                ends = self._events[other.events].latest_sources(nodes, times)
+            if other.edge_type is not None:
+                ends = self._arrays.ends(other.edge_type, ends)
+            out = np.full((len(nodes), len(history.names)), np.nan)
+            some = np.flatnonzero(ends >= 0)
+            out[some] = history.columns(ends[some], None if times is None else times[some])
+            found.append(out)
+        return np.concatenate(found, axis=1)[:, self._kept]
+
+    def _own_columns(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
+        out = np.empty((len(nodes), len(self._own)))
+        for i, column in enumerate(self._own):
+            out[:, i] = column.values[nodes]
+            if column.kind == "date" and times is not None:
+                out[:, i] = times - out[:, i]
+        return out
+
+
+@dataclass(frozen=True)
+class _Ranges:
+    """Events of rows: those of window w of row i are at [lows[w][i], last[i])."""
+
+    first: np.ndarray
+    lows: Sequence[np.ndarray]
+    last: np.ndarray
+
+    @property
+    def oldest(self) -> np.ndarray:
+        return self.lows[-1]
+
+    @cached_property
+    def has_any(self) -> np.ndarray:
+        return self.last > self.oldest
+
+    @cached_property
+    def latest(self) -> np.ndarray:
+        """int64, positions of the latest events of rows with any."""
+        return self.last[self.has_any] - 1
+
+    def of_latest(self, values: np.ndarray) -> np.ndarray:
+        return self.spread(self.has_any, values)
+
+    @staticmethod
+    def spread(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
+        out = np.full(len(rows), np.nan)
+        out[rows] = values
+        return out
+
+
+class _EventColumns:
+    """Columns of one kind of events."""
+
+    def __init__(self, arrays: _Arrays, spec: HistorySpec, events: EventSpec) -> None:
+        self._arrays, self._spec, self._of = arrays, spec, events
+        self._sums: dict[str | tuple[str, str | int], np.ndarray | None] = {}
+        bundle = arrays.bundle
+        types: list[str | EdgeType] = [t for step in events.path for t in (step, step[0])]
+        is_timed = any(TIME in bundle.columns(type_) for type_ in types)
+        self._is_timed = is_timed
+        self._windows = spec.windows if is_timed else ()
+        # Counts of categories have two spans, a middle one and all.
+        spans = len(self._windows) + 1
+        self._few = slice(None) if spans <= 2 else slice(spans // 2, None, spans - 1 - spans // 2)
+
+    @property
+    def _events(self) -> Events:
+        return self._arrays.events(self._of.path)
+
+    def names(self) -> Iterator[tuple[str, bool]]:
+        """Name of each column, and whether it has categories."""
+        name, spec = self._of.name, self._spec
+        spans = [*(_span_name(window, spec.unit) for window in self._windows), "all"]
+        for span in spans:
+            yield f"{name} count {span}", False
+        if self._is_timed:
+            for span in spans:
+                yield f"{name} times {span}", False
+            for what in ("last", "the one before", "first"):
+                yield f"{name} since {what}", False
+            yield f"{name} gap mean", False
+            yield f"{name} gap std", False
+        for attribute in self._of.attributes:
+            title = attribute.name
+            if attribute.codes:
+                names, is_small = self._names_of(attribute)
+                yield f"{title} last", is_small
+                if is_small and spec.max_age is None:
+                    yield f"{title} distinct", False
+                for code in attribute.codes:
+                    for span in spans[self._few]:
+                        yield f"{title}={names[code]} count {span}", False
+                continue
+            for span in spans[self._few]:
+                yield f"{title} mean {span}", False
+            for span in spans if attribute.is_summed else ():
+                yield f"{title} sum {span}", False
+            yield f"{title} last", False
+
+    def _names_of(self, attribute: Attribute) -> tuple[tuple[str, ...], bool]:
+        columns = self._arrays.columns(attribute.owner, attribute.feature)
+        names = columns[attribute.column].names
+        return names, len(names) <= _MAX_CODES
+
+    def columns(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
+        events, ranges = self._events, self._ranges(nodes, times)
+        found = [(ranges.last - low).astype(np.float64) for low in ranges.lows]
+        if self._is_timed:
+            found += self._columns_of_times(nodes, ranges, times)
+        for attribute in self._of.attributes:
+            latest = self._arrays.values(events, attribute, ranges.latest)
+            of_latest = ranges.of_latest(latest)
+            if attribute.codes:
+                found += self._columns_of_category(attribute, ranges, of_latest)
+            else:
+                found += self._columns_of_number(attribute, ranges, of_latest)
+        return np.stack(found, axis=1)
+
+    def latest_sources(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
+        """int64 [num_rows], the source of each node's latest event; -1 without one."""
+        ranges = self._ranges(nodes, times)
+        out = np.full(len(nodes), -1, np.int64)
+        out[ranges.has_any] = self._events.sources[ranges.latest]
+        return out
+
+    def _ranges(self, nodes: np.ndarray, times: np.ndarray | None) -> _Ranges:
+        events, max_age = self._events, self._spec.max_age
+        oldest = first = events.indptr[nodes]
+        lows = []
+        if self._is_timed and times is not None:
+            if max_age is not None:
+                oldest = events.until(nodes, times - max_age, inclusive=False)
+            lows = [events.until(nodes, times - window) for window in self._windows]
+            lows = [np.maximum(low, oldest) for low in lows]
+        return _Ranges(first, [*lows, oldest], events.until(nodes, times))
+
+    def _columns_of_times(
+        self, nodes: np.ndarray, ranges: _Ranges, until: np.ndarray | None
+    ) -> Iterator[np.ndarray]:
+        events, first, last, oldest = self._events, ranges.first, ranges.last, ranges.oldest
+        times, center = events.times, self._of.gap
+        assert times is not None
+        number = self._running("gap number", 0, lambda: ~np.isnan(gaps(events.indptr, times)))
+        total = self._running("gaps", center, lambda: gaps(events.indptr, times))
+        squares = self._running(
+            "squared gaps", 0, lambda: (gaps(events.indptr, times) - center) ** 2
+        )
+        for low in ranges.lows:
+            # The first event of a window has a time of its own, also if an earlier one has it.
+            inner = np.minimum(low + 1, last)
+            yield sums_between(number, first, inner, last) + (last > low)
+        if until is None:
+            yield from np.full((3, len(nodes)), np.nan)
+        else:
+            latest = times[ranges.latest]
+            yield ranges.of_latest(until[ranges.has_any] - latest)
+            before, rows = oldest.copy(), ranges.has_any
+            before[rows] = events.until(nodes[rows], latest, inclusive=False)
+            rows = before > oldest
+            yield ranges.spread(rows, until[rows] - times[before[rows] - 1])
+            rows = ranges.has_any
+            yield ranges.spread(rows, until[rows] - times[oldest[rows]])
+        inner = np.minimum(oldest + 1, last)
+        num = sums_between(number, first, inner, last)
+        mean = _ratio(sums_between(total, first, inner, last), num)
+        yield mean + center
+        variance = _ratio(sums_between(squares, first, inner, last), num) - mean**2
+        yield np.where(num > 1, np.sqrt(np.maximum(variance, 0)), np.nan)
+
+    def _columns_of_number(
+        self, attribute: Attribute, ranges: _Ranges, latest: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        first, last, center = ranges.first, ranges.last, attribute.center
+        sums = self._running(attribute.name, center, lambda: self._values(attribute))
+        number = self._num_known(attribute)
+        lows = ranges.lows if attribute.is_summed else ranges.lows[self._few]
+        nums = [(last - low).astype(np.float64) for low in lows]
+        if number is not None:
+            nums = [sums_between(number, first, low, last) for low in lows]
+        totals = [sums_between(sums, first, low, last) for low in lows]
+        means = [_ratio(total, num) + center for total, num in zip(totals, nums, strict=True)]
+        yield from means[self._few] if attribute.is_summed else means
+        if attribute.is_summed:
+            for total, num in zip(totals, nums, strict=True):
+                yield total + center * num
+        yield latest
+
+    def _columns_of_category(
+        self, attribute: Attribute, ranges: _Ranges, latest: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        yield latest
+        name, indptr = attribute.name, self._events.indptr
+        names, is_small = self._names_of(attribute)
+        if is_small and self._spec.max_age is None:
+
+            def firsts() -> np.ndarray:
+                codes = np.nan_to_num(self._values(attribute), nan=-1).astype(np.int64)
+                return np.asarray(first_of_kind(indptr, codes, len(names)))
+
+            distinct = self._running((name, "distinct"), 0, firsts)
+            yield sums_between(distinct, ranges.first, ranges.first, ranges.last)
+        for code in attribute.codes:
+            counts = self._running((name, code), 0, partial(self._is_code, attribute, code))
+            for low in ranges.lows[self._few]:
+                yield sums_between(counts, ranges.first, low, ranges.last)
+
+    def _is_code(self, attribute: Attribute, code: int) -> np.ndarray:
+        return self._values(attribute) == code
+
+    def _values(self, attribute: Attribute) -> np.ndarray:
+        events = self._events
+        return self._arrays.values(events, attribute, np.arange(len(events.sources)))
+
+    def _num_known(self, attribute: Attribute) -> np.ndarray | None:
+        """Running numbers of events with a value; None if all have one."""
+        key = attribute.name, "number"
+        if key not in self._sums:
+            is_known = ~np.isnan(self._values(attribute))
+            self._sums[key] = None if is_known.all() else self._summed(0, is_known)
+        return self._sums[key]
+
+    def _running(
+        self, key: str | tuple[str, str | int], center: float, values: Callable[[], np.ndarray]
+    ) -> np.ndarray:
+        """Running sums of the values of all events, made once."""
+        found = self._sums.get(key)
+        if found is None:
+            found = self._sums[key] = self._summed(center, values())
+        return found
+
+    def _summed(self, center: float, values: np.ndarray) -> np.ndarray:
+        out = np.empty(len(values))
+        running_sums(self._events.indptr, values.astype(np.float64), center, out)
+        return out
+
+
+def _ratio(total: np.ndarray, num: np.ndarray) -> np.ndarray:
+    return np.where(num > 0, total / np.maximum(num, 1), np.nan)
+
+
+def _span_name(window: float, unit: str | None) -> str:
+    return f"{window / _DAY_US:g}d" if unit == TIME_UNIT else f"{window:g}"

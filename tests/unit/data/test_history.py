@@ -1,0 +1,233 @@
+"""History columns against a slow reference, and what they must not depend on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raygnn.data.bundle import Bundle
+from raygnn.data.checksums import type_adapter
+from raygnn.data.history import History, HistorySpec
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
+from tests.graph_writer import ingest_tables
+
+_USERS, _SHOPS = 6, 4
+
+
+def _orders(num_orders: int, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {
+        "user": rng.integers(0, _USERS - 1, num_orders),  # the last has none
+        "shop": rng.integers(0, _SHOPS, num_orders),
+        "day": rng.integers(0, 40, num_orders),
+        "amount": rng.normal(1000, 1, num_orders).astype(np.float32),
+    }
+
+
+def _bundle(folder: Path, orders: dict[str, np.ndarray], times: str = "edges") -> Bundle:
+    rng, ids = np.random.default_rng(1), np.arange(len(orders["day"]))
+    of_nodes = {"time": orders["day"]} if times != "edges" else {}
+    of_edges = {"time": orders["day"]} if times == "edges" else {}
+    nodes = {
+        "user": node_rows(np.arange(_USERS), {"x": rng.random((_USERS, 2), np.float32)}),
+        "shop": node_rows(np.arange(_SHOPS), {"x": np.arange(_SHOPS, dtype=np.float32)[:, None]}),
+        "order": node_rows(ids, {"x": orders["amount"][:, None]}, **of_nodes),
+    }
+    edges = {
+        ("order", "by", "user"): edge_rows(ids, orders["user"], **of_edges),
+        ("order", "at", "shop"): edge_rows(ids, orders["shop"], **of_edges),
+    }
+    return ingest_tables(folder, GraphTables(nodes, edges), reverse_edges=True)
+
+
+def _spec(bundle: Bundle, max_age: float | None = None) -> HistorySpec:
+    rng = np.random.default_rng(2)
+    rows = rng.integers(0, _USERS, 200), rng.integers(0, 40, 200)
+    return HistorySpec.of(bundle, "user", "x", *rows, window=7, max_age=max_age)
+
+
+def _asked() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(3)
+    return rng.integers(0, _USERS, 80), rng.integers(0, 45, 80)
+
+
+def _expected(
+    orders: dict[str, np.ndarray], name: str, node: int, time: int, max_age: float | None
+) -> float | None:
+    """The value of a column of a user's orders, from the definition."""
+    by, _, what = name.partition(" ")
+    known = (orders["user"] == node) & (orders["day"] <= time)
+    if max_age is not None:
+        known &= orders["day"] >= time - max_age
+    if what[-1].isdigit():
+        known &= orders["day"] > time - float(what.split()[-1])
+    found = np.flatnonzero(known)
+    found = found[np.argsort(orders["day"][found], kind="stable")]
+    days = orders["day"][found]
+    distinct = np.unique(days)
+    values = orders["amount"].astype(np.float64) if by == "order.x" else orders["shop"] * 1.0
+    values = values[found]
+    gap, nan = np.diff(distinct), np.nan
+    match what.split()[0], what.split()[1] if " " in what else "":
+        case "count", _:
+            return len(found)
+        case "times", _:
+            return len(distinct)
+        case "since", "last":
+            return time - distinct[-1] if len(found) else nan
+        case "since", "the":
+            return time - distinct[-2] if len(distinct) > 1 else nan
+        case "since", "first":
+            return time - distinct[0] if len(found) else nan
+        case "gap", "mean":
+            return gap.mean() if len(gap) else nan
+        case "gap", "std":
+            return gap.std() if len(gap) > 1 else nan
+        case "mean", _:
+            return values.mean() if len(found) else nan
+        case "sum", _:
+            return values.sum()
+        case "last", _:
+            return values[-1] if len(found) else nan
+    return None
+
+
+@pytest.mark.parametrize("times", ["edges", "nodes"])
+@pytest.mark.parametrize("max_age", [None, 12])
+def test_columns_equal_their_definition(tmp_path: Path, times: str, max_age: float | None) -> None:
+    orders = _orders(150)
+    bundle = _bundle(tmp_path, orders, times)
+    history = History(bundle, _spec(bundle, max_age))
+    nodes, asked = _asked()
+    found = history.columns(nodes, asked)
+    compared = set()
+    for i, name in enumerate(history.names):
+        if name.split(" ")[0] not in ("order", "order.x", "order.shop.x"):
+            continue
+        for row, (node, time) in enumerate(zip(nodes, asked, strict=True)):
+            expected = _expected(orders, name, node, time, max_age)
+            assert expected is not None, name
+            assert found[row, i] == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True), name
+        compared.add(name)
+    assert {"order.x sum all", "order.x sum 7", "order.x mean all", "order gap std"} <= compared
+    assert {"order since the one before", "order.x last", "order.shop.x last"} <= compared
+
+
+def test_other_ends_have_the_columns_of_their_own_history(tmp_path: Path) -> None:
+    orders = _orders(150)
+    bundle = _bundle(tmp_path, orders)
+    history = History(bundle, _spec(bundle))
+    nodes, asked = _asked()
+    found = history.columns(nodes, asked)
+    position = history.names.index("order.shop: order count all")
+    for row, (node, time) in enumerate(zip(nodes, asked, strict=True)):
+        own = np.flatnonzero((orders["user"] == node) & (orders["day"] <= time))
+        if not len(own):
+            assert np.isnan(found[row, position])
+            continue
+        shop = orders["shop"][max(own, key=lambda i: (orders["day"][i], i))]
+        known = (orders["shop"] == shop) & (orders["day"] <= time)
+        assert found[row, position] == known.sum()
+
+
+@pytest.mark.parametrize("times", ["edges", "nodes"])
+def test_later_events_and_other_nodes_change_no_bit(tmp_path: Path, times: str) -> None:
+    orders = _orders(150)
+    bundle = _bundle(tmp_path / "today", orders, times)
+    spec, (nodes, asked) = _spec(bundle), _asked()
+    asked = np.minimum(asked, 20)
+    expected = History(bundle, spec).columns(nodes, asked)
+    more, is_later = _orders(60, seed=9), orders["day"] > 20
+    changed = {
+        name: np.concatenate([np.where(is_later, values[::-1], values), more[name]])
+        for name, values in orders.items()
+    }
+    changed["day"][:150] = np.where(is_later, orders["day"], changed["day"][:150])
+    changed["day"][150:] += 21
+    later = History(_bundle(tmp_path / "later", changed, times), spec)
+    assert np.array_equal(later.columns(nodes, asked), expected, equal_nan=True)
+    alone = orders | {"user": np.where(orders["user"] == 2, 2, _USERS - 1)}
+    others = [i for i, name in enumerate(later.names) if not name.startswith("order.shop:")]
+    mine = nodes == 2
+    found = History(_bundle(tmp_path / "alone", alone, times), spec).columns(nodes, asked)
+    assert np.array_equal(found[mine][:, others], expected[mine][:, others], equal_nan=True)
+    one_by_one = [later.columns(nodes[i : i + 1], asked[i : i + 1]) for i in range(len(nodes))]
+    assert np.array_equal(np.concatenate(one_by_one), expected, equal_nan=True)
+
+
+def test_the_spec_is_json_and_fitted_on_training_times(tmp_path: Path) -> None:
+    orders = _orders(150)
+    orders["day"][:80] %= 15
+    rows = np.arange(_USERS).repeat(3), np.tile([5, 10, 14], _USERS)
+    bundle = _bundle(tmp_path / "a", orders)
+    spec = HistorySpec.of(bundle, "user", "x", *rows, window=3)
+    read = type_adapter(HistorySpec).validate_json(type_adapter(HistorySpec).dump_json(spec))
+    assert read == spec
+    assert type_adapter(HistorySpec).validate_python(asdict(spec)) == spec
+    late = orders["day"] > 14
+    orders["amount"] = np.where(late, orders["amount"] * 7, orders["amount"])
+    again = HistorySpec.of(_bundle(tmp_path / "b", orders), "user", "x", *rows, window=3)
+    assert again == spec
+
+
+def test_without_times_all_events_count(tmp_path: Path) -> None:
+    orders = _orders(150)
+    bundle = _bundle(tmp_path, orders)
+    history = History(bundle, HistorySpec.of(bundle, "user", "x", np.arange(_USERS), None))
+    found = history.columns(np.arange(_USERS), None)
+    counts = np.bincount(orders["user"], minlength=_USERS)
+    assert np.array_equal(found[:, history.names.index("order count all")], counts)
+    sums = np.bincount(orders["user"], orders["amount"], minlength=_USERS)
+    assert found[:, history.names.index("order.x sum all")] == pytest.approx(sums)
+
+
+def test_clocks_and_copies_are_left_out(tmp_path: Path) -> None:
+    orders = _orders(400)
+    orders["amount"] = (orders["day"] * 3 + 1).astype(np.float32)  # a running number
+    bundle = _bundle(tmp_path, orders)
+    names = History(bundle, _spec(bundle)).names
+    assert not [name for name in names if name.startswith("order.x")]
+
+
+def test_amounts_are_in_their_own_unit(tmp_path: Path) -> None:
+    orders = _orders(300)
+    amounts = np.random.default_rng(4).lognormal(3, 2, 300)
+    for name in ("log1p", "rank_gauss", "standard"):
+        folder = tmp_path / name
+        bundle = _bundle_with_transform(folder, orders, amounts, name)
+        history = History(bundle, _spec(bundle))
+        found = history.columns(np.arange(_USERS), np.full(_USERS, 50))
+        sums = np.bincount(orders["user"], amounts, minlength=_USERS)
+        column = history.names.index("order.amount sum all")
+        assert found[:, column] == pytest.approx(sums, rel=1e-4)
+
+
+def _bundle_with_transform(
+    folder: Path, orders: dict[str, np.ndarray], amounts: np.ndarray, transform: str
+) -> Bundle:
+    import pyarrow.parquet as pq
+    import yaml
+
+    from raygnn.data.ingest.build_bundle import IngestOptions, ingest
+
+    folder.mkdir()
+    ids = np.arange(len(amounts))
+    pq.write_table(pa.table({"id": np.arange(_USERS)}), folder / "user.parquet")
+    pq.write_table(
+        pa.table({"id": ids, "user": orders["user"], "day": orders["day"], "amount": amounts}),
+        folder / "order.parquet",
+    )
+    columns = [{"column": "amount", "transform": transform}]
+    order = {"files": "order.parquet", "id": "id", "features": {"x": columns}, "time": "day"}
+    by = {"type": ["order", "by", "user"], "files": "order.parquet", "source": "id"}
+    manifest = {
+        "format": "raygnn/graph-v1",
+        "node_types": {"user": {"files": "user.parquet", "id": "id"}, "order": order},
+        "edge_types": [by | {"target": "user"}],
+    }
+    (folder / "graph.yaml").write_text(yaml.safe_dump(manifest))
+    return ingest(str(folder), IngestOptions(), str(folder / "cache"))

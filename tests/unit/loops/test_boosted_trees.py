@@ -1,0 +1,52 @@
+"""LightGBM on columns of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from raygnn.loops.boosted_trees import BoostedTrees
+
+
+def _rows(num_rows: int) -> np.ndarray:
+    x = np.random.default_rng(0).random((num_rows, 3))
+    x[:, 2] = np.arange(num_rows) % 5  # categories
+    return x
+
+
+@pytest.mark.parametrize("num_val", [100, 0])
+def test_trees_learn_numbers_and_classes(num_val: int) -> None:
+    x = _rows(600)
+    y = x[:, 0] + (x[:, 2] == 3)
+    train, val = x[num_val:], x[:num_val]
+    trees = BoostedTrees.fit(train, y[num_val:], val, y[:num_val], None, "mae", [2])
+    assert np.abs(trees.predict(x)[:, 0] - y).mean() < (0.05 if num_val else 0.1)
+    for num_classes, metric in ((2, "auroc"), (3, "accuracy")):
+        z = np.floor(num_classes * x[:, 1]).astype(int)
+        trees = BoostedTrees.fit(train, z[num_val:], val, z[:num_val], num_classes, metric)
+        found = trees.predict(x)
+        assert found.shape == (600, num_classes)
+        assert found.sum(axis=1) == pytest.approx(np.ones(600))
+        assert np.mean(found.argmax(axis=1) == z) > 0.9
+
+
+@pytest.mark.parametrize("num_classes", [None, 2, 3])
+def test_text_predicts_the_same_bits(num_classes: int | None) -> None:
+    x = _rows(300)
+    y = x[:, 0] if num_classes is None else np.floor(num_classes * x[:, 0]).astype(int)
+    trees = BoostedTrees.fit(x[50:], y[50:], x[:50], y[:50], num_classes, "mae", [2])
+    again = BoostedTrees.of_text(trees.to_text())
+    assert np.array_equal(again.predict(x), trees.predict(x))
+    threads = BoostedTrees.fit(x[50:], y[50:], x[:50], y[:50], num_classes, "mae", [2], 3)
+    assert np.array_equal(threads.predict(x), trees.predict(x))
+
+
+def test_the_median_is_learned_for_absolute_errors() -> None:
+    y = np.where(np.arange(400) % 4 == 0, 100.0, 1.0)
+    x = np.random.default_rng(0).random((400, 1))
+    predicted = [
+        np.median(BoostedTrees.fit(x, y, x[:0], y[:0], None, metric).predict(x))
+        for metric in ("mae", "rmse")
+    ]
+    assert predicted[0] == pytest.approx(1, abs=0.1)
+    assert predicted[1] > 5
