@@ -8,7 +8,7 @@ from typing import Any
 import lightgbm
 import numpy as np
 
-_NUM_TREES, _PATIENCE = 1000, 40
+_NUM_TREES, _PATIENCE = 600, 30
 _NUM_UNWATCHED = 200  # trees without validation rows
 #: Settings to choose among on the validation rows: small trees for few rows, and larger ones.
 _SETTINGS: tuple[dict[str, Any], ...] = (
@@ -19,8 +19,9 @@ _BASE: dict[str, Any] = {
     "verbosity": -1,
     "seed": 0,
     "deterministic": True,
-    "force_row_wise": True,
-    "learning_rate": 0.04,
+    "force_col_wise": True,
+    "feature_pre_filter": False,
+    "learning_rate": 0.06,
     "bagging_fraction": 0.8,
     "bagging_freq": 1,
 }
@@ -61,13 +62,12 @@ class BoostedTrees:
         objective, watched = _objective(num_classes, metric)
         settings = _BASE | objective | {"metric": watched, "num_threads": num_threads}
         options: Any = {"categorical_feature": list(categorical), "free_raw_data": False}
-        train = lightgbm.Dataset(columns, labels, **options)
+        train = lightgbm.Dataset(columns, labels, params=_BASE, **options)
         if not len(val_labels):
             return cls(lightgbm.train(settings | _SETTINGS[0], train, _NUM_UNWATCHED))
         found = []
+        val = lightgbm.Dataset(val_columns, val_labels, reference=train, **options)
         for tried in _SETTINGS:
-            train = lightgbm.Dataset(columns, labels, **options)
-            val = lightgbm.Dataset(val_columns, val_labels, reference=train, **options)
             stop = lightgbm.early_stopping(_PATIENCE, verbose=False)
             model = lightgbm.train(
                 settings | tried, train, _NUM_TREES, valid_sets=[val], callbacks=[stop]
