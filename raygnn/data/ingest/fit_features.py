@@ -26,7 +26,6 @@ from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.manifest import DenseFeature, FeatureSpec
 from raygnn.data.transforms.fit import (
     Counts,
-    NumberCounts,
     TextCounts,
     count,
     describe,
@@ -272,8 +271,7 @@ def _tasks(columns: Sequence[_Column], wanted: Sequence[int]) -> Iterator[CountT
 
 
 def _bounded(task: CountTask, counts: Mapping[int, Counts]) -> CountTask:
-    samples = [counts.get(i) for i in task.columns]
-    bounds = [f.sample.bound if isinstance(f, NumberCounts) else _ANY_KEY for f in samples]
+    bounds = [counts[i].bound if i in counts else _ANY_KEY for i in task.columns]
     return replace(task, bounds=tuple(bounds))
 
 
@@ -351,7 +349,7 @@ _TAKES: dict[str | None, str] = {
     "one_hot": "texts, numbers or booleans, one a row",
     "category": "texts, numbers or booleans, one a row",
     "multi_hot": "lists of texts or integers, or texts with a separator",
-    "hashed_words": "texts",
+    "tfidf": "texts",
     **dict.fromkeys(["day_first", "month_first"], "texts as 05/06/2024"),
     "decimal_point": "numbers, and texts as EUR 1,234.50",
     "decimal_comma": "integers, and texts as 1.234,50 EUR",

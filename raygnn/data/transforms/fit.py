@@ -21,7 +21,6 @@ from raygnn.data.transforms.state import (
     Bucket,
     Category,
     FittedColumn,
-    HashedWords,
     Log1p,
     MinMax,
     MultiHot,
@@ -30,6 +29,7 @@ from raygnn.data.transforms.state import (
     OneHot,
     RankGauss,
     Standard,
+    Tfidf,
     Time,
 )
 from raygnn.data.transforms.values import ColumnTransform, Kind, lists, read_numbers, texts
@@ -122,7 +122,8 @@ MAX_CODES = 100_000
 
 _NUM_QUANTILES = 1000  # as QuantileTransformer
 _LEAST_BUCKET = 1e-8  # as KBinsDiscretizer
-_HASHED_DIM = 128
+_TEXT_DIM = 64  # directions of texts
+_MAX_TEXTS = 1 << 14
 _ONE_HOT_VALUES = 16  # of `auto`: more of them become a category
 _ONE_HOT_WIDTH = 64  # of `auto`: of edges, which have no categories
 _HEAVY = 10.0  # of `auto`: 0.1 % of normal values are 2.3 quartile ranges from the median
@@ -141,9 +142,14 @@ class Sample:
         if len(keys) > SAMPLE_SIZE:
             near = keys <= np.partition(keys, SAMPLE_SIZE - 1)[SAMPLE_SIZE - 1]
             keys, values = keys[near], values[near]
-            first = np.lexsort((values, keys))[:SAMPLE_SIZE]
+            first = _order(keys, values)[:SAMPLE_SIZE]
             keys, values = keys[first], values[first]
         return cls(keys, values)
+
+    @property
+    def sorted(self) -> np.ndarray:
+        """The values by key, in which smaller samples of the same rows come first."""
+        return self.values[_order(self.keys, self.values)]
 
     @property
     def bound(self) -> np.uint64:
@@ -154,6 +160,11 @@ class Sample:
         return Sample.of(
             np.concatenate([self.keys, other.keys]), np.concatenate([self.values, other.values])
         )
+
+
+def _order(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
+    ranks = np.unique(values, return_inverse=True)[1] if values.dtype == object else values
+    return np.lexsort((ranks, keys))
 
 
 @dataclass(frozen=True)
@@ -197,6 +208,10 @@ class NumberCounts:
     def is_empty(self) -> bool:
         return self.num_gaps == self.num_rows
 
+    @property
+    def bound(self) -> np.uint64:
+        return self.sample.bound
+
     def merged(self, other: NumberCounts) -> NumberCounts:
         return NumberCounts(
             self.num_rows + other.num_rows,
@@ -205,6 +220,39 @@ class NumberCounts:
             min(self.low, other.low),
             max(self.high, other.high),
             self.moments.merged(other.moments),
+            self.sample.merged(other.sample),
+        )
+
+
+@dataclass(frozen=True)
+class ProseCounts:
+    """A sample of texts. Texts without a word are gaps."""
+
+    num_rows: int
+    num_gaps: int
+    sample: Sample
+
+    @classmethod
+    def of(cls, values: pa.Array, keys: np.ndarray, bound: np.uint64) -> ProseCounts:
+        has_word = pc.fill_null(pc.match_substring_regex(values, r"[\pL\pN_]"), False)
+        has_word = has_word.to_numpy(zero_copy_only=False)
+        near = has_word & (keys <= bound)
+        texts = np.empty(near.sum(), object)
+        texts[:] = values.filter(pa.array(near)).to_pylist()
+        return cls(len(values), int((~has_word).sum()), Sample.of(keys[near], texts))
+
+    @property
+    def is_empty(self) -> bool:
+        return self.num_gaps == self.num_rows
+
+    @property
+    def bound(self) -> np.uint64:
+        return self.sample.bound
+
+    def merged(self, other: ProseCounts) -> ProseCounts:
+        return ProseCounts(
+            self.num_rows + other.num_rows,
+            self.num_gaps + other.num_gaps,
             self.sample.merged(other.sample),
         )
 
@@ -228,6 +276,10 @@ class TextCounts:
     @property
     def num_gaps(self) -> int:
         return int(self.counts[pc.is_null(self.values).to_numpy(zero_copy_only=False)].sum())
+
+    @property
+    def bound(self) -> np.uint64:
+        return np.uint64(np.iinfo(np.uint64).max)
 
     @property
     def num_distinct(self) -> int:
@@ -258,7 +310,7 @@ def _cut(num_rows: int) -> TextCounts:
     return TextCounts(num_rows, pa.array([], pa.string()), np.zeros(0, np.int64), is_cut=True)
 
 
-Counts = NumberCounts | TextCounts
+Counts = NumberCounts | TextCounts | ProseCounts
 
 
 def count(
@@ -270,6 +322,8 @@ def count(
     if kind == "list":
         items = lists(column, spec.separator)
         return TextCounts.of(items.texts, items.num_rows)
+    if spec.transform == "tfidf":
+        return ProseCounts.of(texts(column), keys, bound)
     if kind == "text":
         return TextCounts.of(texts(column), len(column))
     values, unreadable = read_numbers(column, kind, spec.unit, spec.format)
@@ -280,8 +334,7 @@ def count(
 
 
 def needs_counts(spec: ColumnTransform) -> bool:
-    stateless = spec.transform in {None, "log1p"} and spec.missing in {None, "zero"}
-    return not stateless and spec.transform != "hashed_words"
+    return not (spec.transform in {None, "log1p"} and spec.missing in {None, "zero"})
 
 
 def fit(
@@ -293,14 +346,15 @@ def fit(
         counts: statistics of all rows; None if the transform needs none.
         embeds: whether `auto` may choose `category`.
     """
-    if spec.transform == "hashed_words":
-        return FittedColumn(spec.column, HashedWords(spec.dim or _HASHED_DIM))
     if counts is None:
         state: AnyState = Log1p() if spec.transform == "log1p" else Number()
         fill = None if spec.missing is None else 0.0
         return FittedColumn(spec.column, state, fill, format=spec.format)
     if counts.is_empty:
         return FittedColumn(spec.column, NoValues())
+    if isinstance(counts, ProseCounts):
+        sample = pa.array(counts.sample.sorted[:_MAX_TEXTS], pa.string())
+        return FittedColumn(spec.column, Tfidf.of(sample, spec.dim or _TEXT_DIM))
     if isinstance(counts, TextCounts):
         _check_vocabulary(spec, counts, place)
         if spec.transform == "auto":
@@ -330,6 +384,8 @@ def describe(fitted: FittedColumn, counts: Counts | None) -> str:
         parts += [f"{num_rare:,} rare values share one column"] if num_rare else []
         if counts.num_distinct == 1 and not counts.num_gaps:
             parts.append("WARNING: a constant, the same in all training rows")
+    if isinstance(state, Tfidf):
+        parts.append(f"{len(state.vocabulary):,} words and pairs in {state.width} directions")
     if isinstance(counts, NumberCounts) and counts.low == counts.high:
         parts.append(f"WARNING: a constant, {counts.low:g} in all training rows")
     if counts is not None and counts.num_gaps:
@@ -440,7 +496,7 @@ def _chosen_vocabulary(
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: transform: auto finds {num_distinct:,} "
             f"distinct values in {counts.num_rows:,} training rows, like ids and free texts. "
-            "Take it out of graph.yaml, or set transform: hashed_words for sentences, or category.",
+            "Take it out of graph.yaml, or set transform: tfidf for sentences, or category.",
             id="transform-ids",
         )
     if num_distinct <= _ONE_HOT_VALUES or not embeds:

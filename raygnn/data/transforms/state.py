@@ -6,8 +6,8 @@ saved as JSON with the bundle and with the model; applying it fits nothing.
 
 from __future__ import annotations
 
+import base64
 import functools
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -249,35 +249,83 @@ class MultiHot(State):
 
 
 @dataclass(frozen=True)
-class HashedWords(State):
-    """Counts of words and pairs of words under signed hashes, as a vector of length 1.
+class Tfidf(State):
+    """Tf-idf of words and pairs of words, projected to the directions of a truncated SVD.
 
-    As `HashingVectorizer(ngram_range=(1, 2))`, with CRC-32 as the hash. No vocabulary is fitted.
+    As `TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)` followed by `TruncatedSVD`. A text
+    counts with its first 2,000 characters.
+
+    Attributes:
+        vocabulary: words, and pairs of words with a space between, ascending.
+        idf: base64 of float32 [num_terms].
+        directions: base64 of float16 [num_terms, num_directions].
     """
 
-    dim: int
-    type: Literal["hashed_words"] = "hashed_words"
+    vocabulary: tuple[str, ...]
+    idf: str
+    directions: str
+    num_directions: int
+    type: Literal["tfidf"] = "tfidf"
     kind: ClassVar[Kind] = "text"
+    is_scaled: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, texts: pa.Array, dim: int) -> Tfidf:
+        """Fits to texts, each with a word. The result depends on their order."""
+        from sklearn.decomposition import TruncatedSVD
+        from threadpoolctl import threadpool_limits
+
+        vectorizer = _vectorizer(max_features=_MAX_TERMS)
+        terms = vectorizer.fit_transform(_clipped(texts))
+        dim = min(dim, *terms.shape)
+        with threadpool_limits(1):  # more threads round differently
+            svd = TruncatedSVD(dim, random_state=0, n_iter=_SVD_ITERATIONS).fit(terms)
+        return cls(
+            tuple(vectorizer.get_feature_names_out().tolist()),
+            _encoded(vectorizer.idf_.astype("<f4")),
+            _encoded(svd.components_.T.astype("<f2")),
+            dim,
+        )
 
     @property
     def width(self) -> int:
-        return self.dim
+        return self.num_directions
 
     def rows(self, values: pa.Array) -> np.ndarray:
-        cleaned = pc.replace_substring_regex(pc.utf8_lower(values), r"[^\pL\pN]+", " ")
-        words = pc.split_pattern(pc.utf8_trim(pc.fill_null(cleaned, ""), " "), " ")
-        row, word = pc.list_parent_indices(words).to_numpy(), pc.list_flatten(words)
-        is_word = pc.not_equal(word, "")  # no text at all
-        row, word = row[is_word.to_numpy(zero_copy_only=False)], word.filter(is_word)
-        is_pair = row[1:] == row[:-1]
-        pairs = pc.binary_join_element_wise(word[:-1], word[1:], " ").filter(pa.array(is_pair))
-        terms = pa.concat_arrays([word, pairs]).dictionary_encode()
-        hashes = np.array([zlib.crc32(text.encode()) for text in terms.dictionary.to_pylist()], int)
-        each = hashes[terms.indices.to_numpy()]
-        out = np.zeros((len(values), self.dim), np.float32)
-        np.add.at(out, (np.r_[row, row[1:][is_pair]], (each >> 1) % self.dim), 1 - 2 * (each & 1))
-        norms = np.linalg.norm(out, axis=1, keepdims=True)
-        return out / np.where(norms > 0, norms, 1)
+        vectorizer, directions = _fitted_terms(self)
+        out: np.ndarray = vectorizer.transform(_clipped(values)) @ directions
+        return out
+
+
+_MAX_TERMS = 8192
+_MAX_CHARACTERS = 2000
+_SVD_ITERATIONS = 7
+
+
+def _vectorizer(**options: Any) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(
+        ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", sublinear_tf=True, **options
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _fitted_terms(state: Tfidf) -> tuple[Any, np.ndarray]:
+    vectorizer = _vectorizer(vocabulary=state.vocabulary)
+    vectorizer.idf_ = np.frombuffer(base64.b64decode(state.idf), "<f4").astype(np.float64)
+    directions = np.frombuffer(base64.b64decode(state.directions), "<f2").astype(np.float32)
+    return vectorizer, directions.reshape(len(state.vocabulary), -1)
+
+
+def _clipped(texts: pa.Array) -> list[str]:
+    clipped = pc.utf8_slice_codeunits(pc.fill_null(texts, ""), 0, _MAX_CHARACTERS)
+    found: list[str] = clipped.to_pylist()
+    return found
+
+
+def _encoded(values: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode()
 
 
 @dataclass(frozen=True)
@@ -302,7 +350,7 @@ AnyState = Annotated[
     | OneHot
     | Category
     | MultiHot
-    | HashedWords
+    | Tfidf
     | NoValues,
     Discriminator("type"),
 ]

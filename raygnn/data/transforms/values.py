@@ -22,7 +22,7 @@ TransformName = Literal[
     "one_hot",
     "category",
     "multi_hot",
-    "hashed_words",
+    "tfidf",
     "time",
     "auto",
 ]
@@ -41,7 +41,7 @@ _TAKEN_BY: dict[str, frozenset[str | None]] = {
     "min_frequency": _OF_VOCABULARY,
     "max_categories": _OF_VOCABULARY,
     "separator": frozenset({"multi_hot"}),
-    "dim": frozenset({"hashed_words"}),
+    "dim": frozenset({"tfidf"}),
     "unit": frozenset({"time"}),
 }
 _OF_FORMAT: dict[Format, frozenset[str | None]] = {
@@ -149,7 +149,7 @@ def kind_of(
         return "time" if is_time or is_text or is_number_type(type_) else None
     if transform in {"one_hot", "category"}:
         return "text" if is_text or is_number else None
-    if transform == "hashed_words":
+    if transform == "tfidf":
         return "text" if is_text else None
     if transform == "multi_hot":
         is_list = pa.types.is_list(type_) and (

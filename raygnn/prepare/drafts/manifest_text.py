@@ -221,7 +221,7 @@ def _transform(column: Column) -> str:
     if column.formats:
         return f"transform: auto, format: {column.formats[0]}"
     if column.is_prose:
-        return "transform: hashed_words"
+        return "transform: tfidf"
     for separator in _SEPARATORS if column.kind == "text" else ():
         parts = pc.split_pattern(column.distinct, separator)
         lengths = pc.list_value_length(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,8 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import HashingVectorizer, TfidfVectorizer
 from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import (
     KBinsDiscretizer,
     MinMaxScaler,
@@ -250,17 +253,57 @@ def test_multi_hot_is_as_of_scikit_learn(values: list[Any], others: list[Any]) -
     assert np.array_equal(got, theirs.transform(known))
 
 
-def test_hashed_words_have_the_products_of_scikit_learn() -> None:
-    """The hash is another; without collisions the products of two rows do not depend on it."""
-    sentences = ["Red wine, red CHEESE", "red\nwine", "", None, "vin\u00e9 3 rouge!", "cheese red"]
-    column = pa.array(sentences)
-    options = {"ngram_range": (1, 2), "token_pattern": r"[^\W_]+", "n_features": 1 << 20}
-    wanted = HashingVectorizer(**options).transform([text or "" for text in sentences])
-    found = rows(column, column, transform="hashed_words", dim=1 << 14)
-    np.testing.assert_allclose(found @ found.T, (wanted @ wanted.T).toarray(), atol=1e-6)
-    small = fitted(column, transform="hashed_words")
-    assert small.apply(column[1:]).rows.shape == (5, 128)
-    np.testing.assert_array_equal(small.apply(column[1:]).rows, small.apply(column).rows[1:])
+def test_tfidf_is_as_of_scikit_learn_however_the_rows_are_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = np.random.default_rng(0)
+    words = np.array(["red", "wine", "vin\u00e9", "CHEESE", "3", "rouge,", "old\nblue", "!"])
+    texts = [" ".join(draw.choice(words, n)) for n in draw.integers(0, 9, 200)]
+    column = pa.array([*texts, None])
+    monkeypatch.setattr(fitting, "SAMPLE_SIZE", 100)
+    found = fitted(column, transform="tfidf", dim=5)
+    assert fitted(column, [3, 50, 120], transform="tfidf", dim=5) == found
+    keys = splitmix64_array(np.arange(len(column)))
+    has_word = np.array([any(c.isalnum() for c in text) for text in texts] + [False])
+    sample = sorted(np.flatnonzero(has_word), key=keys.__getitem__)[:100]
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\b\w+\b")
+    svd = TruncatedSVD(5, random_state=0, n_iter=7)
+    svd.fit(vectorizer.fit_transform([texts[i] for i in sample]))
+    wanted = svd.transform(vectorizer.transform([*texts, ""]))
+    got = found.apply(column).rows
+    np.testing.assert_allclose(got, wanted, atol=2e-3)  # directions are stored as float16
+    assert got.shape == (201, 5)
+    assert not got[-1].any()
+    np.testing.assert_array_equal(found.apply(column[7:]).rows, got[7:])
+    saved = FittedFeature((found,))
+    assert FittedFeature.of_content(json.loads(json.dumps(saved.to_content())), "x") == saved
+
+
+def test_tfidf_of_few_or_no_words() -> None:
+    small = fitted(pa.array(["a b", "b c"]), transform="tfidf")
+    assert small.apply(pa.array(["b", "new", None])).rows.shape == (3, 2)
+    assert (
+        fitted(pa.array(["!", "", None], pa.string()), transform="tfidf").state.type == "no_values"
+    )
+
+
+@pytest.mark.slow
+def test_tfidf_tells_topics_apart_better_than_hashed_words() -> None:
+    draw = np.random.default_rng(1)
+    popularity, topics = 1 / np.arange(1, 4001), draw.integers(0, 12, 6000)
+    shares = np.stack([popularity * (1 + 7 * (draw.random(4000) < 0.04)) for _ in range(12)])
+    shares /= shares.sum(axis=1, keepdims=True)
+    texts = [" ".join(f"w{w}" for w in draw.choice(4000, 15, p=shares[t])) for t in topics]
+
+    def accuracy(x: np.ndarray) -> float:
+        model = LogisticRegression(C=10, max_iter=1000).fit(x[:3000], topics[:3000])
+        return float(model.score(x[3000:], topics[3000:]))
+
+    column = pa.array(texts)
+    found = accuracy(10 * fitted(column[:3000], transform="tfidf").apply(column).rows)
+    hashed = HashingVectorizer(ngram_range=(1, 2), n_features=1024).transform(texts).toarray()
+    print(f"tfidf {found:.3f}, 1,024 hashes {accuracy(hashed):.3f}")
+    assert found > accuracy(hashed) + 0.02
 
 
 def test_multi_hot_of_texts_with_a_separator() -> None:
