@@ -18,6 +18,7 @@ from raygnn.data.filesystem import join, open_fs, redact, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, TrainingTable, manifest_uri
 from raygnn.data.tables.files import write_parquet
 from raygnn.errors import DataError
+from raygnn.prepare.drafts.hindsight import find_hindsight
 from raygnn.prepare.drafts.manifest_text import label_name, manifest_lines
 from raygnn.prepare.drafts.raw_tables import (
     DRAFTED,
@@ -116,6 +117,7 @@ def draft(
     read_as_numbers(tables)
     choose_roles(tables)
     chosen = choose_task(tables, task, redact(folder))
+    find_hindsight(tables, chosen)
     show_columns(tables, chosen)
     made |= write_gapless_edges(tables)
     for table in tables:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,8 @@ _CURRENCIES = (
 _WHOLE_NUMBER = r"^[0-9]{1,18}(\.0+)?$"
 _ERRORS = 0.01  # share of the rows in which a key may repeat or lack an id, or times be swapped
 _MOST_CATEGORY_WORDS = 3
+_MANY_TEXTS = 1000  # distinct texts that show whether most are numbers or dates
+_FEW_EXCEPTIONS = 0.5  # share of distinct texts, each of which may be in one row only
 _MANY_NUMBERS = 10  # whole numbers, and fractions, that show how a column is written
 
 
@@ -185,6 +187,23 @@ class Column:
             return (fit[0],)
         # Each group has three digits: thousands rather than thousandths.
         return tuple(sorted(fit, key=lambda form: -float(read[form][0].sum())))
+
+    @cached_property
+    def exceptions(self) -> tuple[str, pa.Array]:
+        """Numbers or dates, and the few texts among them that are none and make all of them texts.
+        """
+        none = pa.array([], pa.string())
+        if self.kind != "text" or len(self.distinct) < _MANY_NUMBERS:
+            return "", none
+        texts = pc.cast(self.distinct, pa.string())
+        for kind, read in (("numbers", partial(written_numbers, written=NUMBER_FORMATS[0])), ("dates", parsed_times)):
+            if read(texts.slice(0, _MANY_TEXTS))[1].mean() > _FEW_EXCEPTIONS:
+                continue
+            others = texts.filter(pa.array(read(texts)[1]))
+            num_rows = pc.sum(pc.is_in(self.values, value_set=others)).as_py()
+            if 0 < num_rows <= _ERRORS * self.num_given:
+                return kind, others
+        return "", none
 
     def all_match(self, pattern: str) -> bool:
         return bool(pc.all(pc.match_substring_regex(self.distinct, pattern)).as_py())

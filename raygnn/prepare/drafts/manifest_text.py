@@ -112,7 +112,7 @@ def _node_lines(table: Table, label: str | None) -> Iterator[str]:
     roles = roles_of(table, label)
     starts = [column for column in roles.features if is_start(column)]
     start = roles.time or next(iter(starts), None)
-    yield from _feature_lines(roles.features, "x", start)
+    yield from _feature_lines(table, roles, "x", start)
     yield from _role_lines(roles, "label", "split", "time")
     dates = starts or [c for c in roles.features if table.references and may_be_time(c)]
     if roles.time is None and dates:
@@ -169,8 +169,12 @@ def _time(column: Column) -> str:
     return f"{{column: {name}, format: {formats[0]}}}" if formats else name
 
 
-def _feature_lines(columns: Sequence[Column], name: str, time: Column | None) -> Iterator[str]:
-    reasons = {column.name: _why_no_feature(column, time) for column in columns}
+def _feature_lines(table: Table, roles: Roles, name: str, time: Column | None) -> Iterator[str]:
+    columns = roles.features
+    reasons = {
+        column.name: _why_no_feature(column, time) or table.hindsight.get(column.name)
+        for column in columns
+    }
     kept = [column for column in columns if reasons[column.name] is None]
     if kept:
         yield f"    features:\n      {name}:\n"
@@ -183,6 +187,12 @@ def _feature_lines(columns: Sequence[Column], name: str, time: Column | None) ->
                 f"    # ? {column.name} is read with format: {chosen}; its numbers are others with "
                 f"{other}\n"
             )
+    if kept and roles.label is not None and roles.time is not None:
+        names = ", ".join(column.name for column in kept)
+        yield (
+            f"    # ? {names}: read for {roles.label.name} of the same row; leave out what becomes "
+            "known with it\n"
+        )
     for reason in dict.fromkeys(filter(None, reasons.values())):
         left_out = [column_name for column_name, why in reasons.items() if why == reason]
         are, hold = ("is", "it holds") if len(left_out) == 1 else ("are", "they hold")
@@ -254,7 +264,7 @@ def _edge_lines(table: Table, label: str | None) -> Iterator[str]:
         if each.is_unique:
             yield f"    # ? {each.name} is left out: each row has another value\n"
     features = [column for column in roles.features if not column.is_unique]
-    yield from _feature_lines(features, "edge_attr", roles.time)
+    yield from _feature_lines(table, roles._replace(features=features), "edge_attr", roles.time)
     yield from _role_lines(roles, "label")
 
 

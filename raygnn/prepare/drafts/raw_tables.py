@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -22,6 +23,7 @@ from raygnn.data.tables.csv_tables import (
     PLAIN_CSV,
     CsvSniff,
     arrow_type,
+    is_number,
     is_row,
     kind_of_values,
     read_header,
@@ -41,6 +43,7 @@ from raygnn.prepare.drafts.columns import Column, type_name, words_of
 
 #: Where a draft writes tables; the next draft of the folder does not read them.
 DRAFTED = "_drafted"
+_TOTAL = re.compile(r"(?i)(grand |sub)?(totals?|sum|summe|gesamt)\b")
 _NUMBERED = re.compile(r"[-_.]?(part[-_.]?)?\d+([-_]of[-_]\d+)?$")
 _OTHER_TABLES = re.compile(r"^(?!readme|license).*\.(txt|dat|data|xlsx?|jsonl?|db|sqlite)(\.gz)?$")
 _DATES = frozenset(["date", "day", "time"])
@@ -87,6 +90,8 @@ class Table:
         rejected: columns that look like references, and why they are not.
         edge_files: by reference with gaps, the file of its edges.
         unsure: remarks for the user.
+        num_added: rows for ids that only other tables have.
+        hindsight: by column, why it is no feature: it is known later than its row.
     """
 
     name: str
@@ -101,6 +106,8 @@ class Table:
     rejected: list[Reference] = field(default_factory=list)
     edge_files: dict[str, str] = field(default_factory=dict)
     unsure: list[str] = field(default_factory=list)
+    num_added: int = 0
+    hindsight: dict[str, str] = field(default_factory=dict)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -188,6 +195,15 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
                 repairs.append(f"the first line is a row; its columns are {', '.join(names)}")
         except DataError:
             parts, is_typed = _read_leniently(uris, encoding, repairs), False
+    unsure = list(_missing_columns(uris, parts))
+    if not is_parquet(pattern):
+        num_rows = sum(part.num_rows for part in parts)
+        parts = [_without_other_lines(part) for part in parts]
+        if num_dropped := num_rows - sum(part.num_rows for part in parts):
+            repairs.append(
+                f"{num_dropped:,} lines left out that are empty, repeat the header or are totals"
+            )
+            is_typed = False
     table = pa.concat_tables(parts, promote_options="permissive")
     if not is_typed:
         table = pa.table({name: _typed(table.column(name)) for name in table.column_names})
@@ -204,12 +220,49 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
         splits = pa.array(np.repeat(stems, [part.num_rows for part in parts]))
         columns["split"] = Column("split", pa.chunked_array([splits]))
         repairs.append("split is the name of the file")
-    unsure = [
+    unsure += [
         f"{column.name}: 1.234 is read as a fraction; if it means 1234, write it without the point"
         for column in columns.values()
         if not is_parquet(pattern) and column.may_have_thousands
     ]
+    unsure += [
+        f"{column.name}: {len(others):,} rows are no {kind}, such as {others[0].as_py()!r}; all "
+        f"rows are read as texts"
+        for column in columns.values()
+        for kind, others in [column.exceptions]
+        if len(others)
+    ]
     return Table(name, pattern, columns, repairs, unsure=unsure)
+
+
+def _missing_columns(uris: Sequence[str], parts: Sequence[pa.Table]) -> Iterator[str]:
+    """Remarks about columns that only some of the files of a table have."""
+    every = dict.fromkeys(name for part in parts for name in part.column_names)
+    for uri, part in zip(uris, parts, strict=True):
+        if lacking := [name for name in every if name not in part.column_names]:
+            new = [name for name in part.column_names if name not in parts[0].column_names]
+            is_one = len(lacking) == 1 == len(new)
+            ask = f"; if it is {new[0]}, give both one name" if is_one else ""
+            yield f"{PurePosixPath(uri).name} has no column {', '.join(lacking)}{ask}"
+
+
+def _without_other_lines(table: pa.Table) -> pa.Table:
+    """Leaves out empty lines, repeated headers, and a line of totals at the end."""
+    names = table.column_names
+    is_other = _all([column.is_null() for column in table.columns])
+    if all(is_text_type(column.type) for column in table.columns):
+        trimmed = [pc.utf8_trim_whitespace(column) for column in table.columns]
+        is_header = [pc.equal(text, name.strip()) for text, name in zip(trimmed, names, strict=True)]
+        is_other = pc.or_(is_other, pc.fill_null(_all(is_header), False))
+    table = table.filter(pc.invert(is_other))
+    rows = table.slice(max(table.num_rows - 1, 0)).to_pylist()
+    first, *others = [str(v) for row in rows for v in row.values() if v is not None] or [""]
+    is_total = _TOTAL.match(first) and len(names) > 1 and all(map(is_number, others))
+    return table.slice(0, table.num_rows - 1) if is_total else table
+
+
+def _all(masks: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    return reduce(pc.and_, masks)
 
 
 def _read_leniently(
@@ -306,6 +359,8 @@ def _distinct_names(header: str, separator: str) -> list[str]:
 
 
 def _typed(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not is_text_type(texts.type):
+        return texts
     kind = kind_of_values(texts.combine_chunks(), "null")
     if kind == "string":
         return texts

@@ -26,11 +26,11 @@ from raygnn.prepare.drafts.raw_tables import DRAFTED, Reference, Table
 ENDS = (
     (
         *("source", "src", "from", "head", "sender", "follower", "giver", "payer", "debtor"),
-        *("orig", "origin", "originator", "caller", "citing"),
+        *("orig", "origin", "originator", "caller", "citing", "winner", "home"),
     ),
     (
         *("target", "dst", "to", "tail", "receiver", "followee", "taker", "payee", "creditor"),
-        *("dest", "destination", "beneficiary", "callee", "cited", "recipient"),
+        *("dest", "destination", "beneficiary", "callee", "cited", "recipient", "loser", "away"),
     ),
 )
 #: Last words of the names of columns of ids.
@@ -49,6 +49,7 @@ PEOPLE = word_set(
     " sender receiver commenter voter follower followee guest listener"
     " manager supervisor reporter editor operator nurse tutor lead"
 )
+_SIDES = PEOPLE | word_set("team club squad party company organization node vertex")
 _THINGS = word_set(
     "item product article movie film book song track artist album game recipe video show course"
     " restaurant business shop store job event"
@@ -63,6 +64,7 @@ _MEASURES = word_set(
 )
 _NAMED_RATE = 0.7  # least rate of a reference by name
 _UNNAMED_RATE = 0.99
+_UNLISTED = 0.05  # share of the ids above which a table lists only a part of them
 _BY_CHANCE = 1e-6  # of numbers to be among the keys
 _DENSE = 0.3  # share of the numbers between two keys that are keys too
 _FEW = 10  # distinct values of which a match proves little
@@ -70,6 +72,7 @@ _LISTED = 20  # distinct ids that make a column without a table a node type
 _MANY = 100  # distinct ids whose largest proves something
 #: Level of the names of a table's own ids; see `key_level`.
 OWN_NAME = 3
+_NAME_OF_AN_END = "the name is that of an end"
 #: Why numbers are rejected that merely coincide with ids.
 COINCIDENCE = "small numbers, which would match the ids of any table that counts from 1"
 
@@ -120,15 +123,59 @@ def parse_overrides(refs: Sequence[str], tables: Sequence[Table]) -> Overrides:
 
 
 def find_references(tables: list[Table], overrides: Overrides) -> None:
-    """Sets `key`, `references` and `rejected` of all tables, and joins ids of several columns."""
+    """Sets `key`, `references` and `rejected` of all tables, joins ids of several columns, and
+    completes lists of a part of the ids.
+    """
     _find_single_references(tables, overrides)
     alone = [table for table in tables if table.key is None and not table.references]
     are_joined = [_join_key(table, tables) for table in alone]
     if any(are_joined):
-        for table in tables:
-            table.references.clear()
-            table.rejected.clear()
         _find_single_references(tables, overrides)
+    are_completed = [_complete_ids(table, tables, overrides) for table in tables]
+    if any(are_completed):
+        _find_single_references(tables, overrides)
+
+
+def _complete_ids(table: Table, tables: Sequence[Table], overrides: Overrides) -> bool:
+    """Adds rows for ids of a table that only columns of the same name in other tables have.
+
+    Demographics of a third of the households are columns of all of them. A few unknown ids are
+    errors. Returns whether rows were added.
+    """
+    if table.key is None:
+        return False
+    key = table.columns[table.key]
+    words = words_of(key.name)
+    by_name = (table.name, key.name) if len(words) > 1 else None
+    sources = [
+        (other.name, column)
+        for other in tables
+        for column in other.columns.values()
+        if other is not table
+        and column.distinct_ids.type == key.distinct_ids.type
+        and overrides.get(
+            (other.name, column.name), by_name if words_of(column.name) == words else None
+        )
+        == (table.name, key.name)
+    ]
+    rivals = [other for other in tables if other.key and words_of(other.key) == words]
+    if not sources or max(rivals, key=_num_keys, default=table) is not table:
+        return False
+    ids = pa.concat_arrays([column.distinct_ids for _, column in sources]).unique()
+    added = ids.filter(pc.invert(pc.is_in(ids, value_set=key.distinct_ids)))
+    num_known = len(ids) - len(added)
+    if len(added) <= _UNLISTED * len(ids) or num_known < _NAMED_RATE * len(key.distinct_ids):
+        return False
+    column = max(sources, key=lambda source: len(source[1].distinct_ids))  # of most ids
+    for name, each in list(table.columns.items()):
+        kind = each.values.type
+        more = pc.cast(added, kind) if each is key else pa.nulls(len(added), kind)
+        table.set_column(name, pa.chunked_array([*each.values.chunks, more]))
+    table.num_added = len(added)
+    table.repairs.append(
+        f"{len(added):,} rows are added for ids that {column[0]}.{column[1].name} has"
+    )
+    return True
 
 
 def _join_key(table: Table, tables: Sequence[Table]) -> bool:
@@ -150,7 +197,7 @@ def _join_key(table: Table, tables: Sequence[Table]) -> bool:
             if {*names} <= {*other.columns}
             and (ids := _joined_ids(other, names).drop_null()).length()
         }
-        if not key.is_unique or max(referring.values(), default=0) < _NAMED_RATE:
+        if not key.can_be_key or max(referring.values(), default=0) < _NAMED_RATE:
             continue
         for each in tables:
             if each is table or referring.get(each.name, 0) >= _NAMED_RATE:
@@ -166,6 +213,9 @@ def _joined_ids(table: Table, names: Sequence[str]) -> pa.ChunkedArray:
 
 
 def _find_single_references(tables: list[Table], overrides: Overrides) -> None:
+    for table in tables:
+        table.references.clear()
+        table.rejected.clear()
     for table in tables:
         table.key = _find_key(table, tables, overrides)
     _release_shared_keys(tables, overrides)
@@ -261,6 +311,14 @@ def _find_reference(
     matches = [(other, _match(table, column, other)) for other in tables if other.key is not None]
     matches.sort(key=lambda pair: (-pair[1].level, -pair[1].rate, _num_keys(pair[0])))
     fitting = [(other, match) for other, match in matches if match.is_accepted]
+    if fitting and fitting[0][1].why == _NAME_OF_AN_END:
+        fitting = _of_people_first(fitting)
+        rivals = [other for other, match in fitting if match[:2] == fitting[0][1][:2]]
+        if len(rivals) > 1 and is_side(rivals[0]) == is_side(rivals[1]):
+            why = f"{' and '.join(other.name for other in rivals)} have all its ids"
+            rate = fitting[0][1].rate
+            table.rejected.append(Reference(column.name, rivals[0].name, rate, why=why))
+            return
     if fitting:
         other, match = fitting[0]
         table.references[column.name] = Reference(
@@ -273,6 +331,15 @@ def _find_reference(
         return
     for other, match in [pair for pair in matches if pair[1].why][:1]:
         table.rejected.append(Reference(column.name, other.name, match.rate, why=match.why))
+
+
+def _of_people_first(fitting: list[tuple[Table, Match]]) -> list[tuple[Table, Match]]:
+    return sorted(fitting, key=lambda pair: (-pair[1].level, -pair[1].rate, not is_side(pair[0])))
+
+
+def is_side(table: Table) -> bool:
+    """Whether rows may be the two sides of a match or a transfer."""
+    return bool(_SIDES & {*table.words})
 
 
 def _num_keys(table: Table) -> int:
@@ -321,7 +388,9 @@ def _match(table: Table, column: Column, other: Table) -> Match:
         if is_within and column.repeats:
             return Match(level, rate, True, "ids up to the last of the table")
         is_accepted = level == 1 and (has_stem or not is_handful)
-        return Match(level, rate, is_accepted, names if is_accepted else COINCIDENCE)
+        is_small = pc.min(keys).as_py() <= len(keys)
+        why = COINCIDENCE if is_small else "numbers, and the names do not agree"
+        return Match(level, rate, is_accepted, names if is_accepted else why)
     uses_all = len(keys) > 2 and len(values) >= _UNNAMED_RATE * len(keys)
     if level or len(values) >= _FEW or uses_all:
         return Match(level, rate, True, names or "texts that are ids")
@@ -349,7 +418,7 @@ def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
             return 3, "the name is one of a reference within a table"
         if stem and len(stem) > len(other.words) and _ends(stem, other.words):
             return 2, "the name ends like the table's"
-        return (1, "the name is that of an end") if _is_end(words, table) else (0, "")
+        return (1, _NAME_OF_AN_END) if _is_end(words, table) else (0, "")
     if words == key and (len(key) > 1 or key_name != other.key):
         return 3, "the names of the columns are equal"
     if _joined(names) == _joined(other.words):
@@ -372,7 +441,7 @@ def _name_level(table: Table, column: Column, other: Table) -> tuple[int, str]:
     if not {*key} & (_KEYS | _MEASURES) and _ends(words, key):
         return 1 if is_number else 2, "the names of the columns end alike"
     if _is_end(words, table):
-        return 1, "the name is that of an end"
+        return 1, _NAME_OF_AN_END
     if PEOPLE & {names[-1], _joined(words)} and PEOPLE & set(other.words):
         return 1, "both names are of people"
     return 0, ""
@@ -464,16 +533,21 @@ def list_missing_nodes(tables: list[Table], overrides: Overrides) -> dict[str, p
             and (
                 (_stem_of_id(column.name) and column.repeats)
                 or _is_end(words_of(column.name), table)
+                or (column.kind == "text" and column.repeats and _other_side(column.name, table))
                 or (_is_of_pair(column.name, table) and column.repeats)
             )
             and (not table.references or len(column.distinct_ids) > _LISTED)
         ]  # fmt: skip
         if len(ends) + len(table.references) < 2:
             continue
-        for column in ends[: 2 - len(table.references)]:
+        sides = [column for column in ends if _other_side(column.name, table)]
+        for column in sides or ends[: 2 - len(table.references)]:
             stem = _stem_of_id(column.name)
             if not stem and _is_of_pair(column.name, table):
-                stem = words_of(column.name)
+                stem = _without_name(words_of(column.name))
+            if sides:  # both sides are of one type: `home_team` and `away_team` are teams
+                words = stem or words_of(column.name)
+                stem = tuple(word for word in words if word not in {*ENDS[0], *ENDS[1]})
             name = type_name("_".join(stem)) if stem else ""
             users.setdefault(name or "node", []).append((table, column))
     made: dict[str, pa.Table] = {}
@@ -495,9 +569,29 @@ def list_missing_nodes(tables: list[Table], overrides: Overrides) -> dict[str, p
 
 def _is_of_pair(name: str, table: Table) -> bool:
     """Whether a column is `user` or `item` in a table with columns of people and of things."""
-    single_words = {words[0] for each in table.columns if len(words := words_of(each)) == 1}
+    names = [_without_name(words_of(each)) for each in table.columns]
+    single_words = {words[0] for words in names if len(words) == 1}
     people, things = single_words & PEOPLE, single_words & _THINGS
-    return bool(people and things) and words_of(name) in {(word,) for word in people | things}
+    words = _without_name(words_of(name))
+    return bool(people and things) and words in {(word,) for word in people | things}
+
+
+def _without_name(words: tuple[str, ...]) -> tuple[str, ...]:
+    """`customer_name` is customer."""
+    return words[:-1] if len(words) > 1 and words[-1] == "name" else words
+
+
+def _other_side(name: str, table: Table) -> str | None:
+    """The column whose name differs in the word for an end: `away_team` of `home_team`."""
+    words = words_of(name)
+    for other in table.columns:
+        its = words_of(other)
+        pairs = [pair for pair in zip(words, its, strict=False) if pair[0] != pair[1]]
+        if len(words) == len(its) and len(pairs) == 1:
+            one, two = pairs[0]
+            if any(one in ENDS[end] and two in ENDS[1 - end] for end in range(len(ENDS))):
+                return other
+    return None
 
 
 def _stem_of_id(name: str) -> tuple[str, ...]:

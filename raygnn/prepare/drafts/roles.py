@@ -16,6 +16,7 @@ from raygnn.prepare.drafts.raw_tables import DRAFTED, Reference, Table
 from raygnn.prepare.drafts.references import ENDS, OWN_NAME, PEOPLE, key_level
 
 TIMES = ("time", "timestamp", "date", "day", "created", "created_at", "updated_at")
+_EVENT_TIMES = TIMES[:4]  # users are created, but are no events
 GUESS = "a guess"
 LABELS = ("label", "labels", "target", "class", "y")
 # Words of columns that are known later than the rest of their row, and that people ask for.
@@ -121,8 +122,12 @@ def _number_rows(table: Table) -> None:
 
 
 def is_event(table: Table) -> bool:
-    """Whether rows happen at a time and refer to their participants."""
-    return bool(table.references) and _time(table) is not None
+    """Whether rows happen at a time: they refer to their participants, or are only dated."""
+    time = _time(table)
+    is_alone = not table.is_referred
+    return time is not None and (
+        bool(table.references) or is_alone or time.name.lower() in _EVENT_TIMES
+    )
 
 
 def _asks(table: Table) -> bool:
@@ -146,13 +151,15 @@ def _joins(table: Table) -> bool:
 def _time(table: Table) -> Column | None:
     """The time column of a table.
 
-    In tables without references, only if its name is one of times. In referenced tables, a word of
-    the name must say so: a policy is older than its last renewal.
+    In referenced tables, a word of the name must say so: a policy is older than its last renewal.
+    If they refer to none, the name must be one of times.
     """
+    if table.num_added:
+        return None  # unknown in the added rows, which would be left out
     columns = [c for c in table.columns.values() if c.name not in table.references]
     named = [c for c in columns if c.name.lower() in TIMES]
     found = [c for c in named if c.is_time]
-    if table.references:
+    if table.references or not table.is_referred:
         dated = [c for c in columns if may_be_time(c)]
         found += [
             c for c in dated if not table.is_referred or _WORDS_OF_TIMES & {*words_of(c.name)}

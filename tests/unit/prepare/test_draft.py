@@ -818,6 +818,144 @@ def test_counts_measures_and_siblings_are_no_references(tmp_path: Path) -> None:
     }
 
 
+DAYS = np.arange(18_000, 19_000, dtype=np.int32)
+
+
+def some_days(num: int) -> pa.Array:
+    return pa.array(RNG.choice(DAYS, num)).cast(pa.date32())
+
+
+@pytest.mark.parametrize("rivals", [{}, {"coaches": 1800}, {"courts": 1800}])
+def test_winner_and_loser_are_of_the_table_with_their_ids(tmp_path: Path, rivals: dict) -> None:
+    """Of several tables with all ids, of the one whose rows can be a side."""
+    first = 1 if rivals else 100_001
+    ids = np.sort(RNG.choice(np.arange(first, first + 1600), 1500, replace=False))
+    write(tmp_path, "players.csv", player_id=ids, hand=some(["L", "R"], 1500))
+    for name, num in rivals.items():
+        write(tmp_path, f"{name}.csv", id=list(range(1, num + 1)), size=RNG.random(num))
+    sides = {"winner_id": RNG.choice(ids, 4000), "loser_id": RNG.choice(ids, 4000)}
+    minutes = RNG.integers(50, 200, 4000)
+    write(tmp_path, "matches.csv", **sides, date=some_days(4000), minutes=minutes)
+    expected = {f"matches.{side} -> players.player_id" for side in sides}
+    assert _arrows(tmp_path) == expected
+
+
+def test_a_side_that_several_tables_list_is_no_reference(tmp_path: Path) -> None:
+    for name in ("courts", "seasons"):
+        write(tmp_path, f"{name}.csv", id=list(range(1, 301)), size=RNG.random(300))
+    sides = {name: RNG.integers(1, 301, 900) for name in ("winner_id", "loser_id")}
+    write(tmp_path, "matches.csv", **sides, score=RNG.random(900))
+    found = draft(str(tmp_path))
+    assert any("winner_id -> courts.id, 100 %: courts and seasons have" in p for p in found.picture)
+    assert {table.type[2] for table in Manifest.parse(found.text).edge_types} == {"node"}
+
+
+def _results(folder: Path) -> None:
+    teams = [f"Team {i}" for i in range(30)]
+    sides = {"home_team": some(teams, 900), "away_team": some(teams, 900)}
+    goals = {name: RNG.integers(0, 9, 900) for name in ("home_score", "away_score")}
+    write(folder, "results.csv", date=some_days(900), **sides, **goals, city=some(["a", "b"], 900))
+
+
+def test_names_of_both_sides_become_nodes_of_one_type(tmp_path: Path) -> None:
+    _results(tmp_path)
+    (edges,) = Manifest.parse(draft(str(tmp_path)).text).edge_types
+    assert edges.type == ("team", "results", "team")
+    assert (edges.source, edges.target) == ("home_team", "away_team")
+
+
+def test_what_becomes_known_with_the_label_is_left_out_or_asked_about(tmp_path: Path) -> None:
+    _results(tmp_path)
+    found = write_draft(str(tmp_path), task="results.home_score")
+    assert "away_score is left out: it holds what may become known together" in found.text
+    assert "city: read for home_score of the same row; leave out what becomes known" in found.text
+    assert load_config(found.config).config.data.splits.type == "temporal"
+
+
+def test_a_time_alone_makes_events(tmp_path: Path) -> None:
+    """Also without any reference that is recognized."""
+    write(tmp_path, "teams.csv", team_id=range(500, 530), city=some(["a", "b"], 30))
+    write(tmp_path, "coaches.csv", coach_id=range(90), team_id=some(range(500, 530), 90))
+    columns = {"match_day": some_days(300), "at": some(["x", "y"], 300)}
+    write(tmp_path, "matches.csv", match_id=range(300), **columns, score=RNG.integers(0, 9, 300))
+    found = write_draft(str(tmp_path), task="matches.score")
+    assert Manifest.parse(found.text).node_types["matches"].time.column == "match_day"
+    config = load_config(found.config).config
+    assert config.data.splits.type == "temporal"
+    assert config.sampling.temporal is not None
+
+
+@pytest.mark.parametrize("ref", [None, "spending.house=demographics.household_id"])
+def test_a_table_of_some_entities_has_columns_of_all(tmp_path: Path, ref: str | None) -> None:
+    """Instead of two types of the same households; a few unknown ids are errors."""
+    ids = np.arange(1, 2470)
+    write(tmp_path, "demographics.csv", household_id=ids[::3], age=some(["a", "b"], 823))
+    name = "household_id" if ref is None else "house"
+    write(tmp_path, "spending.csv", **{name: RNG.choice(ids, 9000)}, day=some_days(9000))
+    buyers = [*RNG.choice(ids[::3], 790), *RNG.choice(ids, 210)]
+    coupons = some([f"c{i}" for i in range(40)], 1000)
+    write(tmp_path, "redemptions.csv", household_id=buyers, coupon=coupons, day=some_days(1000))
+    found = draft(str(tmp_path), refs=[] if ref is None else [ref])
+    graph = Manifest.parse(found.text)
+    assert {table.type[2] for table in graph.edge_types} == {"demographics"}
+    made = found.made["_drafted/demographics.parquet"]
+    assert {*made["household_id"].to_pylist()} >= {*buyers}
+    assert made["age"].null_count == made.num_rows - 823
+    assert "data.on_error" not in found.text
+
+
+def test_lines_that_are_no_rows_are_left_out(tmp_path: Path) -> None:
+    """Exports that were appended to one another, with blank lines and totals at the end."""
+    write(tmp_path, "users.csv", user_id=list(range(0, 400, 10)), age=some([20, 30], 40))
+    users = some(list(range(0, 400, 10)), 90)
+    rows = [f"{user},2024-01-{1 + i % 28:02d},{i}.5" for i, user in enumerate(users)]
+    header, total = "user_id,day,amount", "Total,,4050.0"
+    lines = [header, *rows[:40], ",,", header, *rows[40:], "", total]
+    (tmp_path / "orders.csv").write_text("\n".join(lines) + "\n")
+    found = draft(str(tmp_path))
+    assert "3 lines left out that are empty, repeat the header or are totals" in found.text
+    made = found.made["_drafted/orders.parquet"]
+    assert made["user_id"].to_pylist() == users
+    assert made["amount"].to_pylist() == [i + 0.5 for i in range(90)]
+    assert Manifest.parse(found.text).node_types["orders"].time.column == "day"
+
+
+def test_a_few_texts_among_numbers_and_dates_are_named(tmp_path: Path) -> None:
+    write(tmp_path, "users.csv", user_id=list(range(0, 400, 10)), age=some([20, 30], 40))
+    columns = {"user_id": some(list(range(0, 400, 10)), 400), "amount": [*range(399), "free"]}
+    columns["day"] = ["soon", *(str(day) for day in np.datetime64("2022-01-01") + np.arange(399))]
+    columns["word"] = some([*SKUS, "7"], 400)
+    write_text(tmp_path / "orders.csv", **columns)
+    notes = draft(str(tmp_path)).notes
+    named = [note.partition(": ")[2] for note in notes if "all rows are read as texts" in note]
+    assert [note[: note.index("; all")] for note in named] == [
+        "amount: 1 rows are no numbers, such as 'free'",
+        "day: 1 rows are no dates, such as 'soon'",
+    ]
+
+
+def test_files_of_a_table_that_lack_a_column_are_named(tmp_path: Path) -> None:
+    write(tmp_path, "users.csv", user_id=list(range(0, 400, 10)), age=some([20, 30], 40))
+    for i, name in enumerate(("amount", "amount_eur")):
+        users = some(list(range(0, 400, 10)), 90)
+        write(tmp_path, f"orders-{i}.csv", user_id=users, **{name: RNG.random(90)})
+    text = draft(str(tmp_path)).text
+    assert "orders-0.csv has no column amount_eur" in text
+    assert "orders-1.csv has no column amount; if it is amount_eur, give both one name" in text
+
+
+def test_ids_of_several_columns_may_have_errors(tmp_path: Path) -> None:
+    """One repeated line is no reason to refuse a folder."""
+    pairs = [(shop, number) for shop in ("N", "S", "E") for number in range(1, 101)]
+    write(tmp_path, "tills.csv", **{"Shop": [s for s, _ in (*pairs, pairs[7])],
+                                    "Till": [t for _, t in (*pairs, pairs[7])]})  # fmt: skip
+    at = some(pairs, 900)
+    write(tmp_path, "sales.csv", Shop=[s for s, _ in at], Till=[t for _, t in at])
+    found = draft(str(tmp_path))
+    assert Manifest.parse(found.text).node_types["tills"].id == "Shop Till"
+    assert "Shop Till: 1 row repeats an id" in found.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("raw", FOLDERS, indirect=True)
 def test_the_drafted_model_beats_every_baseline(
