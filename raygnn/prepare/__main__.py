@@ -34,9 +34,10 @@ from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
 from raygnn.prepare.csv import CsvSource, csv_tables
 from raygnn.prepare.draft import repair_tables, write_draft
 from raygnn.prepare.drafts.roles import GUESS
-from raygnn.prepare.label_query import LabelQuery, parse_duration, parse_question
-from raygnn.prepare.labels import LabelTimes, write_labels
+from raygnn.prepare.label_query import LabelQuery, parse_question
+from raygnn.prepare.labels import LabelTimes, query_tables, write_labels
 from raygnn.prepare.npz import npz_tables
+from raygnn.prepare.question import parse_duration
 from raygnn.prepare.relbench import write_relbench
 from raygnn.prepare.synthetic import GENERATORS, synthetic_tables
 from raygnn.prepare.train_config import CONFIG_NAME, drops_rows, write_config
@@ -78,8 +79,10 @@ def _write_tables(args: argparse.Namespace) -> None:
 def _write_draft(args: argparse.Namespace) -> int:
     options = {"refs": args.ref, "task": args.task, "encoding": args.encoding}
     if args.repair:
-        written = repair_tables(args.folder, **options)
+        written, notes = repair_tables(args.folder, **options)
         print(f"wrote {count(len(written), 'repaired table')}: {', '.join(map(redact, written))}")
+        for note in notes:
+            print(f"  ? {note}")
         return 0
     draft = write_draft(args.folder, args.overwrite, **options)
     for line in draft.picture:
@@ -142,8 +145,8 @@ def _label_query(args: argparse.Namespace) -> LabelQuery:
                 "entities with --for, and leave out --to.",
                 id="prepare-options-clash",
             )
-        active = None if args.active is None else parse_duration(args.active, "--active")
-        query = parse_question(args.predict, args.node_type, Manifest.load(args.graph), active)
+        tables = query_tables(args.graph)
+        query = parse_question(args.predict, args.node_type, tables, args.active)
         if window not in {None, query.window}:
             raise ConfigError(
                 f"--window={args.window!r} is invalid: the question is over {query.window}. "

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,9 +18,9 @@ import pyarrow as pa
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, open_fs, redact, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, TrainingTable, manifest_uri
-from raygnn.data.tables.files import write_parquet
+from raygnn.data.tables.files import list_files, write_parquet
 from raygnn.errors import DataError
-from raygnn.prepare.drafts.hindsight import find_hindsight
+from raygnn.prepare.drafts.hindsight import find_hindsight, find_repeated_links, find_untimed_links
 from raygnn.prepare.drafts.manifest_text import label_name, manifest_lines
 from raygnn.prepare.drafts.raw_tables import (
     DRAFTED,
@@ -47,7 +49,7 @@ from raygnn.prepare.drafts.roles import (
     write_gapless_edges,
 )
 from raygnn.prepare.labels import with_labels, written_labels
-from raygnn.prepare.train_config import write_config
+from raygnn.prepare.train_config import fanouts_to_all, write_config
 
 _ABOUT = """\
 # A draft: docs/config-reference.md has every key.
@@ -119,6 +121,8 @@ def draft(
     chosen = choose_task(tables, task, redact(folder))
     find_hindsight(tables, chosen)
     show_columns(tables, chosen)
+    find_untimed_links(tables)
+    chosen = replace(chosen, repeated_in=find_repeated_links(tables, chosen))
     made |= write_gapless_edges(tables)
     for table in tables:
         if table.repairs:
@@ -161,24 +165,28 @@ def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
             id="prepare-graph-exists",
         )
     found = draft(folder, old=old, **options)
+    if old is not None:
+        found.picture.extend(_new_files(folder, old))
     for name, table in found.made.items():
         write_parquet(table, join(folder, name))
     write_text(uri, found.text)
     given = _config_of(Manifest.parse(found.text), found.task)
     if given is None:
         return found._replace(written=[uri])
+    if unreached := given.pop("unreached"):
+        found.picture.append(f"no hop of the model reaches {', '.join(unreached)}")
     drops = any("data.on_error: drop" in note for note in found.notes)
     config, is_new = write_config(folder, **given, about=_ABOUT, drops=drops, overwrite=overwrite)
     return found._replace(written=[uri, config] if is_new else [uri], config=config)
 
 
-def repair_tables(folder: str, **options: Any) -> list[str]:
+def repair_tables(folder: str, **options: Any) -> tuple[list[str], list[str]]:
     """Writes the repaired tables that a graph.yaml reads again, from tables that have changed.
 
     Args:
         options: of `draft`, as they were for this graph.yaml.
     Returns:
-        URIs of the written files.
+        URIs of the written files, and a line for each file that graph.yaml does not read.
     Raises:
         DataError: as `draft`, there is no graph.yaml, or it reads a file that the draft would not
             write.
@@ -202,7 +210,23 @@ def repair_tables(folder: str, **options: Any) -> list[str]:
             )
     for name in names:
         write_parquet(found.made[name], join(folder, name))
-    return [join(folder, name) for name in names]
+    return [join(folder, name) for name in names], list(_new_files(folder, graph))
+
+
+def _new_files(folder: str, graph: Manifest) -> Iterator[str]:
+    """Lines about files that look like more rows of a table of graph.yaml, which does not read
+    them.
+    """
+    tables = [*graph.node_types.values(), *graph.edge_types, *graph.training_tables.values()]
+    read = {
+        file.name
+        for table in tables
+        for file in list_files(folder, table.files, "files", None, table.csv)
+    }
+    for name, pattern, uris in find_tables(folder):
+        new = [inner for uri in uris if (inner := uri[len(join(folder, "")) :]) not in read]
+        if new and any(fnmatch(name, pattern) for name in read):
+            yield f"{name}: graph.yaml does not read {', '.join(new)}; set files: {pattern}"
 
 
 def _picture(tables: Sequence[Table]) -> Iterator[str]:
@@ -276,7 +300,13 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
     # What people like is best read from all their links, and from nothing that happens later.
     is_liking = kind == "link_prediction" and is_timed and len({*ends}) == 2
     is_default = name in graph.training_tables or kind == "edge_prediction" or is_liking
-    fanouts = {}
+    fanouts: dict[str, list[int]] | list[int] = {}
+    unreached: list[str] = []
+    for table in graph.edge_types:
+        source, relation, target = table.type
+        if {source, relation} & {*task.repeated_in}:
+            fanouts[edge_type_name(table.type)] = [0, 0]
+            fanouts[edge_type_name((target, f"rev_{relation}", source))] = [0, 0]
     for table in graph.edge_types if is_liking else ():
         source, relation, target = table.type
         is_event = table.time is not None and table is not rows
@@ -284,6 +314,9 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
             fanouts[edge_type_name(table.type)] = [0, 0]
         if is_event:
             fanouts[edge_type_name((target, f"rev_{relation}", source))] = [0, 0]
+    if kind != "link_prediction":
+        of = (rows.node_type,) if isinstance(rows, TrainingTable) else ends or (name,)
+        fanouts, unreached = fanouts_to_all(graph, of)
     return {
         "task": kind,
         "args": args,
@@ -292,4 +325,5 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
         "splits": None if rows.split else splits,
         "temporal": {} if is_timed and not is_default else None,
         "fanouts": fanouts or None,
+        "unreached": unreached,
     }

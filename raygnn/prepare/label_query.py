@@ -1,51 +1,58 @@
-"""One-line questions, such as `count(purchases) over 30d > 0`, as SQL that makes labels."""
+"""SQL that makes the labels of questions such as `count(purchases) over 30d > 0`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import PurePosixPath
 
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable
-from raygnn.errors import ConfigError
+from raygnn.errors import ConfigError, choose_from
+from raygnn.prepare.question import (
+    Aggregate,
+    Condition,
+    Name,
+    parse_aggregate,
+    parse_duration,
+    parse_entities,
+)
 
 #: Column of the targets of links.
 TARGET = "target"
 
 #: Aggregations, as SQL over the events of an entity in a window.
 _AGGREGATES = {
-    "count": "count({column})",
-    "sum": "sum({column})",
-    "mean": "avg({column})",
-    "min": "min({column})",
-    "max": "max({column})",
+    "count": "count(*)",
+    "sum": "sum(x.value)",
+    "mean": "avg(x.value)",
+    "min": "min(x.value)",
+    "max": "max(x.value)",
     "exists": "1",
-    "distinct": "count(DISTINCT {column})",
-    "list": "list_sort(list(DISTINCT {column}))",
+    "distinct": "count(DISTINCT x.value)",
+    "list": "list_sort(list(DISTINCT x.value))",
 }
 #: Aggregations that are 0 without events. The others have no value then, and make no row.
 _ZERO_WITHOUT_EVENTS = frozenset({"count", "sum", "exists", "distinct"})
 _ARE_CLASSES = frozenset({"exists", "list"})
 _WITHOUT_COLUMN = frozenset({"count", "exists", "list"})
-
-_QUESTION = re.compile(
-    r"\s*(?P<aggregate>\w+)\s*\(\s*(?P<table>[\w-]+)(?:\.(?P<column>[\w.-]+|\"[^\"]+\"))?"
-    r"(?:\s+where\s+(?P<inner>.+?))?\s*\)\s*over\s+(?P<window>\d+\s*\w+)\s*"
-    r"(?:(?P<operator><=|>=|<>|!=|==|=|<|>)\s*(?P<value>-?\d+(?:\.\d+)?))?\s*"
-    r"(?:where\s+(?P<outer>.+?))?\s*",
-    re.IGNORECASE | re.DOTALL,
+_DEEPEST = 3  # references between an event and an entity, or a column of a condition
+_CHAIN = r'(?:[^\W\d]\w*|"(?:[^"]|"")+")'
+_TOKEN = re.compile(rf"'(?:[^']|'')*'|(?P<chain>{_CHAIN}(?:\s*\.\s*{_CHAIN})*)|.", re.DOTALL)
+_CALL = re.compile(r"\s*[(']")  # follows functions, and types such as DATE '2024-01-01'
+_EQUALS_NULL = (
+    (r"(?i)(<>|!=)\s*null\b", "IS NOT NULL"),
+    (r"(?i)(?<![<>!=])==?\s*null\b", "IS NULL"),
 )
-_DURATION = re.compile(r"(?P<number>[1-9]\d*)\s*(?P<unit>[A-Za-z]+)")
-_UNITS = {
-    "s": "seconds",
-    "min": "minutes",
-    "h": "hours",
-    "d": "days",
-    "w": "weeks",
-    "mo": "months",
-    "y": "years",
-}
+_SQL_WORDS = frozenset(
+    (
+        *("and", "or", "not", "in", "is", "null", "like", "ilike", "similar", "between", "escape"),
+        *("true", "false", "case", "when", "then", "else", "end", "as", "distinct", "interval"),
+        *("second", "minute", "hour", "day", "week", "month", "year", "date", "timestamp"),
+        *("seconds", "minutes", "hours", "days", "weeks", "months", "years"),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -67,184 +74,386 @@ class LabelQuery:
     option: str = "--sql"
 
 
-def parse_duration(text: str, option: str) -> str:
-    """`30d` as the SQL interval `30 days`. Raises a ConfigError for other forms."""
-    match = _DURATION.fullmatch(text.strip())
-    unit = match["unit"].lower() if match else ""
-    found = [name for short, name in _UNITS.items() if unit in {short, name, name[:-1]}]
-    if match is None or not found:
-        raise ConfigError(
-            f"{option}={text!r} is invalid: it is not a duration. Set a number and one of "
-            f"{', '.join(_UNITS)}, such as 30d.",
-            id="labels-duration",
-        )
-    return f"{int(match['number'])} {found[0]}"
-
-
 def longest(window: str) -> str:
     """The SQL interval `30 days` as `30d`. Months have 31 days, and years 366."""
-    number, unit = window.split()
-    days = {"months": 31, "years": 366}.get(unit)
-    return f"{number}{unit[0]}" if days is None else f"{int(number) * days}d"
+    words = window.split()
+    total = timedelta()
+    for number, unit in zip(words[::2], words[1::2], strict=True):
+        name = unit.removesuffix("s") + "s"
+        days = {"months": 31, "years": 366}.get(name)
+        total += int(number) * (timedelta(days) if days else timedelta(**{name: 1}))
+    units = {"w": timedelta(7), "d": timedelta(1), "h": timedelta(hours=1)}
+    units |= {"m": timedelta(minutes=1), "s": timedelta(seconds=1)}
+    unit = words[1][0] if len(words) == 2 and words[1][0] in units and "mo" not in words[1] else "d"
+    for letter in (unit, "d", "h", "m", "s"):
+        if total % units[letter] == timedelta():
+            return f"{total // units[letter]}{letter}"
+    raise AssertionError(window)
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A column of a table that contains ids of another one."""
+
+    column: str
+    name: str  # of the relation
+    other: str
+
+    def is_called(self, name: str) -> bool:
+        return name.lower() in {self.column.lower(), self.name.lower(), _stem(self.column).lower()}
+
+
+class QueryTables:
+    """The tables of a graph by SQL name, their columns, and their references."""
+
+    def __init__(self, graph: Manifest, columns: Mapping[str, Sequence[str]]) -> None:
+        self.graph, self.columns = graph, columns
+        self.tables = table_names(graph)
+
+    def references(self, name: str) -> list[_Reference]:
+        table = self.tables[name]
+        if isinstance(table, EdgeTable):
+            source, _, target = table.type
+            if table.source == table.target:
+                return []
+            return [
+                _Reference(table.source, _stem(table.source), source),
+                _Reference(table.target, _stem(table.target), target),
+            ]
+        node_type = next(key for key, each in self.graph.node_types.items() if each is table)
+        return [
+            _Reference(edge.target, edge.type[1], edge.type[2])
+            for edge in self.graph.edge_types
+            if edge.type[0] == node_type
+            and edge.source == table.id
+            and edge.reverse_of is None
+            # A draft writes the edges of a reference with gaps as a table of their own.
+            and edge.target in self.columns[name]
+        ]
+
+    def paths(self, name: str, node_type: str) -> list[list[_Reference]]:
+        """The shortest ways from a table to a node type."""
+        ways: list[list[_Reference]] = [[]]
+        for _ in range(_DEEPEST):
+            ways = [
+                [*way, reference]
+                for way in ways
+                for reference in self.references(way[-1].other if way else name)
+            ]
+            if found := [way for way in ways if way[-1].other == node_type]:
+                return found
+        return []
+
+    def is_called(self, node_type: str, name: str) -> bool:
+        return self.tables.get(name) is self.graph.node_types[node_type]
+
+
+@dataclass
+class _Rows:
+    """Rows of a table `x`, joined with the tables that they refer to.
+
+    Attributes:
+        joined: alias and needed columns by way.
+    """
+
+    tables: QueryTables
+    table: str
+    joined: dict[tuple[_Reference, ...], tuple[str, dict[str, None]]] = field(default_factory=dict)
+
+    def column(self, way: Sequence[_Reference], column: str) -> str:
+        """SQL of a column at the end of a way of references."""
+        if not way:
+            return f"x.{_quoted(column)}"
+        if (key := tuple(way)) not in self.joined:
+            self.column(way[:-1], way[-1].column)
+            self.joined[key] = (f"r{len(self.joined) + 1}", {})
+        alias, columns = self.joined[key]
+        if column == self.tables.graph.node_types[way[-1].other].id:
+            return f"{alias}.id"
+        columns[column] = None
+        return f"{alias}.{_quoted(column)}"
+
+    @property
+    def sql(self) -> str:
+        text = f"{_quoted(self.table)} x"
+        for way, (alias, columns) in self.joined.items():
+            key = _quoted(self.tables.graph.node_types[way[-1].other].id)
+            # Ids may repeat by error: each row refers to one row.
+            selected = "".join(f", min({_quoted(each)}) AS {_quoted(each)}" for each in columns)
+            rows = f"SELECT {key} AS id{selected} FROM {_quoted(way[-1].other)} GROUP BY ALL"
+            referring = self.column(way[:-1], way[-1].column)
+            text += f"\n  LEFT JOIN ({rows}) {alias} ON {alias}.id = {referring}"
+        return text
+
+    def find(self, name: Name) -> str:
+        """SQL of a column that is named by itself or through references."""
+        way: list[_Reference] = []
+        parts = list(name.parts)
+        if len(parts) > 1 and self.tables.tables.get(parts[0]) is self.tables.tables[self.table]:
+            parts.pop(0)
+        while True:
+            table = way[-1].other if way else self.table
+            columns = {each.lower(): each for each in self.tables.columns[table]}
+            if (column := columns.get(".".join(parts).lower())) is not None:
+                return self.column(way, column)
+            ways = self._ways(table, parts)
+            if not ways:
+                raise self._unknown(name, table, parts)
+            if len(ways) > 1:
+                shown = " and ".join(".".join(ref.name for ref in each) for each in ways)
+                raise name.error(
+                    f"{table} refers to it in {shown}",
+                    f"Write {'.'.join([ways[0][0].name, *parts[1:]])} or "
+                    f"{'.'.join([ways[1][0].name, *parts[1:]])}",
+                )
+            way += ways[0]
+            parts = parts[1:] if len(parts) > 1 else parts
+
+    def _ways(self, table: str, parts: Sequence[str]) -> list[list[_Reference]]:
+        """The shortest ways to what the first part names: a reference, a table, or a column."""
+        tables = self.tables
+        references = tables.references(table) if len(parts) > 1 else []
+        if called := [[ref] for ref in references if ref.is_called(parts[0])]:
+            return called
+        ways: list[list[_Reference]] = [[]]
+        for _ in range(_DEEPEST):
+            ways = [
+                [*way, reference]
+                for way in ways
+                for reference in tables.references(way[-1].other if way else table)
+            ]
+            found = [
+                way
+                for way in ways
+                if (tables.is_called(way[-1].other, parts[0]) and len(parts) > 1)
+                or (len(parts) == 1 and _has(tables.columns[way[-1].other], parts[0]))
+            ]
+            if found:
+                return found
+        return []
+
+    def _unknown(self, name: Name, table: str, parts: Sequence[str]) -> ConfigError:
+        names = list(self.tables.columns[table])
+        names += [
+            f"{reference.other}.{column}"
+            for reference in self.tables.references(table)
+            for column in self.tables.columns[reference.other]
+        ]
+        return name.error(
+            f"{table} has no column {'.'.join(parts)!r}, nor has a table that it refers to",
+            choose_from(".".join(parts), names),
+        )
+
+    def condition(self, condition: Condition) -> str:
+        """SQL of a condition, in which each column is named with its table."""
+        if re.search(r"\bselect\b", condition.sql, re.IGNORECASE):
+            return f"({condition.sql})"
+        text, is_kind = "", False
+        for token in _TOKEN.finditer(condition.sql):
+            chain = token["chain"]
+            is_call = _CALL.match(condition.sql, token.end()) is not None
+            if chain is None or is_call or is_kind:
+                text += token[0]
+                is_kind = is_kind and token[0].isspace()
+                continue
+            parts = tuple(part.strip('"') for part in re.findall(_CHAIN, chain))
+            name = Name(parts, condition.text, condition.start + token.start())
+            is_word = len(parts) == 1 and chain.lower() in _SQL_WORDS
+            if is_word and not _has(self.tables.columns[self.table], chain):
+                text += token[0]
+                is_kind = chain.lower() == "as"
+                continue
+            text += self.find(name)
+        for pattern, instead in _EQUALS_NULL:
+            text = re.sub(pattern, instead, text)
+        return f"({text})"
 
 
 def parse_question(
-    question: str, node_type: str, graph: Manifest, active: str | None = None
+    question: str,
+    entities: str,
+    tables: QueryTables,
+    active: str | None = None,
 ) -> LabelQuery:
-    """Translates a question about the entities of a type.
+    """Translates a question about entities.
 
     Rows contain entities that exist at a time: from their own time on or, without one, from their
     first event in any table on.
 
     Args:
-        question: `AGGREGATE(TABLE.COLUMN where CONDITION) over WINDOW > NUMBER`. Column, condition
-            (also at the end) and comparison are optional.
-        active: SQL interval before each time. Rows contain only entities with an event in it.
+        question: `AGGREGATE(TABLE.COLUMN by REFERENCE where CONDITION) over WINDOW after OFFSET >
+            NUMBER`. Column, reference, condition (also at the end), offset and comparison are
+            optional.
+        entities: a node type, with an optional condition: `users where country = 'DE'`.
+        active: duration before each time, or a comparison such as `count(orders) over 90d > 2`.
+            Rows contain only entities with an event in it, or for which it holds.
     Raises:
         ConfigError: it does not parse, or names unknown tables or columns.
     """
-    match = _QUESTION.fullmatch(question)
-    aggregate = match["aggregate"].lower() if match else ""
-    if match is None or aggregate not in _AGGREGATES:
-        raise _invalid(
-            question,
-            f"it is not AGGREGATE(TABLE.COLUMN) over WINDOW, with one of {', '.join(_AGGREGATES)}",
-            "Write it as in --predict 'count(purchases) over 30d > 0', with double quotes around "
-            "names of columns that contain blanks or signs",
-        )
+    asked = parse_aggregate(question)
+    entity_name, condition = parse_entities(entities)
+    node_type, graph = str(entity_name), tables.graph
     if node_type not in graph.node_types:
+        types = choose_from(node_type, list(graph.node_types), "Name one of")
         raise ConfigError(
-            f"--for={node_type!r} is invalid: the graph has the node types "
-            f"{', '.join(graph.node_types)}. Name one of these.",
+            f"--for={entities!r} is invalid: the graph has no node type {node_type!r}. {types}.",
             id="labels-node-type",
         )
     entity = graph.node_types[node_type]
-    events = _events(question, match["table"], node_type, graph)
-    column, target_type = match["column"], None
-    if column is not None:
-        column = column.strip('"')
-    if aggregate == "list":
-        column, target_type = _target(question, events, column)
-    elif column is None and aggregate not in _WITHOUT_COLUMN:
-        raise _invalid(question, f"{aggregate} needs a column", "Write TABLE.COLUMN")
-    value = _AGGREGATES[aggregate].format(column="*" if column is None else f"x.{_quoted(column)}")
-    label = "coalesce(e.label, 0)" if aggregate in _ZERO_WITHOUT_EVENTS else "e.label"
-    if (operator := match["operator"]) is not None:
-        if aggregate == "list":
-            raise _invalid(question, "a list is not compared", "Leave out the comparison")
-        label = f"CAST({label} {operator.replace('==', '=')} {match['value']} AS INTEGER)"
-    elif aggregate not in _ARE_CLASSES:
-        label = f"CAST({label} AS DOUBLE)"  # integers are classes
-    conditions = [f"({text})" for text in (match["inner"], match["outer"]) if text]
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    key, name, time = _quoted(entity.id), _quoted(events.view), _quoted(events.time)
-    known = seen = " UNION ALL ".join(_times_of_events(node_type, graph))
+    events, label, target_type = _events(asked, node_type, tables)
+    key = _quoted(entity.id)
+    known = seen = "\n  UNION ALL ".join(_times_of_events(node_type, tables))
     if entity.time is not None:
         known = (
             f"SELECT {key} AS id, {_quoted(entity.time.column)} AS first FROM {_quoted(node_type)}"
         )
-        seen = " UNION ALL ".join(filter(None, (known, seen)))
-    known = f"SELECT id, min(first) AS since FROM ({known}) WHERE id IS NOT NULL GROUP BY ALL"
-    recent = joined = ""
-    if active is not None:
+        seen = "\n  UNION ALL ".join(filter(None, (known, seen)))
+    chosen = ""
+    if condition is not None:
+        rows = _Rows(tables, node_type)
+        sql = rows.condition(condition)
+        chosen = f" AND id IN (SELECT x.{key} FROM {rows.sql} WHERE {sql})"
+    known = (
+        f"SELECT id, min(first) AS since FROM ({known}) WHERE id IS NOT NULL{chosen} GROUP BY ALL"
+    )
+    recent = joined = holds = ""
+    if active is not None and re.fullmatch(r"\s*\d+\s*\w+\s*", active):
         recent = (
             f"recent AS (\n"
             f"  SELECT DISTINCT t.timestamp, s.id FROM timestamps t JOIN ({seen}) s\n"
-            f"  ON s.first <= t.timestamp AND s.first > t.timestamp - INTERVAL '{active}'),\n"
+            f"  ON s.first <= t.timestamp AND s.first > t.timestamp - "
+            f"INTERVAL '{parse_duration(active, '--active')}'),\n"
         )
         joined = "JOIN recent r ON r.timestamp = t.timestamp AND r.id = k.id\n"
-    labelled = f"{label} AS {'label' if target_type is None else TARGET}"
+    elif active is not None:
+        past = parse_aggregate(active, "--active")
+        if past.comparison is None and past.function != "exists":
+            raise past.name.text.error("a comparison is missing", "Write one, such as > 0")
+        recent_events, holds, _ = _events(past, node_type, tables, is_past=True)
+        recent = f"recent AS (\n{recent_events}),\n"
+        joined = "LEFT JOIN recent r ON r.timestamp = t.timestamp AND r.id = k.id\n"
+        holds = f"\nWHERE {holds.replace('e.label', 'r.label')} = 1"
     sql = (
         f"WITH known AS ({known}),\n"
         f"{recent}"
-        f"events AS (\n"
-        f"  SELECT t.timestamp, {events.entity} AS id, {value} AS label\n"
-        f"  FROM timestamps t JOIN (SELECT * FROM {name}{where}) x\n"
-        f"  ON x.{time} > t.timestamp AND x.{time} <= t.timestamp + INTERVAL '{{window}}'\n"
-        f"{events.joined}"
-        f"  GROUP BY ALL)\n"
-        f"SELECT t.timestamp, k.id AS {key}, {labelled}\n"
+        f"events AS (\n{events})\n"
+        f"SELECT t.timestamp, k.id AS {key}, {label} AS "
+        f"{'label' if target_type is None else TARGET}\n"
         f"FROM timestamps t JOIN known k ON k.since <= t.timestamp\n"
         f"{joined}"
         f"LEFT JOIN events e ON e.timestamp = t.timestamp AND e.id = k.id"
+        f"{holds}"
     )
-    window = parse_duration(match["window"], "over")
+    window = " ".join(filter(None, (asked.offset, asked.window)))
     return LabelQuery(sql, window, node_type, target_type, "--predict")
 
 
-@dataclass(frozen=True)
-class _Events:
-    """A table whose rows refer to the entities, or to a table that does.
-
-    Attributes:
-        entity: SQL of the ids of entities.
-        others: referenced node type by other column.
-        joined: SQL that joins the table in between, if any.
-    """
-
-    view: str
-    entity: str
-    time: str
-    others: dict[str, str]
-    joined: str = ""
-
-
-def _events(question: str, table: str, node_type: str, graph: Manifest) -> _Events:
-    names = table_names(graph)
-    if table not in names:
-        raise _invalid(
-            question,
-            f"the graph has no table {table!r}, but {', '.join(names)}",
-            "Name one of these",
+def _events(
+    asked: Aggregate, node_type: str, tables: QueryTables, is_past: bool = False
+) -> tuple[str, str, str | None]:
+    """SQL of (timestamp, id, label), SQL of the label of an entity, and the type of a list."""
+    view, *column = asked.name.parts
+    if view not in tables.tables:
+        raise asked.name.error(
+            f"the graph has no table {view!r}",
+            choose_from(view, list(tables.tables), "Name one of"),
         )
-    time = names[table].time
-    references = _references(table, names[table], graph)
-    paths = [[column] for column, other in references.items() if other == node_type] or [
-        [column, middle, next_column]
-        for column, middle in references.items()
-        for next_column, other in _references(middle, graph.node_types[middle], graph).items()
-        if other == node_type
-    ]
-    if len(paths) != 1:
-        rule = f"{table} refers to {node_type} in " + (
-            " and ".join(".".join(path) for path in paths) or "no column"
-        )
-        raise _invalid(question, rule, "Write the question as SQL (--sql)")
+    time = tables.tables[view].time
     if time is None:
-        raise _invalid(question, f"{table} has no time", "Declare its time in graph.yaml")
-    column, *rest = paths[0]
-    others = {name: other for name, other in references.items() if name != column}
-    if not rest:
-        return _Events(table, f"x.{_quoted(column)}", time.column, others)
-    middle, next_column = rest
-    key = _quoted(graph.node_types[middle].id)
-    joined = f"  JOIN {_quoted(middle)} m ON m.{key} = x.{_quoted(column)}\n"
-    return _Events(table, f"m.{_quoted(next_column)}", time.column, others, joined)
+        raise asked.name.error(f"{view} has no time", "Declare its time in graph.yaml")
+    ways = _ways_to_entity(asked, view, node_type, tables)
+    rows = _Rows(tables, view)
+    target_type, value = None, "NULL"
+    if asked.function == "list":
+        others = [ref for ref in tables.references(view) if all(ref is not way[0] for way in ways)]
+        others = [ref for ref in others if not column or ref.column == ".".join(column)]
+        if len(others) != 1:
+            every = [ref.column for ref in tables.references(view)] or [
+                "no column refers to another"
+            ]
+            raise asked.name.error(
+                f"a list is of ids that {view} refers to ({', '.join(every)})",
+                "Write TABLE.COLUMN with one of these",
+            )
+        value, target_type = rows.column([], others[0].column), others[0].other
+        if asked.comparison:
+            raise asked.name.error("a list is not compared", "Leave out the comparison")
+    elif column:
+        value = rows.find(Name((view, *column), asked.name.text, asked.name.start))
+    elif asked.function not in _WITHOUT_COLUMN:
+        raise asked.name.error(f"{asked.function} needs a column", "Write TABLE.COLUMN")
+    conditions = [rows.condition(condition) for condition in asked.conditions]
+    if asked.function == "count" and column:
+        conditions.append(f"{value} IS NOT NULL")
+    where = f"\n  WHERE {' AND '.join(conditions)}" if conditions else ""
+    ids = [rows.column(way[:-1], way[-1].column) for way in ways]
+    # An event whose references name one entity twice counts once.
+    ids_of_event = ids[0] if len(ids) == 1 else f"unnest(list_distinct([{', '.join(ids)}]))"
+    when, offset = f"x.{_quoted(time.column)}", asked.offset
+    start = f"t.timestamp + INTERVAL '{offset}'" if offset else "t.timestamp"
+    end = "t.timestamp + INTERVAL '{window}'"
+    if is_past:
+        end = f"t.timestamp - INTERVAL '{offset}'" if offset else "t.timestamp"
+        length = " ".join(filter(None, (offset, asked.window)))
+        start = f"t.timestamp - INTERVAL '{length}'"
+    events = (
+        f"  SELECT t.timestamp, x.id, {_AGGREGATES[asked.function]} AS label\n"
+        f"  FROM timestamps t JOIN (\n"
+        f"  SELECT {ids_of_event} AS id, {when} AS time, {value} AS value\n"
+        f"  FROM {rows.sql}{where}) x\n"
+        f"  ON x.time > {start} AND x.time <= {end}\n"
+        f"  GROUP BY ALL"
+    )
+    label = "coalesce(e.label, 0)" if asked.function in _ZERO_WITHOUT_EVENTS else "e.label"
+    if asked.comparison is not None:
+        label = f"CAST({label} {asked.comparison} AS INTEGER)"
+    elif asked.function not in _ARE_CLASSES:
+        label = f"CAST({label} AS DOUBLE)"  # integers are classes
+    return events, label, target_type
 
 
-def _times_of_events(node_type: str, graph: Manifest) -> Iterator[str]:
-    tables = {id(table): (name, table) for name, table in reversed(table_names(graph).items())}
-    for name, table in reversed(tables.values()):
-        for column, other in _references(name, table, graph).items():
-            if other == node_type and table.time is not None:
-                time = _quoted(table.time.column)
-                yield f"SELECT {_quoted(column)} AS id, {time} AS first FROM {_quoted(name)}"
+def _ways_to_entity(
+    asked: Aggregate, view: str, node_type: str, tables: QueryTables
+) -> list[list[_Reference]]:
+    """The references that name the entities of an event: several columns of its table, or one."""
+    ways = tables.paths(view, node_type)
+    shown = [".".join(ref.name for ref in way) for way in ways]
+    if asked.by is not None:
+        named = [way for way in ways if _is_called(way, asked.by.parts)]
+        if not named:
+            raise asked.by.error(
+                f"{view} does not refer to {node_type} by this name",
+                choose_from(str(asked.by), shown, "Name one of") if shown else "Leave it out",
+            )
+        ways = named
+    if not ways:
+        raise asked.name.error(f"{view} refers to {node_type} in no column", "Write SQL (--sql)")
+    if len(ways) > 1 and len(ways[0]) > 1:
+        raise asked.name.error(
+            f"{view} refers to {node_type} in {' and '.join(shown)}",
+            f"Name one of these, as in {view} by {shown[0]}",
+        )
+    return ways
 
 
-def _references(name: str, table: NodeTable | EdgeTable, graph: Manifest) -> dict[str, str]:
-    if isinstance(table, EdgeTable):
-        ends = {table.source: table.type[0], table.target: table.type[2]}
-        return ends if len(ends) == 2 else {}
-    return {edge.target: edge.type[2] for edge in graph.edge_types if edge.type[0] == name}
+def _is_called(way: Sequence[_Reference], names: Sequence[str]) -> bool:
+    """Whether names are those of the first or the last references of a way."""
+    ends = (way[: len(names)], way[len(way) - len(names) :])
+    return len(names) <= len(way) and any(
+        all(ref.is_called(name) for ref, name in zip(end, names, strict=True)) for end in ends
+    )
 
 
-def _target(question: str, events: _Events, column: str | None) -> tuple[str, str]:
-    columns = [column] if column is not None else list(events.others)
-    if len(columns) != 1 or columns[0] not in events.others:
-        others = ", ".join(events.others) or "no column refers to another table"
-        rule = f"a list is of ids that {events.view} refers to ({others})"
-        raise _invalid(question, rule, "Write TABLE.COLUMN with one of these")
-    return columns[0], events.others[columns[0]]
+def _times_of_events(node_type: str, tables: QueryTables) -> Iterator[str]:
+    distinct = {id(table): name for name, table in reversed(tables.tables.items())}
+    for name in reversed(distinct.values()):
+        time = tables.tables[name].time
+        if time is None or tables.tables[name] is tables.graph.node_types[node_type]:
+            continue
+        for way in tables.paths(name, node_type):
+            rows = _Rows(tables, name)
+            entity = rows.column(way[:-1], way[-1].column)
+            yield f"SELECT {entity} AS id, x.{_quoted(time.column)} AS first FROM {rows.sql}"
 
 
 def table_names(graph: Manifest) -> dict[str, NodeTable | EdgeTable]:
@@ -269,11 +478,14 @@ def table_names(graph: Manifest) -> dict[str, NodeTable | EdgeTable]:
     return {name: table for name, table in names.items() if name}
 
 
+def _has(columns: Sequence[str], name: str) -> bool:
+    return name.lower() in {column.lower() for column in columns}
+
+
+def _stem(column: str) -> str:
+    """`winner_id` as winner."""
+    return re.sub(r"(?i)[-_ ]?(id|key|code|nr|no)$", "", column) or column
+
+
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _invalid(question: str, rule: str, remedy: str) -> ConfigError:
-    return ConfigError(
-        f"--predict={question!r} is invalid: {rule}. {remedy}.", id="labels-question"
-    )

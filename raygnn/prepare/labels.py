@@ -8,6 +8,7 @@ window, and no window exceeds the data. Labels cover (t, t + window].
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from raygnn.data.filesystem import is_remote, join, read_text, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, manifest_folder, manifest_uri
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import list_files, open_parquet, write_parquet
-from raygnn.data.tables.read_ids import read_columns
+from raygnn.data.tables.read_ids import column_names, read_columns
 from raygnn.data.transforms.values import (
     Format,
     NumberFormat,
@@ -33,8 +34,8 @@ from raygnn.data.transforms.values import (
     written_numbers,
 )
 from raygnn.errors import ConfigError, DataError, RuleError
-from raygnn.prepare.label_query import TARGET, LabelQuery, longest, table_names
-from raygnn.prepare.train_config import write_config
+from raygnn.prepare.label_query import TARGET, LabelQuery, QueryTables, longest, table_names
+from raygnn.prepare.train_config import fanouts_to_all, write_config
 
 if TYPE_CHECKING:
     import duckdb
@@ -145,6 +146,10 @@ def write_labels(
     if columns.target is None:
         kind, task = "training table", "node_classification"
         args: dict[str, Any] = {"table": name}
+        fanouts, far = fanouts_to_all(manifest, [columns.node_type])
+        how["fanouts"] = fanouts or None
+        if far:
+            lines.append(f"no hop reaches {', '.join(far)} from {columns.node_type}")
     else:
         edge_type = edge_type_name((columns.node_type, name, columns.target_type or ""))
         kind, task = "label edges", "link_prediction"
@@ -152,6 +157,17 @@ def write_labels(
         how["temporal"] = {"strategy": "last"}
     config, _ = write_config(manifest_folder(graph), task, args, **how)
     return Labels(kind, tuple(lines), warnings, config)
+
+
+def query_tables(graph: str) -> QueryTables:
+    """The tables of a graph and their columns, which questions may name."""
+    manifest = Manifest.load(graph)
+    folder = manifest_folder(graph)
+    columns = {}
+    for name, table in table_names(manifest).items():
+        files = list_files(folder, table.files, f"table {name}", [folder], table.csv)
+        columns[name] = [*dict.fromkeys(each for file in files for each in column_names(file))]
+    return QueryTables(manifest, columns)
 
 
 def _shown(time: datetime) -> str:
@@ -590,7 +606,7 @@ def _declare(
         content[section][name] = entry
     else:
         others = [table for table in content[section] if table["type"] != entry["type"]]
-        content[section] = [*others, entry]
+        content[section] = [entry, *others]  # as in the text
     expected = Manifest.model_validate(content)
     write_parquet(rows, join(manifest_folder(graph), files))
     uri = manifest_uri(graph)
@@ -601,7 +617,7 @@ def _declare(
         is_right = Manifest.parse(text) == expected
     except DataError:
         is_right = False
-    if not is_right:  # graph.yaml is in another style, or replaces the entry
+    if not is_right:  # graph.yaml is in another style
         text = expected.dump()
     write_text(uri, text)
 
@@ -630,8 +646,10 @@ def with_labels(text: str, labels: Mapping[str, Sequence[tuple[str, dict[str, An
 
 
 def _with_entry(text: str, section: str, name: str, entry: dict[str, Any]) -> str:
+    """A graph.yaml with an entry, instead of one of this name; all other lines stay."""
     block = dump_yaml({name: entry} if section == "training_tables" else [entry])
     lines = ["  " + line for line in block.rstrip().splitlines()]
+    text = _without_entry(text, section, name)
     found = re.search(rf"^{section}:[ \t]*(#.*)?$", text, re.MULTILINE)
     if found is None:
         return "\n".join([text.rstrip(), f"{section}:", *lines, ""])
@@ -639,3 +657,25 @@ def _with_entry(text: str, section: str, name: str, entry: dict[str, Any]) -> st
     indent = next((re.match(r" *", line)[0] for line in rest if line.strip()), "  ")  # type: ignore[index]
     lines = [indent + line[2:] for line in lines]
     return text[: found.end()] + "\n" + "\n".join(lines) + text[found.end() :]
+
+
+def _without_entry(text: str, section: str, name: str) -> str:
+    """A graph.yaml without the lines of an entry in block style, if there is one."""
+    lines = text.splitlines(keepends=True)
+    starts = [i for i, line in enumerate(lines) if line.startswith(f"{section}:")]
+    if not starts:
+        return text
+    first = starts[0] + 1
+    ends = (i for i in range(first, len(lines)) if re.match(r"[^\s#-]", lines[i]))
+    end = next(ends, len(lines))
+    indent = next((re.match(r" *", line)[0] for line in lines[first:end] if line.strip()), "")  # type: ignore[index]
+    items = [i for i in range(first, end) if re.match(rf"{indent}[^\s#]", lines[i])]
+    for item, after in zip(items, [*items[1:], end], strict=True):
+        block = textwrap.dedent("".join(lines[item:after]))
+        content = parse_yaml(block).value
+        if isinstance(content, list):  # of label edges
+            content = {content[0]["type"][1]: content[0]}
+        if name in content:
+            del lines[item:after]
+            break
+    return "".join(lines)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from raygnn.config.documents import dump_yaml, parse_yaml
+from raygnn.config.loader_section import DEFAULT_FANOUTS
 from raygnn.data.filesystem import join, open_fs, read_text, write_text
+from raygnn.data.manifest import Manifest
 
 #: File of the config of a whole graph, in its folder.
 CONFIG_NAME = "train.yaml"
+_DEEP_FANOUTS = (*DEFAULT_FANOUTS, 5)
 _COMMENTS = {
+    "fanouts: [": "a hop more than by default, to reach all tables",
     "on_error: drop": "leaves out rows that cannot be read, and counts them",
     "quantiles: [0.8, 0.9]": "the last tenth of the time is the test",
     "temporal: {}": "reads nothing later than the row that is predicted",
@@ -31,7 +36,7 @@ def write_config(
     reverse_edges: bool | None = None,
     splits: dict[str, Any] | None = None,
     temporal: dict[str, Any] | None = None,
-    fanouts: dict[str, list[int]] | None = None,
+    fanouts: dict[str, list[int]] | list[int] | None = None,
     overwrite: bool = False,
 ) -> tuple[str, bool]:
     """Writes a config that trains on a graph.
@@ -67,6 +72,26 @@ def write_config(
         lines[i] = f"{line}  # {notes[0]}" if notes else line
     write_text(uri, "\n".join([*about.splitlines(), *lines, ""]))
     return uri, True
+
+
+def fanouts_to_all(graph: Manifest, node_types: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Fanouts that reach the tables with columns, if the default ones do not.
+
+    Returns:
+        Fanouts, none if the default ones suffice; and node types that no hop reaches.
+    """
+    distances = dict.fromkeys(node_types, 0)
+    for distance in range(1, len(_DEEP_FANOUTS) + 1):
+        near = {node_type for node_type, at in distances.items() if at == distance - 1}
+        for edges in graph.edge_types:
+            source, _, target = edges.type
+            for one, other in ((source, target), (target, source)):
+                if one in near:
+                    distances.setdefault(other, distance)
+    with_columns = {name: table for name, table in graph.node_types.items() if table.features}
+    is_deep = any(distances.get(name, 0) > len(DEFAULT_FANOUTS) for name in with_columns)
+    far = [name for name in with_columns if name not in distances]
+    return list(_DEEP_FANOUTS) if is_deep else [], far
 
 
 def drops_rows(folder: str) -> bool:

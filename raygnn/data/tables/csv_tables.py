@@ -145,16 +145,19 @@ def read_batches(
 
 
 def read_together(files: Sequence[CsvSniff], ids: Collection[str]) -> list[pa.Table]:
-    """Reads the rows of each file of a table, in the first file's needed columns of the narrowest
-    common kinds. Leading zeros of `ids` count. Raises a DataError as `read_batches`, or if a file
-    lacks a column.
+    """Reads the needed columns of each file of a table, of the narrowest common kinds.
+
+    Leading zeros of `ids` count. Raises a DataError as `read_batches`, or if a file lacks a column
+    that it needs.
     """
-    types = common_types([sniff(file) for file in files], files[0].columns, ids)
-    schema = pa.schema(list(types.items()))
-    return [
-        pa.Table.from_batches(read_batches(file.uri, file.name, types, file.form), schema)
-        for file in files
-    ]
+    columns = list(dict.fromkeys(name for file in files for name in file.columns))
+    common = common_types([sniff(file) for file in files], columns, ids)
+    tables = []
+    for file in files:
+        types = {name: common[name] for name in file.columns}
+        batches = read_batches(file.uri, file.name, types, file.form)
+        tables.append(pa.Table.from_batches(batches, pa.schema(list(types.items()))))
+    return tables
 
 
 def _with_gaps(batch: pa.RecordBatch) -> pa.RecordBatch:

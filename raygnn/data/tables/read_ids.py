@@ -48,7 +48,7 @@ def read_pairs(uri: str, kinds: Sequence[IdKind], option: str) -> pa.Table:
     """Reads the first two columns of Parquet or CSV files as ids; see `read_ids`."""
     folder, slash, name = uri.rpartition("/")
     files = list_files(folder or slash or ".", [name], option)
-    names = _names(files[0])
+    names = column_names(files[0])
     if len(names) < 2:
         raise DataError.invalid(
             option, uri, "it has one column", "Give two: of sources and targets", id="model-pairs"
@@ -58,7 +58,7 @@ def read_pairs(uri: str, kinds: Sequence[IdKind], option: str) -> pa.Table:
     return pa.table(columns, names=["source", "target"])
 
 
-def _names(file: TableFile) -> Sequence[str]:
+def column_names(file: TableFile) -> Sequence[str]:
     if file.format == "csv":
         return csv_tables.read_header(file.uri, file.name, file.csv)
     with open_parquet(file.uri) as parquet:
@@ -78,10 +78,10 @@ def read_columns(
     """
     wanted = None if names is None else tuple(dict.fromkeys(names))
     for file in files:
-        _check_there(wanted or (), _names(file), file, place)
+        _check_there(wanted or (), column_names(file), file, place)
     texts = [file for file in files if file.format == "csv"]
     sniffs = [
-        csv_tables.CsvSniff(file.uri, file.name, wanted or tuple(_names(file)), file.csv)
+        csv_tables.CsvSniff(file.uri, file.name, wanted or tuple(column_names(file)), file.csv)
         for file in texts
     ]
     read = dict(zip(texts, csv_tables.read_together(sniffs, ids), strict=True)) if texts else {}
@@ -149,7 +149,7 @@ def look_up_ids(bundle: Bundle, node_type: str, ids: Ids, option: str) -> np.nda
 
 
 def _read(file: TableFile, column: str | None, kind: IdKind, option: str) -> pa.Array:
-    name = _column(_names(file), column, file.name, option)
+    name = _column(column_names(file), column, file.name, option)
     if file.format == "csv":
         value = pa.int64() if kind == "int" else pa.string()
         batches = csv_tables.read_batches(file.uri, file.name, {name: value}, file.csv)

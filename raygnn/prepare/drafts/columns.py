@@ -190,13 +190,15 @@ class Column:
 
     @cached_property
     def exceptions(self) -> tuple[str, pa.Array]:
-        """Numbers or dates, and the few texts among them that are none and make all of them texts.
-        """
+        """Numbers or dates, and the few texts that are none and make the column one of texts."""
         none = pa.array([], pa.string())
         if self.kind != "text" or len(self.distinct) < _MANY_NUMBERS:
             return "", none
         texts = pc.cast(self.distinct, pa.string())
-        for kind, read in (("numbers", partial(written_numbers, written=NUMBER_FORMATS[0])), ("dates", parsed_times)):
+        for kind, read in (
+            ("numbers", partial(written_numbers, written=NUMBER_FORMATS[0])),
+            ("dates", parsed_times),
+        ):
             if read(texts.slice(0, _MANY_TEXTS))[1].mean() > _FEW_EXCEPTIONS:
                 continue
             others = texts.filter(pa.array(read(texts)[1]))

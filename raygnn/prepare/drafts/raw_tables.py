@@ -195,7 +195,7 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
                 repairs.append(f"the first line is a row; its columns are {', '.join(names)}")
         except DataError:
             parts, is_typed = _read_leniently(uris, encoding, repairs), False
-    unsure = list(_missing_columns(uris, parts))
+    repairs += _missing_columns(uris, parts)
     if not is_parquet(pattern):
         num_rows = sum(part.num_rows for part in parts)
         parts = [_without_other_lines(part) for part in parts]
@@ -220,7 +220,7 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
         splits = pa.array(np.repeat(stems, [part.num_rows for part in parts]))
         columns["split"] = Column("split", pa.chunked_array([splits]))
         repairs.append("split is the name of the file")
-    unsure += [
+    unsure = [
         f"{column.name}: 1.234 is read as a fraction; if it means 1234, write it without the point"
         for column in columns.values()
         if not is_parquet(pattern) and column.may_have_thousands
@@ -249,20 +249,18 @@ def _missing_columns(uris: Sequence[str], parts: Sequence[pa.Table]) -> Iterator
 def _without_other_lines(table: pa.Table) -> pa.Table:
     """Leaves out empty lines, repeated headers, and a line of totals at the end."""
     names = table.column_names
-    is_other = _all([column.is_null() for column in table.columns])
+    is_other = reduce(pc.and_, [column.is_null() for column in table.columns])
     if all(is_text_type(column.type) for column in table.columns):
         trimmed = [pc.utf8_trim_whitespace(column) for column in table.columns]
-        is_header = [pc.equal(text, name.strip()) for text, name in zip(trimmed, names, strict=True)]
-        is_other = pc.or_(is_other, pc.fill_null(_all(is_header), False))
+        is_header = [
+            pc.equal(text, name.strip()) for text, name in zip(trimmed, names, strict=True)
+        ]
+        is_other = pc.or_(is_other, pc.fill_null(reduce(pc.and_, is_header), False))
     table = table.filter(pc.invert(is_other))
     rows = table.slice(max(table.num_rows - 1, 0)).to_pylist()
     first, *others = [str(v) for row in rows for v in row.values() if v is not None] or [""]
     is_total = _TOTAL.match(first) and len(names) > 1 and all(map(is_number, others))
     return table.slice(0, table.num_rows - 1) if is_total else table
-
-
-def _all(masks: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-    return reduce(pc.and_, masks)
 
 
 def _read_leniently(

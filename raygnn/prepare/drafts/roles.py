@@ -31,6 +31,7 @@ _MOST_CLASSES = 100
 _MOST_EDGE_COLUMNS = 2  # beside the time: rows with ids of their own and more columns are nodes
 _MOST_EXAMPLES = 4
 _GAPS = 0.02  # rows without one of two ends are still rows; as edges, they would be left out
+_LOOKUP = 20  # rows of a table of categories, about which nobody asks
 _ROW_ID = "row_id"
 _WINDOWS = (30, 7, 1)  # days of the question about the future
 
@@ -178,7 +179,7 @@ def _inherit_time(table: Table, tables: Sequence[Table], events: set[str]) -> No
         assert time is not None
         keys = other.columns[other.key or ""].ids.combine_chunks()
         position = pc.index_in(table.columns[name].ids, value_set=keys).combine_chunks()
-        if position.null_count:
+        if position.null_count > _GAPS * table.num_rows:
             table.unsure.append(
                 f"the rows have no times, and {position.null_count:,} of them name no {other.name} "
                 f"whose {time.name} they could take"
@@ -255,6 +256,7 @@ class Task:
         is_event: rows happen at a time, so that later rows are the test.
         sureness: confidence of the choice, for people.
         question: the command that asks the most likely question about the future, if any.
+        repeated_in: tables with most of the links to predict.
     """
 
     table: str | None = None
@@ -264,6 +266,7 @@ class Task:
     sureness: str = ""
     question: str | None = None
     notes: list[str] = field(default_factory=list)
+    repeated_in: Sequence[str] = ()
 
     @property
     def description(self) -> str:
@@ -374,30 +377,38 @@ def _examples(tables: Sequence[Table]) -> list[str]:
 
 
 def _question(tables: Sequence[Table], folder: str) -> str | None:
-    """The most likely question: will people have another event soon."""
-    found = [
-        (table.num_rows, table.name, ref.table, time)
-        for table in tables
-        if (time := _time(table)) is not None
-        and time.is_time
-        and time.num_given
-        and not is_training_rows(table)
-        for ref in table.references.values()
-        if PEOPLE & {*words_of(ref.table)}
-        and sum(other.table == ref.table for other in table.references.values()) == 1
-    ]
+    """The most likely question: will people, or else the entities of most events, have another
+    event soon.
+    """
+    found = []
+    for table in tables:
+        time = _time(table)
+        if time is None or not (time.is_time and time.num_given) or is_training_rows(table):
+            continue
+        for ref in table.references.values():
+            entities = next(other for other in tables if other.name == ref.table)
+            is_person = bool(PEOPLE & {*words_of(ref.table)})
+            repeats = table.columns[ref.column].repeats
+            if is_person or (repeats and not is_event(entities) and entities.num_rows > _LOOKUP):
+                sides = [each for each in table.references.values() if each.table == ref.table]
+                rank = (is_person, entities.num_rows if not is_person else 0, table.num_rows)
+                found.append((rank, table.name, ref.table, time, sides))
     if not found:
         return None
-    _, events, people, time = max(found, key=lambda each: each[:3])
+    _, events, entity, time, sides = max(found, key=lambda each: each[:3])
+    by = f" by {sides[0].column}" if len(sides) > 1 else ""
     first, last = time.span
     for days in _WINDOWS:
         window = timedelta(days)
         test = (last - window).date()
         val = test - window
         if val - 2 * window > first.date():
-            return (
-                f'raygnn prepare labels {shlex.quote(folder)} --predict "count({events}) over '
-                f'{days}d > 0" --for {people} --every {days}d --val {val} --test {test} '
+            ask = (
+                f'raygnn prepare labels {shlex.quote(folder)} --predict "count({events}{by}) over '
+                f'{days}d > 0" --for {entity} --every {days}d --val {val} --test {test} '
                 f"--name {type_name(events)}_soon"
             )
+            if by:
+                ask += f"  # or by {sides[1].column}; without by, both count"
+            return ask
     return None

@@ -956,6 +956,120 @@ def test_ids_of_several_columns_may_have_errors(tmp_path: Path) -> None:
     assert "Shop Till: 1 row repeats an id" in found.text
 
 
+def _accounts(folder: Path, num: int = 300) -> None:
+    """Accounts of which some were closed after their events, and payments until then."""
+    ids = list(range(100, 100 + num))
+    opened = RNG.integers(18_000, 18_300, num)
+    is_closed = RNG.random(num) < 0.5
+    closed = [int(day) + 400 if c else None for day, c in zip(opened, is_closed, strict=True)]
+    dates = {"opened": opened, "checked": opened + 200, "closed_on": closed}
+    columns = {k: pa.array(v, pa.int32()).cast(pa.date32()) for k, v in dates.items()}
+    columns["status_after"] = np.where(is_closed, "x", "y")
+    columns["reason"] = np.where(is_closed, some(["a", "b"], num), None)
+    columns["limit"] = RNG.random(num)
+    write(folder, "accounts.csv", account_id=ids, **columns, churned=is_closed.astype(int))
+    rows = RNG.integers(0, num, 3000)
+    day = pa.array(opened[rows] + RNG.integers(0, 300, 3000), pa.int32()).cast(pa.date32())
+    write(folder, "payments.csv", account_id=rows + 100, day=day, amount=RNG.random(3000))
+
+
+def test_columns_that_are_known_later_are_left_out(tmp_path: Path) -> None:
+    """By their names, by their dates, and by the class for which they are filled."""
+    _accounts(tmp_path)
+    text = draft(str(tmp_path)).text
+    accounts = Manifest.parse(text).node_types["accounts"]
+    assert [each.column for each in accounts.features["x"].columns] == ["opened", "limit"]
+    assert "status_after is left out: it holds what its name says is known afterwards" in text
+    assert "reason is left out: it holds values that are filled only where churned is 1" in text
+    assert re.search("checked[, a-z_]* (is|are) left out: .* dates later than", text)
+    assert re.search("closed_on[, a-z_]* (is|are) left out", text)
+
+
+def test_links_that_another_table_repeats_are_not_read(tmp_path: Path) -> None:
+    """Views of what is bought would reveal held-out purchases, in the other direction too."""
+    users, items = some(USERS, 2000), some(SKUS, 2000)
+    write(tmp_path, "users.csv", user_id=USERS, age=some([20, 30], 200))
+    write(tmp_path, "items.csv", sku=SKUS, price=RNG.random(50))
+    write(tmp_path, "purchases.csv", user_id=users, sku=items)
+    more = some(range(2000), 900)
+    views = {"sku": [*items, *some(SKUS, 99)], "user_id": [*users, *some(USERS, 99)]}
+    write(tmp_path, "views.csv", **views)
+    write(tmp_path, "wishes.csv", user_id=some(USERS, 900), sku=some(SKUS, 900), n=more)
+    found = write_draft(str(tmp_path), task="purchases")
+    fanouts = load_config(found.config).config.sampling.fanouts
+    assert fanouts == {"users__views__items": [0, 0], "items__rev_views__users": [0, 0]}
+    assert "100% of the pairs in purchases are here too" in found.text
+
+
+def _bank(folder: Path) -> None:
+    write(folder, "customers.csv", customer_id=USERS, churned=some([0, 1], 200))
+    accounts = [f"A{i}" for i in range(300)]
+    write(folder, "accounts.csv", account_id=accounts, customer_id=some(USERS, 300))
+    shops = [f"M{i}" for i in range(30)]
+    write(folder, "merchants.csv", merchant_id=shops, risk=RNG.random(30))
+    ends = {"account_id": some(accounts, 900), "merchant_id": some(shops, 900)}
+    amounts = {"amount": RNG.random(900), "fee": RNG.random(900), "tax": RNG.random(900)}
+    write(folder, "transactions.csv", id=[f"T{i}" for i in range(900)], **ends, **amounts)
+    write(folder, "branches.csv", branch_id=range(9), size=RNG.random(9))
+
+
+def test_the_drafted_model_reaches_all_tables(tmp_path: Path) -> None:
+    _bank(tmp_path)
+    found = write_draft(str(tmp_path))
+    assert load_config(found.config).config.sampling.fanouts == [15, 10, 5]
+    assert "no hop of the model reaches branches" in found.picture
+
+
+def test_questions_are_drafted_for_both_sides_and_for_things(tmp_path: Path) -> None:
+    write(tmp_path, "machines.csv", machine_id=range(500, 580), power=RNG.random(80))
+    readings = {"machine_id": some(range(500, 580), 2000), "day": some_days(2000)}
+    write(tmp_path, "failures.csv", **readings, cost=RNG.random(2000))
+    question = draft(str(tmp_path)).task.question
+    assert '--predict "count(failures) over 30d > 0" --for machines' in question
+    write(tmp_path, "players.csv", player_id=range(1, 301), hand=some(["L", "R"], 300))
+    sides = {name: RNG.integers(1, 301, 4000) for name in ("winner_id", "loser_id")}
+    write(tmp_path, "matches.csv", **sides, date=some_days(4000), minutes=RNG.random(4000))
+    question = draft(str(tmp_path)).task.question
+    assert '--predict "count(matches by winner_id) over 30d > 0" --for players' in question
+    assert question.endswith("# or by loser_id; without by, both count")
+
+
+def test_link_tables_without_times_beside_others_are_named(shop: Path) -> None:
+    write(shop, "wishes.csv", customer=some(USERS, 300), sku=some(SKUS, 300))
+    notes = draft(str(shop)).notes
+    assert any(
+        note.startswith("[customers, wishes, items]: the rows have no times") for note in notes
+    )
+
+
+def test_a_few_events_without_their_reference_do_not_hide_the_times(tmp_path: Path) -> None:
+    """Lines of orders with text keys take the day of their order, and one names none."""
+    orders = [f"O{i}" for i in range(300)]
+    write(tmp_path, "products.csv", sku=SKUS, price=RNG.random(50))
+    write(tmp_path, "orders.csv", order_no=orders, day=some_days(300))
+    lines = {"order_no": ["O?", *some(orders, 899)], "sku": some(SKUS, 900)}
+    write(tmp_path, "lines.csv", **lines, qty=RNG.random(900))
+    text = draft(str(tmp_path)).text
+    assert "day is the day of the orders that order_no refers to" in text
+    (lines,) = (table for table in Manifest.parse(text).edge_types if table.type[1] == "lines")
+    assert lines.time.column == "day"
+
+
+def test_new_files_of_a_table_are_named(tmp_path: Path, capsys: Any) -> None:
+    write(tmp_path, "users.csv", user_id=list(range(0, 400, 10)), age=some([20, 30], 40))
+    users = [float(user) for user in some(list(range(0, 400, 10)), 90)]
+    write(tmp_path, "tickets.csv", user_id=some(list(range(0, 400, 10)), 90), n=some([1, 2], 90))
+    write_text(tmp_path / "likes.csv", user_id=users, page=["a"] * 90)
+    assert main(["draft", str(tmp_path)]) == 0
+    write(tmp_path, "tickets-2.csv", user_id=[0, 10, 20], n=[1, 2, 1])
+    (tmp_path / "graph.yaml").write_text((tmp_path / "graph.yaml").read_text().replace(
+        "_drafted/tickets.parquet", "tickets.csv"))  # fmt: skip
+    capsys.readouterr()
+    for option in ("--repair", "--overwrite"):
+        assert main(["draft", str(tmp_path), option]) == 0
+        assert "tickets-2.csv" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("raw", FOLDERS, indirect=True)
 def test_the_drafted_model_beats_every_baseline(

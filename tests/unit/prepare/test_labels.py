@@ -14,7 +14,7 @@ from raygnn.config import load_config
 from raygnn.data.manifest import Manifest
 from raygnn.errors import ConfigError
 from raygnn.prepare.__main__ import main as prepare
-from raygnn.prepare.label_query import parse_duration
+from raygnn.prepare.question import parse_duration
 from tests.errors import ids_of
 
 pytest.importorskip("duckdb")
@@ -336,6 +336,35 @@ def test_graph_yaml_keeps_its_comments(shop: Path) -> None:
     assert (shop / "graph.yaml").read_text() == text
 
 
+@pytest.mark.parametrize("question", ["count(bought) over 20d", "list(bought.sku) over 20d"])
+def test_replaced_labels_leave_the_other_lines(shop: Path, question: str) -> None:
+    """Comments and formatting, also if the entry changes and others follow it."""
+    kind = "training_tables" if "count" in question else "label_edges"
+    assert _ask(shop, question) == 0
+    assert _ask(shop, question, "--name", "again") == 0
+    before = (shop / "graph.yaml").read_text()
+    assert _ask(shop, question.replace("20d", "10d"), "--overwrite") == 0
+    text = (shop / "graph.yaml").read_text()
+    assert text.startswith("format: raygnn/graph-v1\n" + GRAPH)
+    assert len(text.splitlines()) == len(before.splitlines())
+    entries = getattr(Manifest.load(str(shop)), kind)
+    assert len(entries) == 2
+    if kind == "training_tables":
+        assert (entries["asked"].window, entries["again"].window) == ("10d", "20d")
+
+
+def test_files_of_a_table_may_lack_columns(shop: Path) -> None:
+    purchases = pd.read_csv(shop / "purchases.csv")
+    (shop / "purchases.csv").unlink()
+    purchases[:200].to_csv(shop / "purchases-0.csv", index=False)
+    rows = purchases[200:].rename(columns={"amount": "amount_eur"})
+    rows.to_csv(shop / "purchases-1.csv", index=False)
+    text = (shop / "graph.yaml").read_text()
+    (shop / "graph.yaml").write_text(text.replace("purchases.csv", "purchases-*.csv"))
+    assert _ask(shop, "sum(bought.amount) over 20d") == 0
+    assert _read(shop).label.max() > 0
+
+
 WINDOW = "x.day > t.timestamp AND x.day <= t.timestamp + INTERVAL '{window}'"
 BROKEN = {
     "labels-read-future": "SELECT t.timestamp, x.user_id, count(*) AS y FROM timestamps t "
@@ -399,7 +428,7 @@ def test_broken_options_are_refused(
 def test_durations() -> None:
     given = ["30d", "12 h", "1mo", "2 Weeks", "5min", "1 year"]
     assert [parse_duration(text, "--every") for text in given] == [
-        "30 days", "12 hours", "1 months", "2 weeks", "5 minutes", "1 years",
+        "30 days", "12 hours", "1 month", "2 weeks", "5 minutes", "1 year",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="labels-duration"):
         parse_duration("0d", "--every")
