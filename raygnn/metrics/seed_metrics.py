@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -159,21 +160,26 @@ class RootMeanSquaredError(_MeanError):
 class R2(SumMetric):
     """Share of explained variance, averaged over outputs, as scikit-learn's `r2_score`.
 
-    Computed from float64 sums of squares. Targets whose mean is a million times their deviation
-    leave 4 digits, a billion times none; center such targets first.
+    Computed from float64 sums of squares of differences from `center`, which lose digits if the
+    mean of the targets is many deviations away from it.
 
     As in scikit-learn, an output with constant targets scores 1 if predicted exactly, else 0; fewer
     than two rows score NaN.
+
+    Attributes:
+        center: the mean of the training targets, by output; the task sets it.
     """
 
     name = "r2"
     problems = ("regression",)
+    center: Sequence[float] = (0.0,)
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
         predicted, actual = _float64(prediction, target)
         rows = actual.new_full((actual.shape[1],), float(len(actual)))
-        sums = [actual.sum(dim=0), actual.square().sum(dim=0), (predicted - actual).square().sum(0)]
-        return torch.cat([rows, *sums])
+        residual = (predicted - actual).square().sum(dim=0)
+        centered = actual - actual.new_tensor(self.center)
+        return torch.cat([rows, centered.sum(dim=0), centered.square().sum(dim=0), residual])
 
     def compute(self, state: Tensor) -> dict[str, float]:
         rows, total, squares, residual = state.view(4, self.num_outputs)

@@ -30,7 +30,7 @@ from raygnn.metrics import (
     ErrorsByValue,
     MetricsOverTime,
 )
-from raygnn.metrics.seed_metrics import NormalizedMeanAbsoluteError, SeedRankingMetric
+from raygnn.metrics.seed_metrics import R2, NormalizedMeanAbsoluteError, SeedRankingMetric
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.batch_sequence import BatchT
 
@@ -110,13 +110,17 @@ class LabelTask(EncoderTask[BatchT]):
             if isinstance(metric, SeedRankingMetric):
                 metric.positive = self.output.positive_class
             elif isinstance(metric, NormalizedMeanAbsoluteError):
-                metric.scale = self._target_deviation()
+                metric.scale = self._target_scale.std[0]
+            elif isinstance(metric, R2):
+                metric.center = self._target_scale.mean
         return built
 
-    def _target_deviation(self) -> float:
-        if self.output.scale is not None:
-            return self.output.scale.std[0]
-        return float(self.target.labels[self.target.splits.train].std())
+    @cached_property
+    def _target_scale(self) -> ColumnScale:
+        """Of the training labels, which a graph to evaluate on may lack."""
+        train = self.target.labels[self.target.splits.train]
+        own = ColumnScale.of_rows(train) if len(train) else ColumnScale((0.0,), (0.0,))
+        return self.output.scale or own
 
     def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
         output = self.output

@@ -226,11 +226,13 @@ def test_regression_is_scikit_learns(actual: np.ndarray, seed: int) -> None:
 
 def test_r2_keeps_digits_when_the_mean_is_far_from_zero() -> None:
     generator = np.random.default_rng(0)
-    actual = 1e6 + generator.normal(size=(1000, 1))
-    predicted = actual + generator.normal(size=(1000, 1)) / 2
-    rows = torch.from_numpy(predicted), torch.from_numpy(actual)
+    actual = np.array([6e6, -1e9]) + generator.normal(size=(1000, 2))
+    predicted = actual + generator.normal(size=(1000, 2)) / 2
+    metric = R2(2, "regression")
+    metric.center = (6e6 + 0.1, -1e9)
     expected = sk.r2_score(actual, predicted)
-    assert value_of(R2(1, "regression"), *rows) == pytest.approx(expected, abs=1e-3)
+    found = value_of(metric, torch.from_numpy(predicted), torch.from_numpy(actual))
+    assert found == pytest.approx(expected, abs=1e-9)
 
 
 def test_regression_targets_may_lack_the_second_dimension() -> None:
