@@ -86,7 +86,7 @@ def predict(
     new_nodes: str | PathLike[str] | None = None,
     as_of: str | int | float | None = None,
     rows_per_file: int = 65_536,
-    chunk_size: int = 30_000,
+    chunk_size: int = OutputOptions.chunk_size,
     overwrite: bool = False,
     allow_modules: Sequence[str] = (),
 ) -> Written:
@@ -153,7 +153,7 @@ def top_k(
     as_of: str | int | float | None = None,
     data: Any = None,
     rows_per_file: int = 65_536,
-    chunk_size: int = 30_000,
+    chunk_size: int = OutputOptions.chunk_size,
     overwrite: bool = False,
     allow_modules: Sequence[str] = (),
     **options: Any,
@@ -404,7 +404,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_as_of(add)
     add("--rows-per-file", type=int, default=65_536, metavar="N", help="default: 65536")
     text = "rows per step of exact encoding (default: 30000)"
-    add("--chunk-size", type=int, default=30_000, metavar="N", help=text)
+    add("--chunk-size", type=int, default=OutputOptions.chunk_size, metavar="N", help=text)
     add("--overwrite", action="store_true", help="replace existing output")
     add_allow_module(parser)
     add_output_options(parser)

@@ -64,7 +64,9 @@ class KeptEmbeddings(Embeddings):
 
 
 def exact_embeddings(
-    applied: AppliedModel, node_types: Sequence[str], chunk_size: int
+    applied: AppliedModel,
+    node_types: Sequence[str],
+    chunk_size: int = ExactOptions.chunk_size,
 ) -> KeptEmbeddings:
     """All rows of some node types, computed layer by layer, without what is later than the moment
     of the model's times. Collective: all ranks must call. Raises a ConfigError if the encoder does
@@ -212,10 +214,6 @@ class SampledEmbeddings(Embeddings):
         return self._shared(chunks, rows_of, width)
 
 
-# Rows on the device at a time in exact encoding.
-_CHUNK_SIZE = 30_000
-
-
 class NodeEncoder:
     """Encodes nodes of a graph alone or together, and keeps exact rows of all nodes.
 
@@ -279,7 +277,7 @@ class NodeEncoder:
         if self.applied.times is not None:
             wanted -= self.applied.times.own
         order = [name for name in self.applied.bundle.node_types if name in wanted]
-        exact = exact_embeddings(self.applied, order, _CHUNK_SIZE)
+        exact = exact_embeddings(self.applied, order)
         every = with_factors(exact, self.applied)
         self._kept |= {name: every.all_rows(name) for name in order}
 

@@ -229,7 +229,7 @@ class OutputOptions:
     uri: str
     overwrite: bool = False
     rows_per_file: int = 65_536
-    chunk_size: int = 100_000
+    chunk_size: int = 30_000
 
     def check(self) -> None:
         for option, value in (

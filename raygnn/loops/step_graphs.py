@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygnn.config import Config
+from raygnn.console import say
 from raygnn.models.encoder import BlockEncoder
 from raygnn.parallel import collectives
 from raygnn.sampling.batch import Batch
@@ -22,27 +23,39 @@ _MOST_GRAPHS = 16
 
 
 def can_record(config: Config, module: nn.Module, device: torch.device) -> bool:
-    """Whether the passes of a task that pads its batches can be recorded.
-
-    All of their sizes must follow from a batch's shapes, and added rows must change no other row.
+    """Whether the passes of a task that pads its batches are recorded. If a setting prevents it,
+    rank 0 prints which.
     """
     training = config.training
     is_chosen = training.cuda_graphs and not training.compile
     if not is_chosen or device.type != "cuda" or torch.version.cuda is None:
         return False
-    is_alone = collectives.world_size() == 1 and config.batch.num_micro_batches == 1
-    scales_loss = training.precision == "fp16-mixed"  # and looks for overflows
-    has_own_code = "." in training.combined_by or any("." in t.type for t in config.losses)
-    waits = any(term.args for term in config.losses)  # class weights are summed on the host
-    encoders = [m for m in module.modules() if isinstance(m, BlockEncoder)]
+    settings = obstacles(config, module)
+    if settings and collectives.rank() == 0:
+        say(f"training.cuda_graphs: steps are not recorded, because of {', '.join(settings)}")
+    return not settings
+
+
+def obstacles(config: Config, module: nn.Module) -> list[str]:
+    """Settings with which sizes do not follow from a batch's shapes, added rows change other rows,
+    or a step waits for the device.
+    """
+    training, modules = config.training, list(module.modules())
+    encoders = [m for m in modules if isinstance(m, BlockEncoder)]
     is_known = len(encoders) == 1 and type(encoders[0]).__module__.startswith("raygnn.")
-    couples_rows = any(isinstance(m, _BatchNorm) for m in module.modules())
-    is_sparse = any(getattr(m, "sparse", False) for m in module.modules())
-    return (
-        is_alone
-        and is_known
-        and not (has_own_code or waits or couples_rows or is_sparse or scales_loss)
-    )
+    own_losses = [term.type for term in config.losses if "." in term.type]
+    settings = {
+        "several workers": collectives.world_size() > 1,
+        "several micro-batches a step": config.batch.num_micro_batches > 1,
+        f"training.precision={training.precision!r}": training.precision == "fp16-mixed",
+        f"training.grad_reduction={training.combined_by!r}": "." in training.combined_by,
+        f"losses.type={', '.join(own_losses)!r}": bool(own_losses),
+        "losses.args.class_weights": any("class_weights" in t.args for t in config.losses),
+        f"model.type={config.model.type!r}": not is_known,
+        "batch normalization": any(isinstance(m, _BatchNorm) for m in modules),
+        "sparse embeddings": any(getattr(m, "sparse", False) for m in modules),
+    }
+    return [name for name, prevents in settings.items() if prevents]
 
 
 @dataclass(frozen=True)
