@@ -38,6 +38,7 @@ FORMAT: Literal["raygnn/graph-v1"] = "raygnn/graph-v1"
 # Names become file names and parts of config keys, so nothing that a shell or a URI reads.
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")
 _RESERVED_COLUMNS = frozenset({"id", "split", "time", "weight"})
+_SPARSE_PARTS = frozenset({"indptr", "indices", "values"})
 
 FeatureDtype = Literal["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64"]
 
@@ -162,6 +163,13 @@ def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> Non
             raise RuleError(
                 f"column name {name!r} is reserved by raygnn",
                 f"Use another name on the left than {sorted(_RESERVED_COLUMNS)}",
+                id="graph-column-reserved",
+            )
+        base, _, part = name.rpartition(".")
+        if part in _SPARSE_PARTS and isinstance(features.get(base), SparseFeature):
+            raise RuleError(
+                f"column name {name!r} is a file of the sparse feature {base!r}",
+                "Use another name on the left",
                 id="graph-column-reserved",
             )
     both = sorted(set(features) & set(labels))

@@ -51,6 +51,9 @@ def dense_rows(
         null &= ~unreadable
         findings.add(source.column, "null values", null, id="table-null-values")
         parts.append(values)
+        if values.dtype == np.uint64 and plan.role == "time":
+            rule, too_large = "times of 2^63 or more", values[:, 0] > np.iinfo(np.int64).max
+            findings.add(source.column, rule, too_large, stored, id="table-time-range")
     dtype = np.dtype(plan.dtype if plan.quantization is None else np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         if len(parts) == 1:

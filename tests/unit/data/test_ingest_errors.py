@@ -148,6 +148,11 @@ def test_node_tables(
         ({"s": [0, 1], "t": [1, 1], "w": [1.0, np.nan]}, {"weight": "w"}, ("table-not-finite",)),
         ({"s": [0, 1], "t": [1, 1], "w": [[1], [2]]}, {"weight": "w"}, ("table-weight-type", "w")),
         ({"s": [0, 1], "t": [1, 1], "w": [1.0, None]}, {"time": "w"}, ("table-null-values", 1)),
+        (
+            {"s": [0, 1], "t": [1, 1], "w": np.array([2**63 - 1, 2**63], np.uint64)},
+            {"time": "w"},
+            ("table-time-range", "column 'w'", 1, 2**63),
+        ),
         ({"s": [0, 1], "t": [1, 1]}, {"features": {"a": "z"}}, ("table-column-missing", "z")),
     ],
 )
