@@ -628,6 +628,17 @@ def test_a_window_leaves_out_older_edges(busy: tuple[Any, str], shop: Shop, tmp_
         assert found.arrow.equals(expected.arrow) == is_same
 
 
+def test_rows_after_the_last_training_row_change_no_weight(shop: Shop, tmp_path: Path) -> None:
+    labels = (shop.counts(-WINDOW, 0) > 4).astype(np.int64)
+    last = int(ASKED[int(0.8 * len(ASKED))])
+    weights = []
+    for name, rows in (("some", shop), ("others", shop.after(last, np.random.default_rng(0)))):
+        graph = rows.write(tmp_path / name / "tables", labels)
+        config = _config(tmp_path / name, graph, training={"max_epochs": 1})
+        weights.append(raygnn.train.fit(config).model.module.state_dict())
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
 def test_tables_in_memory_are_those_of_a_folder(
     busy: tuple[Any, str], shop: Shop, tmp_path: Path
 ) -> None:

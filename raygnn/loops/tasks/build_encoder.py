@@ -265,9 +265,15 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
     column = temporal.column
     timed = [t for t in bundle.node_types if column in bundle.columns(t)]
     timed_edges = [edge_type_name(t) for t in bundle.edge_types if column in bundle.columns(t)]
-    times = [np.asarray(bundle.column(node_type, column)) for node_type in timed]
-    lows = [np.quantile(t[:: -(-len(t) // _MAX_TIMES)], _FIRST_ROWS) for t in [*times, seed_times]]
-    span = float(seed_times.max() - min(lows))
+    last = seed_times.max()
+    times = [_times_until(bundle, node_type, column, last) for node_type in timed]
+    lows = [
+        np.quantile(t[:: -(-len(t) // _MAX_TIMES)], _FIRST_ROWS)
+        for t in [*times, seed_times]
+        if len(t)
+    ]
+    span = float(last - min(lows))
+    num_until = dict(zip(timed, map(len, times), strict=True))
     is_of_nodes, is_dated = target.output.predicted_edges is None, time_unit(bundle, column) == "us"
     messages = {t: message_type(t, config.sampling.direction) for t in bundle.edge_types}
     inner = {target.output.ends[0]}  # types of nodes before the last hop, which sample edges
@@ -279,11 +285,9 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
         for t, (source, _, into) in messages.items()
         if source in timed
         and into in inner
-        and bundle.num_nodes(into) < bundle.num_edges(t)
-        and (
-            (name := edge_type_name(t)) not in timed_edges
-            or bundle.num_edges(t) <= bundle.num_nodes(source)
-        )
+        and num_until.get(into, bundle.num_nodes(into))
+        < (num_edges := _num_edges_until(bundle, t, source, column, last))
+        and ((name := edge_type_name(t)) not in timed_edges or num_edges <= num_until[source])
     ]
     return TimeInput(
         column,
@@ -296,6 +300,31 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
         event_types=tuple(event_types) if is_of_nodes else (),
         season=is_of_nodes and is_dated and float(np.ptp(seed_times)) > _SEASONS,
     )
+
+
+def _times_until(
+    bundle: Bundle, type_: str | EdgeType, column: str, last: np.generic
+) -> np.ndarray:
+    """Times of nodes or edges up to that of the last training row: later ones change no weight."""
+    times = bundle.column(type_, column)
+    assert isinstance(times, np.ndarray)
+    return times[times <= last]
+
+
+def _num_edges_until(
+    bundle: Bundle, edge_type: EdgeType, timed_end: str, column: str, last: np.generic
+) -> int:
+    """Edges up to a time, their own or that of an end; all edges of a graph in parts."""
+    if bundle.is_of_parts:
+        return bundle.num_edges(edge_type)
+    if column in bundle.columns(edge_type):
+        return len(_times_until(bundle, edge_type, column, last))
+    csc, times = bundle.csc(edge_type), bundle.column(timed_end, column)
+    assert isinstance(times, np.ndarray)
+    is_known = times <= last
+    if timed_end == edge_type[0]:
+        return int(is_known[csc.indices].sum())
+    return int(np.diff(csc.indptr)[is_known].sum())
 
 
 def _edge_features(config: Config, bundle: Bundle, target: TaskTarget) -> tuple[str, ...]:
