@@ -88,7 +88,7 @@ class FullRanking:
             query_rows: [num_queries, C], embeddings.
             candidate_rows: [num_candidates, C], embeddings of all nodes of the target type.
             positives: links of the evaluated split.
-            known: links of all splits, excluded as candidates; need not contain the positives. To
+            known: other links, excluded as candidates; need not contain the positives. To
                 exclude the query itself, add it as its own known link.
             score_all: as `Decoder.score_all`; a score may not depend on other rows.
         Raises:

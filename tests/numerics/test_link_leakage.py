@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,7 +93,7 @@ def _carried(task: LinkPrediction, batch: Any, linked: EdgeType, split: str) -> 
 
 
 def _check_known(task: LinkPrediction, split: str, links: dict[str, Pairs]) -> None:
-    """Training leaves no held-out link out of its negatives; evaluation leaves all links out."""
+    """Links of later splits compete; those of the split and of earlier ones do not."""
     nodes = np.arange(NUM_NODES)
     known = task.loader(split).plan.known
     grid = known.mask(nodes, nodes)
@@ -101,9 +102,9 @@ def _check_known(task: LinkPrediction, split: str, links: dict[str, Pairs]) -> N
         assert np.array_equal(grid, grid.T)
         found -= {(node, node) for node in range(NUM_NODES)}
         links = {name: {pair for pair in of if pair[0] != pair[1]} for name, of in links.items()}
-    assert links["train"] <= found
-    held_out = links["val"] | links["test"]
-    assert not found & held_out if split == "train" else held_out <= found
+    last = list(links).index(split) + 1
+    assert found >= set().union(*list(links.values())[:last])
+    assert not found & set().union(*list(links.values())[last:])
 
 
 @settings(max_examples=50)
@@ -135,6 +136,33 @@ def test_no_batch_sees_what_it_has_to_tell(drawn, direction):
                     seen |= carried
         task.close()
     assert seen  # the rest is sampled
+
+
+_USER, _ITEM = np.random.default_rng(0).integers(0, 40, (2, 200)).tolist()
+_ROW = list(range(200))
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        ({("b", "views", "a"): (_ITEM, _USER)}, ["b__views__a"]),
+        ({("a", "views", "b"): (_USER + _ITEM, _ITEM + _USER)}, ["a__views__b"]),
+        ({("row", "by", "a"): (_ROW, _USER), ("row", "of", "b"): (_ROW, _ITEM)}, ["row"]),
+        ({("b", "in", "row"): (_ITEM, _ROW), ("row", "by", "a"): (_ROW, _USER)}, ["row"]),
+        ({("b", "views", "a"): (_USER, _ITEM)}, []),  # other pairs
+        ({("row", "by", "a"): (_ITEM, _USER), ("row", "of", "b"): (_ITEM, _ITEM)}, []),  # a group
+    ],
+)
+def test_paths_that_reveal_the_links_to_predict_are_named(
+    others: dict[EdgeType, Any], expected: list[str], tmp_path: Path
+) -> None:
+    nodes = {name: node_rows(np.arange(200)) for name in ("a", "b", "row")}
+    edges = {("a", "buys", "b"): (_USER, _ITEM), **others}
+    tables = GraphTables(nodes, {t: edge_rows(*map(np.array, e)) for t, e in edges.items()})
+    task = _task(str(tmp_path), tables, {"edge_type": "a__buys__b"}, "in")
+    found = [text for text in task.warnings() if "the links to predict" in text]
+    assert len(found) == len(expected)
+    assert all(name in text for name, text in zip(expected, found, strict=True))
 
 
 def test_reverse_edges_under_another_name_are_warned_of(tmp_path: Path) -> None:

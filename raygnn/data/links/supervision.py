@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -184,17 +184,19 @@ def make_supervision(bundle: Bundle, *links: LinkSplit) -> dict[str, Supervision
 
 
 def known_positives(
-    bundle: Bundle, link: LinkSplit, *, in_training: bool = False, both_ways: bool = False
+    bundle: Bundle, link: LinkSplit, split: str = "test", *, both_ways: bool = False
 ) -> KnownPositives:
-    """All links of a type: its label edges and message edges.
+    """Links of a type, as label edges and message edges, of a split and of the splits before it.
 
     Args:
-        in_training: only links that training sees, in the loss or as messages.
+        split: the last split, with `test` all links of the type.
         both_ways: anchors and targets have one type, and the reverse of a link is also known.
     Raises:
         DataError: the graph has no such links.
     """
-    graph = message_graph(bundle, [link], "val") if in_training else bundle
+    graph = bundle
+    if split != "test":  # the messages of the next split are the links until this one
+        graph = message_graph(bundle, [link], "val" if split == "train" else "test")
     has_messages = link.edge_type in bundle.edge_types
     is_sorted = not has_messages or message_table(bundle, link.edge_type).is_sorted
     tables: list[_Rows] = []
@@ -207,13 +209,13 @@ def known_positives(
             if not (is_undirected and np.array_equal(csr.indices, csc.indices)):
                 tables.append((csc.indptr, csc.indices))
     if link.labels:
-        labels = _label_rows(bundle, link, in_training)
-        tables += [labels, _transposed(labels)] if both_ways else [labels]
+        for labels in _label_rows(bundle, link, split):
+            tables += [labels, _transposed(labels)] if both_ways else [labels]
     if is_sorted and len(tables) == 1:
         return KnownPositives(*tables[0])
     name = edge_type_name(link.edge_type)
     shape = bundle.num_nodes(link.edge_type[0]), bundle.num_nodes(link.edge_type[2])
-    parts = [f"{link.fingerprint}.train"] if in_training else []
+    parts = [f"{link.fingerprint}.{split}"] if split != "test" else []
     parts += [name, "labels" if link.labels else "messages"] + ["both"] * both_ways
     folder = build_once(
         bundle.path / "known" / ".".join(parts),
@@ -301,14 +303,16 @@ def _without_links(edges: SupervisionEdges) -> SupervisionEdges:
     )
 
 
-def _label_rows(bundle: Bundle, link: LinkSplit, in_training: bool) -> _Rows:
+def _label_rows(bundle: Bundle, link: LinkSplit, split: str) -> Iterator[_Rows]:
     labels = label_table(bundle, link)
-    if not in_training:
-        return labels.indptr, labels.indices
-    anchors, bounds, targets, _ = rows_of(link_folder(bundle, link) / SPLIT_NAMES[0])
-    counts = np.zeros(len(labels.indptr), np.int64)
-    counts[anchors + 1] = np.diff(bounds)
-    return np.cumsum(counts), targets
+    if split == "test":
+        yield labels.indptr, labels.indices
+        return
+    for name in SPLIT_NAMES[: SPLIT_NAMES.index(split) + 1]:
+        anchors, bounds, targets, _ = rows_of(link_folder(bundle, link) / name)
+        counts = np.zeros(len(labels.indptr), np.int64)
+        counts[anchors + 1] = np.diff(bounds)
+        yield np.cumsum(counts), targets
 
 
 def _transposed(rows: _Rows) -> _Rows:

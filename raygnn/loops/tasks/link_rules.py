@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from raygnn.config import Config
 from raygnn.config.data_section import HashSplit, TemporalSplit
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
 from raygnn.errors import ConfigError, Problem
+from raygnn.sampling.protocols import GraphStore, PickRequest, ends
 
 
 def sampler_rules(config: Config) -> Iterator[Problem]:
@@ -69,25 +71,103 @@ def reverse_types(bundle: Bundle) -> dict[EdgeType, EdgeType]:
     return {edge_type: other for edge_type, other in reverses.items() if other is not None}
 
 
-def undeclared_reverses(
-    bundle: Bundle, edge_types: Sequence[EdgeType], anchors: np.ndarray, targets: np.ndarray
-) -> list[EdgeType]:
-    """Edge types of as many edges that have nine tenths of some links in the opposite direction.
+#: Links that are looked up. They are revealed if a path connects this share of them, and not so
+#: many pairs of other links' ends.
+_NUM_LOOKED_UP, _REVEALED, _BY_CHANCE = 1_000, 0.9, 0.5
 
-    They would reveal the links, because no `reverse_of` says that both are the same edges.
+_Ends = tuple[str, np.ndarray]
+_Rows = tuple[np.ndarray, np.ndarray]  # numbers of links, and nodes that one of their ends reaches
+
+
+def revealing_paths(
+    graph: GraphStore, linked: Collection[EdgeType], anchors: _Ends, targets: _Ends
+) -> list[tuple[EdgeType, ...]]:
+    """Edge types in either direction, and paths of two over events, that connect most of some
+    links, so messages reveal them.
+
+    An event is a node of a third type with an edge to or from one anchor, such as a purchase.
+
+    Args:
+        graph: the messages with which the links are predicted.
+        linked: edge types that may connect them, because their held-out edges carry no messages.
+        anchors, targets: node type and int64 [num_links], dense ids.
     """
-    anchor_type, _, target_type = edge_types[0]
-    linked = [edge_type for edge_type in edge_types if edge_type in bundle.edge_types]
-    numbers = {bundle.num_edges(edge_type) for edge_type in linked}
-    known = {*linked, *map(bundle.reverse_of, linked)}
-    found = []
-    for other in bundle.edge_types:
-        is_opposite = (other[0], other[2]) == (target_type, anchor_type)
-        if other in known or not is_opposite or bundle.num_edges(other) not in numbers:
-            continue
-        csc = bundle.csc(other)
-        edges = np.ones(len(csc.indices), np.float32), csc.indices, csc.indptr
-        shape = bundle.num_nodes(anchor_type), bundle.num_nodes(target_type)
-        if np.mean(sparse.csr_matrix(edges, shape)[anchors, targets] > 0) >= 0.9:
-            found.append(other)
-    return found
+    size = len(anchors[1])
+    chosen = np.random.default_rng(0).permutation(size)[:_NUM_LOOKED_UP]
+    return list(_LinkPaths(graph, linked, anchors, targets, chosen).found())
+
+
+class _LinkPaths:
+    def __init__(
+        self,
+        graph: GraphStore,
+        linked: Collection[EdgeType],
+        anchors: _Ends,
+        targets: _Ends,
+        chosen: np.ndarray,
+    ) -> None:
+        self._graph, self._num_links = graph, len(chosen)
+        self._ends = ((anchors[0], anchors[1][chosen]), (targets[0], targets[1][chosen]))
+        self._types: dict[tuple[str, str], list[EdgeType]] = {}  # by neighbor and sampling node
+        for edge_type in graph.edge_types:
+            if edge_type not in linked:
+                self._types.setdefault(ends(edge_type, graph.direction), []).append(edge_type)
+
+    def found(self) -> Iterator[tuple[EdgeType, ...]]:
+        anchors, targets = self._ends
+        both = ((anchors, targets), (targets, anchors))
+        for (near, nodes), (far, others) in both if anchors[0] != targets[0] else both[:1]:
+            for edge_type in self._types.get((far, near), []):
+                if self._connects(self._reached(edge_type, nodes), others):
+                    yield (edge_type,)
+        for middle in self._graph.node_types:
+            if middle not in (anchors[0], targets[0]):
+                yield from islice(self._through(middle), 1)
+
+    def _through(self, middle: str) -> Iterator[tuple[EdgeType, ...]]:
+        (anchor, anchors), (target, targets) = self._ends
+        to_anchors = self._types.get((middle, anchor), [])
+        to_targets = self._types.get((middle, target), [])
+        for last in to_anchors:
+            events = self._events(self._reached(last, anchors), last)
+            for first in self._types.get((target, middle), []):
+                if self._connects(self._reached(first, *events[::-1]), targets):
+                    yield first, last
+            for other in to_targets:
+                if self._meet(events, self._reached(other, targets)):
+                    yield last, other
+        for last in to_targets:
+            rows = self._reached(last, targets)
+            for first in self._types.get((anchor, middle), []):
+                events = self._events(rows, first)
+                if self._connects(self._reached(first, *events[::-1]), anchors):
+                    yield first, last
+
+    def _reached(self, edge_type: EdgeType, nodes: np.ndarray, rows: Any = None) -> _Rows:
+        request = PickRequest(nodes, fanout=-1, replace=False, key=0, hop=0)
+        picks = self._graph.pick(edge_type, request)
+        rows = np.arange(len(nodes)) if rows is None else rows
+        return np.repeat(rows, np.diff(picks.offsets)), picks.neighbors.astype(np.int64)
+
+    def _events(self, reached: _Rows, edge_type: EdgeType) -> _Rows:
+        """Those of the reached nodes that have one anchor, along an edge type."""
+        rows, nodes = reached
+        is_sampling = ends(edge_type, self._graph.direction)[0] == self._ends[0][0]
+        count = self._graph.degrees if is_sampling else self._graph.neighbor_degrees
+        is_event = count(edge_type, nodes) == 1
+        return rows[is_event], nodes[is_event]
+
+    def _connects(self, reached: _Rows, wanted: np.ndarray) -> bool:
+        rows, nodes = reached
+        return self._reveal(rows[nodes == wanted[rows]], rows[nodes == np.roll(wanted, 1)[rows]])
+
+    def _meet(self, reached: _Rows, others: _Rows) -> bool:
+        size = 1 + max((int(nodes.max(initial=0)) for _, nodes in (reached, others)), default=0)
+        codes, others_codes = (rows * size + nodes for rows, nodes in (reached, others))
+        shifted = (others[0] + 1) % self._num_links * size + others[1]
+        met, by_chance = (np.isin(codes, each) for each in (others_codes, shifted))
+        return self._reveal(reached[0][met], reached[0][by_chance])
+
+    def _reveal(self, rows: np.ndarray, by_chance: np.ndarray) -> bool:
+        shares = (len(np.unique(each)) / self._num_links for each in (rows, by_chance))
+        return next(shares) >= _REVEALED and next(shares) < _BY_CHANCE

@@ -214,9 +214,12 @@ def test_no_held_out_pair_carries_messages(
             assert found == sorted(set(found))
         one_way = _messages_along(message_graph(bundle, [link], "val"), link) | set(pairs["train"])
         for both_ways in (False,) if graph.bipartite else (False, True):
-            seen = known_positives(bundle, link, in_training=True, both_ways=both_ways)
+            seen = known_positives(bundle, link, "train", both_ways=both_ways)
             assert _known(seen) == _with_reverses(one_way, both_ways)
             assert not _known(seen) & {*pairs["val"], *pairs["test"]}
+            until_val = known_positives(bundle, link, "val", both_ways=both_ways)
+            assert {*_known(seen), *pairs["val"]} <= _known(until_val)
+            assert not _known(until_val) & {*pairs["test"]} - {*pairs["val"]}
             every = known_positives(bundle, link, both_ways=both_ways)
             drawn_pairs = {(s, t) for s, t, *_ in _both_ways(graph) + graph.labels}
             assert _known(every) == _with_reverses(drawn_pairs, both_ways)

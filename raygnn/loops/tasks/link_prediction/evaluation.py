@@ -12,6 +12,7 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
+from raygnn.data.bundle import Bundle
 from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
 from raygnn.loops.baselines import Baselines, own_metrics
@@ -46,15 +47,16 @@ class RowsAtTime(NamedTuple):
 
 
 class FullRankingEvaluation(SumMetric):
-    """Ranks batches among embeddings of all nodes, computed once per evaluation. `ks`: see
+    """Ranks batches among embeddings of all targets, computed once per evaluation. `ks`: see
     `FullRanking`.
     """
 
     name = "full_ranking"
     problems = ("link_prediction",)
 
-    def __init__(self, num_candidates: int, ks: Sequence[int] | None = None) -> None:
+    def __init__(self, bundle: Bundle, num_candidates: int, ks: Sequence[int] | None) -> None:
         super().__init__(num_candidates, "link_prediction")
+        self._bundle = bundle
         self._ranking = FullRanking(num_candidates, ks)
         self.ks = self._ranking.ks
 
@@ -73,9 +75,11 @@ class FullRankingEvaluation(SumMetric):
             self._at_times = rows
         self._decoder = decoder
         self._positives = target.splits[split]
-        self._known = target.known
         if target.by_time:
             self._known = KnownLinks.of_rows(self._positives)
+        else:
+            self._known = target.known(self._bundle, split)
+        self._is_one_type = target.is_one_type and not target.by_time
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
         links = target.cpu().numpy()
@@ -103,7 +107,7 @@ class FullRankingEvaluation(SumMetric):
         relations = None if relations is None else relations[rows]
         known_rows = rows if self._known.by_row else anchors
         known = Links(*(torch.from_numpy(part) for part in self._known.rows(known_rows, relations)))
-        if self._known.is_one_type and relations is None:
+        if self._is_one_type and relations is None:
             known = _with_themselves(known, anchors)
         score_all = self._decoder.score_all
         if relations is not None:
@@ -360,11 +364,13 @@ class JudgedRows:
             self._masked_if_hidden = torch.cat([masked, links.keys(num_targets)])
 
     @classmethod
-    def of_anchors(cls, target: LinkTarget, num_targets: int) -> JudgedRows:
-        links = target.splits["val"]
+    def of_anchors(cls, target: LinkTarget, bundle: Bundle) -> JudgedRows:
+        links, num_targets = target.splits["val"], bundle.num_nodes(target.node_types[1])
         rows = _some(links.num_anchors, num_targets)
         anchors = links.anchors[rows]
-        known = Links(*(torch.from_numpy(part) for part in target.known.rows(anchors)))
+        known = Links(
+            *(torch.from_numpy(part) for part in target.known(bundle, "val").rows(anchors))
+        )
         return cls(anchors, _rows_of(links.indptr, links.targets, rows), known, num_targets)
 
     @classmethod

@@ -145,8 +145,6 @@ class LinkTarget(TaskTarget):
 
     Attributes:
         links: link splits for `message_graph`, one for each pair of reverse types.
-        known: all links of the types, of all splits, from anchor to target, which full rankings
-            exclude.
         has_own_messages: a training batch's links are among its messages, as raygnn's model
             declares; unknown for a user's own.
     """
@@ -160,7 +158,6 @@ class LinkTarget(TaskTarget):
     output: LinkOutput
     links: tuple[LinkSplit, ...]
     splits: dict[str, SupervisionEdges]
-    known: KnownLinks
     reverse_types: dict[EdgeType, EdgeType]
     has_own_messages: bool = False
 
@@ -219,15 +216,12 @@ class LinkTarget(TaskTarget):
     def node_types(self) -> tuple[str, str]:
         return self.output.ends
 
-    def training_links(self, bundle: Bundle) -> KnownLinks:
-        return self._known_links(bundle, in_training=True, both_ways=False)
-
-    def _known_links(self, bundle: Bundle, *, in_training: bool, both_ways: bool) -> KnownLinks:
+    def known(self, bundle: Bundle, split: str, *, both_ways: bool = False) -> KnownLinks:
+        """Links of a split and of the splits before it, so that no choice by validation depends on
+        the links of the test.
+        """
         links = [replace(self.links[0], edge_type=edge_type) for edge_type in self.edge_types]
-        known = (
-            known_positives(bundle, link, in_training=in_training, both_ways=both_ways)
-            for link in links
-        )
+        known = (known_positives(bundle, link, split, both_ways=both_ways) for link in links)
         return KnownLinks(tuple(known), is_one_type=both_ways)
 
     @property
@@ -247,6 +241,10 @@ class LinkTarget(TaskTarget):
         num_times = max((len(np.unique(self.times(split))) for split in evaluated), default=0)
         return num_times * bundle.num_nodes(self.node_types[1]) <= _MOST_RANKED
 
+    @property
+    def is_one_type(self) -> bool:
+        return self.node_types[0] == self.node_types[1]
+
     def not_competing(self, bundle: Bundle, split: str) -> KnownLinks:
         """Known links that are not negatives or candidates in sampled batches.
 
@@ -259,10 +257,7 @@ class LinkTarget(TaskTarget):
         """
         if self.by_time:
             return KnownLinks.of_rows(self.splits[split])
-        in_training, is_one_type = split == "train", self.known.is_one_type
-        if not (in_training or is_one_type):
-            return self.known
-        return self._known_links(bundle, in_training=in_training, both_ways=is_one_type)
+        return self.known(bundle, split, both_ways=self.is_one_type)
 
     @classmethod
     def pairs_read(cls, bundle: Bundle, arguments: LinkTargetArguments) -> Pairs | None:
@@ -310,10 +305,6 @@ class LinkTarget(TaskTarget):
             output=output,
             links=_one_direction(bundle, links),
             splits=splits,
-            known=KnownLinks(
-                tuple(known_positives(bundle, link) for link in links),
-                is_one_type=edge_types[0][0] == edge_types[0][2],
-            ),
             reverse_types=reverse_types(bundle),
             has_own_messages=config.model.type in SLOTS["model"].names and keeps_links(config),
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, build, resolve
-from raygnn.data.edge_types import REVERSE_PREFIX, edge_type_name
+from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType, edge_type_name
 from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
@@ -39,7 +39,7 @@ from raygnn.loops.tasks.link_prediction.target import (
     most_candidates,
     ranks_all_by_default,
 )
-from raygnn.loops.tasks.link_rules import undeclared_reverses
+from raygnn.loops.tasks.link_rules import forward_types, revealing_paths, with_reverses
 from raygnn.loops.tasks.objective import Objective
 from raygnn.losses import Candidates, LinkLoss, LinkScores
 from raygnn.losses.seed_losses import in_full_precision
@@ -141,8 +141,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         seeds: `links`, or `anchors` with their links: the unit of `batch_size` and of the epoch in
             training.
         max_labels_per_anchor: links of an anchor in one epoch, drawn anew in each. Default: all.
-        remove_accidental_hits: masks candidates that are known links of the anchor: training links
-            in training, links of any split in evaluation. Between nodes of one type a link is known
+        remove_accidental_hits: masks candidates that are known links of the anchor: those of the
+            split and of the splits before it. Between nodes of one type a link is known
             in both directions.
         logq_correction: softmax losses divide exp(score) of a candidate by its expected number
             among the candidates, so that popular nodes are not penalized for being drawn more
@@ -193,7 +193,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
                 setting = [min(_DEFAULT_K, num_targets)]
         if not setting:
             return None
-        return FullRankingEvaluation(num_targets, None if isinstance(setting, bool) else setting)
+        ks = None if isinstance(setting, bool) else setting
+        return FullRankingEvaluation(self.env.bundle, num_targets, ks)
 
     @property
     def watched(self) -> tuple[str, str]:
@@ -284,21 +285,34 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return [*silent, *self._revealing()]
 
     def _revealing(self) -> Iterator[str]:
-        judged = self._judged_links
-        is_in_time = self.config.sampling.temporal is not None
-        if is_in_time or self.env.bundle.is_of_parts or not judged.num_links:
+        judged, splits = self._judged_links, self.target.splits
+        if self.config.sampling.temporal is not None or not judged.num_links:
             return
-        chosen = slice(10_000)
-        anchors = np.repeat(judged.anchors, np.diff(judged.indptr))[chosen]
-        found = undeclared_reverses(
-            self.env.bundle, self.output.edge_types, anchors, judged.targets[chosen]
+        linked = with_reverses(self.env.bundle, self.output.edge_types)
+        unused = [t for t in self.env.bundle.edge_types if not self._carries_messages(t)]
+        paths = revealing_paths(
+            self.message_store("test" if judged is splits["test"] else "val"),
+            {*linked, *unused},
+            (self.node_types[0], np.repeat(judged.anchors, np.diff(judged.indptr))),
+            (self.node_types[1], np.asarray(judged.targets, np.int64)),
         )
-        for other in found:
+        edges = forward_types(self.env.bundle, [path[0] for path in paths if len(path) == 1])
+        for path in [*((edge_type,) for edge_type in edges), *(p for p in paths if len(p) > 1)]:
+            names = " and ".join(map(edge_type_name, path))
+            is_opposite = (path[0][2], path[0][0]) == self.node_types and len(path) == 1
+            verb, how = "contains", " in the opposite direction" if is_opposite else ""
+            if len(path) > 1:
+                verb, how = "connect the ends of", ""
             yield (
-                f"{edge_type_name(other)} contains the links to predict in the opposite direction, "
-                "so messages reveal them. Declare reverse_of in graph.yaml, or name the relation "
+                f"{names} {verb} the links to predict{how}, so messages reveal them. Set "
+                f"sampling.fanouts of {edge_type_name(path[0])} to 0 or, for a copy of these "
+                f"links, declare reverse_of in graph.yaml or name the relation "
                 f"{REVERSE_PREFIX}{self.output.edge_types[0][1]}"
             )
+
+    def _carries_messages(self, edge_type: EdgeType) -> bool:
+        fanouts = self.spec.fanouts if self.spec is not None else {}
+        return any(fanouts.get(edge_type_name(edge_type), (1,)))
 
     def prepares(self, epoch: int) -> bool:
         every = self.arguments.mine_every_epochs
@@ -517,9 +531,9 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @cached_property
     def _judged(self) -> Sequence[JudgedRows]:
-        num_targets = self.env.bundle.num_nodes(self.node_types[1])
         if not self.target.by_time:
-            return [JudgedRows.of_anchors(self.target, num_targets)]
+            return [JudgedRows.of_anchors(self.target, self.env.bundle)]
+        num_targets = self.env.bundle.num_nodes(self.node_types[1])
         return JudgedRows.at_times(
             self.target, num_targets, self._dated, self._rows_of_times("val")
         )
@@ -566,7 +580,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             self._check_objective()
             is_all = args.competes_with_all
             if is_all and args.remove_accidental_hits and len(self.output.edge_types) > 1:
-                known = self.target.training_links(self.env.bundle)
+                known = self.target.known(self.env.bundle, "train")
             plan = replace(
                 plan,
                 known=known,
