@@ -2,6 +2,8 @@
 # make test: install and run at least one test of each kind of behavior, 8 minutes on two cores.
 # make test-full: the remaining tests, except those of Ray clusters. On three processes, since tests
 # of Ray and of lost ranks wait most of the time.
+# make test-avx2: the fast tests of inference, golden losses and workers again, without AVX-512,
+# with which products of matrices round differently.
 # make test-cluster: nodes, drivers, jobs, notebooks and sweeps on Ray clusters that start and stop,
 # half an hour, most of it waiting.
 # make fuzz: thousands of damaged configs, tables and paths of classes, a minute on two idle cores.
@@ -20,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --no-compile -c constraints.txt
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: quickstart test test-full test-cluster fuzz lint docs wheel bench clean
+.PHONY: quickstart test test-full test-avx2 test-cluster fuzz lint docs wheel bench clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/python examples/quickstart.py
@@ -30,6 +32,11 @@ test: $(VENV)/.installed-dev
 
 test-full: $(VENV)/.installed-dev
 	$(PYTEST) --numprocesses 3 -m "slow and not cluster" $(ARGS)
+
+test-avx2: $(VENV)/.installed-dev
+	MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 \
+	$(PYTEST) --numprocesses 2 -m "not slow and not cluster" tests/numerics/infer \
+	tests/numerics/test_golden_losses.py tests/numerics/test_worker_equivalence.py $(ARGS)
 
 test-cluster: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m cluster tests/integration

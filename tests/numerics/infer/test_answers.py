@@ -48,7 +48,10 @@ def test_precomputed_answers_are_those_of_all_nodes(papers, node_model):
     graph = raygnn.load(node_model.run).open(node_model.plain_graph)
     every = {row["id"]: row for row in graph.predict().arrow.to_pylist()}
     nodes = ["n007", "n001", "n007"]
-    assert rows(papers, Predict(nodes=nodes), Predictions) == [every[node] for node in nodes]
+    predicted = rows(papers, Predict(nodes=nodes), Predictions)
+    # A product of matrices may round otherwise for another number of rows.
+    for row, expected in zip(predicted, map(every.get, nodes), strict=True):
+        assert row == {**expected, "probability": pytest.approx(expected["probability"], rel=1e-6)}
     found = rows(papers, Predict(nodes=nodes, what="probabilities"), Predictions)
     assert [max(row["probability"]) for row in found] == pytest.approx(
         [every[node]["probability"] for node in nodes]
