@@ -17,7 +17,6 @@ from raygnn.data.transforms.state import (
     Bucket,
     Category,
     FittedColumn,
-    HashedWords,
     Log1p,
     MinMax,
     MultiHot,
@@ -26,6 +25,7 @@ from raygnn.data.transforms.state import (
     OneHot,
     RankGauss,
     Standard,
+    Tfidf,
     Time,
 )
 
@@ -95,7 +95,7 @@ def _inverted(name: str, state: AnyState, block: np.ndarray) -> Iterator[RawColu
         case MultiHot():
             for i, value in enumerate(state.vocabulary):
                 yield RawColumn(f"{name}={value}", "number", block[:, i].astype(np.float64))
-        case HashedWords():
+        case Tfidf():
             yield from _plain(name, block)
         case Time():
             moments = (state.latest - block[:, 0].astype(np.float64) * YEAR_S) * 1e6
