@@ -217,7 +217,8 @@ def _new_files(folder: str, graph: Manifest) -> Iterator[str]:
     """Lines about files that look like more rows of a table of graph.yaml, which does not read
     them.
     """
-    tables = [*graph.node_types.values(), *graph.edge_types, *graph.training_tables.values()]
+    tables: list[NodeTable | EdgeTable | TrainingTable] = [*graph.node_types.values()]
+    tables += [*graph.edge_types, *graph.training_tables.values()]
     read = {
         file.name
         for table in tables
@@ -300,20 +301,21 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
     # What people like is best read from all their links, and from nothing that happens later.
     is_liking = kind == "link_prediction" and is_timed and len({*ends}) == 2
     is_default = name in graph.training_tables or kind == "edge_prediction" or is_liking
-    fanouts: dict[str, list[int]] | list[int] = {}
+    of_types: dict[str, list[int]] = {}  # fanouts
     unreached: list[str] = []
     for table in graph.edge_types:
         source, relation, target = table.type
         if {source, relation} & {*task.repeated_in}:
-            fanouts[edge_type_name(table.type)] = [0, 0]
-            fanouts[edge_type_name((target, f"rev_{relation}", source))] = [0, 0]
+            of_types[edge_type_name(table.type)] = [0, 0]
+            of_types[edge_type_name((target, f"rev_{relation}", source))] = [0, 0]
     for table in graph.edge_types if is_liking else ():
         source, relation, target = table.type
         is_event = table.time is not None and table is not rows
         if is_event or (source not in ends and graph.node_types[source].time is not None):
-            fanouts[edge_type_name(table.type)] = [0, 0]
+            of_types[edge_type_name(table.type)] = [0, 0]
         if is_event:
-            fanouts[edge_type_name((target, f"rev_{relation}", source))] = [0, 0]
+            of_types[edge_type_name((target, f"rev_{relation}", source))] = [0, 0]
+    fanouts: dict[str, list[int]] | list[int] = of_types
     if kind != "link_prediction":
         of = (rows.node_type,) if isinstance(rows, TrainingTable) else ends or (name,)
         fanouts, unreached = fanouts_to_all(graph, of)
