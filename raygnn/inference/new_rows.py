@@ -42,7 +42,8 @@ def row_reader(saved: SavedModel, bundle: Bundle, source: TablesSource | None) -
         raise _refused("the graph did not come from tables")
     if sampling.ppr is not None:
         raise _refused("sampling by personalised PageRank needs the whole graph")
-    columns = {spec.feature, *spec.edge_inputs, sampling.weight or spec.feature}
+    columns = {spec.feature, *spec.node_columns, *spec.batch_edge_columns}
+    columns |= {sampling.weight or spec.feature}
     if sampling.temporal is not None:
         columns |= {"time", sampling.temporal.column}
     return RowReader(source.uri, bundle, columns, source.options)

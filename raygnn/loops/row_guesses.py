@@ -74,7 +74,7 @@ def dense_features(bundle: Bundle, type_: str | EdgeType, feature: str) -> np.nd
         return np.empty((num, 0))
     values = bundle.values(type_, feature)
     assert isinstance(values, np.ndarray)
-    return values.reshape(len(values), -1)
+    return values.reshape(len(values), info.width)
 
 
 def columns_of_label(columns: np.ndarray, labels: np.ndarray) -> np.ndarray:

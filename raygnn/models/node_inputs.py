@@ -438,7 +438,10 @@ class RelativeTime:
         # Without edges, the latest one is as old as the span.
         out[:, 1] = out.new_ones(num_nodes).scatter_reduce_(0, target, ages[:, 0], "amin")
         if features := self.edge_features.get(edge_type):
-            rows = [edges.columns[name].reshape(len(age), -1).float() for name in features]
+            rows = [
+                edges.columns[name].reshape(len(age), width).float()
+                for name, width in features.items()
+            ]
             counts, sums = self._faded(age, torch.cat(rows, dim=1), target, num_nodes)
             memory = out[:, 2 + AGE_CHANNELS :].unflatten(1, (len(_MEMORIES), -1))
             memory[:, :, 0] = counts.log1p()

@@ -1,0 +1,273 @@
+"""Any batch is predicted: of any rows, entities without edges, and edge types without edges."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import raygnn
+import raygnn.infer
+import raygnn.train
+from raygnn.inference.open_graph import OpenGraph
+from raygnn.models.hetero import CONVS
+from raygnn.serving.answers import Answers
+from raygnn.serving.messages import Embed, NewRows, Predict, Question, Refused, Score, TopK
+from raygnn.trained_model import TrainedModel
+from tests.numerics.infer.conftest import dates
+from tests.small_runs import small_config
+from tests.tiers import slow
+
+NUM_USERS, NUM_ITEMS, NUM_DAYS = 14, 6, 100
+#: Users without any edge: a known one, and one of the new ones.
+ALONE, NEW = NUM_USERS - 3, [NUM_USERS - 2, NUM_USERS - 1]
+ASKED = np.array([1, 30, 60, 90])  # on the first day, hardly anything is known
+
+_MANIFEST: dict[str, Any] = {
+    "format": "raygnn/graph-v1",
+    "node_types": {
+        "user": {"files": "user.parquet", "id": "id", "features": {"x": "x"}, "labels": {"y": "y"}},
+        "item": {"files": "item.parquet", "id": "id", "features": {"x": "x"}},
+        "ticket": {"files": "ticket.parquet", "id": "id", "features": {"x": "x"}, "time": "day"},
+    },
+    "edge_types": [
+        # Rare edges are missing in most batches, the last type has no edge in any graph.
+        *(
+            {
+                "type": ["user", name, "item"],
+                "files": f"{name}.parquet",
+                **{"source": "user", "target": "item", "time": "day"},
+                "features": {"edge_attr": {"columns": columns}},
+                **({"labels": {"stars": "stars"}} if name == "buys" else {}),
+            }
+            for name, columns in {"buys": ["a", "b"], "returns": ["a"], "loses": ["a"]}.items()
+        ),
+        {"type": ["ticket", "by", "user"], "files": "by.parquet", "source": "s", "target": "t"},
+        {
+            "type": ["item", "like", "item"],
+            "files": "like.parquet",
+            **{"source": "s", "target": "t", "features": {"edge_attr": {"columns": ["a"]}}},
+        },
+    ],
+    "training_tables": {
+        "asked": {
+            "files": "asked.parquet",
+            **{"node_type": "user", "node": "user", "time": "day", "split": "split"},
+            "labels": {"y": "y"},
+        }
+    },
+}
+
+
+def _tables() -> dict[str, pd.DataFrame]:
+    rng = np.random.default_rng(0)
+
+    def purchases(num: int) -> pd.DataFrame:
+        user = rng.choice(np.setdiff1d(np.arange(NUM_USERS), [ALONE, NEW[1]]), num)
+        columns: dict[str, Any] = {"user": user, "item": rng.integers(0, NUM_ITEMS, num)}
+        columns["day"] = dates(np.sort(rng.integers(2, NUM_DAYS, num)))
+        columns |= {name: rng.random(num, np.float32) for name in ("a", "b", "stars")}
+        return pd.DataFrame(columns)
+
+    buys = purchases(60)
+    buys.loc[30, "user"] = NEW[0]  # a new user with edges
+    tickets = 20
+    users, items = rng.random((NUM_USERS, 2), np.float32), rng.random(NUM_ITEMS, np.float32)
+    by = rng.integers(0, ALONE, tickets)
+    asked = pd.DataFrame(
+        {
+            "user": np.repeat(np.arange(NUM_USERS), len(ASKED)),
+            "day": dates(np.tile(ASKED, NUM_USERS)),
+            "y": rng.integers(0, 2, NUM_USERS * len(ASKED)),
+            "split": np.tile(["train", "train", "val", "test"], NUM_USERS),
+        }
+    )
+    return {
+        "user": pd.DataFrame(
+            {"id": np.arange(NUM_USERS), "x": list(users), "y": np.arange(NUM_USERS) % 3}
+        ),
+        "item": pd.DataFrame({"id": np.arange(NUM_ITEMS), "x": items}),
+        "ticket": pd.DataFrame(
+            {
+                "id": np.arange(tickets),
+                "x": rng.random(tickets, np.float32),
+                "day": dates(rng.integers(2, NUM_DAYS, tickets)),
+            }
+        ),
+        "buys": buys,
+        "returns": purchases(2),
+        "loses": purchases(0),
+        "by": pd.DataFrame({"s": np.arange(tickets), "t": by}),
+        "like": pd.DataFrame({"s": [0, 1], "t": [1, 2], "a": np.float32([0.5, 0.1])}),
+        "asked": asked,
+    }
+
+
+def _write(folder: Path, tables: dict[str, pd.DataFrame]) -> str:
+    folder.mkdir()
+    for name, table in tables.items():
+        pq.write_table(pa.Table.from_pandas(table), folder / f"{name}.parquet")
+    (folder / "graph.yaml").write_text(yaml.safe_dump(_MANIFEST))
+    return str(folder)
+
+
+def _is_of(tables: dict[str, pd.DataFrame], name: str, users: list[int]) -> pd.Series:
+    column = {"user": "id", "by": "t"}.get(name, "user")
+    table = tables[name]
+    return table[column].isin(users) if column in table else pd.Series(False, table.index)
+
+
+TIMED = {"data__splits": {"type": "temporal"}, "sampling__temporal": {}}
+BUYS = "user__buys__item"
+TASKS: dict[str, dict[str, Any]] = {
+    "rows": {"task": {"type": "node_classification", "args": {"table": "asked"}}},
+    "nodes": {
+        "task": {"type": "node_classification", "args": {"target": "user"}},
+        "data__splits": {"type": "hash", "fractions": [0.4, 0.3, 0.3]},
+    },
+    "edges": {
+        "task": {"type": "edge_prediction", "args": {"edge_type": BUYS, "inputs": []}},
+        **TIMED,
+    },
+    "links": {"task": {"type": "link_prediction", "args": {"edge_type": BUYS}}, **TIMED},
+}
+MODELS = {
+    **{conv: {"type": "Hetero", "args": {"conv": conv}} for conv in CONVS},
+    **{name: {"type": name, "args": {}} for name in ("HGT", "RGCN", "SimpleHGN")},
+}
+FAST = [("rows", "GraphSAGE"), ("edges", "GATv2"), ("links", "HGT")]
+OTHERS = [(task, model) for task in TASKS for model in MODELS if (task, model) not in FAST]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of the graph without new users, the graph with them, and their rows."""
+
+    task: str
+    run: str
+    old: str
+    whole: str
+    new: NewRows
+    asked: pd.DataFrame
+
+    @cached_property
+    def model(self) -> TrainedModel:
+        return raygnn.load(self.run)
+
+    @cached_property
+    def graph(self) -> OpenGraph:
+        return self.model.open(self.old)
+
+    @cached_property
+    def answers(self) -> Answers:
+        return Answers(self.model, self.old)
+
+
+@pytest.fixture(scope="module", params=[*FAST, *slow(*((case,) for case in OTHERS))], ids="-".join)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    task, model = request.param
+    folder, tables = tmp_path_factory.mktemp("any-batch"), _tables()
+    is_new = {name: _is_of(tables, name, NEW) for name in tables}
+    old = _write(folder / "old", {name: table[~is_new[name]] for name, table in tables.items()})
+    new = {name: tables[name][is_new[name]].to_dict("records") for name in ("user", "buys")}
+    config = small_config(
+        folder,
+        data__uri=old,
+        data__cache_dir=str(folder / "cache"),
+        **TASKS[task],
+        model=MODELS[model],
+        model__args__hidden_channels=8,
+        metrics=[],
+        sampling__fanouts=[50, 50],
+        loader={"batch_size": 2, "eval_batch_size": 1},
+        training__max_steps=3,
+        scaling__num_workers=0,
+    )
+    metrics = raygnn.train.fit(config).metrics
+    assert np.isfinite([value for name, value in metrics.items() if name.startswith("test/")]).all()
+    whole = _write(folder / "whole", tables)
+    rows = NewRows(nodes={"user": new["user"]}, edges={BUYS: new["buys"]})
+    return Case(task, str(folder / "run"), old, whole, rows, tables["asked"][~is_new["asked"]])
+
+
+def _answer(answers: Answers, question: Question) -> list[dict[str, Any]]:
+    (found,) = answers.answer([question])
+    assert not isinstance(found, Refused), found
+    return found
+
+
+def _values(rows: list[dict[str, Any]], column: str) -> np.ndarray:
+    return np.array([row[column] for row in rows])
+
+
+def test_any_rows_are_predicted_as_among_all(case: Case, tmp_path: Path) -> None:
+    if case.task != "rows":
+        pytest.skip("nodes and pairs are below")
+    graph, answers, rng = case.graph, case.answers, np.random.default_rng(0)
+    asked = case.asked[["user", "day"]]
+    every = graph.predict(rows=asked, what="probabilities")["probability"]
+    alone = np.flatnonzero(asked["user"] == ALONE)
+    for chosen in (alone[:1], alone, *(rng.permutation(len(asked))[:size] for size in (1, 3, 9))):
+        rows = asked.iloc[chosen]
+        found = graph.predict(rows=rows, what="probabilities")["probability"]
+        assert found == pytest.approx(every[chosen], rel=1e-4, abs=1e-5)
+        times = [day.isoformat() for day in rows["day"]]
+        question = Predict(nodes=rows["user"].tolist(), time=times, what="probabilities")
+        assert _values(_answer(answers, question), "probability") == pytest.approx(found, abs=1e-5)
+    asked.iloc[alone[:1]].to_csv(tmp_path / "rows.csv", index=False)
+    out = ["--rows", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out.parquet")]
+    what = ["--what", "probabilities", "--data.uri", case.old]
+    assert raygnn.infer.main([case.run, *out, *what]) == 0
+    written = np.array(pq.read_table(tmp_path / "out.parquet")["probability"].to_pylist())
+    assert written == pytest.approx(every[alone[:1]], abs=1e-5)
+
+
+def test_any_nodes_and_pairs_are_predicted_as_among_all(case: Case) -> None:
+    graph, answers, rng = case.graph, case.answers, np.random.default_rng(1)
+    every = graph.embed(node_type="user")["embedding"]
+    for chosen in ([ALONE], [0], rng.permutation(NEW[0])[:5]):
+        users = np.asarray(chosen)
+        found = graph.embed(users, node_type="user")["embedding"]
+        assert found == pytest.approx(every[users], rel=1e-4, abs=1e-5)
+        question = Embed(nodes=users.tolist(), node_type="user")
+        assert _values(_answer(answers, question), "embedding") == pytest.approx(found, abs=1e-4)
+        pairs = [(int(user), int(user) % NUM_ITEMS) for user in users]
+        if case.task in ("edges", "links"):
+            scores = graph.score(pairs)["score"]
+            answered = _values(_answer(answers, Score(pairs=pairs)), "score")
+            assert answered == pytest.approx(scores, rel=1e-3, abs=1e-4)
+        if case.task == "edges":
+            assert np.isfinite(graph.predict(pairs)["prediction"]).all()
+        if case.task == "links":
+            assert len(_answer(answers, TopK(anchors=users.tolist(), k=2))) == 2 * len(users)
+
+
+@pytest.mark.parametrize("users", [NEW, NEW[:1], NEW[1:]], ids=["both", "with-edges", "alone"])
+def test_new_nodes_are_those_of_the_whole_tables(case: Case, users: list[int]) -> None:
+    """With edges and without, in Python and in a server."""
+    nodes = {"user": [row for row in case.new.nodes["user"] if row["id"] in users]}
+    edges = {BUYS: [row for row in case.new.edges[BUYS] if row["user"] in users]}
+    extended, whole = case.model.extended(case.old, nodes, edges), case.model.open(case.whole)
+    expected = whole.embed(users, node_type="user")["embedding"]
+    found = extended.embed(users, node_type="user")["embedding"]
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    new = NewRows(nodes=nodes, edges=edges)
+    rows = _answer(case.answers, Embed(nodes=users, node_type="user", new=new))
+    assert _values(rows, "embedding") == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    if case.task == "rows":
+        at = dates(np.full(len(users), 95))
+        asked = {"rows": {"id": users, "time": at}, "what": "probabilities"}
+        expected = whole.predict(**asked)["probability"]
+        assert extended.predict(**asked)["probability"] == pytest.approx(expected, abs=1e-5)
+        times = [str(time) for time in at]
+        question = Predict(nodes=users, time=times, what="probabilities", new=new)
+        rows = _answer(case.answers, question)
+        assert _values(rows, "probability") == pytest.approx(expected, abs=1e-5)
