@@ -67,13 +67,16 @@ class EventSpec:
         name: readable.
         path: edge types from the events to the nodes, one or two.
         attributes: columns of the events.
-        gap: mean time between events until the end of training.
+        gap: mean time between the events of a node until the end of training.
+        windows: ages up to which events count, ascending. Shorter than the gap, a window would say
+            what the age of the latest event says.
     """
 
     name: str
     path: tuple[EdgeType, ...]
     attributes: tuple[Attribute, ...]
     gap: float
+    windows: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -99,17 +102,17 @@ class HistorySpec:
 
     Attributes:
         unit: of the times, as in `SeedRows.time_unit`.
-        windows: ages up to which events count, ascending.
         max_age: age from which on events are not known; null without one.
+        is_brief: counts, the age of the latest event and means only.
+        own: the node's own features are columns.
         left_out: names of columns that are constant, a copy of another, or a clock.
     """
 
     node_type: str
     feature: str
     unit: str | None
-    windows: tuple[float, ...]
     max_age: float | None
-    season: bool
+    is_brief: bool
     own: bool
     events: tuple[EventSpec, ...]
     others: tuple[OtherSpec, ...] = ()
@@ -139,7 +142,7 @@ class HistorySpec:
         """
         arrays = _Arrays(bundle)
         fitting = _Fitting(arrays, feature, edge_features, times, window, max_age)
-        spec = fitting.history(node_type, has_others=True)
+        spec = fitting.history(node_type)
         step = -(-len(nodes) // _MAX_FITTED) or 1
         sample = None if times is None else times[::step]
         history = History(bundle, spec, arrays)
@@ -186,33 +189,27 @@ class _Fitting:
     def bundle(self) -> Bundle:
         return self.arrays.bundle
 
-    def history(self, node_type: str, *, has_others: bool) -> HistorySpec:
-        bundle = self.bundle
-        unit = None if self.times is None else time_unit(bundle, TIME)
+    def history(self, node_type: str, *, is_brief: bool = False) -> HistorySpec:
+        unit = None if self.times is None else time_unit(self.bundle, TIME)
         paths = list(self._paths(node_type))
+        if is_brief:
+            paths = [path for path in paths if len(path) == 1 and self._has_time(path[0])]
         sources = [path[0][0] for path in paths]
         events = []
         for path in paths:
             source, relation, _ = path[0]
             name = source if sources.count(source) == 1 else f"{source} by {relation}"
-            gap = self._mean_gap(self.arrays.events(path))
-            attributes = tuple(self._attributes(name, path, is_near=has_others))
-            events.append(EventSpec(name, path, attributes, gap))
-        others = tuple(self._others(node_type, events)) if has_others else ()
-        windows = self._windows(unit, events)
-        if not has_others:
-            windows = windows[-1:]
-        is_season = has_others and unit == TIME_UNIT
+            found = self.arrays.events(path)
+            attributes = tuple(self._attributes(name, path, is_brief=is_brief))
+            gap = self._mean_gap(found)
+            windows = self._windows(unit, found.times, gap)
+            if is_brief:
+                windows = windows[len(windows) // 2 :][:1]
+            events.append(EventSpec(name, path, attributes, gap, windows))
+        others = () if is_brief else tuple(self._others(node_type, events))
+        own = not is_brief
         return HistorySpec(
-            node_type,
-            self.feature,
-            unit,
-            windows,
-            self.max_age,
-            is_season,
-            True,
-            tuple(events),
-            others,
+            node_type, self.feature, unit, self.max_age, is_brief, own, tuple(events), others
         )
 
     def _paths(self, node_type: str) -> Iterator[tuple[EdgeType, ...]]:
@@ -258,25 +255,25 @@ class _Fitting:
         return float(found.mean()) if len(found) else 0.0
 
     def _attributes(
-        self, name: str, path: tuple[EdgeType, ...], *, is_near: bool
+        self, name: str, path: tuple[EdgeType, ...], *, is_brief: bool
     ) -> Iterator[Attribute]:
         first, events = path[0], self.arrays.events(path)
         known = self._known(events)
         holders: list[tuple[str, tuple[EdgeType, ...], str | EdgeType, str]] = []
         holders.append((name, (), first[0], self.feature))
         holders += [(name, (), first, each) for each in self.edge_features]
-        for reference in self._references(first[0], besides=first) if is_near else ():
+        for reference in self._references(first[0], besides=first) if not is_brief else ():
             end = reference[2]
             holders.append((f"{name}.{end}", (reference,), end, self.feature))
         numbers = categories = 0
         for holder, to, owner, feature in holders:
             for raw in self.arrays.columns(owner, feature).values():
                 title = f"{holder}.{raw.name}"
-                is_summed = raw.kind == "number" and not to and is_near
+                is_summed = raw.kind == "number" and not to and not is_brief
                 attribute = Attribute(title, to, owner, feature, raw.name, raw.kind, is_summed)
                 values = self.arrays.values(events, attribute, known)
                 fitted = _fitted(attribute, raw, values, events.times, known)
-                if fitted is None or (fitted.codes and not is_near):
+                if fitted is None or (fitted.codes and is_brief):
                     continue
                 is_category = bool(fitted.codes)
                 numbers, categories = numbers + (not is_category), categories + is_category
@@ -284,49 +281,48 @@ class _Fitting:
                     yield fitted
 
     def _others(self, node_type: str, events: Sequence[EventSpec]) -> Iterator[OtherSpec]:
+        """The nodes that the node or its latest events refer to, each type once."""
         ends: list[tuple[str, int | None, EdgeType | None, str]] = []
         for reference in self._references(node_type, None):
             ends.append((reference[2], None, reference, reference[2]))
         for i, spec in enumerate(events):
             source = spec.path[0][0]
-            if not self._event_has_time(spec.path) or source == node_type:
+            if self.arrays.events(spec.path).times is None:
                 continue
             ends.append((f"latest {spec.name}", i, None, source))
             for reference in self._references(source, besides=spec.path[0]):
-                if reference[2] != node_type:
-                    ends.append((f"{spec.name}.{reference[2]}", i, reference, reference[2]))
+                ends.append((f"{spec.name}.{reference[2]}", i, reference, reference[2]))
+        seen = {node_type}
         for name, position, edge_type, other in ends:
-            history = self.history(other, has_others=False)
-            own = position is None
-            timed = tuple(e for e in history.events if self._event_has_time(e.path))
-            timed = tuple(e for e in timed if len(e.path) == 1)
-            history = replace(history, events=timed, own=own)
-            if timed or own:
+            if other in seen or (
+                position is not None and self._is_new(events[position], edge_type)
+            ):
+                continue
+            seen.add(other)
+            history = replace(self.history(other, is_brief=True), own=position is None)
+            if history.events or history.own:
                 yield OtherSpec(name, position, edge_type, history)
 
-    def _event_has_time(self, path: tuple[EdgeType, ...]) -> bool:
-        return any(self._has_time(edge_type) for edge_type in path)
+    def _is_new(self, spec: EventSpec, reference: EdgeType | None) -> bool:
+        """Whether other ends begin with the event, so that they have no history."""
+        events = self.arrays.events(spec.path)
+        other = spec.path[0][0] if reference is None else reference[2]
+        if TIME not in self.bundle.columns(other) or events.times is None:
+            return False
+        ends = events.sources if reference is None else self.arrays.ends(reference, events.sources)
+        begin = np.asarray(self.bundle.column(other, TIME))[ends]
+        return bool(np.mean(begin[ends >= 0] >= events.times[ends >= 0]) > 1 / 2)
 
-    def _windows(self, unit: str | None, events: Sequence[EventSpec]) -> tuple[float, ...]:
-        if self.times is None or not len(self.times):
+    def _windows(self, unit: str | None, times: np.ndarray | None, gap: float) -> tuple[float, ...]:
+        if self.times is None or times is None or not len(self.times) or not len(times):
             return ()
-        found = [events_times for spec in events if len(events_times := self._times(spec))]
-        if not found:
-            return ()
-        span = float(self.times.max() - min(times.min() for times in found))
+        span = float(self.times.max() - times.min())
         if self.max_age is not None:
             span = min(span, self.max_age)
         own = [] if self.window is None else [self.window, 2 * self.window]
         days = [float(num * _DAY_US) for num in _DAYS]
         regular = days if unit == TIME_UNIT else [share * span for share in _SHARES]
-        return tuple(sorted({float(each) for each in (*regular, *own) if 0 < each < span}))
-
-    def _times(self, spec: EventSpec) -> np.ndarray:
-        for edge_type in spec.path:
-            for type_ in (edge_type, edge_type[0]):
-                if TIME in self.bundle.columns(type_):
-                    return np.asarray(self.bundle.column(type_, TIME))
-        return np.empty(0)
+        return tuple(sorted({float(each) for each in (*regular, *own) if gap < each < span}))
 
 
 def _fitted(
@@ -438,7 +434,7 @@ class History:
         for column in self._own:
             is_category = column.kind == "category" and len(column.names) <= _MAX_CODES
             yield f"{self.spec.node_type}.{column.name}", is_category
-        if self.spec.season:
+        if self._has_season:
             yield "day of year", False
         for events in self._events:
             yield from events.names()
@@ -454,7 +450,7 @@ class History:
             times: [num_rows]. Nothing later is read. None reads all that is known.
         """
         found = [self._own_columns(nodes, times)]
-        if self.spec.season:
+        if self._has_season:
             assert times is not None
             found.append((times / _YEAR_US % 1 * 366)[:, None])
         found += [events.columns(nodes, times) for events in self._events]
@@ -469,6 +465,10 @@ class History:
             out[some] = history.columns(ends[some], None if times is None else times[some])
             found.append(out)
         return np.concatenate(found, axis=1)[:, self._kept]
+
+    @property
+    def _has_season(self) -> bool:
+        return self.spec.unit == TIME_UNIT and not self.spec.is_brief
 
     def _own_columns(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
         out = np.empty((len(nodes), len(self._own)))
@@ -520,7 +520,7 @@ class _EventColumns:
         types: list[str | EdgeType] = [t for step in events.path for t in (step, step[0])]
         is_timed = any(TIME in bundle.columns(type_) for type_ in types)
         self._is_timed = is_timed
-        self._windows = spec.windows if is_timed else ()
+        self._windows = events.windows
         # Counts of categories have two spans, a middle one and all.
         spans = len(self._windows) + 1
         self._few = slice(None) if spans <= 2 else slice(spans // 2, None, spans - 1 - spans // 2)
@@ -536,9 +536,11 @@ class _EventColumns:
         for span in spans:
             yield f"{name} count {span}", False
         if self._is_timed:
+            yield f"{name} since last", False
+        if self._is_timed and not spec.is_brief:
             for span in spans:
                 yield f"{name} times {span}", False
-            for what in ("last", "the one before", "first"):
+            for what in ("the one before", "first"):
                 yield f"{name} since {what}", False
             yield f"{name} gap mean", False
             yield f"{name} gap std", False
@@ -557,7 +559,8 @@ class _EventColumns:
                 yield f"{title} mean {span}", False
             for span in spans if attribute.is_summed else ():
                 yield f"{title} sum {span}", False
-            yield f"{title} last", False
+            if not spec.is_brief:
+                yield f"{title} last", False
 
     def _names_of(self, attribute: Attribute) -> tuple[tuple[str, ...], bool]:
         columns = self._arrays.columns(attribute.owner, attribute.feature)
@@ -568,6 +571,12 @@ class _EventColumns:
         events, ranges = self._events, self._ranges(nodes, times)
         found = [(ranges.last - low).astype(np.float64) for low in ranges.lows]
         if self._is_timed:
+            assert events.times is not None
+            age = np.full(np.count_nonzero(ranges.has_any), np.nan)
+            if times is not None:
+                age = times[ranges.has_any] - events.times[ranges.latest]
+            found.append(ranges.of_latest(age))
+        if self._is_timed and not self._spec.is_brief:
             found += self._columns_of_times(nodes, ranges, times)
         for attribute in self._of.attributes:
             latest = self._arrays.values(events, attribute, ranges.latest)
@@ -612,10 +621,9 @@ class _EventColumns:
             inner = np.minimum(low + 1, last)
             yield sums_between(number, first, inner, last) + (last > low)
         if until is None:
-            yield from np.full((3, len(nodes)), np.nan)
+            yield from np.full((2, len(nodes)), np.nan)
         else:
             latest = times[ranges.latest]
-            yield ranges.of_latest(until[ranges.has_any] - latest)
             before, rows = oldest.copy(), ranges.has_any
             before[rows] = events.until(nodes[rows], latest, inclusive=False)
             rows = before > oldest
@@ -645,7 +653,8 @@ class _EventColumns:
         if attribute.is_summed:
             for total, num in zip(totals, nums, strict=True):
                 yield total + center * num
-        yield latest
+        if not self._spec.is_brief:
+            yield latest
 
     def _columns_of_category(
         self, attribute: Attribute, ranges: _Ranges, latest: np.ndarray

@@ -8,34 +8,37 @@ from typing import Any
 import lightgbm
 import numpy as np
 
-_NUM_TREES, _PATIENCE = 600, 30
+_NUM_TREES, _PATIENCE = 600, 40
 _NUM_UNWATCHED = 200  # trees without validation rows
+_NUM_MODELS = 3  # drawn with other rows and columns, and averaged
 #: Settings to choose among on the validation rows: small trees for few rows, and larger ones.
 _SETTINGS: tuple[dict[str, Any], ...] = (
-    {"num_leaves": 31, "feature_fraction": 0.3},
-    {"num_leaves": 8, "feature_fraction": 0.3, "min_data_in_leaf": 50, "lambda_l2": 1.0},
+    {"num_leaves": 8, "min_data_in_leaf": 50},
+    {"num_leaves": 16, "min_data_in_leaf": 100},
 )
+_FEWEST_LEAVES = 8  # that the training rows fill
 _BASE: dict[str, Any] = {
     "verbosity": -1,
-    "seed": 0,
     "deterministic": True,
     "force_col_wise": True,
     "feature_pre_filter": False,
     "learning_rate": 0.06,
+    "lambda_l2": 1.0,
+    "feature_fraction": 0.3,
     "bagging_fraction": 0.8,
     "bagging_freq": 1,
 }
+_NEXT = "\n# next model\n"
 
 
 class BoostedTrees:
-    """Gradient boosted trees that stop early on validation rows.
+    """The mean prediction of some gradient boosted trees, which stop early on validation rows.
 
     Equal rows give equal trees, whatever the number of threads.
     """
 
-    def __init__(self, model: lightgbm.Booster) -> None:
-        self._text: str = model.model_to_string()
-        self._model = model
+    def __init__(self, models: Sequence[lightgbm.Booster]) -> None:
+        self._models = models
 
     @classmethod
     def fit(
@@ -49,7 +52,7 @@ class BoostedTrees:
         categorical: Sequence[int] = (),
         num_threads: int = 1,
     ) -> BoostedTrees:
-        """Fits trees with several settings and returns those that are best on validation.
+        """Fits trees with several settings, and more with the one that is best on validation.
 
         Args:
             columns: float64 [num_rows, num_columns], NaN for unknown values.
@@ -61,35 +64,44 @@ class BoostedTrees:
         """
         objective, watched = _objective(num_classes, metric)
         settings = _BASE | objective | {"metric": watched, "num_threads": num_threads}
-        options: Any = {"categorical_feature": list(categorical), "free_raw_data": False}
-        train = lightgbm.Dataset(columns, labels, params=_BASE, **options)
-        if not len(val_labels):
-            return cls(lightgbm.train(settings | _SETTINGS[0], train, _NUM_UNWATCHED))
-        found = []
+        options: Any = {"categorical_feature": list(categorical), "params": settings}
+        train = lightgbm.Dataset(columns, labels, **options)
         val = lightgbm.Dataset(val_columns, val_labels, reference=train, **options)
-        for tried in _SETTINGS:
+        most = max(1, len(labels) // _FEWEST_LEAVES)
+
+        def fitted(setting: dict[str, Any], seed: int) -> lightgbm.Booster:
+            least = min(setting["min_data_in_leaf"], most)
+            tried = settings | setting | {"min_data_in_leaf": least, "seed": seed}
+            if not len(val_labels):
+                return lightgbm.train(tried, train, _NUM_UNWATCHED)
             stop = lightgbm.early_stopping(_PATIENCE, verbose=False)
-            model = lightgbm.train(
-                settings | tried, train, _NUM_TREES, valid_sets=[val], callbacks=[stop]
-            )
+            return lightgbm.train(tried, train, _NUM_TREES, valid_sets=[val], callbacks=[stop])
+
+        def loss(model: lightgbm.Booster) -> float:
             score = model.best_score["valid_0"][watched]
-            found.append((-score if watched in ("auc", "average_precision") else score, model))
-        best = min(found, key=lambda each: each[0])[1]
-        return cls.of_text(best.model_to_string(num_iteration=best.best_iteration))
+            return -score if watched in ("auc", "average_precision") else score
+
+        first = [fitted(each, 0) for each in _SETTINGS[: len(_SETTINGS) if len(val_labels) else 1]]
+        best = min(range(len(first)), key=lambda i: loss(first[i])) if len(first) > 1 else 0
+        models = [first[best]]
+        models += [fitted(_SETTINGS[best], seed) for seed in range(1, _NUM_MODELS)]
+        texts = [model.model_to_string(num_iteration=model.best_iteration) for model in models]
+        return cls.of_text(_NEXT.join(texts))
 
     def predict(self, columns: np.ndarray) -> np.ndarray:
         """float64 [num_rows, num_outputs]: numbers or class probabilities."""
-        out = np.asarray(self._model.predict(columns), np.float64).reshape(len(columns), -1)
-        is_binary = "\nobjective=binary" in self._text
+        found = [np.asarray(model.predict(columns), np.float64) for model in self._models]
+        out = np.mean(found, axis=0).reshape(len(columns), -1)
+        is_binary = self._models[0].dump_model(num_iteration=1)["objective"].startswith("binary")
         return np.concatenate([1 - out, out], axis=1) if is_binary else out
 
     def to_text(self) -> str:
-        """LightGBM's text format."""
-        return self._text
+        """LightGBM's text format, of one model after the other."""
+        return _NEXT.join(model.model_to_string() for model in self._models)
 
     @classmethod
     def of_text(cls, text: str) -> BoostedTrees:
-        return cls(lightgbm.Booster(model_str=text))
+        return cls([lightgbm.Booster(model_str=each) for each in text.split(_NEXT)])
 
 
 def _objective(num_classes: int | None, metric: str) -> tuple[dict[str, Any], str]:
@@ -100,4 +112,4 @@ def _objective(num_classes: int | None, metric: str) -> tuple[dict[str, Any], st
     if num_classes == 2:
         watched = {"auroc": "auc", "average_precision": "average_precision"}
         return {"objective": "binary"}, watched.get(metric, "binary_logloss")
-    return {"objective": "multiclass", "num_class": max(num_classes, 2)}, "multi_logloss"
+    return {"objective": "multiclass", "num_class": num_classes}, "multi_logloss"
