@@ -715,6 +715,21 @@ def test_events_of_which_the_latest_are_unknown_are_named(
     assert ("purchase__by__user have no time, so" in said) is not has_times
 
 
+@pytest.mark.parametrize("has_times", [False, True])
+def test_links_without_times_beside_others_are_named(
+    shop: Shop, tmp_path: Path, has_times: bool
+) -> None:
+    tables = shop.tables((shop.counts(-WINDOW, 0) > 4).astype(np.int64))
+    time = dates(shop.day) if has_times else None
+    visits = {("user", "visits", "market"): edge_rows(shop.user, shop.item % 7, time=time)}
+    markets = {"market": node_rows(np.arange(7), {"x": np.ones((7, 1), np.float32)})}
+    tables = replace(tables, nodes={**tables.nodes, **markets}, edges={**tables.edges, **visits})
+    write_tables(tables, str(tmp_path / "graph"))
+    config = _config(tmp_path, str(tmp_path / "graph"), training={"max_steps": 1})
+    said = raygnn.train.fit(config).metrics["warnings"]
+    assert ("user__visits__market have no time, unlike others" in said) is not has_times
+
+
 def test_what_is_refused(busy: tuple[Any, str], tmp_path: Path) -> None:
     result, graph = busy
     with raises("task-table-unknown", "churn", "active"):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raygnn.data.edge_types import edge_type_name
+from raygnn.data.edge_types import REVERSE_PREFIX, edge_type_name
 from raygnn.data.history import History, HistorySpec
 from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import has_label
@@ -102,7 +102,7 @@ class NodeClassification(LabelTask[NodeBatch]):
                     f"training table {self.output.table!r} has no {what} rows, so {lost}. Name "
                     "some in its split column, or set data.splits."
                 )
-        warnings += self._events_at_random() if has_times else []
+        warnings += [*self._events_at_random(), *self._untimed_links()] if has_times else []
         return [*warnings, *self._overlaps(), *self._leaks(), *silent]
 
     def _events_at_random(self) -> list[str]:
@@ -122,6 +122,31 @@ class NodeClassification(LabelTask[NodeBatch]):
         return [
             f"edges {', '.join(random)} have no time, so rows see a random sample of earlier "
             "events instead of the latest. Give these edges the time of the events in graph.yaml."
+        ]
+
+    def _untimed_links(self) -> list[str]:
+        """Names tables of links without times, if others have times.
+
+        Columns of a table of nodes, such as the category of a product, have at most one edge per
+        node.
+        """
+        bundle, sampling = self.env.bundle, self.config.sampling
+        if sampling.temporal is None:
+            return []
+        column, names = sampling.temporal.column, []
+        is_timed = {t: column in bundle.columns(t) for t in bundle.node_types}
+        has_times = {t: column in bundle.columns(t) for t in bundle.edge_types}
+        for edge_type in bundle.edge_types:
+            ends = (edge_type[0], edge_type[2])
+            is_link = bundle.num_edges(edge_type) > max(bundle.num_nodes(t) for t in ends)
+            is_reverse = edge_type[1].startswith(REVERSE_PREFIX)
+            if is_link and not is_reverse and not has_times[edge_type]:
+                names += [] if any(is_timed[t] for t in ends) else [edge_type_name(edge_type)]
+        if not names or not any(has_times.values()):
+            return []
+        return [
+            f"edges {', '.join(names)} have no time, unlike others, so every row sees all of them, "
+            "also those of its future. Give them a time in graph.yaml, or set their fanout to 0."
         ]
 
     def _overlaps(self) -> list[str]:
