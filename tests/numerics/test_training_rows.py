@@ -29,9 +29,12 @@ from raygnn.data.tables.graph_tables import (
     node_rows,
     write_tables,
 )
+from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.node_classification.target import NodeOutput
+from raygnn.loops.tasks.node_classification.task import NodeClassification
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.runtime.data_checks import with_time_defaults
+from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.loader import RowPlan
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import NewRows, Predict, Predictions, Refused
@@ -611,6 +614,22 @@ def test_half_of_the_training_rows_see_an_older_graph() -> None:
     )
     assert np.array_equal(plan.times(positions, 11), days[positions] - ages)
     assert not np.array_equal(plan.times(positions, 12), days[positions] - ages)
+
+
+def test_trees_learn_from_rows_that_see_an_older_graph(
+    busy: tuple[Any, str], tmp_path: Path
+) -> None:
+    """As the model: half of the training rows see as little as the test rows, here nothing."""
+    temporal = {"strategy": "last", "until": {"test": "1960-01-01"}}
+    config = _config(tmp_path, busy[1], sampling={"temporal": temporal})
+    loaded = with_time_defaults(load_config(config), busy[1])
+    task = NodeClassification()
+    task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
+    counts = [name.endswith("count all") for name in task.history.names].index(True)
+    train, test = task.target.splits.train, task.target.splits.test
+    is_empty = task.row_columns(train, "train")[:, counts] == 0
+    assert 0.35 < is_empty.mean() < 0.65
+    assert (task.row_columns(test, "test")[:, counts] == 0).all()
 
 
 def test_a_window_leaves_out_older_edges(busy: tuple[Any, str], shop: Shop, tmp_path: Path) -> None:

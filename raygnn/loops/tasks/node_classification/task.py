@@ -33,6 +33,7 @@ from raygnn.parallel.collectives import broadcast, gather_rows
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.protocols import message_type
+from raygnn.sampling.rng import batch_key
 from raygnn.sampling.whole_graph import WholeGraphLoader
 
 
@@ -198,12 +199,15 @@ class NodeClassification(LabelTask[NodeBatch]):
         if rows.name is None:
             columns = {self.output.label: "y"}
             return self.neighbor_loader(split, positions, rows.node_type, columns)
-        config, labels = self.config, {"y": self.target.labels}
-        if split == "train":
-            plan = RowPlan(rows, labels, gaps=self.target.gaps(config))
-        else:
-            plan = RowPlan(rows, labels, as_of=self.target.end_of_graph(config, split))
+        plan = self._row_plan(split)
         return self.neighbor_loader(split, positions, rows.node_type, plan=plan)
+
+    def _row_plan(self, split: str) -> RowPlan:
+        target, labels = self.target, {"y": self.target.labels}
+        if split == "train":
+            return RowPlan(target.seeds, labels, gaps=target.gaps(self.config))
+        end = target.end_of_graph(self.config, split)
+        return RowPlan(target.seeds, labels, as_of=end)
 
     def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
         rows, output = self.target.seeds, self.output
@@ -265,12 +269,15 @@ class NodeClassification(LabelTask[NodeBatch]):
         return PastLabels.of(seeds, known, scores, span=1.0)
 
     def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
-        """History columns of the entity at the row's time, and its past labels."""
-        seeds, end = self.target.seeds, self.target.end_of_graph(self.config, split)
+        """History columns of the entity at the row's time, and its past labels.
+
+        Half of the training rows end as far before their time as the graph ends before test rows.
+        """
+        seeds, times = self.target.seeds, None
         nodes = seeds.node_ids(rows)
-        times = None if seeds.time is None else np.asarray(seeds.time)[rows]
-        if times is not None and end is not None:
-            times = np.minimum(times, end)
+        if seeds.time is not None:
+            key = batch_key(self.config.seed, split, 0, 0)
+            times = self._row_plan(split).times(rows, key)
         columns = self.history.columns(nodes, times)
         if self._past is None:
             return columns
