@@ -71,9 +71,9 @@ def reverse_types(bundle: Bundle) -> dict[EdgeType, EdgeType]:
     return {edge_type: other for edge_type, other in reverses.items() if other is not None}
 
 
-#: Links that are looked up. They are revealed if a path connects this share of them, and not so
-#: many pairs of other links' ends.
-_NUM_LOOKED_UP, _REVEALED, _BY_CHANCE = 1_000, 0.9, 0.5
+#: Links that are looked up, of ends with not too many edges of a type. They are revealed if a path
+#: connects this share of them, and not so many pairs of other links' ends.
+_NUM_LOOKED_UP, _MOST_EDGES, _REVEALED, _BY_CHANCE = 1_000, 10_000, 0.9, 0.5
 
 _Ends = tuple[str, np.ndarray]
 _Rows = tuple[np.ndarray, np.ndarray]  # numbers of links, and nodes that one of their ends reaches
@@ -92,9 +92,17 @@ def revealing_paths(
         linked: edge types that may connect them, because their held-out edges carry no messages.
         anchors, targets: node type and int64 [num_links], dense ids.
     """
-    size = len(anchors[1])
-    chosen = np.random.default_rng(0).permutation(size)[:_NUM_LOOKED_UP]
-    return list(_LinkPaths(graph, linked, anchors, targets, chosen).found())
+    chosen = np.random.default_rng(0).permutation(len(anchors[1]))[:_NUM_LOOKED_UP]
+    both = [(node_type, nodes[chosen]) for node_type, nodes in (anchors, targets)]
+    is_chosen = np.ones(len(chosen), bool)
+    for edge_type in graph.edge_types:
+        for node_type, nodes in both:
+            if ends(edge_type, graph.direction)[1] == node_type:
+                is_chosen &= graph.degrees(edge_type, nodes) <= _MOST_EDGES
+    if not is_chosen.any():
+        return []
+    paths = _LinkPaths(graph, linked, *((name, nodes[is_chosen]) for name, nodes in both))
+    return list(dict.fromkeys(paths.found()))
 
 
 class _LinkPaths:
@@ -104,10 +112,9 @@ class _LinkPaths:
         linked: Collection[EdgeType],
         anchors: _Ends,
         targets: _Ends,
-        chosen: np.ndarray,
     ) -> None:
-        self._graph, self._num_links = graph, len(chosen)
-        self._ends = ((anchors[0], anchors[1][chosen]), (targets[0], targets[1][chosen]))
+        self._graph, self._num_links = graph, len(anchors[1])
+        self._ends = (anchors, targets)
         self._types: dict[tuple[str, str], list[EdgeType]] = {}  # by neighbor and sampling node
         for edge_type in graph.edge_types:
             if edge_type not in linked:
@@ -115,8 +122,7 @@ class _LinkPaths:
 
     def found(self) -> Iterator[tuple[EdgeType, ...]]:
         anchors, targets = self._ends
-        both = ((anchors, targets), (targets, anchors))
-        for (near, nodes), (far, others) in both if anchors[0] != targets[0] else both[:1]:
+        for (near, nodes), (far, others) in ((anchors, targets), (targets, anchors)):
             for edge_type in self._types.get((far, near), []):
                 if self._connects(self._reached(edge_type, nodes), others):
                     yield (edge_type,)
