@@ -43,22 +43,35 @@ _NUMERIC_SECRETS = frozenset((
     "password", "passwd", "pwd", "passcode", "pin", "otp", "secret", "pass",
 ))  # fmt: skip
 
+#: Longer texts are cut. Every pattern takes linear time.
+_MAX_CHARACTERS = 1_000_000
+_PEM = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.*?(?:-----END [^-\n]*-----|\Z)", re.S
+)
+_TOKEN = re.compile(
+    r"\b(?:gh[oprsu]_|github_pat_|glpat-|hf_|xox[abprs]-)[\w-]{16,}|\bAIza[\w-]{30,}"
+)
+_DIGEST = re.compile(
+    r"(?i)\b(digest\s{1,4})\w{1,40}=(?:\"[^\"\n]*\"|[^\s,\"']*)"
+    r"(?:\s{0,4},\s{0,4}\w{1,40}=(?:\"[^\"\n]*\"|[^\s,\"']*))*"
+)
+_USER = re.compile(
+    r"(?<![\w-])(-u|--user)([\"'],\s{0,4}[\"']|\s{1,4}[\"']?|=)[^\s:\"']{1,200}:[^\s\"']+"
+)
 _CREDENTIALS = re.compile(r"(?<=[A-Za-z0-9+.-]://)[^/\s]*@")
-_ENVIRONMENT = re.compile(r"(?:\w+\s+)?\$\{env:[^}]*\}")
-_VALUE = (
+_ENVIRONMENT = re.compile(r"(?:\w{1,40}\s{1,4})?\$\{env:[^}]{0,200}\}")
+_VALUE = re.compile(
     r"(?P<quote>[\"'])(?P<quoted>(?:(?!(?P=quote))[^\n])*)|"
-    r"(?:(?:Bearer|Basic|Digest|Token|ApiKey|Negotiate)\s+)?[^\s&#;\"']+"
+    r"(?:(?:Bearer|Basic|Digest|Token|ApiKey|Negotiate)\s{1,4})?[^\s&#;\"']+"
 )
+# Each ends before the value of `name`.
 _ASSIGNMENT = re.compile(
-    rf"(?<![\w.-])(?P<name>[\w.-]{{1,200}})"
-    rf"(?P<sign>[\"']?\s{{0,4}}(?:=|:(?!//))\s{{0,4}})(?P<value>{_VALUE})"
+    r"(?<![\w.-])(?P<name>[\w.-]{1,200})[\"']?\s{0,4}(?:=|:(?!//))\s{0,4}",
 )
-_OPTION = re.compile(
-    rf"(?<![\w-])(?P<name>--[\w.-]{{1,200}})(?P<sign>[\"'],\s{{0,4}}|\s{{1,4}})(?P<value>{_VALUE})"
-)
+_OPTION = re.compile(r"(?<![\w-])(?P<name>--[\w.-]{1,200})(?:[\"'],\s{0,4}|\s{1,4})")
 _PAIR = re.compile(
-    rf"(?i)\b(?:name|key|header)[\"']?\s{{0,4}}[:=]\s{{0,4}}[\"']?(?P<name>[\w.-]{{1,200}})"
-    rf"(?P<sign>[\"']?\s{{0,4}},\s{{0,4}}[\"']?value[\"']?\s{{0,4}}[:=]\s{{0,4}})(?P<value>{_VALUE})"
+    r"(?i)\b(?:name|key|header)[\"']?\s{0,4}[:=]\s{0,4}[\"']?(?P<name>[\w.-]{1,200})"
+    r"[\"']?\s{0,4},\s{0,4}[\"']?value[\"']?\s{0,4}[:=]\s{0,4}"
 )
 _HEADER = re.compile(
     r"(?i)\b((?:proxy-)?authorization|(?:set-)?cookie)(\s{0,4}:\s{0,4})([^\n\"']+)"
@@ -69,12 +82,19 @@ _BEARER = re.compile(r"(?i)\b(bearer\s{1,4})[\w.~+/=-]{8,}")
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
     """Replaces secrets in a text: `s3://key:secret@host/x` becomes `s3://***@host/x`.
 
-    Also values of secret names (`?pwd=x`, `AccountKey=x;`, `"token": "x"`, `--password x`) and text
-    after `Authorization:`, `Cookie:` and `Bearer`. `secrets`: texts known to be secret.
+    Also values of secret names (`?pwd=x`, `AccountKey=x;`, `"token": "x"`, `--password x`), text
+    after `Authorization:`, `Cookie:`, `Bearer` and `Digest`, private keys, tokens of known forms,
+    and `-u user:password`. `secrets`: texts known to be secret.
     """
+    if len(text) > _MAX_CHARACTERS:
+        text = f"{text[:_MAX_CHARACTERS]}... ({len(text) - _MAX_CHARACTERS:,} more characters)"
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, REDACTED)
     text = _CREDENTIALS.sub(f"{REDACTED}@", text)
+    for pattern in (_PEM, _TOKEN):
+        text = pattern.sub(REDACTED, text)
+    text = _DIGEST.sub(rf"\g<1>{REDACTED}", text)
+    text = _USER.sub(rf"\g<1>\g<2>{REDACTED}", text)
     text = _HEADER.sub(_without_header, text)
     for pattern in (_ASSIGNMENT, _OPTION, _PAIR):
         text = _without_values(pattern, text)
@@ -119,9 +139,11 @@ def redact(value: Any, secrets: Collection[str] = (), path: Sequence[object] = (
             for key, inner in value.items()
         }
     if isinstance(value, list | tuple):
+        if value and all(_is_pair(item) for item in value):  # [["password", "x"]]
+            return [[key, redact({key: inner}, secrets)[key]] for key, inner in value]
         before = [None, *value]
         return [
-            REDACTED if _is_option(name) and _hides(name, inner) else redact(inner, secrets)
+            REDACTED if _is_before_secret(name, inner) else redact(inner, secrets)
             for name, inner in zip(before, value, strict=False)
         ]
     if isinstance(value, SecretStr | SecretBytes):
@@ -145,10 +167,17 @@ def _hides(name: object, value: Any) -> bool:
     return True
 
 
-def _is_option(item: object) -> bool:
-    return isinstance(item, str) and (
-        item.startswith("-") or _HEADER.match(f"{item}: x") is not None
-    )
+def _is_pair(item: object) -> bool:
+    return isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str)
+
+
+def _is_before_secret(item: object, value: Any) -> bool:
+    if not isinstance(item, str):
+        return False
+    if item in ("-u", "--user"):
+        return isinstance(value, str) and ":" in value
+    is_name = item.startswith("-") or _HEADER.match(f"{item}: x") is not None
+    return is_name and _hides(item, value)
 
 
 def _without_header(match: re.Match[str]) -> str:
@@ -158,20 +187,18 @@ def _without_header(match: re.Match[str]) -> str:
 
 def _without_values(pattern: re.Pattern[str], text: str) -> str:
     parts, start = [], 0
-    match = pattern.search(text)
-    while match is not None:
-        value_start = match.start("value")
-        parts.append(text[start:value_start])
-        start = value_start
-        if _is_secret_value(match):
-            parts.append(f"{match['quote'] or ''}{REDACTED}")
-            start = match.end("value")
-        match = pattern.search(text, start)
+    while (match := pattern.search(text, start)) is not None:
+        parts.append(text[start : match.end()])
+        start = match.end()
+        if _names_secret(match):
+            value = _VALUE.match(text, start)
+            if value is not None and _ENVIRONMENT.fullmatch(value[0].strip("\"'")) is None:
+                parts.append(f"{value['quote'] or ''}{REDACTED}")
+                start = value.end()
     return "".join(parts) + text[start:]
 
 
-def _is_secret_value(match: re.Match[str]) -> bool:
+def _names_secret(match: re.Match[str]) -> bool:
     in_query = match.string[match.start("name") - 1 : match.start("name")] in ("?", "&")
     last_word = (_words(match["name"]) or [""])[-1]
-    is_secret = is_secret_name(match["name"]) or (in_query and last_word in _QUERY_WORDS)
-    return is_secret and _ENVIRONMENT.fullmatch(match["value"].strip("\"'")) is None
+    return is_secret_name(match["name"]) or (in_query and last_word in _QUERY_WORDS)
