@@ -56,6 +56,9 @@ _LASTING_NUMBERS = {
     errno.ENOTEMPTY,
 }
 
+#: How pyarrow says that Java or Hadoop is not installed, which hdfs:// needs.
+_MISSING_LIBRARY = "Unable to load lib"
+
 _LOGGER = logging.getLogger("raygnn.storage")
 
 Arguments = ParamSpec("Arguments")
@@ -151,9 +154,12 @@ def open_fs(uri: str | os.PathLike[str]) -> tuple[fsspec.AbstractFileSystem, str
         if "\0" in text:
             raise ValueError("it holds a null character")
         fs, path = fsspec.core.url_to_fs(text)
-    except _WRONG_URI as error:
+    except (*_WRONG_URI, OSError) as error:
+        if not isinstance(error, _WRONG_URI) and not str(error).startswith(_MISSING_LIBRARY):
+            raise
+        reason = str(error).partition("\n")[0]  # pyarrow lists where it looked
         raise DataError(
-            f"uri={redact(text)!r} is invalid: {error}. "
+            f"uri={redact(text)!r} is invalid: {reason}. "
             "Use a local path or a scheme that fsspec can open here, such as gs:// or memory://.",
             id="data-uri",
         ) from error

@@ -84,18 +84,30 @@ def _start(address: str | None) -> str | None:
             context = ray.init(address, logging_level=logging.ERROR)
     except SystemExit as stop:  # Ray's answer to SIGTERM, with status 15
         raise Terminated from stop
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        variable = os.environ.get(ADDRESS_VARIABLE)
-        raise ResourceError(
-            f"Ray cannot be started or joined: {error}. {ADDRESS_VARIABLE} is {variable!r}: set it "
-            "to the address of a running head, or to local to start Ray on this machine.",
-            id="cluster-unreachable",
-        ) from error
+    except Exception as error:
+        # Ray raises plain exceptions if a local Ray does not start in time.
+        raise _not_started(address, str(error).rstrip(".")) from error
     if causes:
         raise Terminated if causes[0] == "SIGTERM" else KeyboardInterrupt
     logging.getLogger("ray").setLevel(logging.WARNING)
     url: str | None = context.dashboard_url
     return url
+
+
+def _not_started(address: str | None, cause: str) -> ResourceError:
+    if address == "local":
+        return ResourceError(
+            f"Ray cannot be started on this machine: {cause}. Look into the logs "
+            "in /tmp/ray/session_latest/logs, and start again when the machine is less busy, or "
+            f"set {ADDRESS_VARIABLE} to the address of a running head.",
+            id="ray-not-started",
+        )
+    return ResourceError(
+        f"Ray cannot be joined: {cause}. {ADDRESS_VARIABLE} is "
+        f"{os.environ.get(ADDRESS_VARIABLE)!r}: set it to the address of a running head, or to "
+        "local to start Ray on this machine.",
+        id="cluster-unreachable",
+    )
 
 
 class RayChoice(NamedTuple):
@@ -162,10 +174,13 @@ def check_address(address: str) -> None:
     match = _ADDRESS.fullmatch(address)
     if match is None:
         return
+    host = f"[{match[1]}]" if ":" in match[1] else match[1]
     end_s = time.monotonic() + _ANSWERS_WITHIN_S
     while True:
         try:
             socket.create_connection((match[1], int(match[2])), timeout=_ANSWERS_WITHIN_S).close()
+            if _session_name(f"{host}:{match[2]}") is None:
+                raise ConnectionError("it accepts connections, but does not answer as a Ray head")
         except (OSError, OverflowError) as error:
             if time.monotonic() < end_s:
                 time.sleep(0.5)
@@ -183,10 +198,13 @@ def _unreachable(address: str, cause: Exception) -> ResourceError:
 
 
 def _session_name(address: str) -> str | None:
-    """Session of the head at an address: empty if it wants another token, None without a head."""
+    """Session of the head at an address: empty if it wants another token or is the server of Ray
+    clients, None without a head.
+    """
     import grpc
     from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
+    codes = grpc.StatusCode
     tokens = internal("ray._raylet", "AuthenticationTokenLoader").instance()
     token = attribute(tokens, "get_raw_token")(ignore_auth_mode=True)
     metadata = [("authorization", f"Bearer {token}")] if token else []
@@ -200,7 +218,7 @@ def _session_name(address: str) -> str | None:
                 question, timeout=_SESSION_WITHIN_S, wait_for_ready=True, metadata=metadata
             )
         except grpc.RpcError as error:
-            return "" if error.code() == grpc.StatusCode.UNAUTHENTICATED else None
+            return "" if error.code() in (codes.UNAUTHENTICATED, codes.UNIMPLEMENTED) else None
     name: str = answer.value.decode("utf-8", "replace")
     return name
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import ray
 from ray import serve
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from raygnn.errors import ConfigError, ResourceError
@@ -69,8 +69,15 @@ class Replicas:
 
     def __init__(self, make: Callable[[], Answering], options: ReplicaOptions) -> None:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        serve.start(proxy_location="Disabled", logging_config=_LOGGING)
-        _delete_abandoned()
+        try:
+            serve.start(proxy_location="Disabled", logging_config=_LOGGING)
+            _delete_abandoned()
+        except (RayError, RuntimeError, TimeoutError) as error:
+            raise ResourceError(
+                f"Ray Serve cannot be started: {error}. See the logs in Ray's dashboard, or start "
+                "Ray again.",
+                id="serve-start",
+            ) from error
         _check_room(options)
         model = serve.deployment(
             _Model,

@@ -111,3 +111,13 @@ def test_what_lies_below_a_folder(tmp_path: Path) -> None:
         assert not is_below(outside, ["gs://b/g"])
     assert is_below("simplecache::gs://b/g/x", ["simplecache::gs://b/g"])
     assert not is_below("simplecache::gs://b/g/x", ["gs://b/g"])
+
+
+def test_hdfs_without_java_is_one_short_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(uri: str) -> None:
+        raise OSError("Unable to load libjvm\ndlopen(/usr/lib/jvm/libjvm.so) failed\ndlopen(/b)")
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", fail)
+    with raises("data-uri", "hdfs://host/a", "Unable to load libjvm. ") as caught:
+        open_fs("hdfs://host/a")
+    assert "dlopen" not in str(caught.value)

@@ -12,7 +12,7 @@ import ray
 from raygnn.errors import ResourceError
 from raygnn.loops.signals import Terminated
 from raygnn.runtime import connection
-from tests.errors import assert_reports
+from tests.errors import assert_reports, raises
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +38,16 @@ def test_what_ends_the_start(monkeypatch, error, raised):
         connection.connect()
     if raised is ResourceError:
         assert_reports(str(caught.value), "cluster-unreachable", "RAY_ADDRESS", "nonsense")
+
+
+def test_a_local_ray_that_does_not_start_in_time_is_reported(monkeypatch):
+    def fail(address: str, **options: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setattr(ray, "init", fail)
+    with raises("ray-not-started", "timed out during startup", "logs"):
+        connection.connect()
 
 
 def test_ctrl_c_waits_for_the_start(monkeypatch, capsys):

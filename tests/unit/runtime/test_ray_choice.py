@@ -130,18 +130,34 @@ def test_a_head_that_has_died_is_reported(is_taken, port, leave, monkeypatch):
     assert "ray_current_cluster" in choice.warning
 
 
-def test_the_variable_goes_first(head, leave, port, monkeypatch):
+def test_the_variable_goes_first(head, leave, monkeypatch):
     _, address = head
     leave(address)
     monkeypatch.setenv("RAY_ADDRESS", "local")
     assert choose_ray().address == "local"
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    assert choose_ray().address == f"127.0.0.1:{port}"
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert choose_ray() == (address, "joined by RAY_ADDRESS", "")
 
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "localhost:{}"])
-def test_an_address_that_answers(port, form):
-    check_address(form.format(port))
+def test_an_address_that_answers(head, form):
+    _, address = head
+    check_address(form.format(address.rpartition(":")[2]))
+
+
+def test_the_server_of_ray_clients_answers_no_question_about_sessions():
+    with ThreadPoolExecutor(1) as threads:
+        server = grpc.server(threads)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        check_address(f"ray://127.0.0.1:{port}")
+        server.stop(None).wait()
+
+
+def test_something_that_accepts_connections_and_never_answers_is_reported(port, monkeypatch):
+    monkeypatch.setattr(connection, "_SESSION_WITHIN_S", 0.5)
+    with raises("cluster-unreachable", "does not answer as a Ray head"):
+        check_address(f"127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize(
