@@ -329,13 +329,27 @@ def _parameters(target: Target) -> dict[str, inspect.Parameter] | None:
 
 
 def _accepted(target: Target, injected: Mapping[str, Any]) -> dict[str, Any]:
-    """Injected arguments that the target accepts. Only a user's `**kwargs` accepts all."""
+    """Injected arguments that the target names. The `**kwargs` of a user's class stand for the
+    arguments that its bases name.
+    """
     parameters = _parameters(target)
     if parameters is None:
         return dict(injected)
-    is_users = not is_of_library(target.__module__)
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values()) and is_users
-    return {name: value for name, value in injected.items() if takes_all or name in parameters}
+    names = set(parameters)
+    bases = target.__mro__ if isinstance(target, type) else ()
+    if not is_of_library(target.__module__) and _takes_any(parameters):
+        for base in bases[1:]:
+            of_base = (
+                inspect.signature(base.__init__).parameters if "__init__" in vars(base) else {}
+            )
+            names.update(of_base)
+            if of_base and not _takes_any(of_base):
+                break
+    return {name: value for name, value in injected.items() if name in names}
+
+
+def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
 def _call(
@@ -381,7 +395,7 @@ def _check_arguments(
     if parameters is None:
         return
     named = _named(parameters, injected)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    takes_any = _takes_any(parameters)
     problems = []
     for unknown in [] if takes_any else [n for n in args if n not in named]:
         remedy = choose_from(unknown, named, f"{name} takes") if named else "Remove it"

@@ -36,7 +36,7 @@ MANIFEST_NAME = "graph.yaml"
 FORMAT: Literal["raygnn/graph-v1"] = "raygnn/graph-v1"
 
 # Names become file names and parts of config keys, so nothing that a shell or a URI reads.
-_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 _RESERVED_COLUMNS = frozenset({"id", "split", "time", "weight"})
 _SPARSE_PARTS = frozenset({"indptr", "indices", "values"})
 
@@ -152,7 +152,7 @@ EdgeLabels = dict[str, LabelSpec]
 
 def _check_column_names(features: dict[str, Any], labels: dict[str, Any]) -> None:
     for name in (*features, *labels):
-        if not _NAME.match(name):
+        if not _NAME.fullmatch(name):
             raise RuleError(
                 f"column name {name!r} must be letters, digits, '_', '.' or '-', "
                 "starting with a letter or digit",
@@ -435,7 +435,7 @@ def reverses(tables: Sequence[EdgeTable]) -> dict[EdgeType, EdgeType]:
 
 
 def _check_type_name(name: str) -> None:
-    if not _NAME.match(name) or SEPARATOR in name or name.endswith("_") or name.startswith("_"):
+    if not _NAME.fullmatch(name) or SEPARATOR in name or name.endswith("_") or name.startswith("_"):
         raise RuleError(
             f"type name {name!r} must be letters, digits, '_', '.' or '-', without two "
             "underscores in a row and without one at either end",

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import math
 import os
 import re
+import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from raygnn.config import Component, resolve
 from raygnn.config.section import leaves
 from raygnn.data.filesystem import (
     exists,
@@ -38,6 +41,8 @@ class MetricLogger(Callback, ABC):
     """
 
     only_on_rank_0 = True
+    #: A package that it needs besides raygnn's.
+    package: str | None = None
 
     def __init__(self, logs_uri: str, run_name: str) -> None:
         self.logs_uri, self.run_name = logs_uri, run_name
@@ -49,6 +54,10 @@ class MetricLogger(Callback, ABC):
         """Logs the resolved config and the final test metrics, after training."""
 
     def flush(self) -> None: ...
+
+    def on_setup(self, engine: Engine) -> None:
+        if self.package is not None:
+            _import_extra(self.package)
 
     def on_log(self, engine: Engine, metrics: dict[str, float]) -> None:
         self._write(engine, metrics)
@@ -202,6 +211,7 @@ class WandBLogger(MetricLogger):
         settings: further arguments of `wandb.init`, such as entity, mode or tags.
     """
 
+    package = "wandb"
     _run: Any = None
     _run_id: str | None = None
 
@@ -210,9 +220,6 @@ class WandBLogger(MetricLogger):
     ) -> None:
         super().__init__(logs_uri, run_name)
         self._project, self._settings = project, settings
-
-    def on_setup(self, engine: Engine) -> None:
-        _import_extra("wandb")
 
     def on_train_start(self, engine: Engine) -> None:
         self._run = _import_extra("wandb").init(
@@ -256,6 +263,7 @@ class MLflowLogger(MetricLogger):
     #: Limits of a request and a value: https://mlflow.org/docs/latest/rest-api.html#log-batch.
     _MAX_PARAMS, _MAX_PARAM_CHARACTERS = 100, 6000
 
+    package = "mlflow"
     _mlflow: Any = None
     _run_id: str | None = None
     _status = "FINISHED"
@@ -270,9 +278,6 @@ class MLflowLogger(MetricLogger):
         super().__init__(logs_uri, run_name)
         self._experiment, self._tracking_uri = experiment, tracking_uri
         self._last_steps: dict[str, int] = {}
-
-    def on_setup(self, engine: Engine) -> None:
-        _import_extra("mlflow")
 
     def on_train_start(self, engine: Engine) -> None:
         self._mlflow = _import_extra("mlflow")
@@ -322,15 +327,29 @@ def _mlflow_name(name: str) -> str:
     return re.sub(r"[^\w./ -]", "_", name)
 
 
+def check_packages(loggers: Iterable[Component], allow_modules: Sequence[str]) -> None:
+    """Raises a ConfigError if a logger's package is not installed here. Imports none of them."""
+    for logger in loggers:
+        package = getattr(resolve(logger, "logger", allow_modules), "package", None)
+        if package is None or sys.modules.get(package) is not None:
+            continue
+        if importlib.util.find_spec(package) is None:
+            raise _not_installed(package)
+
+
 def _import_extra(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError(
-            f"loggers={name!r} is invalid: the package {name} is not installed. Run "
-            f"`pip install {name}`, or take {name} out of loggers.",
-            id="logger-not-installed",
-        ) from error
+        raise _not_installed(name) from error
+
+
+def _not_installed(name: str) -> ConfigError:
+    return ConfigError(
+        f"loggers={name!r} is invalid: the package {name} is not installed. Run "
+        f"`pip install {name}`, or take {name} out of loggers.",
+        id="logger-not-installed",
+    )
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, bool | int | float | str]:

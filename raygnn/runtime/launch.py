@@ -15,6 +15,7 @@ from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
 from raygnn.errors import ConfigError, RunError
 from raygnn.job import TrainJob
+from raygnn.outputs.loggers import check_packages
 from raygnn.outputs.needs import needs_of
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
@@ -69,6 +70,7 @@ def _launch(loaded: LoadedConfig, data: Any, tried: Training | None = None) -> O
             "section out with --tune null.",
             id="sweep-as-run",
         )
+    check_packages(loaded.config.loggers, loaded.allow_modules)
     check_source(loaded, data)
     tables = None if data is None else tables_uri(loaded, data)
     loaded = with_time_defaults(loaded, tables)

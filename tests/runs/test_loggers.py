@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
+import raygnn.train
 from raygnn.data.filesystem import read_text
 from raygnn.loops.callbacks import Callback
 from raygnn.outputs.loggers import flat_config
@@ -219,6 +220,10 @@ def test_an_extra_that_is_missing_is_named(name, monkeypatch, small_bundle_path,
     monkeypatch.setitem(sys.modules, name, None)
     with raises("logger-not-installed", f"pip install {name}"):
         run_rank(_config(tmp_path, [name]), small_bundle_path)
+    # A launch reports it before it opens tables.
+    config = {**_config(tmp_path, [name]), "data": {"uri": str(tmp_path / "no_tables")}}
+    with raises("logger-not-installed", f"pip install {name}"):
+        raygnn.train.fit(config)
 
 
 def test_hyperparameters_go_to_tensorboard_with_the_test_metrics(small_bundle_path, tmp_path):

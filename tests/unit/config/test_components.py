@@ -39,6 +39,11 @@ class Greedy(nn.Module):
         super().__init__()
         self.kwargs = kwargs
 
+class Wider(Net):
+    def __init__(self, extra=1, **kwargs):
+        super().__init__(**kwargs)
+        self.extra = extra
+
 class Broken(nn.Module):
     def __init__(self):
         raise ValueError("a bug of the user's")
@@ -330,7 +335,10 @@ class TestUserModules:
         greedy = build(
             Component(type="their_pkg.code.Greedy", args={"a": 1}), "model", [user_module], b=2
         )
-        assert greedy.kwargs == {"a": 1, "b": 2}
+        assert greedy.kwargs == {"a": 1}
+        wider = Component(type="their_pkg.code.Wider", args={"extra": 4})
+        net = build(wider, "model", [user_module], in_channels=7, out_channels=2)
+        assert (net.in_channels, net.extra) == (7, 4)
 
     def test_a_bug_of_theirs_keeps_its_traceback(self, user_module: str) -> None:
         with pytest.raises(ValueError, match="a bug of the user's"):

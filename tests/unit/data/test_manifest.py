@@ -109,6 +109,7 @@ _REVERSE = f"{{{_EDGE}, reverse_of: [n, to, n]}}".replace("[n, to", "[n, back", 
         ),
         (_with(", features: {a/b: x}"), ("graph-column-name", "a/b")),
         (_with(", features: {x: a}, labels: {x: b}"), ("graph-column-twice", "x")),
+        (_with().replace("{n:", '{"n\\n":'), ("graph-type-name",)),
         (_with().replace("n:", "n__m:", 1).replace("{n:", "{n__m:"), ("graph-type-name", "n__m")),
         (
             _with("", "{type: [n, to, m], files: e, source: s, target: t}"),
