@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -339,11 +340,12 @@ def _accepted(target: Target, injected: Mapping[str, Any]) -> dict[str, Any]:
     bases = target.__mro__ if isinstance(target, type) else ()
     if not is_of_library(target.__module__) and _takes_any(parameters):
         for base in bases[1:]:
-            of_base = (
-                inspect.signature(base.__init__).parameters if "__init__" in vars(base) else {}
-            )
+            init = vars(base).get("__init__")
+            if not isinstance(init, FunctionType):
+                continue
+            of_base = inspect.signature(init).parameters
             names.update(of_base)
-            if of_base and not _takes_any(of_base):
+            if not _takes_any(of_base):
                 break
     return {name: value for name, value in injected.items() if name in names}
 
