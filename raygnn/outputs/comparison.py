@@ -14,9 +14,11 @@ import yaml
 from scipy.stats import rankdata
 
 from raygnn.config.cross_rules import INPUTS_OF_ENCODER
+from raygnn.config.registry import SLOTS
 from raygnn.config.sections import SEVERAL_TASKS
 from raygnn.data.filesystem import exists, join, read_text, redact
 from raygnn.errors import RunError
+from raygnn.loops.baselines import is_error
 from raygnn.outputs.html_page import NUM_COLORS, Chart, Series, duration, interval, render, show
 from raygnn.outputs.report_errors import Table
 
@@ -161,12 +163,19 @@ def _tables(runs: Mapping[str, StoredRun]) -> dict[str, Table]:
     tables: dict[str, Table] = {}
     names = _union(run.metrics for run in runs.values())
     tested = [
-        (name, *(_with_interval(run.metrics, name) for run in runs.values()))
+        (name, *(_with_interval(run.metrics, name) for run in runs.values()), _best(runs, name))
         for name in names
         if name.startswith("test/")
     ]
     if tested:
-        tables["Test metrics, with 95 % intervals"] = ("metric", *heads), tested
+        tables["Test metrics, with 95 % intervals"] = ("metric", *heads, "best"), tested
+    baselines = [
+        (name.removeprefix("baseline/"), *(show(run.metrics.get(name)) for run in runs.values()))
+        for name in names
+        if re.match(r"baseline/[^/]+/test/", name)
+    ]
+    if baselines:
+        tables["Baselines"] = ("baseline and metric", *heads), baselines
     differing = [
         (path, *(_shown(run.config.get(path)) for run in runs.values()))
         for path in _union(run.config for run in runs.values())
@@ -199,6 +208,19 @@ def _with_interval(metrics: Mapping[str, Any], name: str) -> str:
     around = interval(metrics, name)
     value = show(metrics.get(name))
     return f"{value} ({around})" if around else value
+
+
+def _best(runs: Mapping[str, StoredRun], name: str) -> str:
+    """The run with the best value; "-" without two values or a known direction."""
+    metric = name.rpartition("/")[2]
+    kind = metric.removeprefix("full_").partition("@")[0]
+    known = {
+        key: run.metrics[name] for key, run in runs.items() if run.metrics.get(name) is not None
+    }
+    if len(known) < 2 or kind not in {"loss", *SLOTS["metric"].names}:
+        return "-"
+    sign = -1 if is_error(metric) else 1
+    return max(known, key=lambda key: sign * known[key])
 
 
 def _curves(runs: Mapping[str, StoredRun]) -> list[Chart]:

@@ -37,7 +37,11 @@ def test_runs_stand_side_by_side(runs, tmp_path, capsys):
     document = ElementTree.fromstring(out.read_text("utf-8"))
     rows = [["".join(cell.itertext()) for cell in row] for row in document.iter("tr")]
     metrics = [json.loads((run / "metrics.json").read_text()) for run in runs]
-    (tested,) = [row[1:] for row in rows if row[0] == "test/accuracy"]
+    ((*tested, best),) = [row[1:] for row in rows if row[0] == "test/accuracy"]
+    values = {run.name: of_run["test/accuracy"] for run, of_run in zip(runs, metrics, strict=True)}
+    assert values[best] == max(values.values())
+    majority = [f"{of_run['baseline/majority/test/accuracy']:.4f}" for of_run in metrics]
+    assert ["majority/test/accuracy", *majority] in rows
     for cell, of_run in zip(tested, metrics, strict=True):
         low, high = of_run["intervals"]["test/accuracy"]
         assert low <= of_run["test/accuracy"] <= high
@@ -83,10 +87,10 @@ def test_the_task_of_a_run_stands_beside_the_same_of_several(tmp_path):
         ]
     )
     assert found.tables["Test metrics, with 95 % intervals"][1] == [
-        ("test/loss", "3.0000", "-", "-"),
-        ("test/genre/loss", "1.0000", "0.9000", "-"),
-        ("test/genre/f1", "0.5000", "0.6000 (0.5000 to 0.7000)", "-"),
-        ("test/rating/r2", "0.3000", "-", "0.4000"),
+        ("test/loss", "3.0000", "-", "-", "-"),
+        ("test/genre/loss", "1.0000", "0.9000", "-", "genre"),
+        ("test/genre/f1", "0.5000", "0.6000 (0.5000 to 0.7000)", "-", "-"),
+        ("test/rating/r2", "0.3000", "-", "0.4000", "rating"),
     ]
     drawn = {chart.title: [line.name for line in chart.series] for chart in found.charts}
     assert drawn == {
@@ -134,7 +138,7 @@ def test_a_run_that_has_only_begun_is_shown(runs, tmp_path):
     (tmp_path / "begun" / "run.json").write_text((runs[0] / "run.json").read_text())
     found = compare([str(runs[0]), str(tmp_path / "begun")])
     heads, rows = found.tables["Test metrics, with 95 % intervals"]
-    assert heads == ("metric", "narrow", "begun")
+    assert heads == ("metric", "narrow", "begun", "best")
     assert all(row[2] == "-" for row in rows)
 
 
