@@ -269,8 +269,9 @@ class TrainedModel(nn.Module):
         num_edges], of a graph of any size; dictionaries of these for several types. Output: one row
         per node with logits, values in the label's unit, or embeddings (link models). The extra
         file `raygnn.json`, in ONNX a metadata entry, names feature, widths, output and classes.
-        Closed-form rows (`model.args.node_embeddings`) and the labels around nodes
-        (`task.args.propagate_labels`) are left out, with a warning.
+        Closed-form rows (`model.args.node_embeddings`), the labels around nodes
+        (`task.args.propagate_labels`) and the other rungs of a blend (`task.args.blend`) are left
+        out, with a warning.
 
         Raises:
             ConfigError: the model reads learned rows or edge columns, or several types with another
@@ -292,6 +293,13 @@ class TrainedModel(nn.Module):
                 "the exported program computes only the encoder's logits, to which the model adds "
                 "the labels around a node. Train with task.args.propagate_labels: false if the "
                 "program must predict as well as the model"
+            )
+        blend = getattr(self.spec.output, "blend", None)
+        if blend is not None and not blend.is_gnn:
+            warn(
+                f"the exported program computes only the GNN's predictions, but the model predicts "
+                f"by {blend.words}. Train with task.args.blend: false if the program must predict "
+                "as well as the model"
             )
         write = export_onnx if fspath(uri).endswith(".onnx") else export_program
         write_bytes(fspath(uri), write(self.module, self.spec, name))

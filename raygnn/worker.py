@@ -249,7 +249,9 @@ def _write_outputs(
     folder, loaded = job.folder, job.loaded
     spec = engine.task.spec
     text = None if spec is None else spec.to_json()
-    model_uri = write_model(weights, folder.model_uri, loaded.saved_yaml(), text, folder.write)
+    model_uri = write_model(
+        weights, folder.model_uri, loaded.saved_yaml(), text, folder.write, engine.task.trees_text
+    )
     how_to_use = "" if spec is None else usage(folder.uri, loaded, spec)
     note = f"Stopped by {engine.stop_reason}."
     _write_report(folder, engine, logged, metrics, note, how_to_use)
@@ -262,6 +264,8 @@ def _write_outputs(
         say(f"test: {text}", "test", metrics=shown)
     say_warmth(metrics)
     say_baselines(metrics, "test", engine.best.tracker.monitor)
+    if text := metrics.get("verdict"):
+        say(text, "verdict", weights=metrics["blend"])
     for line in verdicts(metrics):
         warn(line)
     _say_outputs(folder, model_uri, how_to_use)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -116,7 +116,7 @@ class HistorySpec:
     own: bool
     events: tuple[EventSpec, ...]
     others: tuple[OtherSpec, ...] = ()
-    left_out: frozenset[str] = field(default_factory=frozenset)
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -147,7 +147,7 @@ class HistorySpec:
         sample = None if times is None else times[::step]
         history = History(bundle, spec, arrays)
         left_out = _left_out(history.names, history.columns(nodes[::step], sample), sample)
-        return replace(spec, left_out=frozenset(left_out))
+        return replace(spec, left_out=tuple(left_out))
 
 
 def _left_out(names: Sequence[str], columns: np.ndarray, times: np.ndarray | None) -> Iterator[str]:

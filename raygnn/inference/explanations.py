@@ -31,6 +31,7 @@ from raygnn.inference.row_tables import times_of
 from raygnn.inference.set_up import AppliedModel
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.label_target import LabelOutput
+from raygnn.loops.tasks.node_classification.task import seeds_of
 from raygnn.models.feature_layers import embedding_channels
 from raygnn.models.graph_encoder import EdgePredictor
 from raygnn.models.masked_model import MaskedModel
@@ -166,7 +167,7 @@ def seed_node(batch: NodeBatch, applied: AppliedModel, rows: SeedRows | None = N
     def head(rows: Mapping[str, Any]) -> Tensor:
         encoded = rows[name]
         encoded = next(iter(encoded.values())) if isinstance(encoded, Mapping) else encoded
-        return applied.task.completed(model, model.readout(encoded[index]), batch.input_id)
+        return applied.task.completed(model, model.readout(encoded[index]), *seeds_of(batch))
 
     seeds = batch.input_id.cpu().numpy()
     nodes = seeds if rows is None else rows.node_ids(seeds)
@@ -204,6 +205,12 @@ def explain_batches(
     """Explains the prediction of each batch, which has one seed. Raises a ConfigError if the model
     reads nothing to mask. `names`: by node type, the elements of the encoder's input rows.
     """
+    blend = getattr(applied.spec.output, "blend", None)
+    if blend is not None and not blend.is_gnn:
+        warn(
+            f"the model predicts by {blend.words}. Edges and columns explain the part of the GNN: "
+            "what moves the prediction of the other rungs is not shown"
+        )
     explained = [_Explained(b, seed_of(b), applied, names, options) for b in batches]
     if any(one.hides_edges for one in explained):
         warn(

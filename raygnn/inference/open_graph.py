@@ -439,7 +439,8 @@ class OpenGraph:
                 encoded = embeddings.all_rows(found.node_type)
             nodes = found.node_ids(positions)
             ids = self.bundle.take_ids(found.node_type, nodes)
-            table = NodeTables(what, self._applied).of_rows(ids, encoded, nodes)
+            times = None if self._applied.times is None else plan.latest_times(positions)
+            table = NodeTables(what, self._applied).of_rows(ids, encoded, nodes, times)
         return Table(with_times(table, found, positions))
 
     def _edge_table(self, what: str, pairs: Any) -> Table:

@@ -94,15 +94,21 @@ class NodeTables:
             ids = bundle.take_ids(node_type, nodes)
         return self.of_rows(ids, embeddings.rows(node_type, first, last), nodes)
 
-    def of_rows(self, ids: pa.Array, rows: Tensor, nodes: np.ndarray) -> pa.Table:
-        """Nodes with these ids, embeddings and dense ids. Raises a DataError for infinite and NaN
-        values.
+    def of_rows(
+        self, ids: pa.Array, rows: Tensor, nodes: np.ndarray, times: np.ndarray | None = None
+    ) -> pa.Table:
+        """Nodes with these ids, embeddings, dense ids and times, by default those of the model.
+
+        Raises a DataError for infinite and NaN values.
         """
         ids = as_plain_texts(ids)
         columns: Mapping[str, Any] = {"embedding": rows.float().numpy()}
         if self._what != "embeddings":
             task, model = self._applied.task, self._applied.model
-            rows = task.completed(model, self._outputs(rows), torch.from_numpy(nodes))
+            if times is None:
+                times = self._applied.moments_of(len(nodes))
+            moments = None if times is None else torch.from_numpy(times)
+            rows = task.completed(model, self._outputs(rows), torch.from_numpy(nodes), moments)
             columns = task.output_columns(self._what, rows)
         check_finite(rows, ids)
         return pa.table({"id": ids, **{name: arrow_column(c) for name, c in columns.items()}})

@@ -21,18 +21,21 @@ from raygnn.data.partition.part import Outline
 from raygnn.data.past_labels import PastLabels
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.inference.seed_times import SeedTimes
+from raygnn.loops.blend import TREES
+from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import feature_store, find_shared_leaves, graph_store
 from raygnn.loops.tasks.build_sampler import build_sampler, with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import link_basis
+from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.link_prediction.target import find_dated_links
 from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.loops.tasks.several_tasks.task import weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import reads_src_degree
 from raygnn.models.link_factors import LinkBasis, LinkFactors, SpectralFilter
-from raygnn.outputs.model_export import read_weights
+from raygnn.outputs.model_export import read_trees, read_weights
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel import collectives
 from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
@@ -139,6 +142,10 @@ class AppliedModel:
         """Whether nodes of some types are encoded at times of their own."""
         return self.times is not None and not self.times.own.isdisjoint(node_types)
 
+    def moments_of(self, num_rows: int) -> np.ndarray | None:
+        """[num_rows], the moment of the model's times for each row; None without times."""
+        return None if self.times is None else np.full(num_rows, self.times.moment.time)
+
     def extended(self, addition: Addition) -> AppliedModel:
         """The model on the graph with new nodes and edges."""
         task = copy(self.task)
@@ -192,6 +199,9 @@ def set_up_task(
     env = TaskEnvironment(loaded, bundle, rank, world_size, device, spec, parts)
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)
     task.setup(env)
+    blend = getattr(spec.output, "blend", None)
+    if isinstance(task, LabelTask) and blend is not None and TREES in blend.shares:
+        task.trees = BoostedTrees.of_text(read_trees(saved.uri))
     return task
 
 

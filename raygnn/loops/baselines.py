@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raygnn.loops.blend import Standings
 from raygnn.metrics import (
     Accuracy,
     BalancedAccuracy,
@@ -41,19 +42,23 @@ class Baselines:
         num_rows: nodes or links that metrics are averaged over.
         positives: rows of each class or label, or links, for metrics of a ranking.
         negatives: the rows that these are compared with.
+        standings: rungs beside the model, if validation chose what predicts.
+        parts: baselines that the model consists of, with which it is not compared.
     """
 
     metrics: Mapping[str, Mapping[str, float]]
     num_rows: int
     positives: tuple[int, ...] = ()
     negatives: tuple[int, ...] = ()
+    standings: Standings = field(default_factory=dict)
+    parts: frozenset[str] = frozenset()
 
     def best(self, metric: str) -> tuple[str, float] | None:
         """The best baseline by a metric, and its value; None without one."""
         values = [
             (guess, of_guess[metric])
             for guess, of_guess in self.metrics.items()
-            if not math.isnan(of_guess.get(metric, math.nan))
+            if guess not in self.parts and not math.isnan(of_guess.get(metric, math.nan))
         ]
         sign = -1 if is_error(metric) else 1
         return max(values, key=lambda found: sign * found[1], default=None)

@@ -107,6 +107,7 @@ class Engine:
         self.interrupted_by: str | None = None
         self.resumed_from: str | None = None
         self.best = BestWeights(best_tracker(self.config, self.has_validation, task.watched))
+        self.metrics_of_module: dict[str, float] = {}  # of the best validation, without a blend
         self.intervals: dict[str, tuple[float, float]] = {}  # of test metrics, by name
         self.diagnostics: dict[str, dict[str, Any]] = {}  # by name and split
         self.early_stopper = early_stopper(self.config, self.has_validation, task.watched)
@@ -141,11 +142,12 @@ class Engine:
             raise
 
     def test(self) -> dict[str, float]:
-        """Restores the best weights and evaluates the test split.
+        """Restores the best weights, lets the task conclude, and evaluates the test split.
 
         Also sets `diagnostics`, from the validation split if there is no test split.
         """
         self.best.restore(self.optimization.module)
+        self._conclude()
         diagnostics, limits = self.task.diagnostics(), self.config.training
         evaluate = partial(evaluate_parts, self.task, moment=self._moment())
         split = "test"
@@ -161,6 +163,18 @@ class Engine:
         }
         self.callbacks.call("on_test_end", metrics)
         return metrics
+
+    def _conclude(self) -> None:
+        """Lets the task choose what predicts; the metrics of validation follow it."""
+        module, limit = self.optimization.module, self.config.training.num_val_batches
+        training = module.training
+        module.eval()
+        with self._evaluation(), torch.no_grad():
+            is_changed = self.task.conclude()
+            self.metrics_of_module = dict(self.best.metrics)
+            if is_changed:
+                self.best.metrics |= evaluate_parts(self.task, "val", limit, self.metrics)
+        module.train(training)
 
     def _train_epoch(self) -> None:
         loader = self._train_loader

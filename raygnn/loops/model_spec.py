@@ -69,6 +69,8 @@ FORMAT = "raygnn/model-v1"
 # What a trained model is, beside its config.yaml.
 MODEL_FILE = "model.safetensors"
 SPEC_FILE = "model.json"
+#: LightGBM's text, if the model has it among its rungs.
+TREES_FILE = "lightgbm.txt"
 _REMEDY = "Copy it from its run again."
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -9,52 +9,66 @@ from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.time_units import window_as_time
 
-#: Guesses are left out where they would hold more numbers.
-_MAX_VALUES = 1 << 26
 _ROUNDING = 1e-6
 
 
-def past_label_guesses(
-    rows: SeedRows,
-    scores: np.ndarray,
-    known: np.ndarray,
-    asked: np.ndarray,
-    default: np.ndarray,
-    end: int | float | None = None,
-) -> Mapping[str, np.ndarray]:
-    """Baselines of training rows: the mean and the last of each entity's earlier labels.
+@dataclass(frozen=True)
+class EarlierLabels:
+    """Labels of a training table by entity, in the order of the times when they are known.
 
     A label counts once its window is over; if the training table declares no window, from the row
     after it.
 
-    Args:
-        rows: rows with times.
-        scores: float [num_rows, num_outputs], labels as predictions: one-hot for classes.
-        known: int64, positions of rows with a label.
-        asked: int64, positions of the rows to predict.
-        default: float [num_outputs], prediction for entities without an earlier label.
-        end: the time from which on no label is known; None without one.
-    Returns:
-        float64 [num_asked, num_outputs] by name; empty without times.
+    Attributes:
+        codes: int64 [num_labels], ascending: entity * (1 + number of instants) + instant.
+        instants: distinct times when labels are known, ascending.
+        scores: float64 [num_labels, num_outputs], labels as predictions: one-hot for classes.
+        counts_own_time: whether labels that are known at a row's time are earlier ones.
     """
-    if rows.time is None or max(len(known), len(asked)) * scores.shape[1] > _MAX_VALUES:
-        return {}
-    window = window_as_time(rows.window, rows.time_unit, f"{rows.place}.window")
-    times = np.asarray(rows.time)[known] + (window or 0)
-    until = np.asarray(rows.time)[asked]
-    until = until if end is None else np.minimum(until, end)
-    # One number for (entity, time), in the order of both.
-    instants, ranks = np.unique(np.concatenate([times, until]), return_inverse=True)
-    codes = rows.node_ids(known) * len(instants) + ranks[: len(known)]
-    order = np.argsort(codes, kind="stable")
-    codes, past = codes[order], scores[known[order]].astype(np.float64)
-    entities = rows.node_ids(asked) * len(instants)
-    first = np.searchsorted(codes, entities)
-    side: Literal["left", "right"] = "left" if window is None else "right"
-    last = np.searchsorted(codes, entities + ranks[len(known) :], side)
-    means, count = _means(past, first, last, default)
-    latest = np.where(count > 0, past[np.maximum(last - 1, 0)], default) if len(past) else means
-    return {"entity_mean": means, "last_label": latest}
+
+    codes: np.ndarray
+    instants: np.ndarray
+    scores: np.ndarray
+    counts_own_time: bool
+
+    @classmethod
+    def of(cls, rows: SeedRows, scores: np.ndarray, known: np.ndarray) -> EarlierLabels:
+        """`scores`: [num_rows, num_outputs]. `known`: int64, positions of rows with a label."""
+        assert rows.time is not None
+        window = window_as_time(rows.window, rows.time_unit, f"{rows.place}.window")
+        instants, ranks = np.unique(
+            np.asarray(rows.time)[known] + (window or 0), return_inverse=True
+        )
+        codes = rows.node_ids(known) * (1 + len(instants)) + ranks
+        order = np.argsort(codes, kind="stable")
+        past = scores[known[order]].astype(np.float64)
+        return cls(codes[order], instants, past, window is not None)
+
+    @classmethod
+    def none(cls, num_outputs: int) -> EarlierLabels:
+        empty = np.empty(0, np.int64)
+        return cls(empty, empty, np.empty((0, num_outputs)), counts_own_time=False)
+
+    def guesses(
+        self, nodes: np.ndarray, until: np.ndarray, default: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """The mean and the last of the earlier labels of entities, float64 [num, num_outputs].
+
+        Args:
+            nodes: int64 [num], entities.
+            until: [num], times.
+            default: float [num_outputs], for entities without an earlier label.
+        """
+        side: Literal["left", "right"] = "right" if self.counts_own_time else "left"
+        entities = nodes * (1 + len(self.instants))
+        first = np.searchsorted(self.codes, entities)
+        known = np.searchsorted(self.instants, until, side)
+        last = np.searchsorted(self.codes, entities + known)
+        means, count = _means(self.scores, first, last, default)
+        if not len(self.scores):
+            return {"entity_mean": means, "last_label": means}
+        latest = np.where(count > 0, self.scores[np.maximum(last - 1, 0)], default)
+        return {"entity_mean": means, "last_label": latest}
 
 
 def _means(

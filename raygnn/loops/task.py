@@ -152,6 +152,20 @@ class Task(ABC, Generic[BatchT]):
         """The model's inputs and outputs, determined from the training graph."""
         return None
 
+    def conclude(self) -> bool:
+        """Chooses what the trained model predicts, and records it in `spec`; returns whether that
+        differs from the outputs of `model`.
+
+        Runs without gradient, in evaluation mode, with the best weights, before the test.
+        Collective: all ranks must call.
+        """
+        return False
+
+    @property
+    def trees_text(self) -> str | None:
+        """Text of LightGBM, if it is part of what predicts."""
+        return None
+
     def output_columns(self, what: str, outputs: Tensor) -> Mapping[str, Any]:
         """A table of predictions by column: [num_nodes] or [num_nodes, width], or Arrow arrays.
 
@@ -161,11 +175,14 @@ class Task(ABC, Generic[BatchT]):
         """
         raise NotImplementedError(f"{type(self).__name__}.output_columns")
 
-    def completed(self, model: nn.Module, outputs: Tensor, nodes: Tensor) -> Tensor:
+    def completed(
+        self, model: nn.Module, outputs: Tensor, nodes: Tensor, times: Tensor | None
+    ) -> Tensor:
         """The model's `readout` of nodes, completed with inputs that belong to no neighborhood.
 
         Args:
             nodes: int64 [num_nodes], dense ids of the graph.
+            times: [num_nodes], the times that nodes are predicted for; None without times.
         """
         return outputs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy as np
 from raygnn.console import announced, count, say, warn
 from raygnn.data.arrays import memory_bytes
 from raygnn.data.edge_types import type_name
-from raygnn.loops.baselines import Baselines, BaselinesOfParts
+from raygnn.loops.baselines import Baselines, BaselinesOfParts, is_error
+from raygnn.loops.blend import GNN, Blend, Standings, verdict
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.position import Position, is_due
 from raygnn.outputs.ladder import baseline_name, find_baselines
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _VERY_DIFFERENT = 1_000  # times as far as another element of the rows
 _MOST_NOISE = 0.01  # share of an element's variance that rounding to int8 may be
+_SHOWN = ("auroc", "mae")  # metrics of the verdict, unless one is monitored
 _FEW_STEPS = 50  # a run that may end before so many has hardly begun to learn
 
 
@@ -35,6 +38,7 @@ class Advice(Callback):
         self._steps_per_epoch: int | None = None
         self._verdict: list[str] = []
         self._standard_errors: dict[str, float] = {}
+        self._rungs: dict[str, Any] = {}
 
     def on_train_start(self, engine: Engine) -> None:
         self._steps_per_epoch = engine.steps_per_epoch
@@ -76,11 +80,36 @@ class Advice(Callback):
             ]
             errors = {k: baselines.standard_error(k, value) for k, value in of_model.items()}
             self._standard_errors = {f"test/{k}": e for k, e in errors.items() if e is not None}
+        self._compare_rungs(engine, getattr(baselines, "standings", {}))
+
+    def _compare_rungs(self, engine: Engine, of_test: Standings) -> None:
+        blend: Blend | None = getattr(getattr(engine.task.spec, "output", None), "blend", None)
+        if blend is None:
+            return
+        of_val = getattr(engine.task, "val_standings", None) or {}
+        for name, value in engine.metrics_of_module.items():
+            if name.startswith("val/"):
+                self._metrics[baseline_name(GNN, *name.split("/", 1))] = value
+        split, standings = ("test", of_test) if of_test else ("val", of_val)
+        monitored = engine.best.tracker.monitor.partition("/")[2]
+        order = [name for name in (monitored, *_SHOWN, *standings) if name in standings]
+        text = ""
+        if order:
+            name = f"{split}/{order[0]}"
+            is_less = is_error(name)
+            text = verdict(blend.words, name, standings[order[0]], is_error=is_less)
+        self._rungs = {
+            "blend": {name: share.weight for name, share in blend.shares.items()},
+            "rungs": {"val": _records(of_val), "test": _records(of_test)},
+            "verdict": text,
+        }
 
     def metrics(self) -> dict[str, Any]:
         """`baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics by name;
         `steps_per_epoch`; and texts, possibly empty: `warnings`, and the metrics by which the model
-        is `no_better_than_baseline`.
+        is `no_better_than_baseline`. If validation chose what predicts: `blend`, the weights of
+        rungs; `rungs`, by split, metric and rung, the value and its difference from the model's
+        with standard errors; and `verdict`, a sentence.
         """
         return {
             **self._metrics,
@@ -88,6 +117,7 @@ class Advice(Callback):
             "steps_per_epoch": self._steps_per_epoch,
             "warnings": " ".join(self._warnings),
             "no_better_than_baseline": ", ".join(self._verdict),
+            **self._rungs,
         }
 
     def _find_baselines(
@@ -100,6 +130,13 @@ class Advice(Callback):
             for name, value in metrics.items():
                 self._metrics[baseline_name(guess, split, name)] = value
         return baselines
+
+
+def _records(standings: Standings) -> dict[str, Any]:
+    return {
+        metric: {rung: asdict(standing) for rung, standing in rungs.items()}
+        for metric, rungs in standings.items()
+    }
 
 
 def say_baselines(

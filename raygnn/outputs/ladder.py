@@ -114,6 +114,8 @@ def verdicts(metrics: Mapping[str, Any]) -> list[str]:
 
 def verdict_sentence(metrics: Mapping[str, Any], ladder: Ladder) -> str:
     """The result in a sentence; empty without baselines or without a known standard error."""
+    if metrics.get("verdict"):  # of a model that validation chose among rungs
+        return f"{metrics['verdict']}."
     if found := verdicts(metrics):
         return f"The model is {found[0]}."
     errors = metrics["standard_errors"]

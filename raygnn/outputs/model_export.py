@@ -9,10 +9,11 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
+from raygnn.console import warn
 from raygnn.data.checksums import dump_record, parse_record
 from raygnn.data.filesystem import exists, join, open_fs, read_bytes, redact, write_bytes
 from raygnn.errors import CheckpointError, RunError
-from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE
+from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, TREES_FILE
 from raygnn.outputs.checkpoints.store import CONFIG, find_checkpoint
 
 
@@ -22,10 +23,15 @@ def write_model(
     config_yaml: str,
     spec: str | None,
     write: Callable[[str, bytes], None] = write_bytes,
+    trees: str | None = None,
 ) -> str:
     """Writes a model to a folder on any fsspec URI, and returns the weights' URI.
 
-    Equal weights give equal bytes. `spec`: for inference, as JSON; None if the task has none.
+    Equal weights give equal bytes.
+
+    Args:
+        spec: for inference, as JSON; None if the task has none.
+        trees: text of LightGBM, if the model blends it.
     """
     tensors = {
         name: tensor.detach().to("cpu").contiguous().clone() for name, tensor in weights.items()
@@ -36,6 +42,7 @@ def write_model(
     files = {
         MODEL_FILE: save(tensors, metadata={"format": "pt"}),
         CONFIG: config_yaml.encode(),
+        **({} if trees is None else {TREES_FILE: trees.encode()}),
     }
     for name, content in files.items():
         write(join(uri, name), content)
@@ -53,18 +60,28 @@ def read_weights(uri: str) -> dict[str, Tensor]:
         CheckpointError: the weights have changed since `model.json` was written.
         SafetensorError: they are not a safetensors file.
     """
+    weights: dict[str, Tensor] = load(_verified(uri))
+    return weights
+
+
+def read_trees(uri: str) -> str:
+    """Reads LightGBM's text of a model's folder, and verifies it as `read_weights`."""
+    return _verified(join(uri, TREES_FILE)).decode()
+
+
+def _verified(uri: str) -> bytes:
     content = read_bytes(uri)
     folder, _, name = uri.rpartition("/")
-    if name == MODEL_FILE and exists(join(folder or ".", SPEC_FILE)):
+    if name in (MODEL_FILE, TREES_FILE) and exists(join(folder or ".", SPEC_FILE)):
         digest = saved_digests(read_bytes(join(folder or ".", SPEC_FILE))).get(name)
         if digest not in (None, hashlib.sha256(content).hexdigest()):
             raise CheckpointError(
-                f"{redact(uri)} is damaged: its sha256 is not that in {SPEC_FILE}. Copy the three "
-                f"files of the model from its run again: {MODEL_FILE}, {SPEC_FILE} and {CONFIG}.",
+                f"{redact(uri)} is damaged: its sha256 is not that in {SPEC_FILE}. Copy the "
+                f"files of the model from its run again: {MODEL_FILE}, {SPEC_FILE}, {CONFIG}, and "
+                f"{TREES_FILE} if there is one.",
                 id="model-weights-damaged",
             )
-    weights: dict[str, Tensor] = load(content)
-    return weights
+    return content
 
 
 def saved_digests(spec: bytes) -> dict[str, str]:
@@ -96,6 +113,11 @@ def export_checkpoint(source: str, out: str) -> str:
     if SPEC_FILE in manifest["files"]:
         spec = store.read(name, SPEC_FILE, manifest).decode()
     config_yaml = store.read(name, CONFIG, manifest).decode()
+    if spec is not None and (parse_record(spec).get("nodes") or {}).get("table") is not None:
+        warn(
+            "a checkpoint holds the GNN alone. What predicts beside it (task.args.blend) is chosen "
+            "at the end of a run, whose folder is the complete model"
+        )
     return write_model(best or _own_weights(state), out, config_yaml, spec)
 
 

@@ -41,12 +41,17 @@ class RowPlan:
     as_of: int | float | None = None
     gaps: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
-    def times(self, positions: np.ndarray, key: BatchKey) -> np.ndarray:
-        """int64 or float64 [len(positions)], the latest times that rows may see."""
+    def latest_times(self, positions: np.ndarray) -> np.ndarray:
+        """int64 or float64 [len(positions)], the latest times that rows may see, without gaps."""
         assert self.rows.time is not None
         times = as_seed_times(self.rows.time[positions])
         if self.as_of is not None:
             times = np.minimum(times, self.as_of).astype(times.dtype)
+        return times
+
+    def times(self, positions: np.ndarray, key: BatchKey) -> np.ndarray:
+        """int64 or float64 [len(positions)], the latest times that rows of a batch may see."""
+        times = self.latest_times(positions)
         if len(self.gaps):
             draws = splitmix64_array(np.arange(len(times)), chain_key(key, text_key("gaps")))
             earlier = times - self.gaps[(draws >> 1) % len(self.gaps)]

@@ -19,6 +19,7 @@ from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.splits import Splits
 from raygnn.data.standardization import BALANCED, ColumnScale, LabelCounts
 from raygnn.errors import ConfigError, DataError, Problem
+from raygnn.loops.blend import Blend
 from raygnn.loops.model_spec import Output
 from raygnn.loops.tasks.objective import label_objective
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
@@ -43,6 +44,7 @@ class LabelOutput(Output):
         scale: of standardized regression targets; None otherwise.
         clamp: minimum and maximum of predicted numbers, by target; None without clamping.
         label_counts: training rows by class or label; None for regression.
+        blend: what predicts beside the encoder with its head; None if these predict alone.
     """
 
     predictions = ("predictions", "probabilities")
@@ -54,6 +56,7 @@ class LabelOutput(Output):
     scale: ColumnScale | None = field(default=None, kw_only=True)
     clamp: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, kw_only=True)
     label_counts: LabelCounts | None = field(default=None, kw_only=True)
+    blend: Blend | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod
@@ -156,12 +159,17 @@ class LabelArguments(TaskArguments):
             mse, mae, huber, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn.
         clamp: keep predictions of a regression between the 2nd and the 98th percentile of the
             training targets.
+        blend: after training, let validation choose what predicts: the GNN, LightGBM on columns of
+            each entity's history, a simpler guess, or a weighted sum of these, if it lowers the
+            loss by a standard error. Default: for classes and numbers of a training table, with the
+            default losses, mse or mae. false: the GNN alone.
     """
 
     label: str | None = None
     problem: Literal["multi_class", "multi_label", "regression"] | None = None
     standardize_target: bool | None = None
     clamp: bool = False
+    blend: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -212,6 +220,10 @@ class LabelTarget(TaskTarget):
         seeds have no classes.
         """
         configured, output = self.arguments.standardize_target, self.output
+        if self.arguments.blend and (reason := self.why_no_blend(loaded.config)):
+            raise ConfigError.invalid(
+                "task.args.blend", True, reason, "Leave it out", id="task-blend"
+            )
         if output.problem != "regression":
             if configured:
                 raise ConfigError(
@@ -239,6 +251,10 @@ class LabelTarget(TaskTarget):
             ends = np.quantile(train.reshape(len(train), -1), _CLAMP, axis=0)
             clamp = tuple(ends[0].tolist()), tuple(ends[1].tolist())
         return replace(output, scale=scale, clamp=clamp)
+
+    def why_no_blend(self, config: Config) -> str | None:
+        """Why validation cannot choose what predicts; None if it can."""
+        return "it is for rows of a training table"
 
     @property
     def sizes(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -11,10 +12,24 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from raygnn.data.history import HistorySpec
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.transforms.fit import is_heavy_tailed
 from raygnn.errors import ConfigError
-from raygnn.loops.baselines import Baselines, label_baselines
+from raygnn.loops.baselines import Baselines, label_baselines, own_metrics
+from raygnn.loops.blend import (
+    CONSTANT,
+    GNN,
+    MODEL,
+    RUNGS,
+    TREES,
+    Blend,
+    Judge,
+    Standings,
+    compare_rungs,
+    fit_blend,
+    log_scores,
+)
 from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
@@ -31,6 +46,8 @@ from raygnn.metrics import (
     MetricsOverTime,
 )
 from raygnn.metrics.seed_metrics import R2, NormalizedMeanAbsoluteError, SeedRankingMetric
+from raygnn.parallel.agreement import agreement, run_and_sync_errors
+from raygnn.parallel.collectives import broadcast_object, gather_rows
 from raygnn.sampling.batch import Batch
 from raygnn.sampling.batch_sequence import BatchT
 
@@ -79,6 +96,10 @@ class LabelTask(EncoderTask[BatchT]):
 
     target_class: ClassVar[type[LabelTarget]]
     target: LabelTarget
+    #: Evaluated positions and outputs of encoder and head, once the blend is to be chosen.
+    _recorded: list[tuple[Tensor, Tensor]] | None = None
+    #: Rungs beside the model on validation, once it is chosen.
+    val_standings: Standings | None = None
 
     def setup(self, env: TaskEnvironment) -> None:
         super().setup(env)
@@ -152,39 +173,54 @@ class LabelTask(EncoderTask[BatchT]):
         last = None if num_batches is None else num_batches * loader.batch_size
         train = target.labels[target.splits.train]
         asked = getattr(target.splits, split)[:last]
-        output = self.output
-        return label_baselines(
+        output, blend = self.output, self.output.blend
+        guesses = dict(self.guesses(split, asked))
+        standings: Standings = {}
+        if blend is not None:
+            guesses[GNN] = self._recorded_outputs(asked)
+            standings = self._standings(asked, guesses, metrics)
+        found = label_baselines(
             output.problem,
             output.num_outputs,
             train,
             target.labels[asked],
             metrics,
             output.positive_class,
-            self.guesses(split, asked),
+            guesses,
         )
+        parts = frozenset() if blend is None else frozenset(blend.shares)
+        return replace(found, standings=standings, parts=parts)
 
     @cached_property
-    def boosted_trees(self) -> BoostedTrees | None:
-        """LightGBM on columns of the training rows. None for several labels, without rows to learn
-        from, and on parts of a graph.
+    def trees(self) -> BoostedTrees | None:
+        """LightGBM on columns of the training rows, fitted by rank 0. None for several labels,
+        without rows to learn from, and on parts of a graph. Collective in training: all ranks must
+        call.
         """
-        output, splits, labels = self.output, self.target.splits, self.target.labels
-        is_class = output.problem == "multi_class"
+        output, splits = self.output, self.target.splits
         is_number = output.problem == "regression" and output.num_outputs == 1
-        if self.env.bundle.is_of_parts or not (is_class or is_number) or not len(splits.train):
+        is_one = is_number or output.problem == "multi_class"
+        if self.env.bundle.is_of_parts or not is_one or not len(splits.train):
             return None
-        columns, val_columns = self.row_columns(splits.train[:1], "train"), None
-        num_rows = max(1, _MAX_CELLS // max(columns.shape[1], 1))
+        text = None
+        with agreement("fitting LightGBM"):
+            if self.env.rank == 0:
+                text = self._fitted_trees().to_text()
+        return BoostedTrees.of_text(broadcast_object(text))
+
+    def _fitted_trees(self) -> BoostedTrees:
+        splits, labels, output = self.target.splits, self.target.labels, self.output
+        width = self.row_columns(splits.train[:1], "train").shape[1]
+        num_rows = max(1, _MAX_CELLS // max(width, 1))
         train, val = (
             rows[:: -(-len(rows) // num_rows) or 1] for rows in (splits.train, splits.val)
         )
-        columns, val_columns = self.row_columns(train, "train"), self.row_columns(val, "val")
         return BoostedTrees.fit(
-            columns,
+            self.row_columns(train, "train"),
             labels[train].reshape(-1),
-            val_columns,
+            self.row_columns(val, "val"),
             labels[val].reshape(-1),
-            output.num_outputs if is_class else None,
+            output.num_outputs if output.problem == "multi_class" else None,
             self.selecting_metric,
             self.categorical_columns,
         )
@@ -215,9 +251,143 @@ class LabelTask(EncoderTask[BatchT]):
         """Positions of `row_columns` with categories."""
         return ()
 
+    @property
+    def trees_text(self) -> str | None:
+        blend = self.output.blend
+        if blend is None or TREES not in blend.shares or self.trees is None:
+            return None
+        return self.trees.to_text()
+
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """Further baselines by name, float [num_rows, num_outputs]."""
         return {}
+
+    def groups(self, rows: np.ndarray) -> np.ndarray:
+        """Numbers of rows whose errors may be dependent, int64 [num_rows]."""
+        return rows
+
+    def conclude(self) -> bool:
+        """Fits the blend on validation. See `Blend`."""
+        target = self.target
+        if target.arguments.blend is False or target.why_no_blend(self.config) is not None:
+            return False
+        limit, loader = self.config.training.num_val_batches, self.loader("val")
+        num_batches = min(loader.num_batches, limit or loader.num_batches)
+        self._recorded = []
+        self.prepare_evaluation("val")
+        run_and_sync_errors(lambda: [*self.evaluate("val", num_batches)], "judging the rungs")
+        asked = self.target.splits.val[: num_batches * loader.batch_size]
+        values = {**self.guesses("val", asked), GNN: self._recorded_outputs(asked)}
+        blend = None
+        with agreement("choosing among the rungs"):
+            if self.env.rank == 0:
+                blend = self._fitted_blend(asked, values)
+        blend = broadcast_object(blend)
+        self.spec = replace(self.spec, output=replace(self.output, blend=blend))
+        self.val_standings = self._standings(asked, values, self.build_metrics())
+        return not blend.is_gnn
+
+    def _standings(
+        self, asked: np.ndarray, values: Mapping[str, np.ndarray], metrics: Sequence[Any]
+    ) -> Standings:
+        predictions = {name: rows for name, rows in values.items() if name in RUNGS}
+        predictions[MODEL] = self._mixed(predictions)
+        labels, groups = self.target.labels[asked], self.groups(asked)
+        return compare_rungs(own_metrics(metrics), predictions, labels, groups)
+
+    def _fitted_blend(self, asked: np.ndarray, values: Mapping[str, np.ndarray]) -> Blend:
+        is_class = self.output.problem == "multi_class"
+        values = {CONSTANT: np.tile(self.constant, (len(asked), 1)), **values}
+        scores = self._rung_scores({name: values[name] for name in RUNGS if name in values})
+        labels = self.target.labels[asked]
+        judge = Judge(labels, is_class, self._is_squared, self.groups(asked))
+        blend = fit_blend(scores, judge, self.constant)
+        return replace(blend, history=self.history_spec if TREES in blend.shares else None)
+
+    @property
+    def history_spec(self) -> HistorySpec | None:
+        """Columns of LightGBM that a saved model needs."""
+        return None
+
+    @property
+    def _is_squared(self) -> bool:
+        """Whether numbers are judged by squared errors, as by the loss; else by absolute ones."""
+        return [term.type for term in self.config.losses] == ["mse"] or (
+            not self.config.losses and self.output.default_loss == "mse"
+        )
+
+    @cached_property
+    def constant(self) -> np.ndarray:
+        """The score of rows of which nothing is known, float64 [num_outputs]: logarithms of the
+        classes' shares, or mean or median.
+        """
+        output = self.output
+        if output.blend is not None:
+            return np.array(output.blend.constant)
+        train = self.target.labels[self.target.splits.train]
+        if output.problem == "multi_class":
+            counts = np.bincount(train.reshape(-1), minlength=output.num_outputs)
+            return log_scores(counts / len(train))
+        rows = train.reshape(len(train), -1).astype(np.float64)
+        is_mean = output.problem == "multi_label" or self._is_squared
+        return np.asarray(rows.mean(axis=0) if is_mean else np.median(rows, axis=0))
+
+    def _rung_scores(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Scores of rungs (see `Blend`) from their predictions, which may be probabilities."""
+        are_logits = {GNN, CONSTANT} if self.output.problem == "multi_class" else set(values)
+        return {
+            name: rows if name in are_logits else log_scores(rows) for name, rows in values.items()
+        }
+
+    def _mixed(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        blend = self.output.blend
+        assert blend is not None
+        constant = np.tile(self.constant, (len(values[GNN]), 1))
+        every = self._rung_scores({**values, CONSTANT: constant})
+        return blend.mix({name: every[name] for name in blend.shares})
+
+    def blended(
+        self, outputs: Tensor, values_of: Callable[[Collection[str]], Mapping[str, np.ndarray]]
+    ) -> Tensor:
+        """The model's predictions from the outputs of encoder and head, in the same unit.
+
+        `values_of`: predictions of further rungs, [num_rows, num_outputs], by name.
+        """
+        output, blend = self.output, self.output.blend
+        if blend is None or blend.is_gnn:
+            return outputs
+        names = [name for name in blend.shares if name not in (GNN, CONSTANT)]
+        values = dict(values_of(names))
+        if CONSTANT in blend.shares:
+            values[CONSTANT] = np.tile(self.constant, (len(outputs), 1))
+        mixed = torch.zeros_like(outputs, dtype=torch.float64)
+        if outputs.requires_grad:  # explanations need a gradient also where the GNN has no share
+            mixed = mixed + 0 * outputs
+        if values:
+            mixed += torch.from_numpy(blend.mix(self._rung_scores(values))).to(mixed)
+        if GNN in blend.shares:
+            share = blend.shares[GNN]
+            of_gnn = share.scale * output.in_units(outputs.double())
+            shift = of_gnn.new_tensor(share.shift) if share.shift else 0.0
+            mixed = mixed + share.weight * (of_gnn + shift)
+        return (mixed if output.scale is None else standardized(mixed, output.scale)).float()
+
+    def record(self, ids: Tensor, outputs: Any) -> None:
+        """Keeps outputs of encoder and head in an evaluation, for comparison with the blend."""
+        if self._recorded is not None:
+            self._recorded.append((ids.cpu(), self.output.in_units(outputs).float().cpu()))
+
+    def _recorded_outputs(self, asked: np.ndarray) -> np.ndarray:
+        """Recorded outputs of all ranks, [num_asked, num_outputs] in the order of positions.
+        Collective: all ranks must call.
+        """
+        none = torch.empty(0, self.output.num_outputs)
+        recorded, self._recorded = self._recorded or [], []
+        ids = gather_rows(torch.cat([none[:, 0].long(), *(ids for ids, _ in recorded)]))
+        rows = gather_rows(torch.cat([none, *(rows for _, rows in recorded)]))
+        ids, order = ids.sort()
+        places = torch.searchsorted(ids, torch.from_numpy(np.asarray(asked)).long())
+        return rows[order[places]].numpy()
 
     def warnings(self) -> list[str]:
         """Warns about single or rare classes, and targets that are mostly 0 or have huge values."""

@@ -16,6 +16,7 @@ from raygnn.data.links.split import LinkSplit
 from raygnn.data.raw_columns import raw_columns
 from raygnn.data.splits import Splits
 from raygnn.data.time_units import time_unit, window_as_time
+from raygnn.loops.blend import TREES
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
 from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.link_rules import reverse_types
@@ -83,8 +84,8 @@ class EdgePrediction(LabelTask[EdgeBatch]):
             values, scale = self._label_factors.by_biases(asked), output.scale
             values = values if scale is None else values * scale.std[0] + scale.mean[0]
             guesses["biases"] = values.reshape(-1, 1)
-        if self.boosted_trees is not None:
-            guesses["lightgbm"] = self.boosted_trees.predict(self.row_columns(asked, split))
+        if self.trees is not None:
+            guesses[TREES] = self.trees.predict(self.row_columns(asked, split))
         return guesses
 
     @cached_property

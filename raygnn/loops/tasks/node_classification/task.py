@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,21 +10,29 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raygnn.console import warn
 from raygnn.data.edge_types import REVERSE_PREFIX, edge_type_name
+from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.history import History, HistorySpec
 from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import has_label
 from raygnn.data.time_units import window_as_time
 from raygnn.loops.baselines import own_metrics
+from raygnn.loops.blend import ENTITY_MEAN, LAST_LABEL, TREES
 from raygnn.loops.row_guesses import (
+    EarlierLabels,
     columns_of_label,
     dense_features,
-    past_label_guesses,
 )
 from raygnn.loops.task import EvalOutput
 from raygnn.loops.tasks.exact_encoding import both_ways
 from raygnn.loops.tasks.label_task import MAX_GATHERED, LabelTask
-from raygnn.loops.tasks.node_classification.target import NodeOutput, NodeTarget, can_propagate
+from raygnn.loops.tasks.node_classification.target import (
+    NodeOutput,
+    NodeTarget,
+    can_propagate,
+    find_past_labels,
+)
 from raygnn.metrics import Diagnostic, MetricsOverTime
 from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
 from raygnn.models.label_propagation import LabelScores, PropagatedLabels
@@ -222,30 +230,54 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """For nodes, the classes of the training nodes around them. For rows, mean and last of the
-        entity's earlier labels, and LightGBM.
+        entity's earlier labels, and LightGBM if it is installed.
         """
-        target, output = self.target, self.output
+        target = self.target
         if target.seeds.name is None:
             labels = self._propagated
             return {} if labels is None else {"label_propagation": labels.predicted(asked)}
-        known = np.flatnonzero(has_label(target.labels))
-        scores, train = target.labels.reshape(len(target.labels), -1), target.splits.train
-        if output.problem == "multi_class":
-            scores = scores == np.arange(output.num_outputs)
-        elif output.problem == "multi_label":
-            scores = scores - 0.5  # predictions above 0 are positive
-        default = scores[train].mean(axis=0)
-        end = target.end_of_graph(self.config, split)
-        past_labels = past_label_guesses(target.seeds, scores, known, asked, default, end)
-        trees = self.boosted_trees
-        if trees is None:
-            return past_labels
-        return {**past_labels, "lightgbm": trees.predict(self.row_columns(asked, split))}
+        nodes, times = target.seeds.node_ids(asked), self._times(split, asked)
+        names = [] if times is None else [ENTITY_MEAN, LAST_LABEL]
+        if max(target.seeds.num_rows, len(asked)) * self.output.num_outputs > MAX_GATHERED:
+            names = []
+        if self.trees is not None:
+            names.append(TREES)
+        return self._rungs(names, nodes, times)
+
+    def _times(self, split: str, rows: np.ndarray) -> np.ndarray | None:
+        """The latest times that rows may see; None without times.
+
+        Half of the training rows end as far before their time as the graph ends before test rows.
+        """
+        if self.target.seeds.time is None:
+            return None
+        key = batch_key(self.config.seed, split, 0, 0)
+        return self._row_plan(split).times(rows, key)
+
+    def _rungs(
+        self, names: Collection[str], nodes: np.ndarray, times: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
+        """Predictions of rungs beside the GNN, [num_nodes, num_outputs] by name."""
+        values: dict[str, np.ndarray] = {}
+        if TREES in names:
+            assert self.trees is not None
+            values[TREES] = self.trees.predict(self._columns(nodes, times))
+        if {ENTITY_MEAN, LAST_LABEL} & set(names):
+            assert times is not None
+            default = np.exp(self.constant) if self._is_class else self.constant
+            values |= self._earlier_labels.guesses(nodes, times, default)
+            if self.output.problem == "multi_label":  # predictions above 0 are positive
+                values = {name: rows - 0.5 for name, rows in values.items()}
+        return {name: values[name] for name in names}
 
     @cached_property
     def history(self) -> History:
-        """History columns of the rows' entities, fitted on training rows."""
-        target, bundle, temporal = self.target, self.env.bundle, self.config.sampling.temporal
+        """History columns of entities, of a blend, or fitted on training rows."""
+        bundle, blend = self.env.bundle, self.output.blend
+        bundle = bundle.merged() if isinstance(bundle, ExtendedBundle) else bundle
+        if blend is not None and blend.history is not None:
+            return History(bundle, blend.history)
+        target, temporal = self.target, self.config.sampling.temporal
         seeds, train = target.seeds, target.splits.train
         times = None if seeds.time is None else np.asarray(seeds.time)[train]
         spec = HistorySpec.of(
@@ -259,34 +291,52 @@ class NodeClassification(LabelTask[NodeBatch]):
         )
         return History(bundle, spec)
 
+    @property
+    def history_spec(self) -> HistorySpec:
+        return self.history.spec
+
     @cached_property
     def _past(self) -> PastLabels | None:
-        target, output, seeds = self.target, self.output, self.target.seeds
-        if not target.arguments.past_labels:
-            return None
-        known = np.flatnonzero(has_label(target.labels))
-        scores = output.scores(np.asarray(target.labels[known]))
-        return PastLabels.of(seeds, known, scores, span=1.0)
+        """Labels of earlier rows that LightGBM reads, if the model does."""
+        found = find_past_labels(self.spec, self.env.bundle)
+        return None if found is None else found[1]
 
-    def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
-        """History columns of the entity at the row's time, and its past labels.
-
-        Half of the training rows end as far before their time as the graph ends before test rows.
-        """
-        seeds, times = self.target.seeds, None
-        nodes = seeds.node_ids(rows)
-        if seeds.time is not None:
-            key = batch_key(self.config.seed, split, 0, 0)
-            times = self._row_plan(split).times(rows, key)
+    def _columns(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
+        """History columns of entities at times, and their past labels."""
         columns = self.history.columns(nodes, times)
         if self._past is None:
             return columns
         assert times is not None
         return np.concatenate([columns, self._past.columns(nodes, times)], axis=1)
 
+    def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
+        return self._columns(self.target.seeds.node_ids(rows), self._times(split, rows))
+
     @property
     def categorical_columns(self) -> Sequence[int]:
         return self.history.categorical
+
+    @cached_property
+    def _earlier_labels(self) -> EarlierLabels:
+        output = self.output
+        rows = self.env.bundle.training_tables.get(output.table or "")
+        if rows is None or output.label not in rows.columns or rows.time is None:
+            warn(
+                f"the graph has no training table {output.table!r} with {output.label!r}. The "
+                "model reads labels of earlier rows, and predicts worse without."
+            )
+            return EarlierLabels.none(output.num_outputs)
+        labels = self.env.bundle.row_column(rows, output.label)
+        scores = labels.reshape(len(labels), -1)
+        scores = scores == np.arange(output.num_outputs) if self._is_class else scores
+        return EarlierLabels.of(rows, scores, np.flatnonzero(has_label(labels)))
+
+    @property
+    def _is_class(self) -> bool:
+        return self.output.problem == "multi_class"
+
+    def groups(self, rows: np.ndarray) -> np.ndarray:
+        return self.target.seeds.node_ids(rows)
 
     def prepare_evaluation(self, split: str) -> None:
         """In training, also weighs the labels around validation nodes by the encoder's logits,
@@ -313,7 +363,7 @@ class NodeClassification(LabelTask[NodeBatch]):
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         judged, self._judged = self._judged, []
         for each in judged:
-            logits = self.completed(self.model, each.prediction, each.ids)
+            logits = self.completed(self.model, each.prediction, each.ids, None)
             output = self._loss(logits, None, each.target, batch=None)
             yield self._evaluated(each.index, each.ids, logits, each.target, output)
         if not judged:
@@ -333,7 +383,8 @@ class NodeClassification(LabelTask[NodeBatch]):
         else:
             prediction = self.model(batch)
         if not self.model.training:
-            prediction = self.completed(self.model, prediction, batch.input_id)
+            self.record(batch.input_id, prediction)
+            prediction = self.completed(self.model, prediction, *seeds_of(batch))
         return self._checked(prediction), embeddings
 
     def predict_exactly(
@@ -342,15 +393,22 @@ class NodeClassification(LabelTask[NodeBatch]):
         nodes = torch.from_numpy(self.target.seeds.node_ids(rows))
         embeddings = every[self.output.node_type][nodes].to(self.env.device)
         prediction = self.model.readout(embeddings)
-        return self.completed(self.model, prediction, nodes), embeddings
+        self.record(torch.from_numpy(rows), prediction)
+        return self.completed(self.model, prediction, nodes, None), embeddings
 
-    def completed(self, model: nn.Module, outputs: Tensor, nodes: Tensor) -> Tensor:
-        """Adds the classes of training nodes around the nodes."""
+    def completed(
+        self, model: nn.Module, outputs: Tensor, nodes: Tensor, times: Tensor | None
+    ) -> Tensor:
+        """Adds the classes of training nodes around the nodes, and the other rungs of a blend."""
         labels = self._labels_of(model)
-        if labels is None or not labels.is_used:
-            return outputs
-        result: Tensor = labels(outputs, nodes, self._num_known)
-        return result
+        if labels is not None and labels.is_used:
+            outputs = labels(outputs, nodes, self._num_known)
+
+        def values_of(names: Collection[str]) -> dict[str, np.ndarray]:
+            moments = None if times is None else times.cpu().numpy()
+            return self._rungs(names, nodes.cpu().numpy(), moments)
+
+        return self.blended(outputs, values_of)
 
     @cached_property
     def _num_known(self) -> int:
@@ -358,3 +416,9 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def _labels_of(self, model: nn.Module) -> LabelScores | None:
         return model.labels if isinstance(model, NodePredictor) else None
+
+
+def seeds_of(batch: NodeBatch) -> tuple[Tensor, Tensor | None]:
+    """Dense ids of the seeds of a batch, and their times, if it has times."""
+    nodes, index = batch.nodes[batch.node_type], batch.seed_index
+    return nodes.n_id[index], None if nodes.seed_time is None else nodes.seed_time[index]

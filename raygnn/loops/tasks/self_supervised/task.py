@@ -80,6 +80,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         problem: of the probe: multi_class, multi_label or regression. Default: by the labels.
         standardize_target: not read.
         clamp: not read.
+        blend: not read.
     """
 
     target_class = SelfSupervisedTarget

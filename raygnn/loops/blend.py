@@ -1,0 +1,237 @@
+"""The rungs of a run, from a constant to the GNN, and the blend that validation chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from raygnn.data.history import HistorySpec
+from raygnn.metrics import metrics_of
+from raygnn.metrics.standard_errors import influences, standard_error
+from raygnn.models.label_propagation import fit_weights
+
+#: Names of rungs, the simplest first.
+CONSTANT, ENTITY_MEAN, LAST_LABEL = "constant", "entity_mean", "last_label"
+TREES, GNN = "lightgbm", "gnn"
+RUNGS = (CONSTANT, ENTITY_MEAN, LAST_LABEL, TREES, GNN)
+
+_LEAST = 1e-6  # probability whose logarithm is the least score
+_SIGNIFICANT = 2  # standard errors
+_WEIGHTS = np.arange(0.05, 1, 0.05)  # of a rung that joins a blend
+
+
+@dataclass(frozen=True)
+class Share:
+    """A rung's part in a blend, which adds weight * (scale * score + shift).
+
+    Attributes:
+        weight: weights of all shares add up to 1.
+        scale, shift: calibrate the scores; the shift has a number for each class, or none.
+    """
+
+    weight: float
+    scale: float = 1.0
+    shift: tuple[float, ...] = ()
+
+    def calibrated(self, scores: np.ndarray) -> np.ndarray:
+        return self.scale * scores + (np.array(self.shift) if self.shift else 0.0)
+
+    def part(self, scores: np.ndarray) -> np.ndarray:
+        """What the rung adds to the prediction, [num_rows, num_outputs]."""
+        return self.weight * self.calibrated(scores)
+
+
+@dataclass(frozen=True)
+class Blend:
+    """What a model of labels predicts: one rung, or several with weights.
+
+    A rung's scores are logits of classes, or numbers in the label's unit.
+
+    Attributes:
+        shares: by name of rung.
+        constant: [num_outputs], the score of entities without earlier labels.
+        history: columns that LightGBM reads; None without it.
+    """
+
+    shares: Mapping[str, Share]
+    constant: tuple[float, ...]
+    history: HistorySpec | None = None
+
+    @property
+    def is_gnn(self) -> bool:
+        """Whether the GNN alone predicts, with its scores as they are."""
+        return self.shares == {GNN: Share(1.0)}
+
+    @property
+    def words(self) -> str:
+        """`gnn 0.65 + lightgbm 0.35`, or the name of the only rung."""
+        if len(self.shares) == 1:
+            return next(iter(self.shares))
+        return " + ".join(f"{name} {share.weight:.2f}" for name, share in self.shares.items())
+
+    def mix(self, scores: Mapping[str, np.ndarray]) -> np.ndarray:
+        """float64 [num_rows, num_outputs], the sum of what these rungs add to the prediction."""
+        parts = [self.shares[name].part(rows.astype(np.float64)) for name, rows in scores.items()]
+        return sum(parts[1:], parts[0])
+
+
+def log_scores(probabilities: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(probabilities, _LEAST))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Losses of scores on validation rows.
+
+    Attributes:
+        labels: classes [num_rows], or numbers [num_rows, num_outputs].
+        is_class: the loss is the cross-entropy; else the absolute error.
+        is_squared: the squared error in its place.
+        groups: int64 [num_rows], the entity of each row.
+    """
+
+    labels: np.ndarray
+    is_class: bool
+    is_squared: bool
+    groups: np.ndarray
+
+    def losses(self, scores: np.ndarray) -> np.ndarray:
+        """float64 [num_rows]."""
+        if not self.is_class:
+            errors = scores - self.labels.reshape(scores.shape)
+            return (np.square(errors) if self.is_squared else np.abs(errors)).mean(axis=1)
+        logits = scores - scores.max(axis=1, keepdims=True)
+        of_label = logits[np.arange(len(logits)), self.labels.reshape(-1)]
+        return np.asarray(np.log(np.exp(logits).sum(axis=1)) - of_label)
+
+    def calibration(self, scores: np.ndarray, prior: np.ndarray) -> Share:
+        """Scale and shift of logits that predict the labels best; numbers stay as they are."""
+        if not self.is_class:
+            return Share(1.0)
+        # Two classes may shift freely; more by the shares of all classes in training.
+        shift = np.array([0.0, 1.0]) if scores.shape[1] == 2 else prior
+        both = [np.broadcast_to(shift, scores.shape), scores]
+        (of_shift, scale), _ = fit_weights(both, self.labels.reshape(-1))
+        return Share(1.0, float(scale), tuple((of_shift * shift).tolist()))
+
+
+def fit_blend(scores: Mapping[str, np.ndarray], judge: Judge, constant: np.ndarray) -> Blend:
+    """Chooses the best rung, then adds others while each lowers the loss by a standard error.
+
+    A rung alone is calibrated if that lowers its loss by a standard error.
+
+    Args:
+        scores: float [num_rows, num_outputs] by rung, of the validation rows. Of equally good
+            rungs the first is chosen.
+        constant: [num_outputs], the score of entities without earlier labels.
+    """
+    shares = {name: judge.calibration(rows, constant) for name, rows in scores.items()}
+    calibrated = {name: share.calibrated(scores[name]) for name, share in shares.items()}
+    losses = {name: judge.losses(rows) for name, rows in calibrated.items()}
+    best = min(losses, key=lambda name: losses[name].mean())
+    weights, mixed, current = {best: 1.0}, calibrated[best], losses[best]
+    while others := [name for name in scores if name not in weights]:
+        tried = {
+            (name, weight): judge.losses((1 - weight) * mixed + weight * calibrated[name])
+            for name in others
+            for weight in _WEIGHTS
+        }
+        name, weight = added = min(tried, key=lambda key: tried[key].mean())
+        gain = current - tried[added]
+        if not gain.mean() > standard_error(gain, judge.groups):
+            break
+        weights = {each: (1 - weight) * w for each, w in weights.items()} | {name: float(weight)}
+        mixed, current = (1 - weight) * mixed + weight * calibrated[name], tried[added]
+    if len(weights) == 1:
+        gain = judge.losses(scores[best]) - current
+        is_better = gain.mean() > standard_error(gain, judge.groups)
+        return Blend({best: shares[best] if is_better else Share(1.0)}, tuple(constant.tolist()))
+    chosen = {
+        name: Share(weights[name], shares[name].scale, shares[name].shift)
+        for name in sorted(weights, key=lambda name: -weights[name])
+    }
+    return Blend(chosen, tuple(constant.tolist()))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A rung beside the model, by one metric on one split.
+
+    Attributes:
+        error: standard error of the value; None if unknown.
+        difference: the value minus the model's, on the same rows.
+        error_of_difference: its standard error; None if unknown.
+    """
+
+    value: float
+    error: float | None
+    difference: float
+    error_of_difference: float | None
+
+
+#: Standings by metric and rung, of which `MODEL` is what the model predicts.
+Standings = dict[str, dict[str, Standing]]
+MODEL = "model"
+
+
+def compare_rungs(
+    metrics: Sequence[Any],
+    predictions: Mapping[str, np.ndarray],
+    targets: np.ndarray,
+    groups: np.ndarray,
+) -> Standings:
+    """Compares rungs with the model on the same rows.
+
+    Args:
+        metrics: raygnn's own.
+        predictions: by rung, and the model's; [num_rows, num_outputs], as for the metrics.
+        groups: int64 [num_rows], the entity of each row.
+    """
+    standings: Standings = {}
+    labels = torch.from_numpy(np.ascontiguousarray(targets))
+    for metric in metrics:
+        values, of_rows = {}, {}
+        for name, rows in predictions.items():
+            values[name] = metrics_of([metric], torch.from_numpy(rows), labels).get(metric.name)
+            of_rows[name] = influences(metric, rows, targets)
+        own, own_rows = values[MODEL], of_rows[MODEL]
+        for name, value in values.items():
+            if value is None or own is None:
+                continue
+            influence, both = of_rows[name], None
+            if influence is not None and own_rows is not None:
+                both = standard_error(influence - own_rows, groups)
+            error = None if influence is None else standard_error(influence, groups)
+            found = Standing(value, error, value - own, both)
+            standings.setdefault(metric.name, {})[name] = found
+    return standings
+
+
+def verdict(model: str, name: str, standings: Mapping[str, Standing], *, is_error: bool) -> str:
+    """The model among the rungs in one sentence, by one metric, the strongest rung first.
+
+    Args:
+        model: what predicts, as `Blend.words`.
+        is_error: less is better.
+    """
+    sign = -1 if is_error else 1
+    own = standings[MODEL]
+    others = [rung for rung in standings if rung not in (MODEL, model)]
+    others.sort(key=lambda rung: -sign * standings[rung].value)
+    above = [
+        _beside(rung, standings[rung]) for rung in others if sign * standings[rung].difference > 0
+    ]
+    below = [_beside(rung, standings[rung]) for rung in others][len(above) :]
+    parts = [f"is below {', '.join(above)}"] if above else []
+    parts += [f"beats {', '.join(below)}"] if below else []
+    return f"{name}: {model} {own.value:.4f} {' and '.join(parts)}".strip()
+
+
+def _beside(rung: str, standing: Standing) -> str:
+    error = standing.error_of_difference
+    is_noise = error is not None and abs(standing.difference) <= _SIGNIFICANT * error
+    return f"{rung} {standing.value:.4f}{' (not significant)' if is_noise else ''}"

@@ -1,0 +1,111 @@
+"""Rungs and their blend, chosen on validation rows."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from raygnn.data.checksums import type_adapter
+from raygnn.loops.blend import (
+    CONSTANT,
+    ENTITY_MEAN,
+    GNN,
+    MODEL,
+    TREES,
+    Blend,
+    Judge,
+    Share,
+    Standing,
+    fit_blend,
+    verdict,
+)
+
+NUM = 2000
+
+
+def _judge(labels: np.ndarray, *, is_class: bool = False, is_squared: bool = False) -> Judge:
+    return Judge(labels, is_class, is_squared, np.arange(len(labels)))
+
+
+def test_rungs_with_independent_errors_are_blended() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.normal(size=(NUM, 1))
+    scores = {
+        CONSTANT: np.zeros((NUM, 1)),
+        TREES: labels + rng.normal(size=(NUM, 1)),
+        GNN: labels + rng.normal(size=(NUM, 1)),
+    }
+    for is_squared in (False, True):
+        judge = _judge(labels, is_squared=is_squared)
+        blend = fit_blend(scores, judge, np.zeros(1))
+        assert set(blend.shares) >= {TREES, GNN}
+        assert sum(share.weight for share in blend.shares.values()) == pytest.approx(1)
+        losses = {name: judge.losses(rows).mean() for name, rows in scores.items()}
+        mixed = blend.mix({name: scores[name] for name in blend.shares})
+        assert judge.losses(mixed).mean() < 0.9 * min(losses.values())
+
+
+def test_a_blend_that_gains_no_standard_error_is_not_taken() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.normal(size=(NUM, 1))
+    near = labels + 0.01 * rng.normal(size=(NUM, 1))
+    scores = {CONSTANT: np.zeros((NUM, 1)), TREES: near, GNN: near + rng.normal(size=(NUM, 1))}
+    blend = fit_blend(scores, _judge(labels), np.zeros(1))
+    assert blend.shares == {TREES: Share(1.0)}
+    assert not blend.is_gnn
+    blend = fit_blend({**scores, GNN: labels}, _judge(labels), np.zeros(1))
+    assert blend.is_gnn
+
+
+def test_of_equal_rungs_the_simplest_is_chosen() -> None:
+    labels = np.random.default_rng(0).normal(size=(NUM, 1))
+    same = np.zeros((NUM, 1))
+    blend = fit_blend({CONSTANT: same, TREES: same, GNN: same}, _judge(labels), np.zeros(1))
+    assert set(blend.shares) == {CONSTANT}
+
+
+def test_classes_are_judged_by_what_scores_order_not_by_their_scale() -> None:
+    """Scores that are much too small lose nothing against an entity's mean that orders worse."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=NUM)
+    labels = (truth + 0.5 * rng.normal(size=NUM) > 0.5).astype(np.int64)
+    small = np.stack([np.zeros(NUM), 0.01 * truth], axis=1)
+    worse = np.stack([np.zeros(NUM), truth + rng.normal(size=NUM)], axis=1)
+    prior = np.log(np.bincount(labels) / NUM)
+    judge = _judge(labels, is_class=True)
+    blend = fit_blend({ENTITY_MEAN: worse, GNN: small}, judge, prior)
+    assert set(blend.shares) == {GNN}
+    assert judge.losses(blend.mix({GNN: small})).mean() < 0.8 * judge.losses(small).mean()
+
+
+def test_rows_of_one_entity_count_once() -> None:
+    """A gain that rests on one entity with many rows is no reason for a blend."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(10), 100)
+    labels = np.zeros((1000, 1))
+    level = rng.normal(size=10)[groups][:, None]
+    other = rng.normal(size=10)[groups][:, None]
+    scores = {TREES: level, GNN: 0.5 * level + 0.9 * other}
+    alone = Judge(labels, False, False, np.arange(1000))
+    assert len(fit_blend(scores, alone, np.zeros(1)).shares) == 2
+    together = Judge(labels, False, False, groups)
+    assert len(fit_blend(scores, together, np.zeros(1)).shares) == 1
+
+
+def test_a_blend_is_read_back_from_json() -> None:
+    blend = Blend({GNN: Share(0.7, 1.5, (0.0, -0.25)), TREES: Share(0.3)}, (-0.1, -2.3))
+    assert type_adapter(Blend).validate_python(asdict(blend)) == blend
+
+
+def test_the_verdict_names_rungs_in_order_of_strength() -> None:
+    standings = {
+        GNN: Standing(0.738, 0.02, -0.02, 0.005),
+        TREES: Standing(0.754, 0.02, -0.004, 0.003),
+        MODEL: Standing(0.758, 0.02, 0.0, 0.0),
+    }
+    text = verdict("blend", "test/auroc", standings, is_error=False)
+    assert text == "test/auroc: blend 0.7580 beats lightgbm 0.7540 (not significant), gnn 0.7380"
+    text = verdict("blend", "test/mae", standings, is_error=True)
+    assert text == ("test/mae: blend 0.7580 is below gnn 0.7380, lightgbm 0.7540 (not significant)")
