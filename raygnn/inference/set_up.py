@@ -150,6 +150,7 @@ class AppliedModel:
         """The model on the graph with new nodes and edges."""
         task = copy(self.task)
         task.env = replace(task.env, bundle=ExtendedBundle(self.bundle, addition))
+        vars(task).pop("history", None)  # cached, of the graph without the new rows
         times = None if self.times is None else self.times.extended(addition)
         return AppliedModel(task, self.model, times, self.is_exact, known=self)
 
