@@ -13,7 +13,9 @@ import torch
 
 import raygnn
 import raygnn.train
+from raygnn.data.added_rows import AddedRows
 from raygnn.data.tables.graph_tables import edge_rows, node_rows, write_tables
+from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.loops.model_spec import TREES_FILE
 from raygnn.metrics import AUROC, metrics_of
 from tests.errors import raises
@@ -135,7 +137,9 @@ def test_new_nodes_are_predicted_as_if_the_tables_had_them(
     whole = model.open(str(tmp_path / "whole"), exact=False, own_batches=True).predict(**ask)
     nodes = {"user": [{"id": NUM_USERS, "x": [1.0]}]}
     edges = {"user__buys__item": pd.DataFrame(new).to_dict("records")}
-    extended = model.extended(graph, nodes, edges, exact=False).predict(**ask)
+    opened = model.open(graph, exact=False, own_batches=True)
+    opened.predict(rows={"id": [3], "time": dates(ASKED[:1])})
+    extended = ExtendedGraph(opened, AddedRows(nodes, edges)).predict(**ask)
     assert extended["probability"] == pytest.approx(whole["probability"], abs=1e-6)
     assert np.ptp(whole["probability"][:, 1]) > 0.3
 
