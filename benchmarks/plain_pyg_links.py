@@ -27,7 +27,7 @@ from raygnn.data.links.message_graph import message_graph
 from raygnn.loops.early_stopping import BestTracker, EarlyStopper
 from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
 from raygnn.metrics import FullRanking, Links
-from raygnn.models.linear_recommenders import ease, ials
+from raygnn.recommender.peers import ease, ials
 
 # torch says of its CSR tensors, which PyG makes too, that they are in beta and go unchecked.
 warnings.filterwarnings("ignore", message="Sparse (invariant|CSR)")

@@ -22,13 +22,12 @@ from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.result_tables import Table
-from raygnn.inference.set_up import load_module, set_up_task
+from raygnn.inference.set_up import load_module, set_up_task, used_recommender
 from raygnn.loops.context import local_device
 from raygnn.loops.model_spec import ModelSpec, schema_bundle
 from raygnn.loops.process import process_prepared
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.label_propagation import LabelScores
-from raygnn.models.link_factors import LinkFactors
 from raygnn.models.to_pyg import to_pyg
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_checks import open_outline
@@ -269,7 +268,7 @@ class TrainedModel(nn.Module):
         num_edges], of a graph of any size; dictionaries of these for several types. Output: one row
         per node with logits, values in the label's unit, or embeddings (link models). The extra
         file `raygnn.json`, in ONNX a metadata entry, names feature, widths, output and classes.
-        Closed-form rows (`model.args.node_embeddings`), the labels around nodes
+        The linear recommender (`model.args.node_embeddings`), the labels around nodes
         (`task.args.propagate_labels`) and the other rungs of a blend (`task.args.blend`) are left
         out, with a warning.
 
@@ -280,12 +279,11 @@ class TrainedModel(nn.Module):
             RunError: the program's output differs from the model's.
         """
         name = self._saved.loaded.config.model.type
-        factors = getattr(self.module, "factors", None)
-        if isinstance(factors, LinkFactors) and factors.is_used:
+        if used_recommender(self.module) is not None:
             warn(
                 "the exported program computes only the encoder's embeddings, but the model also "
-                "ranks by closed-form rows. Train with model.args.node_embeddings: false if the "
-                "program must rank as well as the model"
+                "ranks by a linear recommender. Train with model.args.node_embeddings: false if "
+                "the program must rank as well as the model"
             )
         labels = getattr(self.module, "labels", None)
         if isinstance(labels, LabelScores) and labels.is_used:

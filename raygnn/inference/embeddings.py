@@ -9,14 +9,15 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raygnn.inference.seed_times import SeedTimes
-from raygnn.inference.set_up import AppliedModel
+from raygnn.inference.set_up import AppliedModel, used_recommender
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly, is_layerwise
 from raygnn.models.exact import ExactOptions
-from raygnn.models.link_factors import LinkBasis, LinkFactors
 from raygnn.parallel.shared_rows import SharedRows
+from raygnn.recommender.recommender import LinearRecommender
+from raygnn.recommender.regression import AnchorRows
 from raygnn.sampling.loader import RowPlan
 
 # Sampled batches that are made one after the other, so that making the next overlaps.
@@ -89,8 +90,8 @@ def exact_embeddings(
     )
 
 
-class JoinedEmbeddings(Embeddings):
-    """Rows of an encoder followed by closed-form rows of links, of the types that have these.
+class BlendedEmbeddings(Embeddings):
+    """Rows of an encoder followed by those of a linear recommender, of the types that have these.
 
     `nodes`: as of `SampledEmbeddings`; None if rows are asked for by dense id.
     """
@@ -98,16 +99,12 @@ class JoinedEmbeddings(Embeddings):
     def __init__(
         self,
         encoded: Embeddings,
-        factors: LinkFactors,
-        basis: LinkBasis,
-        ends: tuple[str, str],
+        recommender: LinearRecommender,
+        rows: Mapping[str, Tensor | AnchorRows],
         nodes: Mapping[str, np.ndarray] | None = None,
     ) -> None:
-        self._encoded, self._factors = encoded, factors
-        self._rows = dict(zip(ends, factors.rows(basis), strict=True))
-        for name, ids in (nodes or {}).items():
-            if name in self._rows:
-                self._rows[name] = self._rows[name][torch.from_numpy(ids)]
+        self._encoded, self._recommender = encoded, recommender
+        self._rows, self._nodes = rows, nodes or {}
         self.alignment = encoded.alignment
 
     def rows(self, node_type: str, first: int, last: int) -> Tensor:
@@ -126,23 +123,22 @@ class JoinedEmbeddings(Embeddings):
     def _join(self, node_type: str, encoded: Tensor, index: slice | Tensor) -> Tensor:
         if node_type not in self._rows:
             return encoded
-        return self._factors.join(encoded, self._rows[node_type][index])
+        if node_type in self._nodes:
+            index = torch.from_numpy(self._nodes[node_type])[index]
+        return self._recommender.join(encoded, self._rows[node_type][index])
 
 
-def with_factors(
+def blended(
     embeddings: Embeddings, applied: AppliedModel, nodes: Mapping[str, np.ndarray] | None = None
 ) -> Embeddings:
-    """The embeddings, joined with closed-form rows where the model weighs these."""
-    factors = used_factors(applied.model)
-    if factors is None:
+    """The embeddings, blended with a linear recommender if the model has one."""
+    recommender = used_recommender(applied.model)
+    if recommender is None:
         return embeddings
-    anchor, target = applied.spec.output.ends
-    return JoinedEmbeddings(embeddings, factors, applied.basis(factors), (anchor, target), nodes)
-
-
-def used_factors(model: nn.Module) -> LinkFactors | None:
-    factors = getattr(model, "factors", None)
-    return factors if isinstance(factors, LinkFactors) and factors.is_used else None
+    anchor_type, target_type = applied.spec.output.ends
+    anchors, targets = recommender.rows(applied.basis(recommender), applied.target_attributes)
+    rows: dict[str, Tensor | AnchorRows] = {anchor_type: anchors, target_type: targets}
+    return BlendedEmbeddings(embeddings, recommender, rows, nodes)
 
 
 class SampledEmbeddings(Embeddings):
@@ -278,11 +274,11 @@ class NodeEncoder:
             wanted -= self.applied.times.own
         order = [name for name in self.applied.bundle.node_types if name in wanted]
         exact = exact_embeddings(self.applied, order)
-        every = with_factors(exact, self.applied)
+        every = blended(exact, self.applied)
         self._kept |= {name: every.all_rows(name) for name in order}
 
     def sampled(
         self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None
     ) -> closing[Embeddings]:
         sampled = SampledEmbeddings(self.applied, nodes, plan)
-        return closing(with_factors(sampled, self.applied, nodes))
+        return closing(blended(sampled, self.applied, nodes))

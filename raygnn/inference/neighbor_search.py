@@ -20,9 +20,9 @@ from raygnn.data.links.supervision import (
     known_positives_as_of,
 )
 from raygnn.data.tables.read_ids import as_plain_texts, original_ids
-from raygnn.inference.embeddings import Embeddings, used_factors
+from raygnn.inference.embeddings import Embeddings
 from raygnn.inference.job import Score, TopKRequest
-from raygnn.inference.set_up import AppliedModel
+from raygnn.inference.set_up import AppliedModel, used_recommender
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.decoders import Decoder, InnerProduct, top_k
 from raygnn.models.graph_encoder import EdgePredictor
@@ -54,7 +54,7 @@ class NeighborSearch:
         # By id, so that of equal scores the smaller id comes first.
         self._order = pc.sort_indices(self._ids).to_numpy().astype(np.int64)
         self._known = run_and_sync_errors(lambda: _known(request, bundle), "finding known links")
-        factors, ends = used_factors(model), (request.anchor_type, request.target_type)
+        factors, ends = used_recommender(model), (request.anchor_type, request.target_type)
         if factors is not None and factors.settings.hides_known and ends == output.ends:
             links = applied.basis(factors).links
             self._known.append(KnownPositives(links.indptr, links.indices))

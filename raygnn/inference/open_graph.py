@@ -25,7 +25,6 @@ from raygnn.errors import ConfigError, DataError
 from raygnn.inference.embeddings import (
     NodeEncoder,
     SampledEmbeddings,
-    used_factors,
 )
 from raygnn.inference.explanations import (
     Element,
@@ -66,7 +65,7 @@ from raygnn.inference.row_tables import (
     with_times,
 )
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
-from raygnn.inference.set_up import AppliedModel, set_up_task
+from raygnn.inference.set_up import AppliedModel, set_up_task, used_recommender
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
 from raygnn.loops.tasks.link_prediction.target import find_dated_links
@@ -285,7 +284,7 @@ class OpenGraph:
 
         with self._prepared():
             links = None
-            if used_factors(applied.model):
+            if used_recommender(applied.model):
                 anchor, target = spec.output.ends
                 links = find_dated_links(self.bundle, config, (anchor, target))
             return Table(rank_targets(found, relation, k, applied, encode, links))
@@ -457,10 +456,10 @@ class OpenGraph:
         self, relation: int | None, pairs: Sequence[np.ndarray], rows: Sequence[Tensor]
     ) -> None:
         """Replaces the rows of pairs that are links with times by those as of the link, except
-        closed-form rows, which are as of one moment.
+        a linear recommender, whose rows are as of one moment.
         """
         links, times = self._spec.output.links, self._applied.times
-        factors = used_factors(self._applied.model)
+        factors = used_recommender(self._applied.model)
         if times is None or not links or (relation is None and len(links) > 1) or factors:
             return
         edge_type = links[relation or 0]

@@ -21,7 +21,6 @@ from raygnn.config import Config
 from raygnn.console import warn
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.filesystem import open_fs
-from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.links.split import time_unit_of
 from raygnn.data.manifest import DateFormat, LabelEdgeTable, TrainingTable
 from raygnn.data.splits import SPLIT_NAMES
@@ -48,7 +47,9 @@ from raygnn.loops.tasks.node_classification.target import (
     find_table,
 )
 from raygnn.models.decoders import Scores, top_k
-from raygnn.models.link_factors import LinkBasis, LinkFactors
+from raygnn.recommender.known_links import LinkHistory
+from raygnn.recommender.recommender import LinearRecommender
+from raygnn.recommender.regression import LinkBasis
 from raygnn.sampling.loader import RowPlan
 
 ID, TIME = "id", "time"
@@ -314,13 +315,13 @@ def rank_targets(
     k: int,
     applied: AppliedModel,
     encode: Callable[[SeedRows], Tensor],
-    links: DatedLinks | None,
+    links: LinkHistory | None,
 ) -> pa.Table:
     """The k best-scored targets of each row, among all targets as of its time.
 
     Args:
         encode: embeds rows, [num_rows, channels].
-        links: those that closed-form rows of the model read.
+        links: those that the model's linear recommender reads.
     Returns:
         `id`, `time`, and lists `neighbor_id` and `score`, best first. A list is shorter than k if
         the other targets are known links, and the model does not rank these.
@@ -341,9 +342,11 @@ def rank_targets(
         at_moment, known = anchors[torch.from_numpy(places)], None
         if links is not None:
             factors = applied.model.factors
-            assert isinstance(factors, LinkFactors)
-            basis = LinkBasis.as_of(links, moment, factors.settings, nodes[places])
-            at_moment, targets = map(factors.join, (at_moment, targets), factors.rows(basis))
+            assert isinstance(factors, LinearRecommender)
+            basis = LinkBasis.of(links.as_of(moment), factors.settings, nodes[places])
+            of_anchors, of_targets = factors.rows(basis, applied.target_attributes)
+            at_moment = factors.join(at_moment, of_anchors[:])
+            targets = factors.join(targets, of_targets)
             known = factors.hidden(basis)
         for first in range(0, len(places), _ANCHORS_AT_A_TIME):
             part = slice(first, first + _ANCHORS_AT_A_TIME)

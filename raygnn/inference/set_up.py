@@ -27,17 +27,19 @@ from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import feature_store, find_shared_leaves, graph_store
 from raygnn.loops.tasks.build_sampler import build_sampler, with_all_neighbors
-from raygnn.loops.tasks.exact_encoding import link_basis
+from raygnn.loops.tasks.exact_encoding import target_attributes
 from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.link_prediction.target import find_dated_links
 from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.loops.tasks.several_tasks.task import weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import reads_src_degree
-from raygnn.models.link_factors import LinkBasis, LinkFactors, SpectralFilter
 from raygnn.outputs.model_export import read_trees, read_weights
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel import collectives
+from raygnn.recommender.known_links import LinkHistory
+from raygnn.recommender.recommender import LinearRecommender
+from raygnn.recommender.regression import LinkBasis, RegressionSettings
 from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
 from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.parts import PartitionedGraph, map_parts
@@ -61,7 +63,8 @@ class AppliedModel:
         task: its environment has the part of the graph that the model reads.
         model: encoder with head or decoder.
         times: encoding times of nodes and edges; None for a model without times.
-        is_exact: takes all neighbors instead of the model's fanouts.
+        is_exact: takes all neighbors instead of the model's fanouts, as always beside a linear
+            recommender.
         known: the same without the nodes and edges that were added to the graph; None without any.
     """
 
@@ -72,7 +75,10 @@ class AppliedModel:
     known: AppliedModel | None = None
 
     def __post_init__(self) -> None:
-        self._bases: dict[SpectralFilter, LinkBasis] = {}
+        self._bases: dict[RegressionSettings, LinkBasis] = {}
+        recommender = used_recommender(self.model)
+        if recommender is not None and not recommender.by_time:
+            self.is_exact = True  # as in the run's evaluation
 
     @property
     def env(self) -> TaskEnvironment:
@@ -113,7 +119,7 @@ class AppliedModel:
         applied.times, applied._bases = times, {}
         return applied
 
-    def basis(self, factors: LinkFactors) -> LinkBasis:
+    def basis(self, factors: LinearRecommender) -> LinkBasis:
         """The decomposed links of the graph, with added nodes and links if there are any; for a
         model of rows with times, those known at the moment of the times.
         """
@@ -122,7 +128,7 @@ class AppliedModel:
             self._bases[key] = self._find_basis(factors)
         return self._bases[key]
 
-    def _find_basis(self, factors: LinkFactors) -> LinkBasis:
+    def _find_basis(self, factors: LinearRecommender) -> LinkBasis:
         (edge_type,), loaded, bundle = self.spec.output.links, self.env.loaded, self.bundle
         if self.known is not None:
             assert isinstance(bundle, ExtendedBundle)
@@ -132,11 +138,18 @@ class AppliedModel:
             return self.known.basis(factors).extended(num_nodes, added.sources, added.targets)
         if not factors.by_time:
             graph = graph_store(loaded, bundle)
-            return link_basis(graph, bundle, edge_type, factors.settings)
+            return LinkBasis.of(LinkHistory.of_edges(graph, bundle, edge_type), factors.settings)
         links = find_dated_links(bundle, loaded.config, (edge_type[0], edge_type[2]))
         assert links is not None
         assert self.times is not None
-        return LinkBasis.as_of(links, self.times.moment.time, factors.settings)
+        return LinkBasis.of(links.as_of(self.times.moment.time), factors.settings)
+
+    @cached_property
+    def target_attributes(self) -> np.ndarray | None:
+        """Attributes that rank targets without links; see `LinkBasis.rows`."""
+        target = self.spec.output.ends[1]
+        num_targets = self.bundle.num_nodes(target)
+        return target_attributes(self.stores.features, self.spec, target, num_targets)
 
     def have_own_times(self, node_types: Collection[str]) -> bool:
         """Whether nodes of some types are encoded at times of their own."""
@@ -181,6 +194,13 @@ class AppliedModel:
     def sampled_config(self) -> LoadedConfig:
         """The config of samplers."""
         return with_all_neighbors(self.env.loaded) if self.is_exact else self.env.loaded
+
+
+def used_recommender(model: nn.Module) -> LinearRecommender | None:
+    """The linear recommender beside an encoder, if it has a weight."""
+    recommender = getattr(model, "factors", None)
+    is_used = isinstance(recommender, LinearRecommender) and recommender.is_used
+    return recommender if is_used else None
 
 
 def set_up_task(

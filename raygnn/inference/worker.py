@@ -20,8 +20,8 @@ from raygnn.errors import FAILURES
 from raygnn.inference.embeddings import (
     Embeddings,
     SampledEmbeddings,
+    blended,
     exact_embeddings,
-    with_factors,
 )
 from raygnn.inference.job import InferenceJob, TableRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
@@ -85,7 +85,7 @@ def _embeddings(
     else:
         every = {name: np.arange(applied.bundle.num_nodes(name)) for name in node_types}
         embeddings = SampledEmbeddings(applied, nodes or every)
-    return closing(with_factors(embeddings, applied, nodes))
+    return closing(blended(embeddings, applied, nodes))
 
 
 def _set_up(job: InferenceJob, context: WorkerContext) -> AppliedModel:

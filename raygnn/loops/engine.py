@@ -132,6 +132,9 @@ class Engine:
             if self.config.training.validate_at_start and self.position.step == 0:
                 self._validate_and_judge()
             with self.context.interruptible():
+                if not self.task.learns:
+                    self.stop_reason = "nothing is learned by gradients"
+                    self._save_or_report(self._validate_and_judge(), self._report_of_validation())
                 while self.stop_reason is None:
                     self._train_epoch()
             self.callbacks.call("on_train_end")
@@ -288,10 +291,18 @@ class Engine:
         report: dict[str, float] = {}
         if self.stop_reason or is_due(self.validate_every, previous, now):
             improved = self._validate_and_judge()
-            report = {"validation": len(self.history), **self.history[-1]}
+            report = self._report_of_validation()
         every = self.config.checkpoint.every
         save_is_due = bool(report) if every is None else is_due(every, previous, now)
         save_is_due |= improved and self.config.checkpoint.policy == "best"
+        self._save_or_report(improved, report, save_is_due)
+
+    def _report_of_validation(self) -> dict[str, float]:
+        return {"validation": len(self.history), **self.history[-1]}
+
+    def _save_or_report(
+        self, improved: bool, report: dict[str, float], save_is_due: bool = True
+    ) -> None:
         if self._save is not None and (save_is_due or self.stop_reason or self.interrupted_by):
             self._save(self, report, improved)
         elif report:

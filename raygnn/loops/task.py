@@ -126,6 +126,11 @@ class Task(ABC, Generic[BatchT]):
         return None
 
     @property
+    def learns(self) -> bool:
+        """Whether steps of the optimizer change the model. Otherwise it is only validated."""
+        return True
+
+    @property
     def watched(self) -> tuple[str, str]:
         """The default metric of early stopping and best checkpoint, and "min" or "max"."""
         return ("val/loss", "min")

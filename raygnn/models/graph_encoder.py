@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib.util import cache_from_source
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,12 +26,14 @@ from raygnn.models.decoders import Decoder
 from raygnn.models.encoder import BlockEncoder, keep_in_graph
 from raygnn.models.feature_layers import CategoryInputs, FeatureInteraction
 from raygnn.models.label_propagation import LabelScores
-from raygnn.models.link_factors import LinkFactors
 from raygnn.models.node_inputs import RelativeTime
 from raygnn.models.sparse_input import Features, dense
 from raygnn.sampling.batch import Batch, EdgeBatch, NodeBatch, NodeRecord
 from raygnn.sampling.blocks import hetero_blocks_of
 from raygnn.sampling.sparse_features import SparseFeatures
+
+if TYPE_CHECKING:
+    from raygnn.recommender.recommender import LinearRecommender
 
 
 class GraphEncoder(nn.Module):
@@ -168,12 +170,12 @@ class LinkPredictor(nn.Module):
     """Embeds the nodes of a batch of links; the task scores them with `decoder`.
 
     Args:
-        factors: closed-form rows, appended to embeddings of the whole graph. A training batch has
+        factors: blended with embeddings of the whole graph. A training batch has
             only rows of the encoder.
     """
 
     def __init__(
-        self, encoder: GraphEncoder, decoder: Decoder, factors: LinkFactors | None = None
+        self, encoder: GraphEncoder, decoder: Decoder, factors: LinearRecommender | None = None
     ) -> None:
         super().__init__()
         self.encoder = encoder

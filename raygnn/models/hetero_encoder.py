@@ -36,8 +36,8 @@ class HeteroOptions(StackOptions):
     Attributes:
         sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
             RowWiseAdagrad or plain SGD.
-        node_embeddings: whether link prediction puts closed-form rows of the links (`LinkFactors`)
-            beside the output of the layers; auto does where they suit the task.
+        node_embeddings: whether link prediction blends the encoder with a linear recommender
+            (`LinearRecommender`); auto does where it suits the task.
     """
 
     jump: Literal["cat", "max", "lstm"] | None = None

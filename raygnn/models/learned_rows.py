@@ -64,7 +64,7 @@ class LightGCN(HeteroEncoder):
         normalize_output: scales each output row to unit L2 norm.
         sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
             RowWiseAdagrad or plain SGD.
-        node_embeddings: closed-form rows of the links beside these; see `HeteroOptions`.
+        node_embeddings: a linear recommender beside these; see `HeteroOptions`.
     Raises:
         ConfigError: an argument is out of range, or a type has no number of nodes.
     """
@@ -128,7 +128,7 @@ class Embedding(HeteroEncoder):
         normalize_output: scales each row to unit L2 norm.
         sparse_embeddings: gradients of learned rows are sparse, for SparseAdam, Adagrad,
             RowWiseAdagrad or plain SGD.
-        node_embeddings: closed-form rows of the links beside these; see `HeteroOptions`.
+        node_embeddings: a linear recommender beside these; see `HeteroOptions`.
     Raises:
         ConfigError: an argument is out of range.
     """
@@ -175,9 +175,8 @@ class Embedding(HeteroEncoder):
 class EASE(Embedding):
     """Item-item regression in closed form: link prediction without an encoder.
 
-    The rows are those of `LinkFactors`: EASE, WWW 2019, of normalized links, in their leading
-    directions. Nothing is learned by gradients. A number per node stands in for the encoder,
-    without a weight.
+    Ranks by a `LinearRecommender` alone. A number per node stands in for the encoder, without a
+    weight, and no step is taken.
 
     Args:
         in_channels, out_channels, num_layers, edge_types: not read.

@@ -67,7 +67,7 @@ class Advice(Callback):
         if engine.context.rank == 0 and weights is not None:
             encoder, others = weights
             is_link = engine.task.spec is not None and bool(engine.task.spec.output.links)
-            what = "closed-form rows" if is_link else "the labels around a node"
+            what = "the linear recommender" if is_link else "the labels around a node"
             both = f"{what} (weight {others:.3g}) and the encoder ({encoder:.3g})"
             predicted = "links are ranked" if is_link else "classes are predicted"
             say(f"{predicted} by {both if encoder else f'{what} alone'}")

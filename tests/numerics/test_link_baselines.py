@@ -76,12 +76,14 @@ def _scores_of(config: dict[str, Any], bundle: Bundle) -> np.ndarray:
     loaded = load_config(config)
     task = LinkPrediction(**config["task"]["args"])
     task.setup(TaskEnvironment(loaded, bundle, 0, 1, torch.device("cpu")))
-    train, loader = task.target.splits["train"], task.loader("test")
+    loader = task.loader("test")
     popularity: dict[tuple[int, int], int] = {}
-    for row, (first, last) in enumerate(zip(train.indptr, train.indptr[1:], strict=False)):
-        relation = 0 if train.relations is None else int(train.relations[row])
-        for item in train.targets[first:last].tolist():
-            popularity[relation, item] = popularity.get((relation, item), 0) + 1
+    for split in ("train", "val"):  # a transductive test knows both
+        edges = task.target.splits[split]
+        for row, (first, last) in enumerate(zip(edges.indptr, edges.indptr[1:], strict=False)):
+            relation = 0 if edges.relations is None else int(edges.relations[row])
+            for item in edges.targets[first:last].tolist():
+                popularity[relation, item] = popularity.get((relation, item), 0) + 1
     rows = []
     for batch in loader.iterate(0):
         links = batch.links

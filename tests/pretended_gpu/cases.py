@@ -147,7 +147,7 @@ CASES: dict[str, Case] = {
         for conv in ("GAT", "GATv2", "GIN", "Transformer")
     },
     **{
-        f"closed-form rows, {name}": Case(
+        f"linear recommender, {name}": Case(
             "likes",
             {
                 "task": {"type": "link_prediction", "args": {"num_random_negatives": 16}},

@@ -10,16 +10,13 @@ import numpy as np
 from scipy import sparse
 from torch import Tensor
 
-from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.links.dated_links import count_later
 from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.models.encoder import BlockEncoder
 from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, InEdges, exact_inference
 from raygnn.models.graph_encoder import EDGE_ATTR, EDGE_WEIGHT, GraphEncoder
-from raygnn.models.link_factors import LinkBasis, SpectralFilter
 from raygnn.models.sparse_input import Features
 from raygnn.sampling.batch_assembler import gather_rows_for_device
 from raygnn.sampling.protocols import (
@@ -128,29 +125,16 @@ def encode_exactly(
     )
 
 
-def link_basis(
-    graph: GraphStore, bundle: Bundle, edge_type: EdgeType, settings: SpectralFilter
-) -> LinkBasis:
-    """Decomposes the links of an edge type between two node types that carry messages."""
-    edges, num_later = graph.adjacency(edge_type), None
-    neighbors = np.asarray(edges.indices[:])
-    nodes = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
-    is_by_anchor = ends(edge_type, graph.direction)[1] == edge_type[0]
-    anchors, targets = (nodes, neighbors) if is_by_anchor else (neighbors, nodes)
-    if "time" in bundle.columns(edge_type):
-        times = np.asarray(bundle.column(edge_type, "time"))
-        num_later = count_later(
-            anchors, times if edges.e_id is None else times[np.asarray(edges.e_id[:])]
-        )
-    order = np.lexsort((targets, anchors) if num_later is None else (num_later, targets, anchors))
-    anchors, targets = anchors[order], targets[order]
-    is_first = np.diff(anchors, prepend=-1).astype(bool) | np.diff(targets, prepend=-1).astype(bool)
-    shape = graph.num_nodes(edge_type[0]), graph.num_nodes(edge_type[2])
-    pairs = anchors[is_first], targets[is_first]  # a pair counts once
-    links = sparse.csr_matrix((np.ones(len(pairs[0])), pairs), shape)
-    if num_later is not None:
-        num_later = num_later[order][is_first]
-    return LinkBasis.of(links, settings, num_later=num_later)
+def target_attributes(
+    features: FeatureStore, spec: ModelSpec, node_type: str, num_nodes: int
+) -> np.ndarray | None:
+    """Dense features of all nodes of a type, float32 [num_nodes, num_columns]; None without any."""
+    if spec.feature not in features.columns(node_type):
+        return None
+    every = np.arange(num_nodes)
+    if features.gather_sparse(node_type, spec.feature, every[:1]) is not None:
+        return None
+    return features.gather(node_type, spec.feature, every).astype(np.float32)
 
 
 def both_ways(graph: GraphStore) -> tuple[sparse.csr_matrix, dict[str, int]]:

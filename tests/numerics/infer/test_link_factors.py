@@ -1,7 +1,8 @@
-"""Link models rank by closed-form rows of the links, alike in training, inference and new nodes."""
+"""Link models rank by a linear recommender, alike in training, inference and for new nodes."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,8 @@ def test_ease_alone_is_a_model(folder: Path) -> None:
     assert _ndcg(found) > _ndcg(found, "baseline/ease/") - 0.01
     module = raygnn.load(str(folder / "ease")).module
     assert module.factors.weights[0] == 0
+    history = (folder / "ease" / "history.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in history] == [0]  # nothing is learned
 
 
 def test_a_loaded_model_has_the_metrics_of_the_run(folder: Path, metrics: dict[str, float]) -> None:
@@ -83,6 +86,7 @@ def test_tables_and_calls_give_the_same_neighbors(folder: Path, metrics: dict[st
     model = raygnn.load(run)
     found = model.top_k(graph, users, k=5)
     assert table.column("neighbor_id").to_pylist() == list(found["neighbor_id"])
+    assert table.column("score").to_pylist() == list(found["score"])
     pairs = list(zip(found["anchor_id"], found["neighbor_id"], strict=True))
     np.testing.assert_allclose(model.score(graph, pairs)["score"], found["score"], rtol=1e-4)
 
@@ -104,7 +108,7 @@ def test_a_new_user_is_recommended_what_one_with_the_same_links_is(
     np.testing.assert_allclose(found["score"], expected["score"], rtol=1e-3)
 
 
-def test_closed_form_rows_are_refused_where_they_do_not_fit(folder: Path) -> None:
+def test_a_recommender_is_refused_where_it_does_not_fit(folder: Path) -> None:
     for model in ("EASE", {"type": "Hetero", "args": {"node_embeddings": True}}):
         config = _config(folder, "none", model=model, sampling__temporal={})
         with raises("model-link-rows"):

@@ -21,7 +21,7 @@ from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
 from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.models.graph_encoder import EdgeHead, EdgePredictor, FactorizedEdges, GraphEncoder
-from raygnn.models.linear_recommenders import factorize, factorized
+from raygnn.recommender.peers import factorize, factorized
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
 

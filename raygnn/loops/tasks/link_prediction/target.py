@@ -17,7 +17,6 @@ from raygnn.config.section import Component, Rule
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
 from raygnn.data.fit_rows import FitRows
-from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.links.split import LinkSplit, find_label_edges, time_unit_of
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_positives
 from raygnn.data.links.supervision import make_supervision as split_links
@@ -34,6 +33,7 @@ from raygnn.loops.tasks.link_rules import (
 )
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.models.graph_inputs import keeps_links
+from raygnn.recommender.known_links import LinkHistory
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LinkOutput(Output):
     Attributes:
         edge_types: learned relations in the decoder's order, all between the same node types.
         labels: links are label edges instead of message edges.
-        factors: closed-form rows of the links stand beside those of the encoder.
+        factors: a linear recommender ranks beside the encoder.
         by_time: links are rows of (anchor, time, targets).
     """
 
@@ -80,7 +80,7 @@ class LinkOutput(Output):
 
 
 _INNER_PRODUCT = Component(type="inner_product")
-#: Losses of scores alone: others would read closed-form rows in evaluation.
+#: Losses of scores alone: others would read the recommender's rows in evaluation.
 _SCORE_LOSSES = {"retrieval", "softmax", "margin", "bpr", "link_binary_cross_entropy"}
 
 
@@ -375,8 +375,8 @@ class LinkTarget(TaskTarget):
 
 
 #: Encoded targets up to which a full ranking is the default (links by time encode each target at
-#: each time of a split), and anchors that have closed-form rows.
-_MOST_RANKED, _MOST_ANCHORS = 50_000, 100_000
+#: each time of a split).
+_MOST_RANKED = 50_000
 
 
 def ranks_all_by_default(
@@ -401,7 +401,7 @@ def _has_factors(
     *,
     by_time: bool,
 ) -> bool:
-    """Whether a model of raygnn's own has closed-form rows of the links; see `LinkFactors`."""
+    """Whether a `LinearRecommender` ranks beside the encoder."""
     (anchor, _, target), model = edge_types[0], config.model
     num_targets = bundle.num_nodes(target)
     fits = (
@@ -410,7 +410,6 @@ def _has_factors(
         and len(edge_types) == 1
         and arguments.decoder == _INNER_PRODUCT
         and arguments.full_ranking is not False
-        and bundle.num_nodes(anchor) <= _MOST_ANCHORS
     )
     if by_time:
         fits &= num_targets <= _MOST_RANKED and config.data.mode == "in_memory"
@@ -424,24 +423,23 @@ def _has_factors(
         raise ConfigError.invalid(
             f"model.{key}",
             value,
-            "closed-form rows need one relation between two node types that carries messages, or "
-            "label edges with times and sampling.temporal, an inner product, at most "
-            f"{_MOST_ANCHORS:,} anchors, and a full ranking of at most {_MOST_RANKED:,} targets, "
-            "in one part",
+            "the linear recommender needs one relation between two node types that carries "
+            "messages, or label edges with times and sampling.temporal, an inner product, "
+            f"and a full ranking of at most {_MOST_RANKED:,} targets, in one part",
             "Set model: Hetero, or change the task",
             id="model-link-rows",
         )
     return fits and configured is not False
 
 
-def find_dated_links(bundle: Bundle, config: Config, ends: tuple[str, str]) -> DatedLinks | None:
+def find_dated_links(bundle: Bundle, config: Config, ends: tuple[str, str]) -> LinkHistory | None:
     """Links that rows of (anchor, time) know, with the column and window of temporal sampling."""
     temporal = config.sampling.temporal
     assert temporal is not None
     column, window = temporal.column, None
     if temporal.window is not None:
         window = window_as_time(temporal.window, time_unit(bundle, column))
-    return DatedLinks.of(bundle, ends, column, window)
+    return LinkHistory.of_bundle(bundle, ends, column, window)
 
 
 def most_candidates(bundle: Bundle, output: LinkOutput) -> int:

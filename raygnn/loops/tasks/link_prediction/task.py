@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,18 @@ from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, build, resolve
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType, edge_type_name
-from raygnn.data.links.dated_links import DatedLinks
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
-from raygnn.loops.tasks.exact_encoding import check_exact, link_basis
+from raygnn.loops.tasks.exact_encoding import check_exact, target_attributes
+from raygnn.loops.tasks.link_prediction.baselines import LinkBaselines
 from raygnn.loops.tasks.link_prediction.evaluation import (
+    ENCODER_NDCG,
     FullRankingEvaluation,
-    JudgedRows,
     RowsAtTime,
-    choose_filter,
-    choose_weights,
-    link_baselines,
     ranks_by_group,
 )
 from raygnn.loops.tasks.link_prediction.scoring import NUM_MINED, LinkScoring, mine
@@ -46,10 +44,12 @@ from raygnn.losses.seed_losses import in_full_precision
 from raygnn.metrics.diagnostics import Diagnostic
 from raygnn.models.graph_encoder import GraphEncoder, LinkPredictor
 from raygnn.models.graph_inputs import is_encoder, keeps_links, reads_messages
-from raygnn.models.learned_rows import EASE
-from raygnn.models.link_factors import LinkBasis, LinkFactors, SpectralFilter
 from raygnn.parallel.collectives import broadcast
 from raygnn.parallel.shared_rows import computed_by_all
+from raygnn.recommender.choice import JudgedRows
+from raygnn.recommender.known_links import LinkHistory
+from raygnn.recommender.recommender import LinearRecommender
+from raygnn.recommender.regression import AnchorRows, LinkBasis
 from raygnn.sampling.batch import LinkBatch
 from raygnn.sampling.link_loader import LinkLoader, LinkPlan
 from raygnn.sampling.negatives import MinedNegatives
@@ -166,7 +166,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
         self._bases_of: tuple[tuple[Any, ...], list[LinkBasis]] | None = None
-        self._filter: SpectralFilter | None = None
+        self._filter: Tensor | None = None  # chosen settings of the recommender
+        self._encoder_ndcg = math.nan  # at the last validation
         self._mined: Tensor | None = None  # int32 [num_anchors, k], see `mine`
 
     def setup(self, env: TaskEnvironment) -> None:
@@ -198,7 +199,12 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @property
     def watched(self) -> tuple[str, str]:
-        """NDCG of the full ranking if there is one, else the sampled MRR, else the loss."""
+        """NDCG of the full ranking if there is one, else the sampled MRR, else the loss.
+
+        Beside a recommender, the encoder's own NDCG: training changes nothing else.
+        """
+        if self._ranking is not None and self._blends:
+            return f"val/{ENCODER_NDCG}", "max"
         if self._ranking is not None:
             ks = self._ranking.ks
             return f"val/full_ndcg@{_DEFAULT_K if _DEFAULT_K in ks else ks[-1]}", "max"
@@ -239,7 +245,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         if self.output.factors:
             by_time = self.output.by_time  # otherwise they would read links of all times
             is_ignored = by_time is not (config.sampling.temporal is not None)
-            factors = LinkFactors(is_ignored=is_ignored, by_time=by_time)
+            factors = LinearRecommender(is_ignored=is_ignored, by_time=by_time)
         return LinkPredictor(encoder, decoder, factors)
 
     def links(self) -> Sequence[LinkSplit]:
@@ -273,9 +279,11 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         loader = self.loader(split)
         if loader is None:
             return None
-        num_anchors, num_targets = map(self.env.bundle.num_nodes, self.node_types)
-        num_nodes = num_anchors, num_targets
-        return link_baselines(self.target, loader, num_nodes, split, num_batches, metrics)
+        return self._baselines.judge(loader, split, num_batches, metrics)
+
+    @cached_property
+    def _baselines(self) -> LinkBaselines:
+        return LinkBaselines(self.target, self.env.bundle)
 
     def warnings(self) -> list[str]:
         if not reads_messages(self.config):
@@ -380,56 +388,84 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         """Embeds the whole graph, or rows as of their times, if evaluation is exact or ranks all
         nodes.
         """
-        decoder, factors = self.model.decoder, self.model.factors
+        decoder, recommender = self.model.decoder, self.model.factors
         if self.target.by_time and self._ranking is not None:
-            self._ranking.prepare(self.target, decoder, split, self._rows_at_times(split))
+            at_times = self._rows_at_times(split)
+            self._ranking.prepare(self.target, decoder, split, at_times, self._ndcg_of(split))
             return
         if self._evaluates_by_layers or self._ranking is not None:
             self._every = self._encode_graph(split)
-        if factors is not None and self._evaluates_by_layers:
+        if recommender is not None and self._evaluates_by_layers:
+            anchors, targets = (self._every[name] for name in self.node_types)
             if self._is_weighed(split):
-                ends = self._every[self.node_types[0]].cpu(), self._every[self.node_types[1]].cpu()
-                self._weigh(factors, [ends], split)
-            if factors.is_used:
-                (basis,) = self._bases(split, factors.settings)
-                rows = zip(self.node_types, factors.rows(basis), strict=True)
-                self._every = {name: factors.join(self._every[name], own) for name, own in rows}
+                self._weigh(recommender, [(anchors.cpu(), targets.cpu())], split)
+            if recommender.is_used:
+                (rows,) = self._linear_rows(recommender, split)
+                blended: tuple[Any, Tensor] = recommender.blend((anchors, targets), rows)
+                self._every = dict(zip(self.node_types, blended, strict=True))
         if self._ranking is not None:
-            self._ranking.prepare(self.target, decoder, split, self._every)
+            self._ranking.prepare(self.target, decoder, split, self._every, self._ndcg_of(split))
 
     def _rows_at_times(self, split: str) -> list[RowsAtTime]:
-        factors, at_times = self.model.factors, self._encode_rows(split)
-        if factors is None:
-            return at_times
+        recommender, at_times = self.model.factors, self._encode_rows(split)
+        encoder_alone = [RowsAtTime(positions, *encoded) for positions, encoded in at_times]
+        if recommender is None:
+            return encoder_alone
         if self._is_weighed(split):
-            encoded = [(at.anchors.cpu(), at.targets.cpu()) for at in at_times]
-            self._weigh(factors, encoded, split)
-        if not factors.is_used:
-            return at_times
-        bases = self._bases(split, factors.settings)
-        joined = []
-        for at, basis in zip(at_times, bases, strict=True):
-            of_anchors, of_targets = factors.rows(basis)
-            ends = factors.join(at.anchors, of_anchors), factors.join(at.targets, of_targets)
-            joined.append(RowsAtTime(at.positions, *ends, factors.hidden(basis)))
-        return joined
+            on_host = [(anchors.cpu(), targets.cpu()) for _, (anchors, targets) in at_times]
+            self._weigh(recommender, on_host, split)
+        if not recommender.is_used:
+            return encoder_alone
+        rows, bases = self._linear_rows(recommender, split), self._bases(recommender, split)
+        return [
+            RowsAtTime(positions, *recommender.blend(encoded, of_links), recommender.hidden(basis))
+            for (positions, encoded), of_links, basis in zip(at_times, rows, bases, strict=True)
+        ]
 
-    def _bases(self, split: str, settings: SpectralFilter) -> list[LinkBasis]:
+    def _linear_rows(
+        self, recommender: LinearRecommender, split: str
+    ) -> list[tuple[AnchorRows, Tensor]]:
+        return [recommender.rows(b, self._attributes) for b in self._bases(recommender, split)]
+
+    def _bases(self, recommender: LinearRecommender, split: str) -> list[LinkBasis]:
         """The decomposed links of a split, or those known at each time of rows. Kept once."""
+        settings = recommender.settings
         key = split, *settings.of_basis
         if self._bases_of is None or self._bases_of[0] != key:
             self._bases_of = None  # frees memory
+            anchors: Sequence[np.ndarray | None] = [None]
             if self.target.by_time:
-                anchors, times = self.target.splits[split].anchors, self.target.times(split)
-                bases = [
-                    LinkBasis.as_of(self._dated, times[at[0]], settings, anchors[at])
-                    for at in self._rows_of_times(split)
-                ]
-            else:
-                graph, edge_type = self.message_store(split), self.output.edge_types[0]
-                bases = [link_basis(graph, self.env.bundle, edge_type, settings)]
-            self._bases_of = key, bases
+                anchors = [self.target.splits[split].anchors[at] for at in self._rows_of(split)]
+            pairs = zip(self._histories(split), anchors, strict=True)
+            self._bases_of = key, [LinkBasis.of(known, settings, rows) for known, rows in pairs]
         return self._bases_of[1]
+
+    def _histories(self, split: str) -> list[LinkHistory]:
+        """The links that are known in a split, or at each time of its rows."""
+        if not self.target.by_time:
+            graph, edge_type = self.message_store(split), self.output.edge_types[0]
+            return [LinkHistory.of_edges(graph, self.env.bundle, edge_type)]
+        times = self.target.times(split)
+        return [self._dated.as_of(times[at[0]]) for at in self._rows_of(split)]
+
+    @cached_property
+    def _attributes(self) -> np.ndarray | None:
+        target = self.node_types[1]
+        num_targets = self.env.bundle.num_nodes(target)
+        return target_attributes(self.features, self.spec, target, num_targets)
+
+    def _ndcg_of(self, split: str) -> float | None:
+        return self._encoder_ndcg if self._blends and self._is_weighed(split) else None
+
+    @property
+    def _blends(self) -> bool:
+        """Whether the recommender ranks beside an encoder that learns."""
+        is_in_time = self.config.sampling.temporal is not None
+        return self.learns and self.output.factors and self.output.by_time is is_in_time
+
+    @property
+    def learns(self) -> bool:
+        return self.config.model.type != "EASE"
 
     def _is_weighed(self, split: str) -> bool:
         """Whether validation chooses filter and weights: not that of a trained model."""
@@ -497,48 +533,42 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     def _weigh(
         self,
-        factors: LinkFactors,
+        recommender: LinearRecommender,
         encoded: Sequence[tuple[Tensor, Tensor]],
         split: str,
     ) -> None:
-        """Sets the filter, which does not depend on the encoder, and the weights. Collective.
+        """Sets settings, which do not depend on the encoder, and weights. Collective.
 
         `encoded`: rows of the encoder for each of the judged rows.
         """
         if self._filter is None:
-            self._filter = choose_filter(self._judged, partial(self._bases, split), self._span)
-        factors.filter.copy_(torch.tensor(self._filter))
-        if isinstance(self.model.encoder.module, EASE):
-            factors.weights.copy_(torch.tensor([0.0, 1.0]))
-        else:
-            bases = self._bases(split, factors.settings)
-            choose_weights(factors, self._judged, encoded, bases)
-        for chosen in (factors.filter, factors.weights):  # sums may differ in the last bit by node
-            chosen.copy_(broadcast(chosen))
+            recommender.choose(self._judged, self._histories(split))
+            self._filter = broadcast(recommender.filter.clone())
+        recommender.filter.copy_(self._filter)
+        rows = self._linear_rows(recommender, split)
+        of_encoder = torch.tensor(recommender.weigh(self._judged, encoded, rows))
+        if not self.learns:
+            recommender.weights.copy_(torch.tensor([0.0, 1.0]))
+        # sums may differ in the last bit by node
+        recommender.weights.copy_(broadcast(recommender.weights))
+        self._encoder_ndcg = float(broadcast(of_encoder))
 
     @cached_property
-    def _dated(self) -> DatedLinks:
+    def _dated(self) -> LinkHistory:
         links = find_dated_links(self.env.bundle, self.config, self.node_types)
         assert links is not None
         return links
 
     @cached_property
-    def _span(self) -> float:
-        """Time of the links known at the first validation row."""
-        if not self.target.by_time:
-            return 0.0
-        return self._dated.span(self.target.times("val").min())
-
-    @cached_property
     def _judged(self) -> Sequence[JudgedRows]:
-        if not self.target.by_time:
-            return [JudgedRows.of_anchors(self.target, self.env.bundle)]
+        links = self.target.splits["val"]
+        if self.target.by_time:
+            return JudgedRows.at_times(links, self._histories("val"), self._rows_of("val"))
+        known = self.target.known(self.env.bundle, "val")
         num_targets = self.env.bundle.num_nodes(self.node_types[1])
-        return JudgedRows.at_times(
-            self.target, num_targets, self._dated, self._rows_of_times("val")
-        )
+        return [JudgedRows.of_anchors(links, known, num_targets)]
 
-    def _rows_of_times(self, split: str) -> list[np.ndarray]:
+    def _rows_of(self, split: str) -> list[np.ndarray]:
         """Positions of the rows of each distinct time, ascending."""
         distinct, time_index = np.unique(self.target.times(split), return_inverse=True)
         return [np.flatnonzero(time_index == i) for i in range(len(distinct))]
@@ -548,10 +578,10 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         rows = self.encode_exactly(encoder, graph, self.node_types)
         return {name: rows[name].to(self.env.device) for name in self.node_types}
 
-    def _encode_rows(self, split: str) -> list[RowsAtTime]:
-        """The anchor of each row, and all targets at each time of rows, as of these times."""
+    def _encode_rows(self, split: str) -> list[tuple[np.ndarray, tuple[Tensor, Tensor]]]:
+        """Positions of the rows of each time, embeddings of their anchors and of all targets."""
         (anchor_type, target_type), links = self.node_types, self.target.splits[split]
-        rows_of = self._rows_of_times(split)
+        rows_of = self._rows_of(split)
         every = np.arange(self.env.bundle.num_nodes(target_type))
         times = self.target.times(split)
         distinct = np.array([times[positions[0]] for positions in rows_of])
@@ -559,7 +589,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         at_times = np.tile(every, len(distinct)), np.repeat(distinct, len(every))
         targets = self.encode_as_of(split, target_type, *at_times)
         return [
-            RowsAtTime(rows, anchors[torch.from_numpy(rows).to(anchors.device)], of_targets)
+            (rows, (anchors[torch.from_numpy(rows).to(anchors.device)], of_targets))
             for rows, of_targets in zip(rows_of, targets.split(len(every)), strict=True)
         ]
 

@@ -10,7 +10,6 @@ import pytest
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.links.dated_links import DatedLinks, count_later
 from raygnn.data.tables.graph_tables import (
     EdgeRows,
     GraphTables,
@@ -18,6 +17,7 @@ from raygnn.data.tables.graph_tables import (
     node_rows,
     write_tables,
 )
+from raygnn.recommender.known_links import LinkHistory, count_later
 
 NUM_USERS, NUM_ITEMS, NUM_ROWS = 7, 5, 60
 ENDS = ("user", "item")
@@ -51,18 +51,20 @@ EDGES = {
 
 @pytest.mark.parametrize("form", EDGES)
 def test_links_are_those_that_are_known_at_a_time(tmp_path: Path, form: str) -> None:
-    links = DatedLinks.of(_bundle(tmp_path, EDGES[form], RELEASED), ENDS, "time", window=25)
+    links = LinkHistory.of_bundle(_bundle(tmp_path, EDGES[form], RELEASED), ENDS, "time", window=25)
     assert links is not None
     for time in (0, 17, 59):
         counted = KNOWN[(time - 25 <= KNOWN) & (time >= KNOWN)]
-        assert links.span(time) == time - counted.min(initial=time)
+        assert links.as_of(time).span == time - counted.min(initial=time)
         for half_life in (0.0, 8.0):
             expected = np.zeros((NUM_USERS, NUM_ITEMS))
             for user, item, known in zip(USER, ITEM, KNOWN, strict=True):
                 if time - 25 <= known <= time:
                     expected[user, item] += 0.5 ** ((time - known) / half_life) if half_life else 1
-            found = links.as_of(time, half_life).toarray()
+            found = links.as_of(time).matrix(half_life).toarray()
             np.testing.assert_allclose(found, expected, rtol=1e-12)
+            popularity = links.as_of(time).popularity(half_life) * max(expected.sum(0).max(), 1e-12)
+            np.testing.assert_allclose(popularity, expected.sum(0), rtol=1e-12)
 
 
 def test_links_without_times_and_nodes_with_several_anchors_are_left_out(tmp_path: Path) -> None:
@@ -71,7 +73,7 @@ def test_links_without_times_and_nodes_with_several_anchors_are_left_out(tmp_pat
         ("purchase", "by", "user"): edge_rows(ROWS // 2, USER),  # shared by two users
         ("purchase", "of", "item"): edge_rows(ROWS, ITEM),
     }
-    assert DatedLinks.of(_bundle(tmp_path, edges, None), ENDS, "time") is None
+    assert LinkHistory.of_bundle(_bundle(tmp_path, edges, None), ENDS, "time") is None
 
 
 def test_later_links_are_those_of_the_same_anchor_after_the_moment_of_a_link() -> None:

@@ -26,22 +26,36 @@ def ease(
 
     Source: Steck, Embarrassingly Shallow Autoencoders for Sparse Data, WWW 2019, equation 8.
     """
-    links = torch.zeros(num_nodes)
-    links[torch.from_numpy(anchors), torch.from_numpy(targets)] = 1
-    if num_nodes[0] < num_nodes[1]:  # Woodbury's identity: l2 times the inverse of links^T links
-        ones = links.double().to_sparse()
-        across = torch.sparse.mm(ones.T, _inverse(links @ links.T, l2))
-        inverse = -torch.sparse.mm(ones.T, across.T.contiguous())
+    links = link_matrix(anchors, targets, num_nodes)
+    return torch.from_numpy(links.toarray()), ease_weights(links, l2)
+
+
+def link_matrix(
+    anchors: np.ndarray, targets: np.ndarray, num_nodes: tuple[int, int]
+) -> sparse.csr_matrix:
+    """float32 [num_anchors, num_targets], 1 for each pair that is linked."""
+    links = sparse.csr_matrix((np.ones(len(anchors), np.float32), (anchors, targets)), num_nodes)
+    links.sum_duplicates()
+    links.data[:] = 1
+    return links
+
+
+def ease_weights(links: sparse.csr_matrix, l2: float) -> Tensor:
+    """Targets' rows of `ease`, float32 [num_targets, num_targets], from links to them."""
+    ones = links[np.diff(links.indptr) > 0].astype(np.float64)
+    if ones.shape[0] < ones.shape[1]:  # Woodbury's identity: l2 times the inverse of links^T links
+        across = ones.T @ _inverse((ones @ ones.T).toarray(), l2).numpy()
+        inverse = torch.from_numpy(-(ones.T @ across.T))
         inverse.diagonal().add_(1)
     else:
-        inverse = _inverse(links.T @ links, l2)
+        inverse = _inverse((ones.T @ ones).toarray(), l2)
     weights = -inverse / inverse.diagonal()
     weights.fill_diagonal_(0)
-    return links, weights.T.float()
+    return weights.T.float()
 
 
-def _inverse(gram: Tensor, l2: float) -> Tensor:
-    gram = gram.double()
+def _inverse(square: np.ndarray, l2: float) -> Tensor:
+    gram = torch.from_numpy(square)
     gram.diagonal().add_(l2)
     return torch.cholesky_inverse(torch.linalg.cholesky(gram))
 

@@ -1,42 +1,51 @@
-"""Links with times from anchors to targets: edges between both, or rows that refer to both."""
+"""Links that a recommender knows: edges between both ends, or rows that refer to both."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 from scipy import sparse
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType
 from raygnn.data.time_units import Time
+from raygnn.sampling.protocols import GraphStore
+from raygnn.sampling.protocols import ends as ends_of
 
 _Edges = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # both ends, and when they are known
 
 
 @dataclass(frozen=True)
-class DatedLinks:
-    """Links that are known from a time on. Pairs repeat.
+class LinkHistory:
+    """Links from anchors to targets, and the times from which they are known.
 
     Attributes:
         num_nodes: of anchors and of targets.
         anchors, targets: int64 [num_links], dense ids.
+        times: [num_links], or None if links have no times.
         window: maximum age of links that count; None counts all.
+        now: moment at which links have an age. Default: of the last link.
+        num_later: float64 [num_links], later links of the same anchor, if their order may count.
     """
 
     num_nodes: tuple[int, int]
     anchors: np.ndarray
     targets: np.ndarray
-    times: np.ndarray
+    times: np.ndarray | None
     window: Time | None = None
+    now: Time | None = None
+    num_later: np.ndarray | None = None
 
     @classmethod
-    def of(
+    def of_bundle(
         cls, bundle: Bundle, ends: tuple[str, str], column: str, window: Time | None = None
-    ) -> DatedLinks | None:
+    ) -> LinkHistory | None:
         """Reads the message edges with times between two node types, in either direction, and the
         nodes of a third type, such as purchases, that have edges to one anchor and to targets.
+        Pairs repeat.
 
         `column`: time column of nodes and edges. Returns None if there are none.
         """
@@ -50,24 +59,70 @@ class DatedLinks:
         num_nodes = bundle.num_nodes(ends[0]), bundle.num_nodes(ends[1])
         return cls(num_nodes, anchors.astype(np.int64), targets.astype(np.int64), times, window)
 
-    def span(self, time: Time) -> float:
-        """Time from the first link that counts at `time` until `time`."""
-        return float(time - self.times[self._is_known(time)].min(initial=time))
+    @classmethod
+    def of_edges(cls, graph: GraphStore, bundle: Bundle, edge_type: EdgeType) -> LinkHistory:
+        """Reads the edges of a type between two node types. A pair counts once, the last time."""
+        edges, times, num_later = graph.adjacency(edge_type), None, None
+        neighbors = np.asarray(edges.indices[:])
+        nodes = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
+        is_by_anchor = ends_of(edge_type, graph.direction)[1] == edge_type[0]
+        anchors, targets = (nodes, neighbors) if is_by_anchor else (neighbors, nodes)
+        if "time" in bundle.columns(edge_type):
+            times = np.asarray(bundle.column(edge_type, "time"))
+            times = times if edges.e_id is None else times[np.asarray(edges.e_id[:])]
+            num_later = count_later(anchors, times)
+        keys = (targets, anchors) if num_later is None else (num_later, targets, anchors)
+        order = np.lexsort(keys)
+        anchors, targets = anchors[order], targets[order]
+        is_first = np.diff(anchors, prepend=-1).astype(bool) | np.diff(targets, prepend=-1).astype(
+            bool
+        )
+        chosen = order[is_first]
+        return cls(
+            (graph.num_nodes(edge_type[0]), graph.num_nodes(edge_type[2])),
+            anchors[is_first].astype(np.int64),
+            targets[is_first].astype(np.int64),
+            None if times is None else times[chosen],
+            num_later=None if num_later is None else num_later[chosen],
+        )
 
-    def as_of(self, time: Time, half_life: float = 0.0) -> sparse.csr_matrix:
-        """[num_anchors, num_targets], links known at a time: their number, or the sum of
-        2^(-age / half_life) if it is not 0.
-        """
-        is_known = self._is_known(time)
-        weights = np.ones(int(is_known.sum()))
-        if half_life:
-            weights = 0.5 ** ((time - self.times[is_known]) / half_life)
-        ends = self.anchors[is_known], self.targets[is_known]
-        return sparse.csr_matrix((weights, ends), self.num_nodes)
-
-    def _is_known(self, time: Time) -> np.ndarray:
+    def as_of(self, time: Time) -> LinkHistory:
+        """The links that are known at a time, which they are seen from."""
+        assert self.times is not None
         first = -np.inf if self.window is None else time - self.window
-        return (first <= self.times) & (self.times <= time)
+        is_known = (first <= self.times) & (self.times <= time)
+        anchors, targets, times = (
+            part[is_known] for part in (self.anchors, self.targets, self.times)
+        )
+        return replace(self, anchors=anchors, targets=targets, times=times, now=time)
+
+    @property
+    def span(self) -> float:
+        """Time from the first link until now; 0 if links have no times."""
+        if self.times is None or not len(self.times):
+            return 0.0
+        return float(self._now - self.times.min())
+
+    @property
+    def _now(self) -> Time:
+        assert self.times is not None
+        return self.times.max() if self.now is None else self.now
+
+    def weights(self, half_life: float = 0.0) -> np.ndarray:
+        """float64 [num_links]: 1, or 2^(-age / half_life) if it is not 0."""
+        if not half_life or self.times is None or not len(self.times):
+            return np.ones(len(self.anchors))
+        return 0.5 ** ((self._now - self.times) / half_life)
+
+    def matrix(self, half_life: float = 0.0) -> sparse.csr_matrix:
+        """[num_anchors, num_targets], sums of the links' weights."""
+        ends = self.anchors, self.targets
+        return sparse.csr_matrix((self.weights(half_life), ends), self.num_nodes)
+
+    def popularity(self, half_life: float = 0.0) -> np.ndarray:
+        """float64 [num_targets], sums of the links' weights; the largest is 1."""
+        counts = np.bincount(self.targets, self.weights(half_life), self.num_nodes[1])
+        return counts / max(counts.max(initial=0), 1e-12)
 
 
 def count_later(anchors: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raygnn.models.linear_recommenders import ease, ials
+from raygnn.recommender.peers import ease, ials
 
 NUM_NODES = 30, 12
 

@@ -1,0 +1,250 @@
+"""Simple recommenders that a link model is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+from torch import Tensor
+
+from raygnn.data.bundle import Bundle
+from raygnn.loops.baselines import Baselines, own_metrics
+from raygnn.loops.evaluation import evaluate
+from raygnn.loops.task import EvalOutput
+from raygnn.loops.tasks.link_prediction.evaluation import FullRankingEvaluation, ends_of_links
+from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
+from raygnn.loops.tasks.link_prediction.target import LinkTarget
+from raygnn.metrics import SumMetric
+from raygnn.metrics.sampled_ranking import exact_means, exact_state
+from raygnn.models.decoders import Decoder, InnerProduct
+from raygnn.recommender.choice import TREND_HALF_LIVES, JudgedRows
+from raygnn.recommender.peers import ease_weights, ials, link_matrix
+from raygnn.sampling.link_loader import LinkLoader
+
+# A few seconds of one processor, and 200 MB.
+_MOST_TARGETS, _MOST_PAIRS, _MOST_LINKS = 5_000, 50_000_000, 2_000_000
+#: Penalties that validation chooses from.
+_EASE_PENALTIES, _IALS_PENALTIES = (30.0, 100.0, 300.0, 1000.0), (1.0, 10.0, 30.0)
+
+Rows = tuple[Any, Tensor]  # of anchors, by index, and of targets
+Fit = Callable[[str], tuple[Decoder, Rows]]
+
+
+class LinkBaselines:
+    """Simple recommenders of a link task. They know the links that a model knows in a split, and
+    validation chooses their settings, once.
+
+    `popularity` scores a target by its links of the relation; `recent_popularity`, of links with
+    times, by those whose weight halves with age. `ease` and `ials` recommend targets from links,
+    for two node types, one relation and graphs that take a few seconds. `chance` is the expectation
+    of random scores.
+    """
+
+    def __init__(self, target: LinkTarget, bundle: Bundle) -> None:
+        self._target, self._bundle = target, bundle
+        anchor_type, target_type = target.node_types
+        self._num_nodes = bundle.num_nodes(anchor_type), bundle.num_nodes(target_type)
+        self._chosen: dict[str, float] = {}
+
+    def judge(
+        self, loader: LinkLoader, split: str, num_batches: int | None, metrics: Sequence[Any]
+    ) -> Baselines:
+        """Metrics on the evaluation links of a split, with the model's candidates. Only raygnn's
+        own metrics are computed. Collective: all ranks must call.
+        """
+        metrics = own_metrics(metrics)
+        num_candidates = _num_candidates(loader)
+        chance = _Chance(num_candidates, metrics)
+        judged = {}
+        for name, fit in self._guesses(split):
+            task: Any = _GuessTask(self._target, loader, *fit(split), metrics)
+            of_guess = evaluate(task, split, num_batches, [*metrics, chance])
+            judged[name] = {key.removeprefix(f"{split}/"): value for key, value in of_guess.items()}
+            del judged[name]["loss"]
+            judged["chance"] = {
+                key.removeprefix("chance/"): judged[name].pop(key)
+                for key in list(judged[name])
+                if key.startswith("chance/")
+            }
+        num_links = loader.num_examples
+        if num_batches is not None:
+            num_links = min(num_links, num_batches * loader.batch_size)
+        return Baselines(judged, num_links, (num_links,), (num_candidates,))
+
+    def _guesses(self, split: str) -> Iterator[tuple[str, Fit]]:
+        yield "popularity", self._popularity
+        target, (_, num_targets) = self._target, self._num_nodes
+        train = target.splits["train"]
+        is_one_relation = (
+            len(target.edge_types) == 1 and target.node_types[0] != target.node_types[1]
+        )
+        if not (is_one_relation and train.num_links and target.splits["val"].num_links):
+            return
+        if train.times is not None:
+            yield "recent_popularity", partial(self._best, "recent", self._recent, TREND_HALF_LIVES)
+        num_pairs = train.num_anchors * num_targets
+        if num_targets <= _MOST_TARGETS and num_pairs <= _MOST_PAIRS:
+            yield "ease", partial(self._best, "ease", self._ease, _EASE_PENALTIES)
+        if train.num_links <= _MOST_LINKS:
+            yield "ials", partial(self._best, "ials", self._ials, _IALS_PENALTIES)
+
+    def _best(
+        self, name: str, fit: Callable[[str, float], Rows], choices: Sequence[float], split: str
+    ) -> tuple[Decoder, Rows]:
+        """Rows of a split with the setting that ranks validation links best."""
+        if name not in self._chosen:
+            val = self._target.splits["val"]
+            if self._target.by_time:
+                self._chosen[name] = choices[len(choices) // 2]
+            else:
+                known = self._target.known(self._bundle, "val")
+                judged = JudgedRows.of_anchors(val, known, self._num_nodes[1])
+                ndcg = {
+                    choice: float(judged.ndcg(judged.scores(*fit("val", choice))).mean())
+                    for choice in choices
+                }
+                self._chosen[name] = max(choices, key=ndcg.__getitem__)
+        return InnerProduct(self._num_nodes[1]), fit(split, self._chosen[name])
+
+    def _ease(self, split: str, l2: float) -> Rows:
+        links = link_matrix(*self._links_before(split), self._num_nodes)
+        return _SparseRows(links), ease_weights(links, l2)
+
+    def _ials(self, split: str, l2: float) -> Rows:
+        return ials(*self._links_before(split), self._num_nodes, l2=l2)
+
+    def _recent(self, split: str, part: float) -> Rows:
+        known = [self._target.splits[name] for name in self._splits_before(split)]
+        times = np.concatenate([edges.times for edges in known if edges.times is not None])
+        age = (times.max() - times).astype(np.float64)
+        weights = 0.5 ** (age * part / max(age.max(), 1e-12))
+        targets = np.concatenate([edges.targets for edges in known])
+        counts = np.bincount(targets, weights, self._num_nodes[1]).astype(np.float32)
+        return torch.ones(self._num_nodes[0], 1), torch.from_numpy(counts).unsqueeze(1)
+
+    def _splits_before(self, split: str) -> tuple[str, ...]:
+        """Splits whose links a model knows in a split."""
+        is_transductive = self._target.arguments.test_messages == "transductive"
+        return ("train", "val") if split == "test" and is_transductive else ("train",)
+
+    def _links_before(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """int64 [num_links] each: anchors and targets of the links known in a split."""
+        ends = [ends_of_links(self._target.splits[name]) for name in self._splits_before(split)]
+        anchors, targets = (
+            np.concatenate(part).astype(np.int64) for part in zip(*ends, strict=True)
+        )
+        return anchors, targets
+
+    def _popularity(self, split: str) -> tuple[Decoder, Rows]:
+        num_relations, num_targets = len(self._target.edge_types), self._num_nodes[1]
+        counts = np.zeros(num_relations * num_targets, np.int64)
+        for name in self._splits_before(split):
+            edges = self._target.splits[name]
+            relation = np.zeros(edges.num_anchors, np.int64)
+            if edges.relations is not None:
+                relation = edges.relations
+            cell = np.repeat(relation, np.diff(edges.indptr)) + num_relations * edges.targets
+            counts += np.bincount(cell, minlength=len(counts))
+        rows = counts.reshape(num_targets, num_relations).astype(np.float32)
+        # The rows of anchors are not read.
+        anchors = torch.zeros(self._num_nodes[0], num_relations)
+        return _Popularity(num_relations, num_relations), (anchors, torch.from_numpy(rows))
+
+
+class _SparseRows:
+    """Rows of a matrix, float32 [num_rows, num_columns], dense when they are read."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, rows: sparse.csr_matrix) -> None:
+        self._rows = rows
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        return torch.from_numpy(self._rows[index.numpy()].toarray())
+
+
+def _num_candidates(loader: LinkLoader) -> int:
+    candidate = loader.without_neighborhood(0).links.candidate
+    assert candidate is not None
+    return candidate.shape[1]
+
+
+class _Chance(SumMetric):
+    """The expectation of other metrics for random scores. Links may differ in their candidates."""
+
+    name = "chance"
+    problems = ("link_prediction",)
+
+    def __init__(self, num_candidates: int, metrics: Sequence[Any]) -> None:
+        super().__init__(num_candidates + 1, "link_prediction")
+        self._names = {metric.name for metric in metrics}
+        self._ks = [k for metric in metrics if metric.name == "hits" for k in metric.ks]
+
+    def update(self, prediction: Tensor, target: Tensor | None = None) -> Tensor:
+        num = (prediction != -torch.inf).sum(dim=1, keepdim=True).double()
+        ranks = torch.arange(1, self.num_outputs + 1, dtype=torch.float64)
+        reciprocal = (1 / ranks).cumsum(0)[num.long() - 1] / num
+        hits = num.new_tensor(self._ks).minimum(num) / num
+        return exact_state(torch.cat([num / self.num_outputs, reciprocal, hits], dim=1))
+
+    def compute(self, state: Tensor) -> dict[str, float]:
+        share, reciprocal, *hits = exact_means(state)
+        found = {"auc": 0.5, "ap": 1 / (share * self.num_outputs), "mrr": reciprocal}
+        found = {name: value for name, value in found.items() if name in self._names}
+        found |= {f"hits@{k}": value for k, value in zip(self._ks, hits, strict=True)}
+        return {f"chance/{name}": value for name, value in found.items()}
+
+
+class _Popularity(Decoder):
+    """Scores a target by its row alone: [num_relations], numbers of training links."""
+
+    def score_pairs(
+        self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        return target_rows[torch.arange(len(target_rows)), relation]
+
+    def score_all(
+        self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        scores = candidate_rows.T[relation]
+        return scores.expand(len(anchor_rows), -1).clone()  # the caller may write to it
+
+
+class _GuessTask:
+    """A task for `evaluate` that scores links with given rows, on the CPU.
+
+    Args:
+        rows: of all anchors and of all targets; with one node type, those of targets.
+    """
+
+    def __init__(
+        self,
+        target: LinkTarget,
+        loader: LinkLoader,
+        decoder: Decoder,
+        rows: Rows,
+        metrics: Sequence[Any],
+    ) -> None:
+        self._target, self._loader = target, loader
+        self.model = decoder
+        self._rows = dict(zip(target.node_types, rows, strict=True))
+        self._scoring = LinkScoring(target.node_types)
+        self._rankings = [m for m in metrics if isinstance(m, FullRankingEvaluation)]
+
+    def loader(self, split: str) -> LinkLoader:
+        return self._loader
+
+    def prepare_evaluation(self, split: str) -> None:
+        for ranking in self._rankings:
+            ranking.prepare(self._target, self.model, split, self._rows)
+
+    def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        for index in range(self._loader.rank, num_batches, self._loader.world_size):
+            batch = self._loader.without_neighborhood(index)
+            scores = self._scoring.evaluation_scores(self.model, batch.links, self._rows)
+            weight, links = len(scores.positive), batch.links.position
+            yield EvalOutput(index, links, 0.0, weight, scores.compared(), links)
