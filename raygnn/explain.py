@@ -53,7 +53,7 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     settings = ExplainOptions(options.method, options.edges, options.columns)
     OutputFolder.check(options.out, options.overwrite)  # before any work
     model = load(remaining[0], remaining[1:], allow_modules=options.allow_modules)
-    graph = model.open(options.graph, exact=not options.sampled, as_of=options.as_of)
+    graph = model.open(options.graph, as_of=options.as_of)
     kinds = [graph.bundle.id_map(name).kind for name in model.spec.output.ends]
     nodes, ids = options.nodes, None
     if nodes is not None:
@@ -100,7 +100,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add("--edges", type=int, default=10, metavar="N", help="edges per explanation (default: 10)")
     add("--columns", type=int, default=3, metavar="N", help="columns per explanation (default: 3)")
-    add("--sampled", action="store_true", help="sample neighborhoods with the model's fanouts")
     add_as_of(add)
     add_allow_module(parser)
     add_output_options(parser)

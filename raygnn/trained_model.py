@@ -96,7 +96,7 @@ class TrainedModel(nn.Module):
         self,
         data: Any = None,
         *,
-        exact: bool = True,
+        exact: bool | None = None,
         own_batches: bool = False,
         as_of: str | Time | None = None,
     ) -> OpenGraph:
@@ -104,7 +104,8 @@ class TrainedModel(nn.Module):
 
         Args:
             exact: encodes nodes from all their edges: all nodes layer by layer, a few from their
-                full neighborhoods. False samples neighborhoods with the model's fanouts.
+                full neighborhoods. False samples neighborhoods with the model's fanouts. Default:
+                as in the run's evaluation (`training.eval`).
             own_batches: encodes each node, edge or anchor in its own batch, so that its result does
                 not depend on the others.
             as_of: for a model with `sampling.temporal`, the time as of which all rows are encoded:
@@ -127,7 +128,7 @@ class TrainedModel(nn.Module):
         nodes: Mapping[str, Rows],
         edges: Mapping[str, Rows] | None = None,
         *,
-        exact: bool = True,
+        exact: bool | None = None,
         as_of: str | Time | None = None,
     ) -> ExtendedGraph:
         """Opens a graph as if its tables also contained new nodes and edges.
@@ -151,7 +152,7 @@ class TrainedModel(nn.Module):
         what: str | None = None,
         rows: Any = None,
         split: str | None = None,
-        exact: bool = True,
+        exact: bool | None = None,
         as_of: str | Time | None = None,
     ) -> Table:
         """Predicts nodes, edges or rows. See `OpenGraph.predict`, and `open` for the others."""
@@ -164,7 +165,7 @@ class TrainedModel(nn.Module):
         nodes: Ids | None = None,
         *,
         node_type: str | None = None,
-        exact: bool = True,
+        exact: bool | None = None,
         as_of: str | Time | None = None,
     ) -> Table:
         return self.open(data, exact=exact, as_of=as_of).embed(nodes, node_type=node_type)
@@ -174,7 +175,7 @@ class TrainedModel(nn.Module):
         data: Any,
         pairs: Any,
         *,
-        exact: bool = True,
+        exact: bool | None = None,
         as_of: str | Time | None = None,
         **options: Any,
     ) -> Table:
@@ -186,7 +187,7 @@ class TrainedModel(nn.Module):
         anchors: Ids,
         k: int = 10,
         *,
-        exact: bool = True,
+        exact: bool | None = None,
         as_of: str | Time | None = None,
         **options: Any,
     ) -> Table:
@@ -200,7 +201,7 @@ class TrainedModel(nn.Module):
         rows: Any = None,
         pairs: Any = None,
         edge_type: str | None = None,
-        exact: bool = True,
+        exact: bool | None = None,
         as_of: str | Time | None = None,
         **options: Any,
     ) -> Explanations:
@@ -216,8 +217,7 @@ class TrainedModel(nn.Module):
         Args:
             split: train, val or test, from the graph's split column or the model's `data.splits`.
                 Default: all labelled nodes; test for models of links or edges.
-            exact: as in `open`. None evaluates as in training (`training.eval`). Seeds with times
-                are encoded as of their own.
+            exact: as in `open`. Seeds with times are encoded as of their own.
         Returns:
             Metrics by name, without the loss, which a saved model does not contain.
         Raises:
@@ -235,7 +235,7 @@ class TrainedModel(nn.Module):
         *,
         label: str | None = None,
         node_type: str | None = None,
-        exact: bool = True,
+        exact: bool | None = None,
     ) -> dict[str, float]:
         """Evaluates embeddings with a linear probe, for models of any task; see `probe_model`.
 

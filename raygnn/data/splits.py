@@ -117,7 +117,13 @@ class Splits:
 
 
 def make_splits(
-    bundle: Bundle, rows: SeedRows | str, rule: SplitRule | None, label: str | None, seed: int
+    bundle: Bundle,
+    rows: SeedRows | str,
+    rule: SplitRule | None,
+    label: str | None,
+    seed: int,
+    *,
+    may_be_empty: bool = False,
 ) -> Splits:
     """Splits nodes, or rows of a training table. Rows without a label are in no split.
 
@@ -145,7 +151,8 @@ def make_splits(
     else:
         codes = _temporal(rows, rule, labelled)
     parts = [np.flatnonzero((codes == code) & labelled) for code in (1, 2, 3)]
-    if empty := empty_splits(rule, dict(zip(SPLIT_NAMES, map(len, parts), strict=True))):
+    empty = empty_splits(rule, dict(zip(SPLIT_NAMES, map(len, parts), strict=True)))
+    if empty and not may_be_empty:
         raise DataError(
             f"data.splits={_text(rule)} is invalid: no labelled {_words(rows)} falls into "
             f"{' and '.join(empty)} ({int(labelled.sum()):,} of {len(labelled):,} have a label). "

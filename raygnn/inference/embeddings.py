@@ -250,7 +250,7 @@ class NodeEncoder:
             return False
         if not self.applied.is_exact:
             return self._has_own_batches
-        if self.applied.have_own_times([node_type]) or not is_layerwise(self.applied.encoder):
+        if not self._is_layered([node_type]):
             return True
         config = self.applied.env.loaded.config
         return (
@@ -259,14 +259,16 @@ class NodeEncoder:
 
     def encoded(self, node_types: Sequence[str]) -> closing[Embeddings]:
         """Rows of all nodes of some types; exact ones are kept."""
-        applied = self.applied
-        is_layered = is_layerwise(applied.encoder) and not applied.have_own_times(node_types)
         if not self.keeps(node_types):
-            if not applied.is_exact or not is_layered:
-                numbers = {name: applied.bundle.num_nodes(name) for name in node_types}
+            if not self._is_layered(node_types):
+                numbers = {name: self.applied.bundle.num_nodes(name) for name in node_types}
                 return self.sampled({name: np.arange(num) for name, num in numbers.items()})
             self._keep_every(node_types)
         return closing(KeptEmbeddings(self._kept))
+
+    def _is_layered(self, node_types: Sequence[str]) -> bool:
+        applied = self.applied
+        return is_layerwise(applied.encoder) and applied.encodes_by_layers(node_types)
 
     def _keep_every(self, node_types: Sequence[str]) -> None:
         wanted = {*node_types, *self.applied.spec.output.ends} - self._kept.keys()

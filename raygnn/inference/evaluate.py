@@ -16,11 +16,12 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.open_graph import OpenGraph
-from raygnn.inference.set_up import set_up_task
+from raygnn.inference.set_up import set_up_task, warn_of_missing
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.process import process_prepared
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise
+from raygnn.loops.tasks.node_classification.task import NodeClassification
 from raygnn.loops.tasks.self_supervised.target import (
     SelfSupervisedArguments,
     SelfSupervisedTarget,
@@ -55,7 +56,7 @@ def evaluate_model(
     saved.spec.output.check_labels(fitted)
     takes_all = split is None and not saved.spec.output.judged_on_test
     assert isinstance(model.encoder, GraphEncoder)
-    loaded = _as_asked(saved.loaded, model.encoder, exact=exact, takes_all=takes_all)
+    loaded = _as_asked(saved.loaded, fitted, model.encoder, exact=exact, takes_all=takes_all)
     device = next(model.parameters(), torch.empty(0)).device
     name = "test" if split is None else split
     with process_prepared(loaded):
@@ -64,6 +65,9 @@ def evaluate_model(
             # Edges held out by other tasks carry no messages, as in training.
             others = [each for each in saved.tasks if each.task != saved.task]
             task.share_encoder([task, *(set_up_task(each, fitted, device) for each in others)])
+        elif takes_all and isinstance(task, NodeClassification):
+            task.labels_from = set_up_task(saved, fitted, device)
+        warn_of_missing(task.missing(model))
         with closing(task):
             task.model = model
             metrics = evaluate(task, name, None, task.build_metrics())
@@ -79,7 +83,7 @@ def evaluate_model(
 
 
 def _as_asked(
-    loaded: LoadedConfig, encoder: GraphEncoder, *, exact: bool, takes_all: bool
+    loaded: LoadedConfig, bundle: Bundle, encoder: GraphEncoder, *, exact: bool, takes_all: bool
 ) -> LoadedConfig:
     config = loaded.config
     by_layers = exact and is_layerwise(encoder) and config.sampling.temporal is None
@@ -88,7 +92,7 @@ def _as_asked(
     if takes_all:
         changes["data"] = config.data.model_copy(update={"splits": _ALL_ARE_TEST})
     changed = replace(loaded, config=config.model_copy(update=changes))
-    return with_all_neighbors(changed) if exact and not by_layers else changed
+    return with_all_neighbors(changed, bundle) if exact and not by_layers else changed
 
 
 _METRICS: dict[str, tuple[type[SumMetric], ...]] = {

@@ -65,7 +65,13 @@ from raygnn.inference.row_tables import (
     with_times,
 )
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
-from raygnn.inference.set_up import AppliedModel, set_up_task, used_recommender
+from raygnn.inference.set_up import (
+    AppliedModel,
+    evaluates_exactly,
+    set_up_task,
+    used_recommender,
+    warn_of_missing,
+)
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
 from raygnn.loops.tasks.link_prediction.target import find_dated_links
@@ -80,7 +86,7 @@ _ROWS_PER_PART = 65_536  # rows per file of `raygnn.infer`
 class OpenGraph:
     """A graph that fits a trained model, with the model's results by original ids.
 
-    Exact embeddings of all nodes are computed on first use, and kept. After changing the model's
+    Exact embeddings of all nodes are kept after their first use. After changing the model's
     weights or device, open the graph again. Collective in a process group of torch.distributed: all
     ranks must call, and all get all rows.
 
@@ -92,7 +98,7 @@ class OpenGraph:
         model: nn.Module,
         bundle: Bundle,
         *,
-        exact: bool = True,
+        exact: bool | None = None,
         own_batches: bool = False,
         as_of: str | Time | None = None,
         source: TablesSource | None = None,
@@ -104,10 +110,9 @@ class OpenGraph:
         self._read_columns = None if source is None else lru_cache(8)(source.columns)
         self.saved = saved
         self._loaded = saved.loaded
-        output, evaluation = saved.spec.output, saved.loaded.config.training.eval
-        is_table = isinstance(output, NodeOutput) and output.table is not None
-        is_exact = exact and (not is_table or evaluation == "exact")
+        is_exact = evaluates_exactly(saved) if exact is None else exact
         task = set_up_task(saved, fitted, device)
+        warn_of_missing(task.missing(model))
         self._encoder = NodeEncoder(AppliedModel(task, model, times, is_exact), own_batches)
 
     def as_of(self, time: str | Time) -> Self:
@@ -132,7 +137,7 @@ class OpenGraph:
 
     def precompute(self) -> None:
         """Encodes all nodes of the types that the model predicts or links, and keeps the rows, also
-        for models that do not work layer by layer, or with `exact=False`.
+        for models that do not work layer by layer, or sampled.
         """
         with self._prepared():
             self._encoder.keep(list(dict.fromkeys(self._spec.output.ends)))
@@ -274,8 +279,7 @@ class OpenGraph:
         """
         spec, config, request = self._spec, self._loaded.config, self._row_request(rows, split)
         found, relation = find_link_rows(spec, config, self.bundle, request)
-        applied = copy(self._applied)
-        applied.is_exact = config.training.eval == "exact"
+        applied = self._applied
 
         def encode(rows: SeedRows) -> Tensor:
             positions = {rows.node_type: np.arange(rows.num_rows)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from raygnn.config import LoadedConfig, build
+from raygnn.console import warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import AddedEdges, Addition, ExtendedBundle
 from raygnn.data.filesystem import redact
@@ -26,10 +27,10 @@ from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import feature_store, find_shared_leaves, graph_store
-from raygnn.loops.tasks.build_sampler import build_sampler, with_all_neighbors
+from raygnn.loops.tasks.build_sampler import build_sampler, takes_latest, with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import target_attributes
 from raygnn.loops.tasks.label_task import LabelTask
-from raygnn.loops.tasks.link_prediction.target import find_dated_links
+from raygnn.loops.tasks.link_prediction.target import LinkOutput, find_dated_links
 from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.loops.tasks.several_tasks.task import weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
@@ -151,6 +152,10 @@ class AppliedModel:
         num_targets = self.bundle.num_nodes(target)
         return target_attributes(self.stores.features, self.spec, target, num_targets)
 
+    @property
+    def missing(self) -> list[str]:
+        return self.task.missing(self.model)
+
     def have_own_times(self, node_types: Collection[str]) -> bool:
         """Whether nodes of some types are encoded at times of their own."""
         return self.times is not None and not self.times.own.isdisjoint(node_types)
@@ -159,11 +164,14 @@ class AppliedModel:
         """[num_rows], the moment of the model's times for each row; None without times."""
         return None if self.times is None else np.full(num_rows, self.times.moment.time)
 
+    def encodes_by_layers(self, node_types: Collection[str]) -> bool:
+        """Whether nodes of some types are encoded all together, from all their edges."""
+        latest_only = takes_latest(self.env.loaded.config)
+        return self.is_exact and not latest_only and not self.have_own_times(node_types)
+
     def extended(self, addition: Addition) -> AppliedModel:
         """The model on the graph with new nodes and edges."""
-        task = copy(self.task)
-        task.env = replace(task.env, bundle=ExtendedBundle(self.bundle, addition))
-        vars(task).pop("history", None)  # cached, of the graph without the new rows
+        task = self.task.extended(ExtendedBundle(self.bundle, addition))
         times = None if self.times is None else self.times.extended(addition)
         return AppliedModel(task, self.model, times, self.is_exact, known=self)
 
@@ -193,7 +201,9 @@ class AppliedModel:
 
     def sampled_config(self) -> LoadedConfig:
         """The config of samplers."""
-        return with_all_neighbors(self.env.loaded) if self.is_exact else self.env.loaded
+        return (
+            with_all_neighbors(self.env.loaded, self.bundle) if self.is_exact else self.env.loaded
+        )
 
 
 def used_recommender(model: nn.Module) -> LinearRecommender | None:
@@ -224,6 +234,18 @@ def set_up_task(
     if isinstance(task, LabelTask) and blend is not None and TREES in blend.shares:
         task.trees = BoostedTrees.of_text(read_trees(saved.uri))
     return task
+
+
+def evaluates_exactly(saved: SavedModel) -> bool:
+    """Whether the run's metrics are of embeddings from all edges, as with closed-form rows."""
+    output, config = saved.spec.output, saved.loaded.config
+    has_factors = isinstance(output, LinkOutput) and output.factors
+    return config.training.eval == "exact" or (has_factors and config.sampling.temporal is None)
+
+
+def warn_of_missing(missing: Sequence[str]) -> None:
+    for what in missing:
+        warn(f"the graph lacks what the model was judged with: {what}. Predictions may be worse")
 
 
 def load_module(saved: SavedModel, task: Task) -> nn.Module:

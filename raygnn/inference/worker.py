@@ -26,7 +26,13 @@ from raygnn.inference.embeddings import (
 from raygnn.inference.job import InferenceJob, TableRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.result_tables import EdgeTables, NodeTables, cut, edges_to_predict
-from raygnn.inference.set_up import AppliedModel, load_module, set_up_task
+from raygnn.inference.set_up import (
+    AppliedModel,
+    evaluates_exactly,
+    load_module,
+    set_up_task,
+    warn_of_missing,
+)
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.process import prepare_process, process_restored
 from raygnn.parallel import collectives
@@ -64,15 +70,19 @@ def _run(job: InferenceJob, context: WorkerContext) -> dict[str, Any]:
         written = _write_nodes(job, request, applied, context)
     else:
         written = _write_edges(job, request, applied, context)
-    return _manifest(job, applied.bundle, written)
+    return _manifest(job, applied, written)
 
 
 def _say_start(job: InferenceJob, context: WorkerContext, what: str, types: Sequence[str]) -> None:
-    times, how = job.request.times, job.model.loaded.config.training.eval
+    times, how = job.request.times, _how(job)
     when = "" if times is None else f", {times.describe(types)}"
     if context.rank == 0:
         workers = count(context.world_size, "worker")
         say(f"{what}: {how}{when}, {workers}, {context.device}")
+
+
+def _how(job: InferenceJob) -> str:
+    return "exact" if evaluates_exactly(job.model) else "sampled"
 
 
 def _embeddings(
@@ -80,7 +90,7 @@ def _embeddings(
 ) -> closing[Embeddings]:
     node_types = job.request.node_types
     embeddings: Embeddings
-    if applied.is_exact and nodes is None and not applied.have_own_times(node_types):
+    if nodes is None and applied.encodes_by_layers(node_types):
         embeddings = exact_embeddings(applied, node_types, job.options.chunk_size)
     else:
         every = {name: np.arange(applied.bundle.num_nodes(name)) for name in node_types}
@@ -93,8 +103,10 @@ def _set_up(job: InferenceJob, context: WorkerContext) -> AppliedModel:
     opened = (Bundle if job.parts is None else Outline).open(job.bundle_path)
     bundle = job.model.fitted(opened)
     task = set_up_task(job.model, bundle, context.device, job.parts)
-    is_exact = job.model.loaded.config.training.eval == "exact"
+    is_exact = evaluates_exactly(job.model)
     applied = AppliedModel(task, load_module(job.model, task), job.request.times, is_exact)
+    if context.rank == 0:
+        warn_of_missing(applied.missing)
     return applied if job.addition is None else applied.extended(job.addition)
 
 
@@ -158,15 +170,17 @@ def _write_parts(job: InferenceJob, parts: Mapping[str, _Part], context: WorkerC
     return written
 
 
-def _manifest(job: InferenceJob, bundle: Bundle, tables: _Written) -> dict[str, Any]:
+def _manifest(job: InferenceJob, applied: AppliedModel, tables: _Written) -> dict[str, Any]:
     request, output = job.request, job.model.spec.output
     content: dict[str, Any] = {
         "format": FORMAT,
         "raygnn": __version__,
         "model": redact(job.model.uri),
-        "graph": bundle.fingerprint,
-        "eval": job.model.loaded.config.training.eval,
+        "graph": applied.bundle.fingerprint,
+        "eval": _how(job),
     }
+    if missing := applied.missing:
+        content["missing"] = missing
     if request.times is not None:
         content |= request.times.manifest(request.node_types or list(tables))
     if isinstance(request, TopKRequest):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
+from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.losses import Candidates
@@ -179,6 +181,17 @@ class Task(ABC, Generic[BatchT]):
             outputs: [num_nodes, num_outputs] on the CPU, the model's `readout`.
         """
         raise NotImplementedError(f"{type(self).__name__}.output_columns")
+
+    def extended(self, bundle: ExtendedBundle) -> Self:
+        """The task on its graph with added nodes and edges."""
+        task = copy(self)
+        task.env = replace(self.env, bundle=bundle)
+        vars(task).pop("history", None)  # cached, of the graph without the new rows
+        return task
+
+    def missing(self, model: nn.Module) -> list[str]:
+        """Inputs that the model was judged with and that the graph lacks, for messages."""
+        return []
 
     def completed(
         self, model: nn.Module, outputs: Tensor, nodes: Tensor, times: Tensor | None

@@ -37,17 +37,25 @@ class PropagatedLabels:
             training nodes see the labels of other folds.
         prior: float32 [num_classes], logarithm of the shares among all training nodes.
         weights: of the rows and of the prior, if they predict alone.
+        reach: number of the weight of each further hop.
     """
 
     rows: np.ndarray
     prior: np.ndarray
     weights: tuple[float, float]
+    reach: int
 
     @classmethod
     def of(
-        cls, adjacency: sparse.csr_matrix, first: int, labels: np.ndarray, splits: Splits, num: int
+        cls,
+        adjacency: sparse.csr_matrix,
+        first: int,
+        labels: np.ndarray,
+        splits: Splits,
+        num: int,
+        reach: int | None = None,
     ) -> PropagatedLabels:
-        """Propagates the training labels. Validation nodes choose how far.
+        """Propagates the training labels. Validation nodes choose how far, unless `reach` says.
 
         Args:
             adjacency: symmetric weights of edges between nodes of all types.
@@ -74,8 +82,9 @@ class PropagatedLabels:
                     total += np.float32(decay**hop) * spread[first : first + len(labels)]
             return [_log_ratios(total, prior) for total in sums]
 
-        rows_of = dict(zip(_DECAYS, propagated(train, _DECAYS), strict=True))
-        decay, weights = _DEFAULT, (1.0, 1.0)
+        decays = _DECAYS if reach is None else _DECAYS[reach : reach + 1]
+        rows_of = dict(zip(decays, propagated(train, decays), strict=True))
+        decay, weights = _DEFAULT if reach is None else decays[0], (1.0, 1.0)
         if len(val):
             losses = {}
             for each, rows in rows_of.items():
@@ -89,7 +98,7 @@ class PropagatedLabels:
         for fold in range(_NUM_FOLDS):
             (of_others,) = propagated(train[folds != fold], [decay])
             rows[train[folds == fold]] = of_others[train[folds == fold]]
-        return cls(rows, prior, weights)
+        return cls(rows, prior, weights, _DECAYS.index(decay))
 
     def predicted(self, nodes: np.ndarray) -> np.ndarray:
         """float32 [num_nodes, num_classes], logits from the labels alone."""
@@ -147,22 +156,19 @@ class LabelScores(nn.Module):
     """Adds the classes of the training nodes around a node to the logits of an encoder.
 
     Attributes:
-        rows: float32 [num_nodes, num_classes], of `PropagatedLabels`.
-        prior: float32 [num_classes], of the same.
         weights: of the prior, of the rows and of the encoder, which has all at first.
+        reach: of `PropagatedLabels`.
     """
 
-    rows: Tensor
-    prior: Tensor
     weights: Tensor
+    reach: Tensor
     #: A checkpoint may lack the buffers: the next validation computes them.
     is_computed = True
 
-    def __init__(self, num_nodes: int, num_classes: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("rows", torch.zeros(num_nodes, num_classes))
-        self.register_buffer("prior", torch.zeros(num_classes))
         self.register_buffer("weights", torch.tensor(_ENCODER_ONLY))
+        self.register_buffer("reach", torch.tensor(_DECAYS.index(_DEFAULT)))
 
     @property
     def is_used(self) -> bool:
@@ -173,13 +179,13 @@ class LabelScores(nn.Module):
             state.setdefault(f"{prefix}{name}", buffer)
         super()._load_from_state_dict(state, prefix, *args)
 
-    def fill(self, labels: PropagatedLabels) -> None:
-        """Stores the labels, and leaves all weight to the encoder."""
-        self.rows.copy_(torch.from_numpy(labels.rows))
-        self.prior.copy_(torch.from_numpy(labels.prior))
+    def reset(self) -> None:
+        """Leaves all weight to the encoder."""
         self.weights.copy_(torch.tensor(_ENCODER_ONLY))
 
-    def weigh(self, logits: Tensor, nodes: Tensor, labels: Tensor) -> None:
+    def weigh(
+        self, around: PropagatedLabels, logits: Tensor, nodes: Tensor, labels: Tensor
+    ) -> None:
         """Sets the weights that predict the labels of some nodes best.
 
         The encoder keeps all weight if the others lower the cross-entropy of its scaled logits by
@@ -189,25 +195,24 @@ class LabelScores(nn.Module):
             logits: [num_nodes, num_classes], of the encoder.
             nodes: int64 [num_nodes], dense ids.
         """
-        rows = self.rows[nodes.to(self.rows.device)].float().cpu().numpy()
+        self.reach.fill_(around.reach)
+        rows = around.rows[nodes.cpu().numpy()]
         of_encoder = logits.float().cpu().numpy()
-        scores = [np.broadcast_to(self.prior.float().cpu().numpy(), rows.shape), rows, of_encoder]
+        scores = [np.broadcast_to(around.prior, rows.shape), rows, of_encoder]
         classes = labels.reshape(-1).cpu().numpy()
         weights, losses = fit_weights(scores, classes)
         gain = fit_weights([of_encoder], classes)[1] - losses
         if gain.mean() > gain.std() / len(gain) ** 0.5:
             self.weights.copy_(torch.from_numpy(weights))
 
-    def forward(self, logits: Tensor, nodes: Tensor, num_known: int) -> Tensor:
-        """Logits of nodes. Those beyond the first `num_known` keep the encoder's.
+    def forward(self, logits: Tensor, nodes: Tensor, around: PropagatedLabels) -> Tensor:
+        """Logits of nodes, with the classes around them.
 
         Args:
             logits: [num_nodes, num_classes], of the encoder.
-            nodes: int64 [num_nodes], dense ids.
+            nodes: int64 [num_nodes], dense ids of the graph of `around`.
         """
-        nodes = nodes.to(self.rows.device)
-        is_known = (nodes < num_known).unsqueeze(1).to(logits.device)
         of_prior, of_rows, of_encoder = self.weights
-        rows = self.rows[nodes.clamp(max=len(self.rows) - 1)]
-        around = (of_prior * self.prior + of_rows * rows).to(logits)
-        return torch.where(is_known, of_encoder.to(logits) * logits + around, logits)
+        rows = torch.from_numpy(around.rows[nodes.cpu().numpy()]).to(of_rows)
+        prior = torch.from_numpy(around.prior).to(of_prior)
+        return of_encoder.to(logits) * logits + (of_prior * prior + of_rows * rows).to(logits)

@@ -16,7 +16,7 @@ from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.standardization import Affine, Standardization
 from raygnn.sampling.local_pick import LocalPicker
-from raygnn.sampling.protocols import EdgesByNode, PickRequest, Picks
+from raygnn.sampling.protocols import EdgesByNode, PickRequest, Picks, ends
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.stores import (
     LocalFeatureStore,
@@ -46,8 +46,19 @@ class ExtendedGraphStore(StoreOfBundle):
         self._rows: dict[tuple[EdgeType, str], _TouchedRows] = {}
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
-        """Raises NotImplementedError: an extended graph is encoded node by node."""
-        raise NotImplementedError
+        """All edges, added ones after the known ones of a node."""
+        known, added = self._known.adjacency(edge_type), self._bundle.addition.edges[edge_type]
+        num_edges, num_added = int(known.indptr[-1]), len(added.sources)
+        of, by = added if self.direction == "in" else added[::-1]
+        degrees = np.diff(known.indptr)
+        nodes = np.concatenate([np.repeat(np.arange(len(degrees)), degrees), by])
+        order = np.argsort(nodes, kind="stable")
+        num_nodes = self.num_nodes(ends(edge_type, self.direction)[1])
+        indptr = np.append(0, np.cumsum(np.bincount(nodes, minlength=num_nodes)))
+        indices = np.concatenate([np.asarray(known.indices[:num_edges]), of])
+        e_id = np.arange(num_edges) if known.e_id is None else np.asarray(known.e_id[:num_edges])
+        e_id = np.concatenate([e_id, num_edges + np.arange(num_added)])
+        return EdgesByNode(indptr, indices[order], e_id[order])
 
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None

@@ -38,12 +38,12 @@ _TIMES_KEPT = 4  # times of top-k, each with embeddings of all nodes
 class Answers:
     """A model with an open graph, which answers several questions at a time.
 
-    Top-k compares all nodes: their exact embeddings are computed at its first question, and at the
-    first one for another time, and kept.
+    Top-k compares all nodes: their embeddings are computed at its first question, and at the first
+    one for another time, and kept. Neighborhoods are those of the run's evaluation.
 
     Args:
-        precomputed: encodes all nodes exactly now, so that questions only look rows up; otherwise
-            each node is encoded from its own sampled neighborhood.
+        precomputed: encodes all nodes now, so that questions only look rows up; otherwise each node
+            is encoded from its own neighborhood.
         as_of: see `TrainedModel.open`, which also lists the errors.
         columns: table columns that clients may request.
     """
@@ -64,7 +64,7 @@ class Answers:
         if precomputed:
             self._every.precompute()
         else:
-            self._near = model.open(graph, exact=False, own_batches=True, as_of=as_of)
+            self._near = model.open(graph, own_batches=True, as_of=as_of)
         ends = dict.fromkeys(model.spec.output.ends)
         for node_type in ends:  # compiles what the first question would wait for
             self._near.embed(self._near.bundle.ids(node_type).slice(0, 1), node_type=node_type)

@@ -153,6 +153,17 @@ def test_recent_purchases_are_learned(busy: tuple[Any, str]) -> None:
     assert "baseline/last_label/test/accuracy" in result.metrics
 
 
+def test_exact_evaluation_keeps_the_latest_edges(busy: tuple[Any, str]) -> None:
+    """All edges have times, so nothing is drawn at random, and all edges would be another model."""
+    result, graph = busy
+    model = result.model
+    for exact in (None, True):
+        judged = model.evaluate(graph, split="test", exact=exact)
+        assert judged["auroc"] == result.metrics["test/auroc"]
+        predicted = model.predict(graph, rows="active", split="test", exact=exact)
+        assert predicted.arrow.equals(model.predict(graph, rows="active", split="test").arrow)
+
+
 def test_boosted_trees_are_a_baseline(busy: tuple[Any, str]) -> None:
     result, _ = busy
     assert 0.6 < result.metrics["baseline/lightgbm/test/auroc"] < 1

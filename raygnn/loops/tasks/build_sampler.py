@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from raygnn.config import Config, LoadedConfig, build
-from raygnn.config.loader_section import with_fanouts
-from raygnn.data.edge_types import EdgeType, resolve_fanouts
+from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import EdgeType, edge_type_name, resolve_fanouts
 from raygnn.data.time_units import time_unit, window_as_time
 from raygnn.errors import ConfigError
 from raygnn.models.graph_inputs import reads_messages
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.protocols import GraphStore
-from raygnn.sampling.temporal import Temporal
+from raygnn.sampling.temporal import LAST, Temporal
 
 
 def build_sampler(loaded: LoadedConfig, graph: GraphStore) -> Any:
@@ -61,8 +61,12 @@ def find_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> dict[EdgeTyp
     }
 
 
-def with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
-    """The config with fanouts of -1. Raises a ConfigError for a user's own sampler."""
+def with_all_neighbors(loaded: LoadedConfig, graph: Bundle | GraphStore) -> LoadedConfig:
+    """The config with fanouts of -1, except where `strategy: last` takes the latest edges: with
+    more, it would be another model than the one trained.
+
+    Raises a ConfigError for a user's own sampler.
+    """
     sampling = loaded.config.sampling
     if sampling.component is not None:
         raise ConfigError(
@@ -70,10 +74,17 @@ def with_all_neighbors(loaded: LoadedConfig) -> LoadedConfig:
             "the model does not work layer by layer. Set exact to False.",
             id="model-exact-sampler",
         )
+    temporal, fanouts = sampling.temporal, {}
+    for edge_type, hops in resolve_fanouts(sampling.fanouts, graph.edge_types).items():
+        is_limited = takes_latest(loaded.config) and temporal.column in graph.columns(edge_type)
+        keeps = is_limited or not any(hops)
+        fanouts[edge_type_name(edge_type)] = list(hops) if keeps else [-1] * len(hops)
+    changes = {"fanouts": fanouts, "replace": False, "weight": None}
+    sampling = sampling.model_copy(update=changes)
+    return replace(loaded, config=loaded.config.model_copy(update={"sampling": sampling}))
 
-    def whole(hops: Sequence[int]) -> list[int]:
-        return [-1] * len(hops) if any(hops) else list(hops)
 
-    config = with_fanouts(loaded.config, whole)
-    sampling = config.sampling.model_copy(update={"replace": False, "weight": None})
-    return replace(loaded, config=config.model_copy(update={"sampling": sampling}))
+def takes_latest(config: Config) -> bool:
+    """Whether nodes read the latest of their edges with times, as many as the fanouts."""
+    temporal = config.sampling.temporal
+    return temporal is not None and temporal.strategy == LAST

@@ -156,7 +156,7 @@ class EncoderTask(Task[BatchT]):
         takes_all = is_exact and split != "train"
         key = id(graph), takes_all
         if key not in self._samplers:
-            chosen = with_all_neighbors(loaded) if takes_all else loaded
+            chosen = with_all_neighbors(loaded, graph) if takes_all else loaded
             self._samplers[key] = build_sampler(chosen, graph)
         return self._samplers[key]
 

@@ -516,5 +516,5 @@ def test_ids_of_numbers_are_listed_as_such(temporal_labels, tmp_path, capsys):
     where = ["--graph", temporal_labels.graph, "--out", str(tmp_path / "out")]
     assert raygnn.explain.main([temporal_labels.run, *where, "--nodes", "a,b"]) == 2
     assert_reports(capsys.readouterr().err, "explain-nodes", "a,b")
-    assert raygnn.explain.main([temporal_labels.run, *where, "--nodes", "3, 4", "--sampled"]) == 0
+    assert raygnn.explain.main([temporal_labels.run, *where, "--nodes", "3, 4"]) == 0
     assert pq.read_table(tmp_path / "out" / "predictions")["id"].to_pylist() == [3, 4]

@@ -26,7 +26,7 @@ from tests.numerics.infer.conftest import DAY, Trained
 from tests.small_runs import small_config
 from tests.tiers import slow
 
-EVAL = {True: ["--training.eval", "exact"], False: ["--training.eval", "sampled"]}
+EVAL = {None: [], True: ["--training.eval", "exact"], False: ["--training.eval", "sampled"]}
 LOCAL = ["--scaling.num_workers", "0"]
 
 
@@ -37,7 +37,7 @@ def written(trained: Trained, out: Path, name: str, overrides: list[str], **args
     return pq.read_table(found.table_uri(name))
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "sampled"])
+@pytest.mark.parametrize("exact", [None, True, False], ids=["default", "exact", "sampled"])
 @pytest.mark.parametrize("what", ["predictions", "probabilities", "embeddings"])
 def test_tables_are_those_of_the_command_line(node_model, tmp_path, exact, what):
     model = raygnn.load(node_model.run)
@@ -58,7 +58,7 @@ def test_models_in_time_are_those_of_the_command_line(
         assert found.arrow.equals(written(trained, tmp_path / name, name, EVAL[exact], **given))
 
 
-@pytest.mark.parametrize("exact", [True, False], ids=["exact", "sampled"])
+@pytest.mark.parametrize("exact", [None, True, False], ids=["default", "exact", "sampled"])
 def test_neighbors_are_those_of_the_command_line(link_model, temporal_links, tmp_path, exact):
     given: Any
     for i, (trained, given) in enumerate(

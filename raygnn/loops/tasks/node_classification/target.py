@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -11,17 +10,15 @@ import numpy as np
 
 from raygnn.config import Config
 from raygnn.config.registry import SLOTS
-from raygnn.console import count, warn
+from raygnn.console import count
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
-from raygnn.data.edge_types import edge_type_name
-from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.fit_rows import FitRows
 from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import SPLIT_NAMES, has_label, make_splits
 from raygnn.data.time_units import AsOf, check_time_units, parse_time, unit_words, window_as_time
 from raygnn.errors import ConfigError, DataError, Problem
-from raygnn.loops.model_spec import ModelSpec, ids_digest
+from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.label_target import (
     LabelArguments,
     LabelOutput,
@@ -45,15 +42,14 @@ class NodeOutput(LabelOutput):
 
     Attributes:
         table: the training table of the label; None if the node table has it.
-        propagated: number of the nodes and digests of the graph, if the classes of training nodes
-            around a node may add to its logits.
+        propagated: number of training labels, if those around a node may add to its logits.
     """
 
     key = "nodes"
 
     node_type: str
     table: str | None = field(default=None, kw_only=True)
-    propagated: tuple[int, str, str] | None = field(default=None, kw_only=True)
+    propagated: int | None = field(default=None, kw_only=True)
 
     @property
     def of(self) -> str:
@@ -72,15 +68,6 @@ class NodeOutput(LabelOutput):
     @property
     def predicted(self) -> str:
         return f"{self.label!r} of {self.node_type!r}"
-
-    def num_known(self, bundle: Bundle) -> tuple[int, int]:
-        if self.propagated is None:
-            return 0, 0
-        graph = bundle.graph if isinstance(bundle, ExtendedBundle) else bundle
-        num, *digests = self.propagated
-        pairs = zip(digests, _graph_digests(graph, self.node_type), strict=True)
-        known = num if all(not one or not other or one == other for one, other in pairs) else 0
-        return known, known
 
     @property
     def num_scores(self) -> int:
@@ -166,10 +153,10 @@ class NodeTarget(LabelTarget):
         labels = bundle.row_column(seeds, label)
         shape = label_shape(labels, seeds.columns[label], arguments.problem)
         output = NodeOutput(seeds.node_type, table=seeds.name, label=label, **shape)
-        if _may_add_labels(bundle, config, arguments, output):
-            digests = _graph_digests(bundle, seeds.node_type)
-            output = replace(output, propagated=(bundle.num_nodes(seeds.node_type), *digests))
-        return cls.of(bundle, config, arguments, output)
+        target = cls.of(bundle, config, arguments, output)
+        if not _may_add_labels(bundle, config, arguments, output):
+            return target
+        return replace(target, output=replace(output, propagated=len(target.splits.train)))
 
     @classmethod
     def of(
@@ -328,22 +315,6 @@ def _repeats(seeds: SeedRows) -> bool:
     return bool(np.bincount(seeds.nodes).max(initial=0) > 1)
 
 
-def _graph_digests(bundle: Bundle, node_type: str) -> tuple[str, str]:
-    """Digests that tell graphs apart: one of the ids and the numbers of edges, one of in-degrees.
-
-    The second is empty for parts, which do not have in-degrees. Ids alone would not do: they are
-    often just numbers from 0 on.
-    """
-    counts = [f"{edge_type_name(t)}={bundle.num_edges(t)}" for t in sorted(bundle.edge_types)]
-    known = hashlib.sha256(";".join([ids_digest(bundle.ids(node_type)), *counts]).encode())
-    if bundle.is_of_parts:
-        return known.hexdigest(), ""
-    degrees = hashlib.sha256()
-    for edge_type in sorted(bundle.edge_types):
-        degrees.update(np.ascontiguousarray(bundle.csc(edge_type).indptr).data)
-    return known.hexdigest(), degrees.hexdigest()
-
-
 def can_propagate(bundle: Bundle, config: Config, output: NodeOutput) -> bool:
     """Whether training labels can spread over the edges: classes of nodes, on a graph of moderate
     size, whose edges are read at any time.
@@ -384,10 +355,6 @@ def find_past_labels(spec: ModelSpec, bundle: Bundle) -> tuple[str, PastLabels] 
     assert isinstance(output, NodeOutput)
     rows = bundle.training_tables.get(output.table or "")
     if rows is None or output.label not in rows.columns or rows.window is None:
-        warn(
-            f"the graph has no training table {output.table!r} with {output.label!r} and a window. "
-            "The model reads labels of earlier rows, and predicts worse without."
-        )
         return output.node_type, PastLabels.none(output.num_scores)
     output.check_labels(bundle)
     labels = bundle.row_column(rows, output.label)

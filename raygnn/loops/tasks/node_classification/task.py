@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,8 +15,9 @@ from raygnn.data.edge_types import REVERSE_PREFIX, edge_type_name
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.history import History, HistorySpec
 from raygnn.data.past_labels import PastLabels
-from raygnn.data.splits import has_label
+from raygnn.data.splits import Splits, has_label, make_splits
 from raygnn.data.time_units import window_as_time
+from raygnn.errors import DataError
 from raygnn.loops.baselines import own_metrics
 from raygnn.loops.blend import ENTITY_MEAN, LAST_LABEL, TREES
 from raygnn.loops.row_guesses import (
@@ -24,7 +25,7 @@ from raygnn.loops.row_guesses import (
     columns_of_label,
     dense_features,
 )
-from raygnn.loops.task import EvalOutput
+from raygnn.loops.task import EvalOutput, TaskEnvironment
 from raygnn.loops.tasks.exact_encoding import both_ways
 from raygnn.loops.tasks.label_task import MAX_GATHERED, LabelTask
 from raygnn.loops.tasks.node_classification.target import (
@@ -39,6 +40,7 @@ from raygnn.models.label_propagation import LabelScores, PropagatedLabels
 from raygnn.parallel.agreement import run_and_sync_errors
 from raygnn.parallel.collectives import broadcast, gather_rows
 from raygnn.sampling.batch import NodeBatch
+from raygnn.sampling.extended_stores import ExtendedGraphStore
 from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.protocols import message_type
 from raygnn.sampling.rng import batch_key
@@ -65,7 +67,13 @@ class NodeClassification(LabelTask[NodeBatch]):
     output: NodeOutput
     model: NodePredictor
     can_pad = True
+    #: The task whose graph and splits have the labels around nodes; None for this one.
+    labels_from: NodeClassification | None = None
     _judged: Sequence[EvalOutput] = ()  # validation batches, judged by the encoder alone
+
+    def setup(self, env: TaskEnvironment) -> None:
+        super().setup(env)
+        self._around: dict[int | None, PropagatedLabels | None] = {}
 
     @property
     def encoder_width(self) -> int:
@@ -78,19 +86,68 @@ class NodeClassification(LabelTask[NodeBatch]):
         head = None if width is None else (width, output.num_outputs)
         labels = None
         if output.propagated is not None:
-            labels = LabelScores(output.propagated[0], output.num_outputs)
+            labels = LabelScores()
         return NodePredictor(encoder, output.node_type, head, labels)
 
+    def extended(self, bundle: ExtendedBundle) -> Self:
+        task = super().extended(bundle)
+        task.labels_from, task._around = self, {}
+        return task
+
+    def missing(self, model: nn.Module) -> list[str]:
+        found = []
+        times, output = self.spec.relative_time, self.output
+        if times is not None and times.past_labels:
+            rows = self.env.bundle.training_tables.get(output.table or "")
+            if rows is None or output.label not in rows.columns or rows.window is None:
+                found.append(
+                    f"labels of earlier rows (the graph has no training table {output.table!r} "
+                    f"with {output.label!r} and a window)"
+                )
+        labels = self._labels_of(model)
+        if labels is None or not labels.is_used:
+            return found
+        _, problem = (self.labels_from or self)._known_labels
+        return found if problem is None else [*found, f"labels around the nodes ({problem})"]
+
     @cached_property
-    def _propagated(self) -> PropagatedLabels | None:
-        target, output = self.target, self.output
-        if not can_propagate(self.env.bundle, self.config, output):
+    def _known_labels(self) -> tuple[Splits | None, str | None]:
+        """The labelled nodes of the graph by the model's splits, and what is missing of them."""
+        bundle, output, config = self.env.bundle, self.output, self.config
+        if output.label_in(bundle) is None:
+            return None, f"the graph has no label {output.label!r}"
+        if not can_propagate(bundle, config, output):
+            return None, "the graph is too large"
+        try:
+            output.check_labels(bundle)
+            rows, rule = output.rows(bundle), config.data.splits
+            splits = make_splits(bundle, rows, rule, output.label, config.seed, may_be_empty=True)
+        except DataError as error:
+            return None, str(error)
+        num, trained = len(splits.train), output.propagated or 0
+        fewer = f"{num:,} of {trained:,} training labels are there" if num < trained else None
+        return (splits if num else None), fewer
+
+    def _propagated(self, reach: int | None = None) -> PropagatedLabels | None:
+        """Labels around the nodes of the graph, also around added nodes."""
+        if reach not in self._around:
+            found = self._find_propagated(reach)
+            self._around |= {reach: found, None if found is None else found.reach: found}
+        return self._around[reach]
+
+    def _find_propagated(self, reach: int | None) -> PropagatedLabels | None:
+        task, bundle, output = self.labels_from or self, self.env.bundle, self.output
+        splits, _ = task._known_labels
+        label = output.label_in(task.env.bundle)
+        if splits is None or label is None:
             return None
-        adjacency, first = both_ways(self.message_store("train"))
-        labels = target.labels.reshape(-1)
-        return PropagatedLabels.of(
-            adjacency, first[output.node_type], labels, target.splits, output.num_outputs
-        )
+        store, labels = task.message_store("train"), np.asarray(label[1]).reshape(-1)
+        if isinstance(bundle, ExtendedBundle):
+            store = ExtendedGraphStore(store, bundle)
+            labels = np.pad(labels, (0, bundle.num_nodes(output.node_type) - len(labels)))
+        adjacency, first = both_ways(store)
+        at, num_classes = first[output.node_type], output.num_outputs
+        return PropagatedLabels.of(adjacency, at, labels, splits, num_classes, reach)
 
     def warnings(self) -> list[str]:
         seeds = self.target.seeds.node_ids(self.target.splits.train)
@@ -234,7 +291,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         """
         target = self.target
         if target.seeds.name is None:
-            labels = self._propagated
+            labels = self._propagated()
             return {} if labels is None else {"label_propagation": labels.predicted(asked)}
         nodes, times = target.seeds.node_ids(asked), self._times(split, asked)
         names = [] if times is None else [ENTITY_MEAN, LAST_LABEL]
@@ -346,8 +403,9 @@ class NodeClassification(LabelTask[NodeBatch]):
         labels = self._labels_of(self.model)
         if labels is None or split != "val" or "train" not in self._loaders:
             return
-        assert self._propagated is not None  # as for the driver, which gave the model its labels
-        labels.fill(self._propagated)
+        around = self._propagated()
+        assert around is not None  # as for the driver, which gave the model its labels
+        labels.reset()
         limit, num_batches = self.config.training.num_val_batches, 0
         if (loader := self.loader(split)) is not None:
             num_batches = min(loader.num_batches, limit or loader.num_batches)
@@ -357,8 +415,9 @@ class NodeClassification(LabelTask[NodeBatch]):
         nodes = torch.cat([none[:, 0].long(), *(each.ids.cpu() for each in self._judged)])
         nodes, order = gather_rows(nodes).sort()
         classes = torch.from_numpy(self.target.labels[nodes.numpy()])
-        labels.weigh(gather_rows(logits)[order], nodes, classes)
-        labels.weights.copy_(broadcast(labels.weights))  # may differ in the last bit by node
+        labels.weigh(around, gather_rows(logits)[order], nodes, classes)
+        for chosen in (labels.weights, labels.reach):  # may differ in the last bit by node
+            chosen.copy_(broadcast(chosen))
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         judged, self._judged = self._judged, []
@@ -402,17 +461,14 @@ class NodeClassification(LabelTask[NodeBatch]):
         """Adds the classes of training nodes around the nodes, and the other rungs of a blend."""
         labels = self._labels_of(model)
         if labels is not None and labels.is_used:
-            outputs = labels(outputs, nodes, self._num_known)
+            around = self._propagated(int(labels.reach))
+            outputs = outputs if around is None else labels(outputs, nodes, around)
 
         def values_of(names: Collection[str]) -> dict[str, np.ndarray]:
             moments = None if times is None else times.cpu().numpy()
             return self._rungs(names, nodes.cpu().numpy(), moments)
 
         return self.blended(outputs, values_of)
-
-    @cached_property
-    def _num_known(self) -> int:
-        return self.output.num_known(self.env.bundle)[0]
 
     def _labels_of(self, model: nn.Module) -> LabelScores | None:
         return model.labels if isinstance(model, NodePredictor) else None
