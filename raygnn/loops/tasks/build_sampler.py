@@ -74,9 +74,10 @@ def with_all_neighbors(loaded: LoadedConfig, graph: Bundle | GraphStore) -> Load
             "the model does not work layer by layer. Set exact to False.",
             id="model-exact-sampler",
         )
-    temporal, fanouts = sampling.temporal, {}
+    latest = sampling.temporal if takes_latest(loaded.config) else None
+    fanouts: dict[str, list[int]] = {}
     for edge_type, hops in resolve_fanouts(sampling.fanouts, graph.edge_types).items():
-        is_limited = takes_latest(loaded.config) and temporal.column in graph.columns(edge_type)
+        is_limited = latest is not None and latest.column in graph.columns(edge_type)
         keeps = is_limited or not any(hops)
         fanouts[edge_type_name(edge_type)] = list(hops) if keeps else [-1] * len(hops)
     changes = {"fanouts": fanouts, "replace": False, "weight": None}

@@ -44,6 +44,7 @@ from raygnn.sampling.extended_stores import ExtendedGraphStore
 from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.protocols import message_type
 from raygnn.sampling.rng import batch_key
+from raygnn.sampling.stores import LocalGraphStore
 from raygnn.sampling.whole_graph import WholeGraphLoader
 
 
@@ -143,6 +144,7 @@ class NodeClassification(LabelTask[NodeBatch]):
             return None
         store, labels = task.message_store("train"), np.asarray(label[1]).reshape(-1)
         if isinstance(bundle, ExtendedBundle):
+            assert isinstance(store, LocalGraphStore)
             store = ExtendedGraphStore(store, bundle)
             labels = np.pad(labels, (0, bundle.num_nodes(output.node_type) - len(labels)))
         adjacency, first = both_ways(store)
