@@ -66,7 +66,8 @@ def evaluate_model(
             others = [each for each in saved.tasks if each.task != saved.task]
             task.share_encoder([task, *(set_up_task(each, fitted, device) for each in others)])
         elif takes_all and isinstance(task, NodeClassification):
-            task.labels_from = set_up_task(saved, fitted, device)
+            by_split: Any = set_up_task(saved, fitted, device)
+            task.labels_from = by_split
         warn_of_missing(task.missing(model))
         with closing(task):
             task.model = model
