@@ -159,7 +159,7 @@ def test_graphs_of_pyg_are_read(tmp_path):
     again = raygnn.load(result.path).predict(graph, [5, 0])
     assert again.arrow.equals(found.arrow)
     # PyG's module on what the model reads of the same graph.
-    opened = model.open(graph)
+    opened = model.open(graph, exact=True)
     data = opened.to_pyg()
     with torch.no_grad():
         rows = model.to_pyg()(data.x, data.edge_index)
@@ -275,7 +275,7 @@ def test_a_module_of_ones_own_needs_leave_and_is_encoded_from_full_neighborhoods
     result = raygnn.train.fit(config, allow_modules=["tests"])
     with raises("component-not-allowed", "tests"):
         raygnn.load(result.path)
-    found = result.model.predict(node_model.plain_graph)
+    found = result.model.predict(node_model.plain_graph, exact=True)
     whole = raygnn.load(
         result.path, ["--sampling.fanouts", "[-1, -1]"], allow_modules=["tests"]
     ).predict(node_model.plain_graph, exact=False, what="probabilities")
@@ -286,7 +286,7 @@ def test_a_module_of_ones_own_needs_leave_and_is_encoded_from_full_neighborhoods
     sampler = ["--sampling.type", "tests.user_code.Sampler"]
     foreign = raygnn.load(result.path, sampler, allow_modules=["tests"])
     with raises("model-exact-sampler", "tests.user_code.Sampler"):
-        foreign.predict(node_model.plain_graph)
+        foreign.predict(node_model.plain_graph, exact=True)
 
 
 def test_the_lines_that_a_report_shows_work(node_model, link_model):
