@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from raygnn.config import load_config
 from raygnn.config.documents import parse_json
+from raygnn.data.checksums import dump_record
 from raygnn.data.manifest import Manifest
 from raygnn.errors import RaygnnError
 from raygnn.loops.model_spec import ModelSpec
@@ -20,7 +20,7 @@ from tests.fuzz.cases import cases
 _ROOT = Path(__file__).parents[2]
 
 _GRAPH = (_ROOT / "docs" / "graph-format.md").read_text().split("```yaml\n")[1].split("```")[0]
-_MODEL = json.dumps(
+_MODEL = dump_record(
     {
         "format": "raygnn/model-v1",
         "raygnn": "0.1.0",
@@ -28,6 +28,10 @@ _MODEL = json.dumps(
         "node_types": {"user": {"width": 3, "ids": None, "num_nodes": None}},
         "edge_types": ["user__knows__user"],
         "edge_columns": {"weight": {"user__knows__user": 1}},
+        "standardization": {},
+        "transforms": {},
+        "edge_inputs": {"weight": "edge_weight"},
+        "fanouts": {"user__knows__user": [4, 3]},
         "nodes": {
             "node_type": "user",
             "label": "y",
@@ -36,8 +40,7 @@ _MODEL = json.dumps(
             "class_names": ["a", "b"],
         },
         "links": None,
-    },
-    indent=1,
+    }
 )
 
 

@@ -231,7 +231,7 @@ def test_classes_are_predicted_to_tables_by_the_ends_of_edges(tmp_path):
     assert written.manifest["classes"] == list("12345")
 
     model = raygnn.load(run)
-    opened = model.open(str(graph))
+    opened = model.open(str(graph), exact=True)
     every = opened.predict()
     assert every.arrow.equals(table.combine_chunks())
     # A pair that the graph has, asked for by its ends alone, is left out of its messages too.

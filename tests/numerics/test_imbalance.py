@@ -145,7 +145,7 @@ def test_the_report_answers_in_order_and_shows_what_is_confused(bundle_path, tmp
     (table,) = (t for t in page.iter("table") if t.get("class") == "confusion")
     shown = [[int(cell.text or "") for cell in row.iter("td")] for row in table.iter("tr")]
     assert shown[1:] == counts.tolist()
-    (rows,) = (c for c in page.iter("tr") if c[0].text == "test/accuracy")
+    (rows,) = (c for c in page.iter("tr") if c[0].text == "accuracy")
     error = metrics["standard_errors"]["test/accuracy"]
     assert float(str(rows[2].text).removeprefix("± ")) == pytest.approx(1.96 * error, rel=0.05)
     pairs = [[cell.text for cell in row] for row in page.iter("tr")]

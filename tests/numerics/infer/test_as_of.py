@@ -176,7 +176,7 @@ def test_a_server_ranks_as_of_the_time_of_a_request(temporal_links, tmp_path):
     found = raygnn.infer.top_k(
         temporal_links.run, tmp_path, 4, anchors, overrides, as_of="1970-03-02"
     )
-    answers = Answers(raygnn.load(temporal_links.run), graph)
+    answers = Answers(raygnn.load(temporal_links.run, EXACT), graph)
     bodies = ({"time": "1970-03-02"}, {"time": "1970-02-01"}, {}, {"time": "1980-01-01"})
     as_of, earlier, now, late = (
         TopK.parse(json.dumps({"anchors": anchors, "k": 4, **body}).encode()) for body in bodies

@@ -42,7 +42,8 @@ def read(written: raygnn.infer.Written, table: str) -> dict[str, np.ndarray]:
 
 
 def test_predictions_are_those_that_the_run_was_tested_with(node_model, tmp_path):
-    written = predict(node_model, tmp_path / "out")
+    labelled = ["--data.uri", node_model.graph, *EXACT]
+    written = predict(node_model, tmp_path / "out", labelled)
     found = read(written, "node")
     table = pq.read_table(Path(node_model.graph) / "nodes" / "node")
     assert sorted(found["id"]) == sorted(table.column("id").to_pylist())
@@ -51,7 +52,9 @@ def test_predictions_are_those_that_the_run_was_tested_with(node_model, tmp_path
     test = [row for row in table.select(["id", "y", "split"]).to_pylist() if row["split"] == "test"]
     right = [predicted[row["id"]] == row["y"] for row in test]
     assert np.mean(right) == pytest.approx(node_model.metrics["test/accuracy"], abs=1e-12)
-    probabilities = read(predict(node_model, tmp_path / "p", what="probabilities"), "node")
+    probabilities = read(
+        predict(node_model, tmp_path / "p", labelled, what="probabilities"), "node"
+    )
     assert np.allclose(probabilities["probability"].sum(1), 1, atol=1e-6)
     assert np.allclose(probabilities["probability"].max(1), found["probability"])
 
