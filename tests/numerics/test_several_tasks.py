@@ -270,7 +270,7 @@ def test_log_lines_and_report_show_all_tasks(trained):
     for text in (
         *("genre (node_classification)", "genre: Actual and predicted classes, test"),
         *("follows: Ranks by training links of the target, test", "rating: validation"),
-        *("test/genre/accuracy", "test/follows/mrr", "test/rating/mae"),
+        *("genre/accuracy", "follows/mrr", "rating/mae"),
     ):
         assert text in page, text
     assert set(metrics["genre/confusion"]) == {"test"}

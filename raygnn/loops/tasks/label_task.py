@@ -253,7 +253,8 @@ class LabelTask(EncoderTask[BatchT]):
 
     @property
     def trees_text(self) -> str | None:
-        blend = self.output.blend
+        output = self.spec.output
+        blend = output.blend if isinstance(output, LabelOutput) else None
         if blend is None or TREES not in blend.shares or self.trees is None:
             return None
         return self.trees.to_text()
