@@ -272,18 +272,16 @@ def _shown(path: KeyPath, saved: Mapping[str, Any], resolved: Any) -> Any:
 
 
 def _defining(config: Config) -> dict[str, Any]:
-    # Without defaults, so that a run resumes with a raygnn that has more keys.
-    defining: dict[str, Any] = redact(config.model_dump(mode="json", exclude_defaults=True))
+    defining: dict[str, Any] = redact(config.model_dump(mode="json"))
     for path in _NOT_OF_THE_RESULT:
         parent = value_at(defining, path[:-1])
         if isinstance(parent, dict):
             parent.pop(path[-1], None)
-    defining = {key: value for key, value in defining.items() if value != {}}
     splits = ("train", "val", "test")
     defining["loader"] = {s: {"batch_size": config.loader_plan(s).batch_size} for s in splits}
     if config.loader.balances_seeds:
         defining["loader"]["train"]["balanced_seeds"] = True
-    defining.setdefault("training", {})["global_batch_size"] = config.batch.global_batch_size
+    defining["training"]["global_batch_size"] = config.batch.global_batch_size
     return defining
 
 

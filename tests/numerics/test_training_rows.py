@@ -145,6 +145,13 @@ def busy(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> tuple[Any, str
     return raygnn.train.fit(_config(folder, graph)), graph
 
 
+@pytest.fixture(scope="module")
+def busy_gnn(busy: tuple[Any, str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, str]:
+    """The GNN of `busy` alone. LightGBM reads all events, which no process of parts has."""
+    folder, graph = tmp_path_factory.mktemp("busy-gnn"), busy[1]
+    return raygnn.train.fit(_config(folder, graph, task=_task(blend=False))), graph
+
+
 def test_recent_purchases_are_learned(busy: tuple[Any, str]) -> None:
     result, _ = busy
     guess = result.metrics["baseline/entity_mean/test/auroc"]
@@ -215,7 +222,8 @@ def test_latest_events_are_read_as_of_each_row(
 
     widths = {}
     for width in (1, 200):
-        config = _config(tmp_path, write(f"wide{width}", width, 0), training={"max_epochs": 2})
+        of_gnn = {"task": _task(blend=False), "training": {"max_epochs": 2}}
+        config = _config(tmp_path, write(f"wide{width}", width, 0), **of_gnn)
         result = raygnn.train.fit(config, ["--run.name", f"wide{width}"])
         encoder = result.model.module.encoder
         assert isinstance(encoder, GraphEncoder)
@@ -303,12 +311,18 @@ def test_clamped_numbers_stay_in_the_range_of_training(shop: Shop, tmp_path: Pat
 @pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize("day", [30, *slow(120, 200)])
 def test_nothing_later_than_a_row_changes_a_bit_of_its_prediction(
-    busy: tuple[Any, str], shop: Shop, tmp_path: Path, draws: str, mode: str, day: int
+    busy: tuple[Any, str],
+    busy_gnn: tuple[Any, str],
+    shop: Shop,
+    tmp_path: Path,
+    draws: str,
+    mode: str,
+    day: int,
 ) -> None:
     """Rows of every table are changed, added and removed. Presampled batches are those of memory:
     see tests/numerics/test_presampled.py.
     """
-    result, graph = busy
+    result, graph = busy if mode == "in_memory" else busy_gnn
     rng = np.random.default_rng(day)
     labels = rng.integers(0, 2, (NUM_USERS, len(ASKED)))
     changed = shop.after(day, rng).write(tmp_path / "tables", labels)
@@ -390,7 +404,7 @@ def test_past_labels_are_read_once_their_window_is_over(
     graph = write("graph", labels)
     found = {}
     for reads in (False, True):
-        task = _task() if reads else _task(past_labels=False)
+        task = _task(past_labels=reads, blend=False)
         changes = {"task": task, "training": {"max_epochs": 6}}
         config = _config(tmp_path / str(reads), graph, **changes)
         found[reads] = raygnn.train.fit(config)

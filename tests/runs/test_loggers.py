@@ -223,7 +223,7 @@ def test_an_extra_that_is_missing_is_named(name, monkeypatch, small_bundle_path,
     # A launch reports it before it opens tables.
     config = {**_config(tmp_path, [name]), "data": {"uri": str(tmp_path / "no_tables")}}
     with raises("logger-not-installed", f"pip install {name}"):
-        raygnn.train.fit(config)
+        raygnn.train.fit(config, allow_modules=["tests"])
 
 
 def test_hyperparameters_go_to_tensorboard_with_the_test_metrics(small_bundle_path, tmp_path):

@@ -6,8 +6,6 @@ import pytest
 from pydantic import SecretStr
 
 from raygnn.config import ConfigError, load_config
-from raygnn.config.loading import _defining
-from raygnn.config.section import leaves
 from tests.errors import raises
 
 SECRET = "hunter2-very-secret"
@@ -109,17 +107,6 @@ def test_environment_of_whole_lists_and_mappings(monkeypatch: pytest.MonkeyPatch
 def test_what_tells_runs_apart(override: str, changes: bool) -> None:
     plain = load_config("{}").fingerprint()
     assert (load_config("{}", [override]).fingerprint() != plain) is changes
-
-
-def test_an_unfinished_run_resumes_with_keys_that_are_new() -> None:
-    """Its fingerprint has no key with a default value, so none that did not exist when it began."""
-    config = load_config("{seed: 3, sampling: {fanouts: [4, 2]}}").config
-    assert {leaf[:2] for leaf, _ in leaves(_defining(config))} == {
-        ("seed",),
-        ("sampling", "fanouts"),
-        ("training", "global_batch_size"),
-        *(("loader", split) for split in ("train", "val", "test")),
-    }
 
 
 def test_other_workers_with_the_same_global_batch_are_the_same_run() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from raygnn.data.bundle import Bundle
+from raygnn.data.checksums import dump_record
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
@@ -141,8 +142,8 @@ def test_a_missing_node_type_is_told(folder, spec):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"format": "raygnn/model-v9"}', ("model-file-format", "raygnn/model-v9")),
-        ('{"format": "raygnn/model-v1"}', ("model-file-damaged", "KeyError", "feature")),
+        (dump_record({"format": "raygnn/model-v9"}), ("model-file-format", "raygnn/model-v9")),
+        (dump_record({"format": "raygnn/model-v1"}), ("model-file-damaged", "KeyError", "feature")),
         ("[]", ("model-file-format", "None")),
         ("{", ("model-file-damaged", "model.json")),
         ("[" * 100_000, ("model-file-damaged", 64)),

@@ -17,7 +17,7 @@ from raygnn.data.history import History, HistorySpec
 from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import Splits, has_label, make_splits
 from raygnn.data.time_units import window_as_time
-from raygnn.errors import DataError
+from raygnn.errors import ConfigError, DataError
 from raygnn.loops.baselines import own_metrics
 from raygnn.loops.blend import ENTITY_MEAN, LAST_LABEL, TREES
 from raygnn.loops.row_guesses import (
@@ -333,6 +333,14 @@ class NodeClassification(LabelTask[NodeBatch]):
     def history(self) -> History:
         """History columns of entities, of a blend, or fitted on training rows."""
         bundle, blend = self.env.bundle, self.output.blend
+        if bundle.is_of_parts:
+            raise ConfigError.invalid(
+                "data.mode",
+                "partitioned",
+                "the model blends LightGBM, which reads all events of the graph",
+                "Set it to in_memory, or train with task.args.blend: false",
+                id="blend-of-parts",
+            )
         bundle = bundle.merged() if isinstance(bundle, ExtendedBundle) else bundle
         if blend is not None and blend.history is not None:
             return History(bundle, blend.history)
