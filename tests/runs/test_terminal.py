@@ -59,7 +59,7 @@ def test_on_a_terminal_a_view_is_drawn_and_drawn_again(config):
     assert "[raygnn" not in plain
     last = plain[[found.start() for found in re.finditer(r"epoch +\d/", plain)][-1] :]
     assert re.search(r"epoch +2/2 .*0 s left", last)
-    assert re.search(r"metric +last +best \(epoch \d\) +(majority|stratified)", last)
+    assert re.search(r"metric +last +best \(epoch \d\) +label_propagation +majority", last)
     assert re.search(r"val/accuracy +\d", last)
     assert "test: test/loss" in last
     assert "report " in last
