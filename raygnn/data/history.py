@@ -414,13 +414,20 @@ class History:
 
     Args:
         spec: fitted on training rows, perhaps of another graph with the same types.
+        max_age: age from which on events are not known, instead of that of `spec`.
     """
 
-    def __init__(self, bundle: Bundle, spec: HistorySpec, arrays: _Arrays | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        spec: HistorySpec,
+        arrays: _Arrays | None = None,
+        max_age: float | None = None,
+    ) -> None:
         self.spec = spec
-        self._arrays = arrays or _Arrays(bundle)
-        self._events = [_EventColumns(self._arrays, spec, each) for each in spec.events]
-        self._others = [History(bundle, each.history, self._arrays) for each in spec.others]
+        self._arrays = arrays = arrays or _Arrays(bundle)
+        self._events = [_EventColumns(arrays, spec, each, max_age) for each in spec.events]
+        self._others = [History(bundle, each.history, arrays, max_age) for each in spec.others]
         own = self._arrays.columns(spec.node_type, spec.feature) if spec.own else {}
         self._own = list(own.values())
         names = list(self._all_names())
@@ -513,8 +520,11 @@ class _Ranges:
 class _EventColumns:
     """Columns of one kind of events."""
 
-    def __init__(self, arrays: _Arrays, spec: HistorySpec, events: EventSpec) -> None:
+    def __init__(
+        self, arrays: _Arrays, spec: HistorySpec, events: EventSpec, max_age: float | None
+    ) -> None:
         self._arrays, self._spec, self._of = arrays, spec, events
+        self._max_age = spec.max_age if max_age is None else max_age
         self._sums: dict[str | tuple[str, str | int], np.ndarray | None] = {}
         bundle = arrays.bundle
         types: list[str | EdgeType] = [t for step in events.path for t in (step, step[0])]
@@ -595,7 +605,7 @@ class _EventColumns:
         return out
 
     def _ranges(self, nodes: np.ndarray, times: np.ndarray | None) -> _Ranges:
-        events, max_age = self._events, self._spec.max_age
+        events, max_age = self._events, self._max_age
         oldest = first = events.indptr[nodes]
         lows = []
         if self._is_timed and times is not None:
@@ -662,7 +672,9 @@ class _EventColumns:
         yield latest
         name, indptr = attribute.name, self._events.indptr
         names, is_small = self._names_of(attribute)
-        if is_small and self._spec.max_age is None:
+        if is_small and self._spec.max_age is None and self._max_age is not None:
+            yield np.full(len(latest), np.nan)  # running sums count distinct values of all events
+        elif is_small and self._spec.max_age is None:
 
             def firsts() -> np.ndarray:
                 codes = np.nan_to_num(self._values(attribute), nan=-1).astype(np.int64)

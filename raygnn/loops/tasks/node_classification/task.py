@@ -342,10 +342,11 @@ class NodeClassification(LabelTask[NodeBatch]):
                 id="blend-of-parts",
             )
         bundle = bundle.merged() if isinstance(bundle, ExtendedBundle) else bundle
-        if blend is not None and blend.history is not None:
-            return History(bundle, blend.history)
-        target, temporal = self.target, self.config.sampling.temporal
-        seeds, train = target.seeds, target.splits.train
+        temporal = self.config.sampling.temporal
+        window = None if temporal is None else temporal.window
+        if blend is not None and (spec := blend.history) is not None:
+            return History(bundle, spec, max_age=window_as_time(window, spec.unit))
+        target, seeds, train = self.target, self.target.seeds, self.target.splits.train
         times = None if seeds.time is None else np.asarray(seeds.time)[train]
         spec = HistorySpec.of(
             bundle,
@@ -354,7 +355,7 @@ class NodeClassification(LabelTask[NodeBatch]):
             seeds.node_ids(train),
             times,
             window_as_time(seeds.window, seeds.time_unit, f"{seeds.place}.window"),
-            None if temporal is None else window_as_time(temporal.window, seeds.time_unit),
+            window_as_time(window, seeds.time_unit),
         )
         return History(bundle, spec)
 
