@@ -43,7 +43,7 @@ class LabelOutput(Output):
         class_names: of text classes.
         scale: of standardized regression targets; None otherwise.
         clamp: minimum and maximum of predicted numbers, by target; None without clamping.
-        label_counts: training rows by class or label; None for regression.
+        label_counts: training rows by class or label; None for regression and probes.
         blend: what predicts beside the encoder with its head; None if these predict alone.
     """
 

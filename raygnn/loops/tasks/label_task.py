@@ -115,8 +115,8 @@ class LabelTask(EncoderTask[BatchT]):
 
     @property
     def _counts(self) -> np.ndarray:
-        assert self.output.label_counts is not None  # only of regression
-        return np.array(self.output.label_counts.counts)
+        counts = self.output.label_counts or self.target.label_counts()  # probes have none
+        return np.array(counts.counts)
 
     def output_columns(self, what: str, outputs: Tensor) -> Mapping[str, Any]:
         make = prediction_columns if what == "predictions" else probability_columns

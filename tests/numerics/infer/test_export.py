@@ -127,7 +127,10 @@ def trained_shop(tmp_path: Path, args: dict[str, Any]) -> raygnn.TrainedModel:
         metrics=[],
         data__splits={"type": "hash"},
         data__reverse_edges=True,
-        task={"type": "node_classification", "args": {"target": "user"}},
+        task={
+            "type": "node_classification",
+            "args": {"target": "user", "propagate_labels": False},
+        },
         model={"type": "Hetero", "args": {"hidden_channels": 8, "out_channels": 6, **args}},
     )
     return raygnn.train.fit(config, data=shop(0, 60, 40)).model
