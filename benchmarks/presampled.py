@@ -78,8 +78,9 @@ def _presampled(folder: Path, loader: NeighborLoader) -> StoredSamples:
     split = SplitPlan(loader.num_batches, 1, rows, loader.sample_settings)
     plan, uri = SamplePlan(RowLayout.of_sampler(sampler), {"train": split}, {}), str(folder)
     save_plan(uri, plan)
-    sizes = {f.name: write_file(uri, plan, {"train": loader}, f)[0] for f in plan.files()}
-    record = SampleRecord(plan, sizes)
+    written = {f.name: write_file(uri, plan, {"train": loader}, f) for f in plan.files()}
+    sizes = {name: size for name, (size, _) in written.items()}
+    record = SampleRecord(plan, sizes, {name: checksum for name, (_, checksum) in written.items()})
     record.save(uri)
     return StoredSamples(uri, record)
 
