@@ -167,8 +167,22 @@ def _order(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
     return np.lexsort((ranks, keys))
 
 
+class _Sampled:
+    num_rows: int
+    num_gaps: int
+    sample: Sample
+
+    @property
+    def is_empty(self) -> bool:
+        return self.num_gaps == self.num_rows
+
+    @property
+    def bound(self) -> np.uint64:
+        return self.sample.bound
+
+
 @dataclass(frozen=True)
-class NumberCounts:
+class NumberCounts(_Sampled):
     """Statistics of rows of numbers or times, without infinite and unreadable values."""
 
     num_rows: int
@@ -204,14 +218,6 @@ class NumberCounts:
             Sample.of(keys[near], values[near]),
         )
 
-    @property
-    def is_empty(self) -> bool:
-        return self.num_gaps == self.num_rows
-
-    @property
-    def bound(self) -> np.uint64:
-        return self.sample.bound
-
     def merged(self, other: NumberCounts) -> NumberCounts:
         return NumberCounts(
             self.num_rows + other.num_rows,
@@ -225,7 +231,7 @@ class NumberCounts:
 
 
 @dataclass(frozen=True)
-class ProseCounts:
+class ProseCounts(_Sampled):
     """A sample of texts. Texts without a word are gaps."""
 
     num_rows: int
@@ -240,14 +246,6 @@ class ProseCounts:
         texts = np.empty(near.sum(), object)
         texts[:] = values.filter(pa.array(near)).to_pylist()
         return cls(len(values), int((~has_word).sum()), Sample.of(keys[near], texts))
-
-    @property
-    def is_empty(self) -> bool:
-        return self.num_gaps == self.num_rows
-
-    @property
-    def bound(self) -> np.uint64:
-        return self.sample.bound
 
     def merged(self, other: ProseCounts) -> ProseCounts:
         return ProseCounts(

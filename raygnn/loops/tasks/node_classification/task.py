@@ -289,7 +289,7 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """For nodes, the classes of the training nodes around them. For rows, mean and last of the
-        entity's earlier labels, and LightGBM if it is installed.
+        entity's earlier labels, and LightGBM.
         """
         target = self.target
         if target.seeds.name is None:
