@@ -9,7 +9,7 @@ from raygnn.outputs.run_folder import RunFolder
 if TYPE_CHECKING:
     from raygnn.config.training_section import Training
     from raygnn.loops.model_spec import ModelSpec
-    from raygnn.outputs.needs import Needs
+    from raygnn.outputs.worker_memory import Needs
     from raygnn.sampling.parts import PartitionedGraph
     from raygnn.sampling.stored_samples import StoredSamples
 

@@ -16,13 +16,13 @@ from raygnn.data.filesystem import write_bytes
 from raygnn.data.tables.read_ids import Ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
+from raygnn.inference.applied_model import load_module, set_up_task, used_recommender
 from raygnn.inference.evaluate import evaluate_model, probe_model
 from raygnn.inference.explanations import ExplainOptions, Explanations
 from raygnn.inference.export import export_onnx, export_program
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.result_tables import Table
-from raygnn.inference.set_up import load_module, set_up_task, used_recommender
 from raygnn.loops.context import local_device
 from raygnn.loops.model_spec import ModelSpec, schema_bundle
 from raygnn.loops.process import process_prepared

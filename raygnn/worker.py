@@ -32,13 +32,11 @@ from raygnn.loops.context import WorkerContext
 from raygnn.loops.engine import Engine
 from raygnn.loops.process import prepare_process, process_restored
 from raygnn.loops.task import Task, TaskEnvironment
-from raygnn.outputs.advice import Advice, say_baselines, say_warmth
 from raygnn.outputs.checkpoints.checkpointer import Checkpointer
 from raygnn.outputs.checkpoints.warm_start import warm_start
 from raygnn.outputs.estimate import Estimate
 from raygnn.outputs.ladder import verdicts
 from raygnn.outputs.model_export import write_model
-from raygnn.outputs.needs import check_needs, say_needs
 from raygnn.outputs.profiler import Profiler
 from raygnn.outputs.progress import (
     HistoryWriter,
@@ -50,8 +48,10 @@ from raygnn.outputs.progress import (
     num_parameters,
 )
 from raygnn.outputs.report import build_report
+from raygnn.outputs.report_advice import Advice, say_baselines, say_warmth
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.saved_model import usage
+from raygnn.outputs.worker_memory import check_needs, say_needs
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, describe, run_and_sync_errors
 from raygnn.parallel.sharding import own_part

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raygnn.inference.applied_model import AppliedModel, used_recommender
 from raygnn.inference.seed_times import SeedTimes
-from raygnn.inference.set_up import AppliedModel, used_recommender
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly, is_layerwise
 from raygnn.models.exact import ExactOptions
 from raygnn.parallel.shared_rows import SharedRows

@@ -15,8 +15,8 @@ from raygnn.config.data_section import HashSplit
 from raygnn.data.bundle import Bundle
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.errors import ConfigError, DataError
+from raygnn.inference.applied_model import set_up_task, warn_of_missing
 from raygnn.inference.open_graph import OpenGraph
-from raygnn.inference.set_up import set_up_task, warn_of_missing
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.process import process_prepared
 from raygnn.loops.tasks.build_sampler import with_all_neighbors

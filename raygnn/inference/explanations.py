@@ -25,10 +25,10 @@ from raygnn.data.manifest import DenseFeature, Manifest
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.data.transforms.state import FittedColumn, FittedFeature
 from raygnn.errors import ConfigError
+from raygnn.inference.applied_model import AppliedModel
 from raygnn.inference.output_folder import PICTURE, OutputFolder
 from raygnn.inference.result_tables import Table
 from raygnn.inference.row_tables import times_of
-from raygnn.inference.set_up import AppliedModel
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.node_classification.task import seeds_of

@@ -20,9 +20,9 @@ from raygnn.data.links.supervision import (
     known_positives_as_of,
 )
 from raygnn.data.tables.read_ids import as_plain_texts, original_ids
+from raygnn.inference.applied_model import AppliedModel, used_recommender
 from raygnn.inference.embeddings import Embeddings
 from raygnn.inference.job import Score, TopKRequest
-from raygnn.inference.set_up import AppliedModel, used_recommender
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.decoders import Decoder, InnerProduct, top_k
 from raygnn.models.graph_encoder import EdgePredictor

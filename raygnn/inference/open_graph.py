@@ -22,6 +22,13 @@ from raygnn.data.manifest import Manifest, TrainingTable
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
 from raygnn.data.time_units import AsOf, Time
 from raygnn.errors import ConfigError, DataError
+from raygnn.inference.applied_model import (
+    AppliedModel,
+    evaluates_exactly,
+    set_up_task,
+    used_recommender,
+    warn_of_missing,
+)
 from raygnn.inference.embeddings import (
     NodeEncoder,
     SampledEmbeddings,
@@ -65,13 +72,6 @@ from raygnn.inference.row_tables import (
     with_times,
 )
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
-from raygnn.inference.set_up import (
-    AppliedModel,
-    evaluates_exactly,
-    set_up_task,
-    used_recommender,
-    warn_of_missing,
-)
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
 from raygnn.loops.tasks.link_prediction.target import find_dated_links

@@ -18,9 +18,9 @@ from raygnn.data.links.split import LinkSplit, time_unit_of
 from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.tables.read_ids import as_plain_texts, original_ids
 from raygnn.errors import ConfigError, DataError
+from raygnn.inference.applied_model import AppliedModel, loader_options
 from raygnn.inference.embeddings import Embeddings
 from raygnn.inference.seed_times import SeedTimes, seed_edges, times_of_pairs
-from raygnn.inference.set_up import AppliedModel, loader_options
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.build_sampler import build_sampler
 from raygnn.loops.tasks.link_rules import reverse_types

@@ -35,9 +35,9 @@ from raygnn.data.tables.read_ids import (
 from raygnn.data.time_units import AsOf, parse_time, unit_words
 from raygnn.data.transforms.values import is_text_type, parsed_times
 from raygnn.errors import ConfigError, DataError
+from raygnn.inference.applied_model import AppliedModel
 from raygnn.inference.job import check_k, find_score
 from raygnn.inference.neighbor_search import build_decoder
-from raygnn.inference.set_up import AppliedModel
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, LinkTarget, LinkTargetArguments
 from raygnn.loops.tasks.node_classification.target import (

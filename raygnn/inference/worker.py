@@ -17,6 +17,13 @@ from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import redact
 from raygnn.data.partition.part import Outline
 from raygnn.errors import FAILURES
+from raygnn.inference.applied_model import (
+    AppliedModel,
+    evaluates_exactly,
+    load_module,
+    set_up_task,
+    warn_of_missing,
+)
 from raygnn.inference.embeddings import (
     Embeddings,
     SampledEmbeddings,
@@ -26,13 +33,6 @@ from raygnn.inference.embeddings import (
 from raygnn.inference.job import InferenceJob, TableRequest, TopKRequest
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.result_tables import EdgeTables, NodeTables, cut, edges_to_predict
-from raygnn.inference.set_up import (
-    AppliedModel,
-    evaluates_exactly,
-    load_module,
-    set_up_task,
-    warn_of_missing,
-)
 from raygnn.loops.context import WorkerContext
 from raygnn.loops.process import prepare_process, process_restored
 from raygnn.parallel import collectives

@@ -16,9 +16,9 @@ from raygnn.data.bundle import Bundle
 from raygnn.errors import ConfigError, RunError
 from raygnn.job import TrainJob
 from raygnn.outputs.loggers import check_packages
-from raygnn.outputs.needs import needs_of
 from raygnn.outputs.run_folder import RunFolder
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
+from raygnn.outputs.worker_memory import needs_of
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import (
     check_schema,

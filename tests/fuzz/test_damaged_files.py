@@ -23,7 +23,7 @@ from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import Outline, Part
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import RaygnnError
-from raygnn.inference.set_up import load_module, set_up_task
+from raygnn.inference.applied_model import load_module, set_up_task
 from raygnn.outputs.model_export import write_model
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.presample import presample

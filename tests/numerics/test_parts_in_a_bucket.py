@@ -17,7 +17,7 @@ from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import Outline, open_partitioned
 from raygnn.data.partition.record import RECORD_NAME
-from raygnn.outputs.needs import needs_of
+from raygnn.outputs.worker_memory import needs_of
 from raygnn.runtime.data_checks import pairs_read
 from raygnn.runtime.launch import open_graph
 from raygnn.sampling.parts import map_parts

@@ -13,7 +13,7 @@ import pytest
 from raygnn.data import arrays
 from raygnn.data.arrays import open_array
 from raygnn.data.bundle import Bundle
-from raygnn.outputs.advice import too_large
+from raygnn.outputs.report_advice import too_large
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
 from tests.small_runs import small_bundle
 

@@ -20,7 +20,7 @@ from raygnn.data.ingest.fit_features import ValueRange
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import open_partitioned
 from raygnn.data.standardization import ColumnScale
-from raygnn.outputs.advice import coarse_steps
+from raygnn.outputs.report_advice import coarse_steps
 from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborSampler
 from tests.errors import raises
 from tests.graph_writer import cut, write_graph

@@ -6,7 +6,7 @@ import torch
 
 from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.loops.tasks.link_prediction.evaluation import ranks_by_group
-from raygnn.outputs.advice import say_warmth
+from raygnn.outputs.report_advice import say_warmth
 from raygnn.outputs.report_errors import find_errors
 
 

@@ -10,8 +10,8 @@ import pytest
 import raygnn.train
 from raygnn.config import load_config
 from raygnn.data.partition.record import part_folder
-from raygnn.outputs import needs
-from raygnn.outputs.needs import Needs, check_needs, needs_of
+from raygnn.outputs import worker_memory
+from raygnn.outputs.worker_memory import Needs, check_needs, needs_of, say_needs
 from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.launch import open_graph
 from tests.errors import raises
@@ -67,17 +67,17 @@ def test_learned_rows_count_as_often_as_a_worker_holds_them(
 
 
 def test_parts_above_a_gigabyte_have_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    needs.say_needs(Needs(graph=25_300_000_000, learned=1_200_000_000, cached=10))
+    say_needs(Needs(graph=25_300_000_000, learned=1_200_000_000, cached=10))
     line = "graph: 25.3GB, mapped from disk; learned rows: 1.2GB of memory per worker"
     assert capsys.readouterr().out == f"[raygnn] {line}\n"
-    needs.say_needs(Needs(graph=10, learned=10, cached=10))
+    say_needs(Needs(graph=10, learned=10, cached=10))
     assert capsys.readouterr().out == ""
 
 
 def test_a_run_is_refused_where_there_is_less_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(needs, "memory_bytes", lambda: 10_000)
+    monkeypatch.setattr(worker_memory, "memory_bytes", lambda: 10_000)
     with raises("run-memory", "has 10kB", "scaling.shard"):
         raygnn.train.fit(_config(tmp_path, run__name="refused"))
 
