@@ -160,7 +160,8 @@ class Sampling(Section):
         ppr: Use neighbors by personalized PageRank instead of the edges: each node has in-edges
             from its `top_k`, for fanouts, `weight: ppr` and exact evaluation.
         disjoint: Sample a separate neighborhood for each seed: a node near several seeds is in the
-            batch once for each. For tasks of nodes, not of links.
+            batch once for each. Outside training, the sample of a seed then does not depend on its
+            batch. For tasks of nodes, not of links.
         direction: Whether messages follow the edges (in) or go against them (out).
         type: Null samples the neighbors of each node independently. With `labor`, all nodes of a
             hop share one random number per neighbor, for batches with fewer nodes (layer-neighbor

@@ -29,9 +29,11 @@ from raygnn.sampling.rng import (
     BatchKey,
     batch_key,
     chain_key,
+    fixed_key,
     half_bits,
     permuted,
     seed_order,
+    seed_salts,
     text_key,
 )
 from raygnn.sampling.tensor_record import TensorRecord
@@ -419,6 +421,17 @@ class SampledSequence(BatchSequence[BatchT]):
     def _padding(self) -> Padding:
         assert isinstance(self.sampler, NeighborSampler)
         return Padding(self._sampled(0, 0, self.request(0, 0)), self.sampler.graph)
+
+    def with_own_draws(self, request: SampleRequest) -> SampleRequest:
+        """Outside training, the draws of a disjoint sampler depend on each seed and its time only,
+        so that every evaluation and every prediction samples the same, in any batch.
+        """
+        is_disjoint = isinstance(self.sampler, NeighborSampler) and self.sampler.disjoint
+        if self.shuffle or not is_disjoint:
+            return request
+        times = request.times or {}
+        salts = {name: seed_salts(ids, times.get(name)) for name, ids in request.seeds.items()}
+        return replace(request, key=fixed_key(self.seed), salts=salts)
 
     def _sampled(self, epoch: int, index: int, request: SampleRequest) -> SampledSubgraph:
         if not isinstance(self.sampler, NeighborSampler):

@@ -134,13 +134,14 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
             both = np.arange(2 * len(positions)).reshape(2, -1)
             exclude_for = {t: _repeated(both, pairs) for t, pairs in excluded.items()}
             excluded = {t: np.concatenate([pairs, pairs], axis=1) for t, pairs in excluded.items()}
-        return positions, SampleRequest(
+        request = SampleRequest(
             self._by_type(*ends),
             self.key(epoch, index),
             exclude=excluded,
             exclude_for=exclude_for,
             times=None if times is None else self._by_type(times, times),
         )
+        return positions, self.with_own_draws(request)
 
     def end_ids(self, positions: np.ndarray) -> Tensor:
         """int64 [2, num_edges], dense ids of both ends; -1 for nodes that training did not have."""

@@ -189,6 +189,7 @@ class DisjointIds:
     Args:
         seeds: by node type, dense ids.
         times: by node type, int64 or float64, time of each seed, only with `temporal`.
+        salts: by node type, uint64, of each seed, only with `disjoint`. Default: its number.
     Raises:
         DataError: a seed has no time.
     """
@@ -201,10 +202,12 @@ class DisjointIds:
         times: Mapping[str, np.ndarray] | None,
         *,
         disjoint: bool,
+        salts: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self._graph = graph
         self._temporal = temporal
         self._disjoint = disjoint
+        self._salts = None if salts is None else np.concatenate([salts[t] for t in seeds])
         lengths = [len(ids) for ids in seeds.values()]
         numbers = np.arange(sum(lengths))
         if temporal is not None:
@@ -229,7 +232,9 @@ class DisjointIds:
 
     def salts(self, numbers: np.ndarray) -> np.ndarray | None:
         """uint64 salts for the draws of disjoint nodes; with only `temporal`, by time."""
-        return numbers.astype(np.uint64) if self._disjoint else None
+        if not self._disjoint:
+            return None
+        return numbers.astype(np.uint64) if self._salts is None else self._salts[numbers]
 
     def joined(self, node_type: str, picks: Picks, numbers: np.ndarray) -> Picks:
         """Picks with neighbors encoded with the number of the node that sampled them."""

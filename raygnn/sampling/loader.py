@@ -113,7 +113,7 @@ class NeighborLoader(SampledSequence[NodeBatch]):
         subgraph = self.sampled(epoch, index, request)
         return NodeBatch(
             index=index,
-            key=request.key,
+            key=self.key(epoch, index),
             input_id=torch.from_numpy(seeds),
             nodes=self._assembler.nodes(subgraph),
             edges=self._assembler.edges(subgraph),
@@ -135,7 +135,8 @@ class NeighborLoader(SampledSequence[NodeBatch]):
             nodes = plan.rows.node_ids(seeds)
             times = plan.times(seeds, key) if self._is_temporal else None
         named = None if times is None else {self.node_type: times}
-        return seeds, SampleRequest({self.node_type: nodes}, key, times=named)
+        request = SampleRequest({self.node_type: nodes}, key, times=named)
+        return seeds, self.with_own_draws(request)
 
     def _labels(self, seeds: np.ndarray) -> dict[str, Tensor]:
         if self._plan is None:

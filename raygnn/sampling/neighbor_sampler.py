@@ -97,6 +97,7 @@ class NeighborSampler(BaseSampler):
         exclude_for: Mapping[EdgeType, np.ndarray] | None = None,
         times: Mapping[str, np.ndarray] | None = None,
         isolated: Mapping[str, np.ndarray] | None = None,
+        salts: Mapping[str, np.ndarray] | None = None,
     ) -> SampledSubgraph:
         """Samples the neighborhood of seeds. A pure function of the arguments and the graph.
 
@@ -109,6 +110,8 @@ class NeighborSampler(BaseSampler):
                 counted over all types, in whose neighborhood to ignore the pair. Default: in all.
             times: by node type, int64 or float64, the time of each seed, with `temporal` only.
             isolated: by node type, dense ids of seeds whose edges to ignore.
+            salts: by node type, uint64, input of the draws for each seed, with `disjoint` only.
+                Default: its number, so that no two seeds of a batch have the same draws.
         Raises:
             DataError: a seed or an excluded node is not in the graph, an excluded edge type is
                 unknown, or times are missing.
@@ -116,7 +119,9 @@ class NeighborSampler(BaseSampler):
         seed_ids = {t: check_seeds(self.graph, t, ids) for t, ids in seeds.items()}
         ids = None
         if self.disjoint or self.temporal is not None:
-            ids = DisjointIds(self.graph, seed_ids, self.temporal, times, disjoint=self.disjoint)
+            ids = DisjointIds(
+                self.graph, seed_ids, self.temporal, times, disjoint=self.disjoint, salts=salts
+            )
         code_of = None if ids is None or exclude_for is None else ids.code
         excluded = exclusions(self.graph, exclude or {}, exclude_for or {}, code_of)
         with self._workspaces.lend() as growing:
@@ -128,10 +133,10 @@ class NeighborSampler(BaseSampler):
                     if len(codes) == 0 or fanouts[hop] == 0:
                         growing.add_no_edges(edge_type)
                         continue
-                    nodes, horizon, salts = codes, None, None
+                    nodes, horizon, node_salts = codes, None, None
                     if ids is not None:
                         nodes, numbers = ids.split(node_type, codes)
-                        horizon, salts = ids.horizon(numbers), ids.salts(numbers)
+                        horizon, node_salts = ids.horizon(numbers), ids.salts(numbers)
                     request = PickRequest(
                         nodes=nodes,
                         fanout=fanouts[hop],
@@ -142,7 +147,7 @@ class NeighborSampler(BaseSampler):
                         exclude_keys=None if code_of is None else codes,
                         weight=self.weight,
                         horizon=horizon,
-                        salts=salts,
+                        salts=node_salts,
                         by_neighbor=self.labor,
                     )
                     without = isolated.get(node_type) if isolated and hop == 0 else None

@@ -73,6 +73,7 @@ class SampleRequest:
 
     Attributes:
         seeds: by node type, int64 dense ids.
+        salts: by node type, uint64 [num_seeds].
     """
 
     seeds: Mapping[str, np.ndarray]
@@ -81,6 +82,7 @@ class SampleRequest:
     exclude_for: Mapping[EdgeType, np.ndarray] | None = None
     times: Mapping[str, np.ndarray] | None = None
     isolated: Mapping[str, np.ndarray] | None = None
+    salts: Mapping[str, np.ndarray] | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:

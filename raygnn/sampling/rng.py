@@ -2,7 +2,8 @@
 
 Seed, split, epoch and batch index determine the key of a batch; with hop and edge type, the key of
 a hop; `pick.py` adds the destination node and the number of its draw. So a batch does not depend on
-the thread, rank or server that draws it.
+the thread, rank or server that draws it. Outside training, seeds with their own neighborhoods draw
+by one key, their node and their time, so a neighborhood does not depend on the batch either.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 from numba import njit
 
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.data.hashing import mix, splitmix64
+from raygnn.data.hashing import mix, splitmix64, splitmix64_array
 
 #: Stands for all that draws depend on, here and in `pick.py`. Goes up when any of it changes;
 #: pinned by golden tests.
@@ -32,6 +33,22 @@ _NUM_ROUNDS = 8
 def batch_key(seed: int, split: str, epoch: int, index: int) -> BatchKey:
     """The key of one global micro-batch, for all its draws. The low 64 bits of `seed` count."""
     return chain_key(RNG_VERSION, seed, text_key(split), epoch, index)
+
+
+def fixed_key(seed: int) -> BatchKey:
+    """The key of all batches whose seeds have salts of `seed_salts`."""
+    return chain_key(RNG_VERSION, seed, text_key("any batch"))
+
+
+def seed_salts(nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
+    """uint64 [num_seeds], inputs of draws that depend on the node and the time of each seed only.
+
+    Equal times have equal salts, whether they are integers or floats.
+    """
+    salts = splitmix64_array(nodes)
+    if times is None:
+        return salts
+    return splitmix64_array(salts ^ (times.astype(np.float64) + 0.0).view(np.uint64))
 
 
 def hop_key(key: BatchKey, hop: int, edge_type: EdgeType) -> int:

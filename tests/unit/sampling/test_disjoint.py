@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NodeLoader
 from torch_geometric.sampler import EdgeSamplerInput
 
+from raygnn.data.bundle import SeedRows
 from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.models import GraphSAGE
 from raygnn.sampling import (
@@ -21,6 +22,7 @@ from raygnn.sampling import (
     NeighborSampler,
     blocks_of,
 )
+from raygnn.sampling.loader import RowPlan
 from raygnn.sampling.temporal import Temporal
 from tests.batches import check_ids, link_loader, node_loader
 from tests.errors import raises
@@ -153,6 +155,66 @@ def test_in_time_too():
         for of in _edges_of_seeds(subgraph, 3)
     ]
     assert found[0] == found[1] != found[2]
+
+
+def _neighborhoods(loader: NeighborLoader) -> dict[tuple[int, int], set[tuple[Any, ...]]]:
+    """By epoch and row, the neighborhoods that its batches have."""
+    found: dict[tuple[int, int], set[tuple[Any, ...]]] = {}
+    for epoch in (0, 1):
+        for batch in loader.iterate(epoch):
+            nodes, edges = batch.nodes[NODE], batch.edges[EDGE]
+            taker = edges.edge_index[1]
+            for number, row in enumerate(batch.input_id.tolist()):
+                own = nodes.seed[taker] == number
+                pairs = zip(nodes.n_id[taker[own]].tolist(), edges.e_id[own].tolist(), strict=True)
+                found.setdefault((epoch, row), set()).add(tuple(sorted(pairs)))
+    return found
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sampling=st.sampled_from([{}, {"labor": True}, {"replace": True}, {"weight": "weight"}]),
+    timed=st.booleans(),
+    batch_size=st.integers(1, 9),
+)
+def test_outside_training_a_row_has_one_neighborhood(seed, sampling, timed, batch_size):
+    """In any order, repeated, in batches of any size and split, of this table or another."""
+    rng = np.random.default_rng(seed)
+    small = random_graph(30, 400, seed)
+    small.times = {EDGE: rng.integers(0, 10, 400)} if timed else {}
+    node, time = rng.integers(0, 30, 12), rng.integers(4, 9, 12)
+    sampling = {**sampling, "disjoint": True, "temporal": Temporal() if timed else None}
+
+    def of_rows(chosen: np.ndarray, positions: np.ndarray, **changes: Any) -> Any:
+        at = time[chosen].astype(rng.choice([np.int64, np.float64]))
+        rows = SeedRows("rows", NODE, len(chosen), node[chosen], at, None, None, {})
+        options = {"seeds": positions, "plan": RowPlan(rows), **changes}
+        return _neighborhoods(node_loader(small, [2, 2], sampling=sampling, **options))
+
+    every = of_rows(np.arange(12), np.arange(12), split="val")
+    chosen, positions = rng.integers(0, 12, 9), rng.integers(0, 9, 14)
+    found = of_rows(chosen, positions, split="infer", batch_size=batch_size)
+    for (epoch, position), neighborhoods in found.items():
+        assert neighborhoods == every[epoch, chosen[position]] == every[0, chosen[position]]
+    trained = of_rows(np.arange(12), np.arange(12), shuffle=True)
+    assert any(trained[0, row] != trained[1, row] for row in range(12))
+
+
+def test_rows_of_a_node_draw_for_themselves():
+    """At other times, and other nodes than the seed: a hub is sampled anew for each."""
+    size = 202
+    source = np.concatenate([np.arange(2, size), [2, 2]])
+    target = np.concatenate([np.full(200, 2), [0, 1]])
+    small = SmallGraph({NODE: size}, {EDGE: (source, target)})
+    small.times, small.roles = {EDGE: np.zeros(size, np.int64)}, {"time": "time"}
+    rows = SeedRows("r", NODE, 3, np.array([0, 1, 1]), np.array([1, 1, 2]), None, None, {})
+    sampling = {"temporal": Temporal(), "disjoint": True}
+    options = {"seeds": np.arange(3), "plan": RowPlan(rows), "columns": {}}
+    found = _neighborhoods(node_loader(small, [1, 20], sampling=sampling, **options))
+    first, second, third = ({e for _, e in next(iter(found[0, row]))} for row in range(3))
+    assert len(first & second) < 12
+    assert len(second & third) < 12
 
 
 def test_pygs_loader_gets_the_seed_of_each_node():

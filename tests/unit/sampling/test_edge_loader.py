@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -166,6 +168,30 @@ def test_disjoint_edges_are_left_out_of_their_own_neighborhoods_alone(edge_type)
             assert both == [_edges_of(alone, number) for number in (0, 1)]
             # What both ends take is what they take of the graph without the edge.
             assert both[0] | both[1] == _edges_of(together, None)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("edge_type", [RATES, KNOWS])
+def test_outside_training_an_edge_has_one_neighborhood(edge_type, timed):
+    """In any order, repeated, and in batches of any size and split."""
+    graph = _graph(edge_type, timed=timed)
+    temporal = Temporal("time", "uniform") if timed else None
+    sampler = NeighborSampler(
+        LocalGraphStore(graph.bundle), [2, 2], temporal=temporal, disjoint=True
+    )
+    plan = _loader(graph, edge_type).plan
+    found: dict[int, set[tuple]] = {}
+    for split, size in (("val", 20), ("infer", 7), ("infer", 1)):
+        loader = _loader(
+            graph, edge_type, sampler=sampler, split=split, batch_size=size, shuffle=False
+        )
+        loader.plan = replace(plan, seeds=np.random.default_rng(size).integers(0, 60, 60))
+        for batch in loader.iterate(0):
+            num = len(batch.input_id)
+            for i, position in enumerate(batch.input_id.tolist()):
+                ends = (tuple(sorted(_edges_of(batch, number))) for number in (i, num + i))
+                found.setdefault(position, set()).add(tuple(ends))
+    assert {len(neighborhoods) for neighborhoods in found.values()} == {1}
 
 
 def _edges_of(batch, number: int | None) -> set[tuple]:
