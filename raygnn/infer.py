@@ -123,12 +123,13 @@ def predict(
 
     def ask(saved: SavedModel, bundle: Bundle) -> Asked:
         times = find_seed_times(saved, bundle, as_of)
-        request = TableRequest.of(saved.spec, what, tuple(node_types), times)
+        request = TableRequest.of(saved.spec, what, tuple(node_types))
         if new_nodes is None:
-            return request, None
+            return request, times, None
         if not request.node_types:
             check_no_new_nodes(new_nodes)
-        return _with_new_nodes(request, saved, bundle, fspath(new_nodes))
+        request, addition = _with_new_nodes(request, saved, bundle, fspath(new_nodes))
+        return request, times, addition
 
     options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
@@ -184,7 +185,7 @@ def top_k(
         times = find_seed_times(saved, bundle, as_of)
         known = None if data is not None else tables_source(saved.loaded, saved.spec.transforms)
         read = None if known is None else known.columns
-        return TopKRequest.of(saved.spec, bundle, k, ids, chosen, times, read), None
+        return TopKRequest.of(saved.spec, bundle, k, ids, chosen, read), times, None
 
     how = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
@@ -210,8 +211,7 @@ def _with_new_nodes(
         )
     first = {name: bundle.num_nodes(name) for name in wanted}
     nodes = {name: first[name] + np.arange(addition.num_new[name]) for name in wanted}
-    times = None if request.times is None else request.times.extended(addition)
-    return replace(request, node_types=wanted, nodes=nodes, times=times), addition
+    return replace(request, node_types=wanted, nodes=nodes), addition
 
 
 def _infer(

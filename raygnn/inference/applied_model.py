@@ -49,11 +49,17 @@ from raygnn.sampling.stores import LocalGraphStore
 
 
 class Stores(NamedTuple):
-    """Edges, features and past labels of a graph, kept because of what they have derived."""
+    """What a model reads of a graph, with what is derived from it.
+
+    Attributes:
+        past: labels whose window is over, by name in a batch.
+        links: those that a linear recommender of rows with times reads.
+    """
 
     graph: GraphStore
     features: FeatureStore
     past: tuple[str, PastLabels] | None
+    links: LinkHistory | None
 
 
 @dataclass
@@ -107,11 +113,17 @@ class AppliedModel:
             assert isinstance(known.graph, LocalGraphStore)
             assert isinstance(bundle, ExtendedBundle)
             features = ExtendedFeatureStore(bundle, spec.standardization)
-            return Stores(ExtendedGraphStore(known.graph, bundle), features, known.past)
+            graph = ExtendedGraphStore(known.graph, bundle)
+            return known._replace(graph=graph, features=features)
+        recommender, links = used_recommender(self.model), None
+        if recommender is not None and recommender.by_time:
+            anchor, target = spec.output.ends
+            links = find_dated_links(bundle, env.loaded.config, (anchor, target))
         return Stores(
             graph_store(env.loaded, bundle, env.parts),
             feature_store(env.loaded, bundle, spec, env.parts, env.device),
             find_past_labels(spec, bundle),
+            links,
         )
 
     def as_of(self, times: SeedTimes | None) -> AppliedModel:
@@ -140,10 +152,9 @@ class AppliedModel:
         if not factors.by_time:
             graph = graph_store(loaded, bundle)
             return LinkBasis.of(LinkHistory.of_edges(graph, bundle, edge_type), factors.settings)
-        links = find_dated_links(bundle, loaded.config, (edge_type[0], edge_type[2]))
-        assert links is not None
+        assert self.stores.links is not None
         assert self.times is not None
-        return LinkBasis.of(links.as_of(self.times.moment.time), factors.settings)
+        return LinkBasis.of(self.stores.links.as_of(self.times.moment.time), factors.settings)
 
     @cached_property
     def target_attributes(self) -> np.ndarray | None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from raygnn.data.time_units import Time
 from raygnn.inference.applied_model import AppliedModel, used_recommender
 from raygnn.inference.seed_times import SeedTimes
-from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly, is_layerwise
+from raygnn.loops.tasks.exact_encoding import encode_exactly, is_layerwise
 from raygnn.models.exact import ExactOptions
 from raygnn.parallel.shared_rows import SharedRows
 from raygnn.recommender.recommender import LinearRecommender
@@ -62,32 +64,6 @@ class KeptEmbeddings(Embeddings):
 
     def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
         return self._rows[node_type][torch.from_numpy(ids)]
-
-
-def exact_embeddings(
-    applied: AppliedModel,
-    node_types: Sequence[str],
-    chunk_size: int = ExactOptions.chunk_size,
-) -> KeptEmbeddings:
-    """All rows of some node types, computed layer by layer, without what is later than the moment
-    of the model's times. Collective: all ranks must call. Raises a ConfigError if the encoder does
-    not work layer by layer.
-    """
-    env, times = applied.env, applied.times
-    check_exact(applied.encoder, env.loaded.config.model.type)
-    return KeptEmbeddings(
-        encode_exactly(
-            applied.encoder,
-            applied.stores.graph,
-            applied.stores.features,
-            applied.spec,
-            node_types,
-            as_of=None if times is None else times.moment,
-            options=ExactOptions(
-                device=env.device, chunk_size=chunk_size, compute=SharedRows(env.scratch)
-            ),
-        )
-    )
 
 
 class BlendedEmbeddings(Embeddings):
@@ -211,19 +187,33 @@ class SampledEmbeddings(Embeddings):
 
 
 class NodeEncoder:
-    """Encodes nodes of a graph alone or together, and keeps exact rows of all nodes.
+    """Encodes nodes of a graph alone or together.
 
     Args:
         own_batches: nodes that are sampled are encoded from their own neighborhoods.
+        keeps_rows: exact rows of all nodes are kept, with those of the model's end types.
+        chunk_size: rows on the device at a time in exact encoding.
     """
 
-    def __init__(self, applied: AppliedModel, own_batches: bool) -> None:
+    def __init__(
+        self,
+        applied: AppliedModel,
+        own_batches: bool = False,
+        keeps_rows: bool = True,
+        chunk_size: int = ExactOptions.chunk_size,
+    ) -> None:
         self.applied = applied
-        self._has_own_batches = own_batches
+        self._has_own_batches, self._keeps_rows = own_batches, keeps_rows
+        self._chunk_size = chunk_size
         self._kept: dict[str, Tensor] = {}
 
     def as_of(self, times: SeedTimes | None) -> NodeEncoder:
-        return NodeEncoder(self.applied.as_of(times), self._has_own_batches)
+        return NodeEncoder(self.applied.as_of(times), self._has_own_batches, self._keeps_rows)
+
+    def at(self, time: Time) -> NodeEncoder:
+        """The same, with all nodes as of a time."""
+        assert self.applied.times is not None
+        return self.as_of(SeedTimes(replace(self.applied.times.moment, time=time)))
 
     def keeps(self, node_types: Sequence[str]) -> bool:
         return set(node_types) <= self._kept.keys()
@@ -236,16 +226,32 @@ class NodeEncoder:
     def rows(self, node_type: str, dense: np.ndarray) -> Tensor:
         """[num_ids, channels] of nodes that may repeat, each encoded once."""
         ids, places = np.unique(dense, return_inverse=True)
-        if self.takes_neighborhoods(node_type, len(ids)):
-            with self.sampled({node_type: ids}) as embeddings:
-                rows = embeddings.rows(node_type, 0, len(ids))
-        else:
-            with self.encoded([node_type]) as every:
-                rows = every.rows_of(node_type, ids)
+        with self.chosen({node_type: ids}) as embeddings:
+            rows = embeddings.rows(node_type, 0, len(ids))
         return rows[torch.from_numpy(places)]
 
-    def takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
+    @contextmanager
+    def chosen(
+        self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None
+    ) -> Iterator[Embeddings]:
+        """Rows of some nodes, by position.
+
+        Args:
+            nodes: int64, distinct dense ids, ascending, by node type.
+            plan: rows of (node, time); `nodes` are positions in them.
+        """
+        if plan is not None or all(self._takes_neighborhoods(*each) for each in nodes.items()):
+            with closing(self.sampled(nodes, plan)) as embeddings:
+                yield embeddings
+        else:
+            with self.encoded(list(nodes)) as every:
+                rows = {name: every.rows_of(name, ids) for name, ids in nodes.items()}
+            yield KeptEmbeddings(rows)
+
+    def _takes_neighborhoods(self, node_type: str, ids: np.ndarray) -> bool:
         """Whether nodes are encoded from their own neighborhoods, not with all nodes."""
+        if self.applied.known is not None:  # the graph has new nodes
+            return True
         if self.keeps([node_type]):
             return False
         if not self.applied.is_exact:
@@ -254,17 +260,23 @@ class NodeEncoder:
             return True
         config = self.applied.env.loaded.config
         return (
-            config.sampling.component is None and num_ids <= config.loader_plan("test").batch_size
+            config.sampling.component is None and len(ids) <= config.loader_plan("test").batch_size
         )
 
     def encoded(self, node_types: Sequence[str]) -> closing[Embeddings]:
-        """Rows of all nodes of some types; exact ones are kept."""
-        if not self.keeps(node_types):
-            if not self._is_layered(node_types):
-                numbers = {name: self.applied.bundle.num_nodes(name) for name in node_types}
-                return self.sampled({name: np.arange(num) for name, num in numbers.items()})
+        """Rows of all nodes of some types, by dense id."""
+        every: Embeddings
+        if self.keeps(node_types):
+            every = KeptEmbeddings(self._kept)
+        elif not self._is_layered(node_types):
+            numbers = {name: self.applied.bundle.num_nodes(name) for name in node_types}
+            every = self.sampled({name: np.arange(num) for name, num in numbers.items()})
+        elif not self._keeps_rows:
+            every = self._every(node_types)
+        else:
             self._keep_every(node_types)
-        return closing(KeptEmbeddings(self._kept))
+            every = KeptEmbeddings(self._kept)
+        return closing(every)
 
     def _is_layered(self, node_types: Sequence[str]) -> bool:
         applied = self.applied
@@ -275,12 +287,27 @@ class NodeEncoder:
         if self.applied.times is not None:
             wanted -= self.applied.times.own
         order = [name for name in self.applied.bundle.node_types if name in wanted]
-        exact = exact_embeddings(self.applied, order)
-        every = blended(exact, self.applied)
+        every = self._every(order)
         self._kept |= {name: every.all_rows(name) for name in order}
 
-    def sampled(
-        self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None
-    ) -> closing[Embeddings]:
-        sampled = SampledEmbeddings(self.applied, nodes, plan)
-        return closing(blended(sampled, self.applied, nodes))
+    def _every(self, node_types: Sequence[str]) -> Embeddings:
+        """All rows of some types, computed layer by layer, without what is later than the moment of
+        the model's times. Collective: all ranks must call.
+        """
+        applied = self.applied
+        env, times = applied.env, applied.times
+        rows = encode_exactly(
+            applied.encoder,
+            applied.stores.graph,
+            applied.stores.features,
+            applied.spec,
+            node_types,
+            as_of=None if times is None else times.moment,
+            options=ExactOptions(
+                device=env.device, chunk_size=self._chunk_size, compute=SharedRows(env.scratch)
+            ),
+        )
+        return blended(KeptEmbeddings(rows), applied)
+
+    def sampled(self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None) -> Embeddings:
+        return blended(SampledEmbeddings(self.applied, nodes, plan), self.applied, nodes)

@@ -6,16 +6,21 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
-from torch import Tensor
 
 from raygnn.data.added_rows import AddedRows
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.tables.read_ids import Ids, as_plain_texts
 from raygnn.errors import ConfigError
-from raygnn.inference.embeddings import KeptEmbeddings, NodeEncoder
-from raygnn.inference.job import TopKOptions, TopKRequest, check_k, check_no_new_nodes, known_types
+from raygnn.inference.embeddings import NodeEncoder
+from raygnn.inference.job import (
+    TableRequest,
+    TopKOptions,
+    TopKRequest,
+    check_k,
+    check_no_new_nodes,
+    known_types,
+)
 from raygnn.inference.neighbor_search import NeighborSearch
 from raygnn.inference.new_rows import check_takes_new
 from raygnn.inference.open_graph import OpenGraph
@@ -37,7 +42,7 @@ class ExtendedGraph(OpenGraph):
         vars(self).update(vars(graph))
         self._graph = graph
         self._addition = addition
-        self._encoder = _NewNodeEncoder(graph._applied.extended(addition), own_batches=True)
+        self._encoder = NodeEncoder(graph._applied.extended(addition), own_batches=True)
 
     def __enter__(self) -> Self:
         return self
@@ -48,9 +53,7 @@ class ExtendedGraph(OpenGraph):
         """The k best known nodes of each new node; see `OpenGraph.top_k`."""
         chosen = TopKOptions.of(options)
         every = chosen.model_copy(update={"filter_known": False})
-        request = TopKRequest.of(
-            self._spec, self.bundle, k, anchors, every, self._applied.times, self._read_columns
-        )
+        request = TopKRequest.of(self._spec, self.bundle, k, anchors, every, self._read_columns)
         graph, anchor, target = self._graph.bundle, request.anchor_type, request.target_type
         check_k(k, graph, anchor, target)
         known_anchors = request.anchors[request.anchors < graph.num_nodes(anchor)]
@@ -68,9 +71,9 @@ class ExtendedGraph(OpenGraph):
         most_links = max(Counter(anchor for anchor, _ in links).values(), default=0)
         most = min(k + most_links, graph.num_nodes(target))
         with self._prepared(), self._graph._encoder.encoded([target]) as embeddings:
-            rows = _NewAnchors(self._encoder, embeddings.all_rows(target), target)
-            search = NeighborSearch(replace(request, k=most), self._applied, rows)
-            table = search.table(0, len(request.anchors))
+            targets = embeddings.all_rows(target)
+            search = NeighborSearch(replace(request, k=most), self._applied, targets)
+            table = search.table(request.anchors, self._encoder.rows(anchor, request.anchors))
         return Table(_without(table, set(links), k))
 
     def _links(self, edge_type: EdgeType) -> list[tuple[object, object]]:
@@ -78,30 +81,14 @@ class ExtendedGraph(OpenGraph):
         ids = [self.bundle.take_ids(name, nodes).to_pylist() for name, nodes in ends]
         return list(zip(*ids, strict=True))
 
-    def _node_table(self, what: str, node_type: str, nodes: Ids | None) -> Table:
+    def _node_table(self, request: TableRequest, nodes: Ids | None) -> Table:
         if nodes is None:
-            nodes = as_plain_texts(self._addition.ids[node_type])
-        return super()._node_table(what, node_type, nodes)
+            nodes = as_plain_texts(self._addition.ids[request.node_types[0]])
+        return super()._node_table(request, nodes)
 
-    def _edge_table(self, what: str, pairs: object) -> Table:
+    def _edge_table(self, request: TableRequest, pairs: object) -> Table:
         check_no_new_nodes("rows")
         raise AssertionError
-
-
-class _NewNodeEncoder(NodeEncoder):
-    def takes_neighborhoods(self, node_type: str, num_ids: int) -> bool:
-        return True
-
-
-class _NewAnchors(KeptEmbeddings):
-    """Rows of all known targets, and of anchors that are encoded on demand."""
-
-    def __init__(self, encoder: NodeEncoder, targets: Tensor, target_type: str) -> None:
-        super().__init__({target_type: targets})
-        self._encoder = encoder
-
-    def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
-        return self._encoder.rows(node_type, ids)
 
 
 def _without(table: pa.Table, links: set[tuple[object, object]], k: int) -> pa.Table:

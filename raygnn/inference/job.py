@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from raygnn.data.bundle import Bundle
+from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.tables.read_ids import Ids, dense_ids
@@ -21,6 +21,8 @@ from raygnn.loops.model_spec import ModelSpec
 from raygnn.outputs.saved_model import SavedModel
 
 if TYPE_CHECKING:
+    from raygnn.data.links.supervision import SeedEdges
+    from raygnn.sampling.loader import RowPlan
     from raygnn.sampling.parts import PartitionedGraph
 
 WHAT = ("embeddings", "predictions", "probabilities")
@@ -35,14 +37,16 @@ class TableRequest:
     Attributes:
         what: columns besides the ids; one of `WHAT`.
         node_types: one table each. Empty for edges.
-        times: encoding times of nodes and edges; None for a model without times.
-        nodes: int64, dense ids, by node type; None for all nodes.
+        nodes: int64, distinct dense ids, ascending, by node type; None for all nodes.
+        plan: rows of (node, time), of which `nodes` are positions.
+        edges: the edges; None for all of the type.
     """
 
     what: str
     node_types: tuple[str, ...]
-    times: SeedTimes | None = None
     nodes: Mapping[str, np.ndarray] | None = None
+    plan: RowPlan | None = None
+    edges: SeedEdges | None = None
 
     @classmethod
     def of(
@@ -50,7 +54,6 @@ class TableRequest:
         spec: ModelSpec,
         what: str | None,
         node_types: tuple[str, ...] = (),
-        times: SeedTimes | None = None,
     ) -> TableRequest:
         """Completes and validates a request. Raises a ConfigError if the model has no such output.
 
@@ -68,7 +71,7 @@ class TableRequest:
                     id="infer-node-type-other",
                 )
             output.check_predicts(chosen, ())
-            return cls(chosen, (), times)
+            return cls(chosen, ())
         if chosen not in WHAT:
             raise ConfigError(
                 f"what={chosen!r} is invalid: unknown output. Set one of: {', '.join(WHAT)}.",
@@ -79,7 +82,15 @@ class TableRequest:
             check_node_type(spec, name, "node_type")
         if chosen != "embeddings":
             output.check_predicts(chosen, wanted)
-        return cls(chosen, wanted, times)
+        return cls(chosen, wanted)
+
+    def num_rows(self, bundle: Bundle, node_type: str) -> int:
+        return bundle.num_nodes(node_type) if self.nodes is None else len(self.nodes[node_type])
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether all nodes of some types are encoded."""
+        return self.nodes is None and bool(self.node_types)
 
 
 class TopKOptions(BaseModel):
@@ -145,11 +156,11 @@ class TopKRequest:
     """The best-scored targets of each anchor.
 
     Attributes:
-        anchors: int64, distinct dense ids.
-        filter_known: edge types whose links are excluded; with `times`, only earlier links.
+        anchors: int64, dense ids, distinct unless there are `rows`.
+        filter_known: edge types whose links are excluded; with times, only earlier links.
         relation: number of the model's relation; None if not chosen.
-        times: see `TableRequest`.
         columns: `id` and further columns of the targets' table.
+        rows: of anchors, each ranked as of its time; None for anchors as of the moment.
     """
 
     k: int
@@ -159,8 +170,8 @@ class TopKRequest:
     filter_known: tuple[EdgeType, ...] = ()
     score: Score = "inner_product"
     relation: int | None = None
-    times: SeedTimes | None = None
     columns: pa.Table | None = None
+    rows: SeedRows | None = None
 
     @classmethod
     def of(
@@ -170,7 +181,6 @@ class TopKRequest:
         k: int,
         anchors: Ids,
         options: TopKOptions,
-        times: SeedTimes | None,
         read_columns: Callable[[str, tuple[str, ...]], pa.Table] | None,
     ) -> TopKRequest:
         """Completes and validates a request. Raises a ConfigError if the model has no such output,
@@ -192,7 +202,6 @@ class TopKRequest:
             known_types(spec, bundle, anchor, target, relation) if options.filter_known else (),
             find_score(spec, score, relation),
             relation,
-            times,
             None if not options.columns else _columns(read_columns, target, options.columns),
         )
         check_k(k, bundle, anchor, target)
@@ -201,6 +210,10 @@ class TopKRequest:
     @property
     def node_types(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((self.anchor_type, self.target_type)))
+
+    @property
+    def takes_all(self) -> bool:
+        return self.rows is None
 
 
 def _columns(
@@ -248,12 +261,15 @@ class OutputOptions:
 class InferenceJob:
     """The job of every worker. Crosses process boundaries.
 
-    `parts`: of a partitioned graph, whose outline is the bundle.
+    Attributes:
+        times: encoding times of nodes and edges; None for a model without times.
+        parts: of a partitioned graph, whose outline is the bundle.
     """
 
     model: SavedModel
     bundle_path: str
     request: TableRequest | TopKRequest
+    times: SeedTimes | None
     output: OutputFolder
     options: OutputOptions
     parts: PartitionedGraph | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -12,103 +14,177 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from raygnn.data.bundle import Bundle
+from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.links.split import LinkSplit, find_label_edges
 from raygnn.data.links.supervision import (
     KnownPositives,
     known_positives,
     known_positives_as_of,
 )
-from raygnn.data.tables.read_ids import as_plain_texts, original_ids
+from raygnn.data.tables.read_ids import original_ids
 from raygnn.inference.applied_model import AppliedModel, used_recommender
-from raygnn.inference.embeddings import Embeddings
+from raygnn.inference.embeddings import (
+    KeptEmbeddings,
+    NodeEncoder,
+    SampledEmbeddings,
+    blended,
+)
 from raygnn.inference.job import Score, TopKRequest
+from raygnn.inference.result_tables import Parts, cut
+from raygnn.inference.row_tables import ID, with_times
+from raygnn.inference.seed_times import SeedTimes
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.decoders import Decoder, InnerProduct, top_k
 from raygnn.models.graph_encoder import EdgePredictor
 from raygnn.parallel.agreement import run_and_sync_errors
+from raygnn.sampling.loader import RowPlan
 
-_ANCHORS_AT_A_TIME = 64
+_ANCHORS_AT_A_TIME = 1024
 
 
 class NeighborSearch:
-    """Ranks all nodes of the target type for ranges of the anchors.
+    """Ranks all nodes of the target type for anchors, as of one moment.
 
     A node is never its own neighbor. Collective: all ranks must build it; they search alone.
+
+    Args:
+        applied: as of the moment.
+        targets: [num_targets, channels], by dense id.
     """
 
-    def __init__(self, request: TopKRequest, applied: AppliedModel, embeddings: Embeddings) -> None:
-        self._request = request
+    def __init__(self, request: TopKRequest, applied: AppliedModel, targets: Tensor) -> None:
+        self._request, self._bundle = request, applied.bundle
         self._device = applied.env.device
-        bundle, model, output = applied.bundle, applied.model, applied.spec.output
-        decoder = build_decoder(request.score, applied)
-        self._scores = partial(decoder.score_all, relation=request.relation or 0)
-        self._anchor_ids = original_ids(bundle, request.anchor_type, request.anchors)
-        anchors = embeddings.rows_of(request.anchor_type, request.anchors)
-        targets = embeddings.all_rows(request.target_type)
-        if isinstance(decoder, EdgeValues):
-            ids = request.anchors, np.arange(len(targets))
-            anchors, targets = decoder.rows((anchors, targets), ids, output.num_known(bundle))
-        self._anchors, self._targets = anchors, targets
-        self._ids = bundle.ids(request.target_type).slice(0, len(targets))
+        output, ends = applied.spec.output, (request.anchor_type, request.target_type)
+        self._decoder = build_decoder(request.score, applied)
+        self._scores = partial(self._decoder.score_all, relation=request.relation or 0)
+        if isinstance(self._decoder, EdgeValues):
+            self._num_known, num_targets = output.num_known(applied.bundle)
+            targets = self._decoder.rows(targets, np.arange(len(targets)), num_targets)
+        self._targets = targets
+        self._ids = applied.bundle.ids(request.target_type).slice(0, len(targets))
         # By id, so that of equal scores the smaller id comes first.
         self._order = pc.sort_indices(self._ids).to_numpy().astype(np.int64)
-        self._known = run_and_sync_errors(lambda: _known(request, bundle), "finding known links")
-        factors, ends = used_recommender(model), (request.anchor_type, request.target_type)
+        self._known = run_and_sync_errors(
+            lambda: _known(request, applied.bundle, applied.times), "finding known links"
+        )
+        factors = used_recommender(applied.model)
         if factors is not None and factors.settings.hides_known and ends == output.ends:
             links = applied.basis(factors).links
             self._known.append(KnownPositives(links.indptr, links.indices))
 
-    def table(self, first: int, last: int) -> pa.Table:
-        """anchor_id, neighbor_id, score and rank (from 1) for a range of the anchors."""
-        anchors = self._request.anchors[first:last]
-        tables = [
-            self._search(anchors[i : i + _ANCHORS_AT_A_TIME], self._anchors[first + i :])
-            for i in range(0, len(anchors), _ANCHORS_AT_A_TIME)
-        ]
-        scores, places = (np.concatenate(parts) for parts in zip(*tables, strict=True))
+    @torch.no_grad()
+    def best(self, anchors: np.ndarray, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """The best-scored targets of anchors, best first.
+
+        Args:
+            anchors: int64 [num_anchors], dense ids.
+            rows: [num_anchors, channels].
+        Returns:
+            float32 [num_anchors, k], scores, and int64 [num_anchors, k], dense ids. -inf marks
+            missing targets if too many are left out.
+        """
+        if isinstance(self._decoder, EdgeValues):
+            rows = self._decoder.rows(rows, anchors, self._num_known)
+        scores = np.empty((len(anchors), self._request.k), np.float32)
+        neighbors = np.empty(scores.shape, np.int64)
+        for first in range(0, len(anchors), _ANCHORS_AT_A_TIME):
+            part = slice(first, first + _ANCHORS_AT_A_TIME)
+            best, places = top_k(
+                rows[part].to(self._device),
+                self._candidates,
+                len(self._order),
+                self._request.k,
+                self._scores,
+                partial(self._left_out, anchors[part]),
+            )
+            scores[part], neighbors[part] = best.cpu().numpy(), self._order[places.cpu().numpy()]
+        return scores, neighbors
+
+    def table(self, anchors: np.ndarray, rows: Tensor) -> pa.Table:
+        """anchor_id, neighbor_id, score, rank (from 1) and the requested columns."""
+        request, bundle = self._request, self._bundle
+        scores, neighbors = self.best(anchors, rows)
         row, rank = np.nonzero(scores > -np.inf)
-        neighbors = as_plain_texts(self._ids.take(pa.array(self._order[places[row, rank]])))
+        ids = original_ids(bundle, request.target_type, neighbors[row, rank])
         columns: dict[str, Any] = {
-            "anchor_id": self._anchor_ids.take(pa.array(first + row)),
-            "neighbor_id": neighbors,
+            "anchor_id": original_ids(bundle, request.anchor_type, anchors[row]),
+            "neighbor_id": ids,
             "score": scores[row, rank],
             "rank": (rank + 1).astype(np.int32),
         }
-        more = self._request.columns
-        if more is not None:
-            ids = pc.cast(more["id"], neighbors.type)
-            rows = more.drop_columns("id").take(pc.index_in(neighbors, ids))
-            columns |= dict(zip(rows.column_names, rows.columns, strict=True))
+        if (more := request.columns) is not None:
+            places = pc.index_in(ids, pc.cast(more["id"], ids.type))
+            found = more.drop_columns("id").take(places)
+            columns |= dict(zip(found.column_names, found.columns, strict=True))
         return pa.table(columns)
 
-    @torch.no_grad()
-    def _search(self, anchors: np.ndarray, rows: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        def candidates(first: int, last: int) -> Tensor:
-            return self._targets[torch.from_numpy(self._order[first:last])].to(self._device)
+    def _candidates(self, first: int, last: int) -> Tensor:
+        return self._targets[torch.from_numpy(self._order[first:last])].to(self._device)
 
-        def left_out(first: int, last: int) -> Tensor:
-            return torch.from_numpy(self._left_out(anchors, self._order[first:last])).to(
-                self._device
-            )
-
-        best, places = top_k(
-            rows[: len(anchors)].to(self._device),
-            candidates,
-            len(self._order),
-            self._request.k,
-            self._scores,
-            left_out,
-        )
-        return best.cpu().numpy(), places.cpu().numpy()
-
-    def _left_out(self, anchors: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    def _left_out(self, anchors: np.ndarray, first: int, last: int) -> Tensor:
+        candidates = self._order[first:last]
         out = np.zeros((len(anchors), len(candidates)), bool)
         for known in self._known:
             out |= known.mask(anchors, candidates)
         if self._request.anchor_type == self._request.target_type:
             out |= anchors[:, None] == candidates
-        return out
+        return torch.from_numpy(out).to(self._device)
+
+
+def neighbors(encoder: NodeEncoder, request: TopKRequest, size: int, share: slice) -> Parts:
+    """The best-scored targets of each anchor, in parts of about `size` rows; see `tables`."""
+    ranges = cut(len(request.anchors), max(size // request.k, 1))
+    if request.rows is not None:
+        return Parts(ranges, _lists(encoder, request, request.rows, ranges[share]), share)
+    with encoder.encoded(request.node_types) as embeddings:
+        rows = embeddings.rows_of(request.anchor_type, request.anchors)
+        search = NeighborSearch(request, encoder.applied, embeddings.all_rows(request.target_type))
+
+    def make(first: int, last: int) -> pa.Table:
+        return search.table(request.anchors[first:last], rows[first:last])
+
+    return Parts(ranges, make, share)
+
+
+def _lists(
+    encoder: NodeEncoder, request: TopKRequest, rows: SeedRows, ranges: Sequence[tuple[int, int]]
+) -> Callable[[int, int], pa.Table]:
+    """Ranks the targets for some ranges of rows, as of the time of each. Collective: all ranks must
+    call.
+
+    Returns a function that makes a table of a range: `id`, `time`, and lists `neighbor_id` and
+    `score`, best first. A list is shorter than k if the model does not rank known links, and few
+    other targets are left.
+    """
+    anchor_type, target_type = request.anchor_type, request.target_type
+    bundle, every = encoder.applied.bundle, np.arange(rows.num_rows)
+    with closing(SampledEmbeddings(encoder.applied, {anchor_type: every}, RowPlan(rows))) as found:
+        encoded = found.all_rows(anchor_type)
+    scores = np.empty((rows.num_rows, request.k), np.float32)
+    neighbors = np.empty(scores.shape, np.int64)
+    mine = np.concatenate([every[:0], *(every[slice(*each)] for each in ranges)])
+    moments = np.zeros(rows.num_rows) if rows.time is None else rows.time
+    for moment in np.unique(moments):
+        at = encoder if rows.time is None else encoder.at(moment.item())
+        num_targets = bundle.num_nodes(target_type)
+        with closing(at.sampled({target_type: np.arange(num_targets)})) as of_targets:
+            search = NeighborSearch(request, at.applied, of_targets.all_rows(target_type))
+        chosen = mine[moments[mine] == moment]
+        anchors, kept = request.anchors[chosen], KeptEmbeddings({anchor_type: encoded[chosen]})
+        of_anchors = blended(kept, at.applied, {anchor_type: anchors}).all_rows(anchor_type)
+        scores[chosen], neighbors[chosen] = search.best(anchors, of_anchors)
+
+    def make(first: int, last: int) -> pa.Table:
+        is_ranked = scores[first:last] > -np.inf
+        ends = pa.array(np.cumsum([0, *is_ranked.sum(axis=1)], dtype=np.int32))
+        ids = original_ids(bundle, target_type, neighbors[first:last][is_ranked])
+        lists = {"neighbor_id": ids, "score": pa.array(scores[first:last][is_ranked])}
+        columns = {name: pa.ListArray.from_arrays(ends, values) for name, values in lists.items()}
+        of_rows = original_ids(bundle, anchor_type, request.anchors[first:last])
+        return with_times(pa.table({ID: of_rows, **columns}), rows, every[first:last])
+
+    return make
 
 
 class EdgeValues(Decoder):
@@ -118,20 +194,10 @@ class EdgeValues(Decoder):
         super().__init__(model.head.out.in_features + 1)
         self._model, self._output = copy.deepcopy(model).double().eval(), output
 
-    def rows(
-        self,
-        of_ends: tuple[Tensor, Tensor],
-        ids: tuple[np.ndarray, np.ndarray],
-        num_known: tuple[int, int],
-    ) -> tuple[Tensor, Tensor]:
-        """Appends the dense ids of sources and targets; -1 for nodes that training did not have."""
-        known = (np.where(of < num, of, -1) for of, num in zip(ids, num_known, strict=True))
-        columns = (torch.from_numpy(of).double().unsqueeze(1) for of in known)
-        source, target = (
-            torch.cat([rows.double(), column.to(rows.device)], dim=1)
-            for rows, column in zip(of_ends, columns, strict=True)
-        )
-        return source, target
+    def rows(self, rows: Tensor, ids: np.ndarray, num_known: int) -> Tensor:
+        """Appends the dense ids of nodes; -1 for nodes that training did not have."""
+        column = torch.from_numpy(np.where(ids < num_known, ids, -1)).double().unsqueeze(1)
+        return torch.cat([rows.double(), column.to(rows.device)], dim=1)
 
     def score_pairs(
         self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
@@ -163,12 +229,12 @@ def build_decoder(score: Score, applied: AppliedModel) -> Decoder:
     return copy.deepcopy(model.decoder).double()
 
 
-def _known(request: TopKRequest, bundle: Bundle) -> list[KnownPositives]:
+def _known(request: TopKRequest, bundle: Bundle, times: SeedTimes | None) -> list[KnownPositives]:
     links = [
         LinkSplit(t, labels=find_label_edges(bundle, t, "positive") is not None)
         for t in request.filter_known
     ]
-    if request.times is None:
+    if times is None:
         return [known_positives(bundle, link) for link in links]
-    moment = request.times.moment
-    return [known_positives_as_of(bundle, link, request.anchors, moment) for link in links]
+    anchors = np.unique(request.anchors)
+    return [known_positives_as_of(bundle, link, anchors, times.moment) for link in links]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.added_rows import RowReader
-from raygnn.data.bundle import Bundle, SeedRows
+from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.manifest import Manifest, TrainingTable
@@ -31,7 +31,6 @@ from raygnn.inference.applied_model import (
 )
 from raygnn.inference.embeddings import (
     NodeEncoder,
-    SampledEmbeddings,
 )
 from raygnn.inference.explanations import (
     Element,
@@ -49,32 +48,26 @@ from raygnn.inference.job import (
     TableRequest,
     TopKOptions,
     TopKRequest,
-    check_node_type,
     find_score,
     relation_of,
 )
-from raygnn.inference.neighbor_search import EdgeValues, NeighborSearch, build_decoder
+from raygnn.inference.neighbor_search import EdgeValues, build_decoder
 from raygnn.inference.new_rows import TablesSource, row_reader
 from raygnn.inference.result_tables import (
     EdgeTables,
-    NodeTables,
     Table,
     check_finite,
-    cut,
-    edges_to_predict,
     pairs_to_predict,
 )
 from raygnn.inference.row_tables import (
     RowRequest,
-    find_link_rows,
     find_rows,
-    rank_targets,
-    with_times,
+    link_rows_request,
 )
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
+from raygnn.inference.tables import tables
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
-from raygnn.loops.tasks.link_prediction.target import find_dated_links
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.sampling.batch import EdgeBatch
@@ -183,8 +176,8 @@ class OpenGraph:
             return self.embed(nodes)
         request = TableRequest.of(self._spec, chosen)
         if not request.node_types:
-            return self._edge_table(chosen, nodes)
-        return self._node_table(chosen, request.node_types[0], nodes)
+            return self._edge_table(request, nodes)
+        return self._node_table(request, nodes)
 
     def embed(self, nodes: Ids | None = None, *, node_type: str | None = None) -> Table:
         """The encoder's output: columns `id` and `embedding`, [num_nodes, channels].
@@ -204,8 +197,7 @@ class OpenGraph:
                 id="model-node-type-open",
             )
         chosen = next(iter(ends)) if node_type is None else node_type
-        check_node_type(self._spec, chosen, "node_type")
-        return self._node_table("embeddings", chosen, nodes)
+        return self._node_table(TableRequest.of(self._spec, "embeddings", (chosen,)), nodes)
 
     def score(self, pairs: Any, *, edge_type: str | None = None, score: str | None = None) -> Table:
         """Scores of links between given nodes. A higher score is a likelier link.
@@ -239,8 +231,9 @@ class OpenGraph:
             )
             self._encode_known_links(relation, given, (anchor_rows, target_rows))
             if isinstance(decoder, EdgeValues):
-                rows, known = (anchor_rows, target_rows), output.num_known(self.bundle)
-                anchor_rows, target_rows = decoder.rows(rows, given, known)
+                anchor_rows, target_rows = map(
+                    decoder.rows, (anchor_rows, target_rows), given, output.num_known(self.bundle)
+                )
             found = decoder.score_pairs(anchor_rows, target_rows, relation or 0)
         scores = found.float().cpu()
         anchors, targets = (original_ids(self.bundle, *e) for e in zip(ends, given, strict=True))
@@ -257,12 +250,8 @@ class OpenGraph:
             Columns `anchor_id`, `neighbor_id`, `score` and `rank`, from 1, and those of `columns`.
         """
         chosen = TopKOptions.of(options)
-        request = TopKRequest.of(
-            self._spec, self.bundle, k, anchors, chosen, self._applied.times, self._read_columns
-        )
-        with self._prepared(), self._encoder.encoded(request.node_types) as embeddings:
-            search = NeighborSearch(request, self._applied, embeddings)
-            return Table(search.table(0, len(request.anchors)))
+        request = TopKRequest.of(self._spec, self.bundle, k, anchors, chosen, self._read_columns)
+        return self._table(request)
 
     def top_k_of_rows(self, rows: Any, k: int = 10, *, split: str | None = None) -> Table:
         """The k best-scored targets of each row of (anchor, time), as of its time.
@@ -277,21 +266,10 @@ class OpenGraph:
             ConfigError: the model has no such rows, or fewer targets than k.
             DataError: as in `predict`.
         """
-        spec, config, request = self._spec, self._loaded.config, self._row_request(rows, split)
-        found, relation = find_link_rows(spec, config, self.bundle, request)
-        applied = self._applied
-
-        def encode(rows: SeedRows) -> Tensor:
-            positions = {rows.node_type: np.arange(rows.num_rows)}
-            with closing(SampledEmbeddings(applied, positions, RowPlan(rows))) as embeddings:
-                return embeddings.all_rows(rows.node_type).to(applied.env.device)
-
-        with self._prepared():
-            links = None
-            if used_recommender(applied.model):
-                anchor, target = spec.output.ends
-                links = find_dated_links(self.bundle, config, (anchor, target))
-            return Table(rank_targets(found, relation, k, applied, encode, links))
+        request = self._row_request(rows, split)
+        return self._table(
+            link_rows_request(self._spec, self._loaded.config, self.bundle, request, k)
+        )
 
     def explain(
         self,
@@ -412,18 +390,19 @@ class OpenGraph:
         finally:
             model.train(training)
 
-    def _node_table(self, what: str, node_type: str, nodes: Ids | None) -> Table:
-        tables = NodeTables(what, self._applied)
-        with self._prepared():
-            if nodes is None:
-                with self._encoder.encoded([node_type]) as embeddings:
-                    num_nodes = self.bundle.num_nodes(node_type)
-                    ranges = cut(num_nodes, _ROWS_PER_PART, embeddings.alignment)
-                    parts = [tables.range(embeddings, node_type, *part) for part in ranges]
-                    return Table(pa.concat_tables(parts))
-            dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
-            rows = self._encoder.rows(node_type, dense)
-            return Table(tables.of_rows(original_ids(self.bundle, node_type, dense), rows, dense))
+    def _table(self, request: TableRequest | TopKRequest) -> Table:
+        with self._prepared(), tables(self._encoder, request, _ROWS_PER_PART) as made:
+            (parts,) = made.values()
+            return Table(pa.concat_tables([table for _, table in parts]))
+
+    def _node_table(self, request: TableRequest, nodes: Ids | None) -> Table:
+        if nodes is None:
+            return self._table(request)
+        (node_type,) = request.node_types
+        dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
+        ids, places = np.unique(dense, return_inverse=True)
+        table = self._table(replace(request, nodes={node_type: ids})).arrow
+        return Table(table.take(pa.array(places)))
 
     def _row_request(self, rows: Any, split: str | None) -> RowRequest:
         times = self._applied.times
@@ -436,25 +415,15 @@ class OpenGraph:
 
     def _row_table(self, what: str, rows: Any, split: str | None) -> Table:
         plan, positions = self._find_rows(rows, split)
-        found = plan.rows
-        with self._prepared():
-            with self._encoder.sampled({found.node_type: positions}, plan) as embeddings:
-                encoded = embeddings.all_rows(found.node_type)
-            nodes = found.node_ids(positions)
-            ids = self.bundle.take_ids(found.node_type, nodes)
-            times = None if self._applied.times is None else plan.latest_times(positions)
-            table = NodeTables(what, self._applied).of_rows(ids, encoded, nodes, times)
-        return Table(with_times(table, found, positions))
+        node_type = plan.rows.node_type
+        return self._table(TableRequest(what, (node_type,), {node_type: positions}, plan))
 
-    def _edge_table(self, what: str, pairs: Any) -> Table:
-        spec, times = self._spec, self._applied.times
-        if pairs is None:
-            edges = edges_to_predict(spec, self.bundle)
-        else:
-            edges = pairs_to_predict(spec, self.bundle, *self._pairs(pairs), times)
-        with self._prepared(), self._edge_tables(what, edges) as tables:
-            ranges = cut(tables.num_rows, _ROWS_PER_PART, tables.alignment)
-            return Table(pa.concat_tables([tables.range(*part) for part in ranges]))
+    def _edge_table(self, request: TableRequest, pairs: Any) -> Table:
+        if pairs is not None:
+            times, ends = self._applied.times, self._pairs(pairs)
+            edges = pairs_to_predict(self._spec, self.bundle, *ends, times)
+            request = replace(request, edges=edges)
+        return self._table(request)
 
     def _encode_known_links(
         self, relation: int | None, pairs: Sequence[np.ndarray], rows: Sequence[Tensor]

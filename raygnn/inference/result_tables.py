@@ -20,6 +20,8 @@ from raygnn.data.tables.read_ids import as_plain_texts, original_ids
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.applied_model import AppliedModel, loader_options
 from raygnn.inference.embeddings import Embeddings
+from raygnn.inference.job import TableRequest
+from raygnn.inference.row_tables import with_times
 from raygnn.inference.seed_times import SeedTimes, seed_edges, times_of_pairs
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.build_sampler import build_sampler
@@ -69,49 +71,44 @@ class Table:
         return self.arrow.to_pandas()
 
 
+#: All parts of a table.
+EVERY = slice(None)
 # Rows that pass through the head at a time.
 _ROWS_AT_A_TIME = 1 << 14
 
 
 class NodeTables:
-    """Makes tables of nodes.
+    """Makes tables of nodes, or of rows of (node, time)."""
 
-    `nodes`: int64, dense ids, by node type, whose positions `range` uses; None for all nodes.
-    """
-
-    def __init__(
-        self, what: str, applied: AppliedModel, nodes: Mapping[str, np.ndarray] | None = None
-    ) -> None:
-        self._what, self._applied, self._nodes = what, applied, nodes
+    def __init__(self, request: TableRequest, applied: AppliedModel) -> None:
+        self._request, self._applied = request, applied
 
     def range(self, embeddings: Embeddings, node_type: str, first: int, last: int) -> pa.Table:
-        """The nodes of a range that begins at a multiple of the alignment."""
-        bundle = self._applied.bundle
-        if self._nodes is None:
-            nodes, ids = np.arange(first, last), bundle.ids(node_type).slice(first, last - first)
-        else:
-            nodes = self._nodes[node_type][first:last]
-            ids = bundle.take_ids(node_type, nodes)
-        return self.of_rows(ids, embeddings.rows(node_type, first, last), nodes)
-
-    def of_rows(
-        self, ids: pa.Array, rows: Tensor, nodes: np.ndarray, times: np.ndarray | None = None
-    ) -> pa.Table:
-        """Nodes with these ids, embeddings, dense ids and times, by default those of the model.
-
-        Raises a DataError for infinite and NaN values.
+        """The nodes of a range that begins at a multiple of the alignment. Raises a DataError for
+        infinite and NaN values.
         """
-        ids = as_plain_texts(ids)
+        applied, what, plan = self._applied, self._request.what, self._request.plan
+        nodes, bundle = self._request.nodes, applied.bundle
+        positions = np.arange(first, last) if nodes is None else nodes[node_type][first:last]
+        dense = positions if plan is None else plan.rows.node_ids(positions)
+        if nodes is None:
+            ids = as_plain_texts(bundle.ids(node_type).slice(first, last - first))
+        else:
+            ids = original_ids(bundle, node_type, dense)
+        rows = embeddings.rows(node_type, first, last)
         columns: Mapping[str, Any] = {"embedding": rows.float().numpy()}
-        if self._what != "embeddings":
-            task, model = self._applied.task, self._applied.model
-            if times is None:
-                times = self._applied.moments_of(len(nodes))
+        if what != "embeddings":
+            times = applied.moments_of(len(dense))
+            if plan is not None and times is not None:
+                times = plan.latest_times(positions)
             moments = None if times is None else torch.from_numpy(times)
-            rows = task.completed(model, self._outputs(rows), torch.from_numpy(nodes), moments)
-            columns = task.output_columns(self._what, rows)
+            outputs = self._outputs(rows)
+            rows = applied.task.completed(applied.model, outputs, torch.from_numpy(dense), moments)
+            columns = applied.task.output_columns(what, rows)
         check_finite(rows, ids)
-        return pa.table({"id": ids, **{name: arrow_column(c) for name, c in columns.items()}})
+        made = {name: arrow_column(column) for name, column in columns.items()}
+        table = pa.table({"id": ids, **made})
+        return table if plan is None else with_times(table, plan.rows, positions)
 
     @torch.no_grad()
     def _outputs(self, rows: Tensor) -> Tensor:
@@ -138,6 +135,26 @@ def check_finite(rows: Tensor, ids: pa.Array, what: str = "nodes") -> None:
             "metrics of the model.",
             id="infer-not-finite",
         )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A table in parts, each computed when it is read.
+
+    Attributes:
+        ranges: (first, last + 1) row of each part.
+        make: computes a range, by one rank alone.
+        share: parts of this rank.
+    """
+
+    ranges: Sequence[tuple[int, int]]
+    make: Callable[[int, int], pa.Table]
+    share: slice
+
+    def __iter__(self) -> Iterator[tuple[int, pa.Table]]:
+        """Parts of the share, with their numbers."""
+        for part in range(len(self.ranges))[self.share]:
+            yield part, self.make(*self.ranges[part])
 
 
 def cut(num_rows: int, size: int, alignment: int = 1) -> list[tuple[int, int]]:

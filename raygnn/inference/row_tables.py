@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -13,9 +12,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import torch
-from scipy import sparse
-from torch import Tensor
 
 from raygnn.config import Config
 from raygnn.console import warn
@@ -26,18 +22,14 @@ from raygnn.data.manifest import DateFormat, LabelEdgeTable, TrainingTable
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import list_files, write_parquet
 from raygnn.data.tables.read_ids import (
-    as_plain_texts,
     look_up_ids,
-    original_ids,
     read_columns,
     read_id_files,
 )
 from raygnn.data.time_units import AsOf, parse_time, unit_words
 from raygnn.data.transforms.values import is_text_type, parsed_times
 from raygnn.errors import ConfigError, DataError
-from raygnn.inference.applied_model import AppliedModel
-from raygnn.inference.job import check_k, find_score
-from raygnn.inference.neighbor_search import build_decoder
+from raygnn.inference.job import Score, TopKRequest, check_k, find_score
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, LinkTarget, LinkTargetArguments
 from raygnn.loops.tasks.node_classification.target import (
@@ -46,10 +38,6 @@ from raygnn.loops.tasks.node_classification.target import (
     NodeTargetArguments,
     find_table,
 )
-from raygnn.models.decoders import Scores, top_k
-from raygnn.recommender.known_links import LinkHistory
-from raygnn.recommender.recommender import LinearRecommender
-from raygnn.recommender.regression import LinkBasis
 from raygnn.sampling.loader import RowPlan
 
 ID, TIME = "id", "time"
@@ -269,13 +257,10 @@ def read_times(values: Any, unit: str | None, written: DateFormat | None = None)
     return found.astype(np.int64 if found.dtype.kind in "iu" else np.float64)
 
 
-_ANCHORS_AT_A_TIME = 1024
-
-
-def find_link_rows(
-    spec: ModelSpec, config: Config, bundle: Bundle, request: RowRequest
-) -> tuple[SeedRows, int]:
-    """The requested rows of a model of links, and the number of its relation.
+def link_rows_request(
+    spec: ModelSpec, config: Config, bundle: Bundle, request: RowRequest, k: int
+) -> TopKRequest:
+    """Requests the k best-scored targets of rows of a model of links.
 
     Label edges are rows if the model was trained on them by time. A table of ids and times needs a
     model of one relation. Errors are those of `find_rows`.
@@ -286,9 +271,17 @@ def find_link_rows(
             "top_k is invalid with rows: the model predicts labels. Leave it out.",
             id="infer-options-clash",
         )
+    anchor_type, target_type = output.ends
+
+    def ask(found: SeedRows, relation: int) -> TopKRequest:
+        check_k(k, bundle, anchor_type, target_type)
+        nodes = found.node_ids(np.arange(found.num_rows))
+        score: Score = "decoder"
+        return TopKRequest(k, nodes, anchor_type, target_type, (), score, relation, rows=found)
+
     if not isinstance(rows, str):
         find_score(spec, "decoder", None)
-        return read_seed_rows(bundle, output.ends[0], request), 0
+        return ask(read_seed_rows(bundle, anchor_type, request), 0)
     target = LinkTarget.of(bundle, config, LinkTargetArguments.of(config.task.args), output)
     relations = [relation for _, relation, _ in output.edge_types]
     if rows not in relations or not target.by_time:
@@ -306,89 +299,7 @@ def find_link_rows(
         times.append(of_split[chosen])
     nodes, unit = np.concatenate(anchors), time_unit_of(bundle, target.links[0])
     found = np.concatenate(times)
-    return SeedRows(rows, output.ends[0], len(nodes), nodes, found, None, unit, {}), number
-
-
-def rank_targets(
-    rows: SeedRows,
-    relation: int,
-    k: int,
-    applied: AppliedModel,
-    encode: Callable[[SeedRows], Tensor],
-    links: LinkHistory | None,
-) -> pa.Table:
-    """The k best-scored targets of each row, among all targets as of its time.
-
-    Args:
-        encode: embeds rows, [num_rows, channels].
-        links: those that the model's linear recommender reads.
-    Returns:
-        `id`, `time`, and lists `neighbor_id` and `score`, best first. A list is shorter than k if
-        the other targets are known links, and the model does not rank these.
-    """
-    bundle, (anchor_type, target_type) = applied.bundle, applied.spec.output.ends
-    is_one_type = anchor_type == target_type
-    check_k(k, bundle, anchor_type, target_type)
-    scores = partial(build_decoder("decoder", applied).score_all, relation=relation)
-    anchors, every = encode(rows), np.arange(bundle.num_nodes(target_type))
-    nodes = rows.node_ids(np.arange(rows.num_rows))
-    neighbors, values = np.empty((len(nodes), k), np.int64), np.empty((len(nodes), k), np.float32)
-    moments = np.zeros(len(nodes)) if rows.time is None else rows.time
-    for moment in np.unique(moments):
-        times = None if rows.time is None else np.full(len(every), moment)
-        at = SeedRows("rows", target_type, len(every), every, times, None, None, {})
-        targets = encode(at)
-        places = np.flatnonzero(moments == moment)
-        at_moment, known = anchors[torch.from_numpy(places)], None
-        if links is not None:
-            factors = applied.model.factors
-            assert isinstance(factors, LinearRecommender)
-            basis = LinkBasis.of(links.as_of(moment), factors.settings, nodes[places])
-            of_anchors, of_targets = factors.rows(basis, applied.target_attributes)
-            at_moment = factors.join(at_moment, of_anchors[:])
-            targets = factors.join(targets, of_targets)
-            known = factors.hidden(basis)
-        for first in range(0, len(places), _ANCHORS_AT_A_TIME):
-            part = slice(first, first + _ANCHORS_AT_A_TIME)
-            chosen = places[part]
-            itself = nodes[chosen] if is_one_type else None
-            left_out = _left_out(itself, None if known is None else known[part], len(every))
-            best = _best(at_moment[part], targets, k, scores, left_out)
-            values[chosen], neighbors[chosen] = (part.cpu().numpy() for part in best)
-    is_ranked = values > -np.inf
-    ids = as_plain_texts(bundle.ids(target_type).take(pa.array(neighbors[is_ranked])))
-    ends = pa.array(np.cumsum([0, *is_ranked.sum(axis=1)], dtype=np.int32))
-    table = pa.table(
-        {
-            ID: original_ids(bundle, anchor_type, nodes),
-            "neighbor_id": pa.ListArray.from_arrays(ends, ids),
-            "score": pa.ListArray.from_arrays(ends, pa.array(values[is_ranked])),
-        }
-    )
-    return with_times(table, rows, np.arange(len(nodes)))
-
-
-def _left_out(
-    itself: np.ndarray | None, known: sparse.csr_matrix | None, num_targets: int
-) -> Tensor | None:
-    """bool [num_rows, num_targets], each row's own node and its known links; None without both."""
-    if known is not None:
-        mask = known.toarray() > 0
-    elif itself is not None:
-        mask = np.zeros((len(itself), num_targets), bool)
-    else:
-        return None
-    if itself is not None:
-        mask[np.arange(len(itself)), itself] = True
-    return torch.from_numpy(mask)
-
-
-def _best(
-    anchors: Tensor, targets: Tensor, k: int, scores: Scores, left_out: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    mask = None if left_out is None else left_out.to(targets.device)
-    is_left_out = None if mask is None else (lambda first, last: mask[:, first:last])
-    return top_k(anchors, lambda i, j: targets[i:j], len(targets), k, scores, is_left_out)
+    return ask(SeedRows(rows, anchor_type, len(nodes), nodes, found, None, unit, {}), number)
 
 
 def relbench_links(ranked: pa.Table, declared: LabelEdgeTable) -> pa.Table:

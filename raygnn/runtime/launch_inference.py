@@ -14,6 +14,7 @@ from raygnn.data.filesystem import join, redact
 from raygnn.errors import ConfigError
 from raygnn.inference.job import InferenceJob, OutputOptions, TableRequest, TopKRequest
 from raygnn.inference.output_folder import OutputFolder
+from raygnn.inference.seed_times import SeedTimes
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_checks import graph_parts, open_outline
 from raygnn.runtime.data_source import open_bundle
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from raygnn.loops.context import WorkerContext
     from raygnn.runtime.preflight import WorkerResources
 
-#: A request, and new rows of the graph that it is about.
-Asked = tuple[TableRequest | TopKRequest, Addition | None]
+#: A request, its encoding times, and new rows of the graph that it is about.
+Asked = tuple[TableRequest | TopKRequest, SeedTimes | None, Addition | None]
 #: Makes the request for a model and a graph that fit each other.
 Ask = Callable[[SavedModel, Bundle], Asked]
 
@@ -115,8 +116,9 @@ def _job(
     unread = model.spec.unread_types(bundle)
     if unread:
         say(f"ignoring types that the model does not know: {', '.join(unread)}")
-    request, addition = ask(model, fitted)
-    return InferenceJob(model, str(bundle.path), request, output, options, addition=addition)
+    request, times, addition = ask(model, fitted)
+    path = str(bundle.path)
+    return InferenceJob(model, path, request, times, output, options, addition=addition)
 
 
 def _finish(job: InferenceJob, manifest: dict[str, Any]) -> None:

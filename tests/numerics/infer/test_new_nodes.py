@@ -116,17 +116,17 @@ def test_a_folder_may_have_the_files_of_the_graph_without_a_manifest(grown, tmp_
 
 
 def test_only_new_nodes_are_encoded(grown, tmp_path, monkeypatch):
-    from raygnn.inference import worker
+    from raygnn.inference import embeddings
 
     trained, new, _ = grown
     seeds = []
-    original = worker.SampledEmbeddings
+    original = embeddings.SampledEmbeddings
 
-    def sampled(applied: Any, nodes: Any) -> Any:
+    def sampled(applied: Any, nodes: Any, *args: Any) -> Any:
         seeds.append({name: len(ids) for name, ids in nodes.items()})
-        return original(applied, nodes)
+        return original(applied, nodes, *args)
 
-    monkeypatch.setattr(worker, "SampledEmbeddings", sampled)
+    monkeypatch.setattr(embeddings, "SampledEmbeddings", sampled)
     overrides = ["--data.uri", trained.graph, "--training.eval", "sampled", *LOCAL]
     raygnn.infer.predict(trained.run, tmp_path / "out", overrides, new_nodes=new)
     assert seeds == [{"node": 20}]
