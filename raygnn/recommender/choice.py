@@ -70,10 +70,23 @@ class JudgedRows:
 
     @classmethod
     def of_anchors(cls, links: SupervisionEdges, known: KnownLinks, num_targets: int) -> JudgedRows:
-        rows = _spread_evenly(links.num_anchors, _JUDGED_SCORES // num_targets)
+        rows = spread_evenly(links.num_anchors, _JUDGED_SCORES // num_targets)
         anchors = links.anchors[rows]
         masked = Links(*(torch.from_numpy(part) for part in known.rows(anchors)))
         return cls(anchors, links_of_rows(links, rows), masked, num_targets)
+
+    @classmethod
+    def of_rows(
+        cls,
+        links: SupervisionEdges,
+        rows: np.ndarray,
+        num_targets: int,
+        earlier: sparse.csr_matrix | None = None,
+    ) -> JudgedRows:
+        """Judges rows of (anchor, time) of any times, by rows of their anchors."""
+        known = Links(*(torch.from_numpy(part) for part in KnownLinks.of_rows(links).rows(rows)))
+        positives = links_of_rows(links, rows)
+        return cls(links.anchors[rows], positives, known, num_targets, earlier)
 
     @classmethod
     def at_times(
@@ -86,7 +99,7 @@ class JudgedRows:
         judged, of_rows = [], KnownLinks.of_rows(links)
         for history, positions in zip(histories, rows_of, strict=True):
             num_targets = history.num_nodes[1]
-            rows = _spread_evenly(len(positions), _JUDGED_SCORES // (num_targets * len(rows_of)))
+            rows = spread_evenly(len(positions), _JUDGED_SCORES // (num_targets * len(rows_of)))
             chosen, anchors = positions[rows], links.anchors[positions]
             known = Links(*(torch.from_numpy(part) for part in of_rows.rows(chosen)))
             earlier = history.matrix()[links.anchors[chosen]]
@@ -99,7 +112,7 @@ class JudgedRows:
 
     def some(self, number: int) -> JudgedRows:
         """At most so many of the rows."""
-        chosen = _spread_evenly(len(self), number)
+        chosen = spread_evenly(len(self), number)
         return JudgedRows(
             self._rows[chosen],
             _chosen(self._links, chosen),
@@ -139,7 +152,7 @@ def _chosen(links: Links, rows: np.ndarray) -> Links:
     return Links(torch.from_numpy(bounds), torch.from_numpy(targets[positions].astype(np.int64)))
 
 
-def _spread_evenly(num_rows: int, number: int) -> np.ndarray:
+def spread_evenly(num_rows: int, number: int) -> np.ndarray:
     return np.linspace(0, num_rows - 1, min(num_rows, max(number, 1))).astype(np.int64)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
+from typing import Literal
 
 import numpy as np
 from scipy import sparse
@@ -15,6 +16,7 @@ from raygnn.data.time_units import Time
 from raygnn.sampling.protocols import GraphStore
 from raygnn.sampling.protocols import ends as ends_of
 
+_Side = Literal["left", "right"]
 _Edges = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # both ends, and when they are known
 
 
@@ -95,6 +97,79 @@ class LinkHistory:
             part[is_known] for part in (self.anchors, self.targets, self.times)
         )
         return replace(self, anchors=anchors, targets=targets, times=times, now=time)
+
+    def known_to(
+        self, anchors: np.ndarray, times: np.ndarray, half_life: float = 0.0
+    ) -> sparse.csr_matrix:
+        """Rows of `matrix` of (anchor, time) as of their times, float32 [num_rows, num_targets]."""
+        starts, stops = self._range_of(anchors, times)
+        bounds = np.append(0, np.cumsum(stops - starts))
+        chosen = np.arange(bounds[-1]) + np.repeat(starts - bounds[:-1], stops - starts)
+        _, _, known, targets = self._by_anchor
+        weights = np.ones(len(chosen), np.float32)
+        if half_life:
+            ages = np.repeat(times, stops - starts) - known[chosen]
+            weights = (0.5 ** (ages / half_life)).astype(np.float32)
+        shape = len(anchors), self.num_nodes[1]
+        links = sparse.csr_matrix((weights, targets[chosen], bounds), shape)
+        links.sum_duplicates()
+        return links
+
+    def num_known_to(self, anchors: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """int64 [num_rows], number of links that rows of (anchor, time) know."""
+        starts, stops = self._range_of(anchors, times)
+        return stops - starts
+
+    def _range_of(self, anchors: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Range of the links of rows of (anchor, time) in `_by_anchor`."""
+        moments, keys, *_ = self._by_anchor
+        first = np.zeros(len(anchors), np.int64)
+        if self.window is not None:
+            first = np.searchsorted(moments, times - self.window)
+        last = np.searchsorted(moments, times, side="right")
+        starts, stops = (
+            np.searchsorted(keys, anchors * (len(moments) + 1) + number) for number in (first, last)
+        )
+        return starts, stops
+
+    @cached_property
+    def _by_anchor(self) -> tuple[np.ndarray, ...]:
+        """Distinct times; of all links by anchor and time, a key of both, time and target."""
+        assert self.times is not None
+        moments, number = np.unique(self.times, return_inverse=True)
+        keys = self.anchors * (len(moments) + 1) + number
+        order = np.argsort(keys)
+        return moments, keys[order], self.times[order], self.targets[order]
+
+    def popularity_at(self, times: np.ndarray, half_life: float = 0.0) -> np.ndarray:
+        """float64 [num_times, num_targets], `popularity` as of ascending times."""
+        known, targets = self._by_time
+        num_targets, num_cells = self.num_nodes[1], len(times) * self.num_nodes[1]
+        # Relative to the last time: ages at the other ones differ by the same for all targets.
+        ages = times[-1] - np.minimum(known, times[-1])
+        weights = 0.5 ** (ages / half_life) if half_life else np.ones(len(ages))
+
+        def until(ends: np.ndarray, side: _Side, other: _Side) -> np.ndarray:
+            """Numbers of links, and sums of their weights, until the end of each row."""
+            first, last = np.searchsorted(known, ends[[0, -1]], side)
+            cells = targets[:last].copy()
+            cells[first:] += num_targets * np.searchsorted(ends, known[first:last], other)
+            found = [np.bincount(cells, each, num_cells) for each in (None, weights[:last])]
+            return np.stack(found).reshape(2, -1, num_targets).cumsum(axis=1)
+
+        counts, sums = until(times, "right", "left")
+        if self.window is not None:
+            old_counts, old_sums = until(times - self.window, "left", "right")
+            sums = np.where(counts > old_counts, sums - old_sums, 0)
+        most = sums.max(axis=1, initial=0, keepdims=True)
+        return sums / np.maximum(most, np.finfo(float).tiny)
+
+    @cached_property
+    def _by_time(self) -> tuple[np.ndarray, np.ndarray]:
+        """Times and targets of all links, in the order of times."""
+        assert self.times is not None
+        order = np.argsort(self.times)
+        return self.times[order], self.targets[order]
 
     @property
     def span(self) -> float:

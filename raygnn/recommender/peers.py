@@ -89,8 +89,8 @@ def ials(
     by_anchor = sparse.csr_matrix((ones, (anchors, targets)), num_nodes)
     by_target = by_anchor.T.tocsr()
     for _ in range(num_iterations):
-        of_anchors = _solved(by_anchor, of_targets, l2, weight)
-        of_targets = _solved(by_target, of_anchors, l2, weight)
+        of_anchors = folded_in(by_anchor, of_targets, l2, weight)
+        of_targets = folded_in(by_target, of_anchors, l2, weight)
     return of_anchors, of_targets
 
 
@@ -149,8 +149,12 @@ def _ridge(
     return out
 
 
-def _solved(links: sparse.csr_matrix, rows: Tensor, l2: float, weight: float) -> Tensor:
-    """Factors of one side from the links and the factors of the other; [num_own, channels]."""
+def folded_in(
+    links: sparse.csr_matrix, rows: Tensor, l2: float = 10.0, weight: float = 1.0
+) -> Tensor:
+    """Factors of one side of `ials`, [num_own, channels], from its links and the factors of the
+    other side.
+    """
     channels = rows.shape[1]
     upper = torch.triu_indices(channels, channels)
     sums = functional.embedding_bag(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,14 @@ from raygnn.data.tables.graph_tables import (
     node_rows,
     write_tables,
 )
-from raygnn.loops.tasks.link_prediction.target import LinkTarget, LinkTargetArguments
+from raygnn.loops.tasks.link_prediction.baselines import LinkBaselines
+from raygnn.loops.tasks.link_prediction.target import (
+    LinkTarget,
+    LinkTargetArguments,
+    find_dated_links,
+)
 from raygnn.metrics import FullRanking, Links
+from raygnn.recommender.peers_in_time import PeersInTime
 from raygnn.runtime.data_source import open_bundle
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import Refused, TopK
@@ -200,13 +207,59 @@ def test_repeated_purchases_are_learned(trained: tuple[Any, str], shop: Shop) ->
     best, found = shop.judge(shop.chance), result.metrics["test/full_ndcg@20"]
     assert result.metrics["baseline/popularity/test/full_ndcg@20"] < 0.5 * best
     assert 0.95 * best < found
-    assert result.metrics["val/full_ndcg@20"] > result.metrics["baseline/ials/val/full_ndcg@20"]
+    for name in ("own_targets", "ials", "ease"):  # of the same links
+        assert found > 0.98 * result.metrics[f"baseline/{name}/test/full_ndcg@20"]
     assert result.model.module.factors.is_used
     ranked = result.model.open(graph).top_k_of_rows("next", NUM_ITEMS, split="test").to_pandas()
     scores = np.zeros(shop.chance.shape)
     for row in ranked.itertuples():
         scores[row.id, row.neighbor_id] = row.score
     assert shop.judge(scores) == pytest.approx(found, abs=1e-6)
+
+
+def test_baselines_know_what_is_known_at_the_time_of_a_row(
+    trained: tuple[Any, str], shop: Shop
+) -> None:
+    """Against loops over the purchases."""
+    metrics = trained[0].metrics
+    for split, asked in (("val", ASKED[-2]), ("test", ASKED[-1])):
+        own = np.zeros(shop.chance.shape)
+        for user, item, day in zip(shop.user, shop.item, shop.day, strict=True):
+            own[user, item] += day <= asked
+        total = own.sum(axis=0)
+        guesses = {"own_targets": own + 1e-4 * total / total.max(), "popularity": total + 0 * own}
+        guesses["popularity of labels"] = np.tile(
+            _popularity_of_labels(shop, split), (NUM_USERS, 1)
+        )
+        found = {
+            name: metrics[f"baseline/{name}/{split}/full_ndcg@20"]
+            for name in ("own_targets", "popularity", "ease", "ials")
+        }
+        expected = {name: shop.judge(scores, split) for name, scores in guesses.items()}
+        assert found["own_targets"] == pytest.approx(expected.pop("own_targets"), abs=1e-6)
+        assert found["popularity"] in [
+            pytest.approx(value, abs=1e-6) for value in expected.values()
+        ]
+        assert found["ials"] > found["ease"] > 2 * found["popularity"]
+
+
+def _popularity_of_labels(shop: Shop, split: str) -> np.ndarray:
+    known = shop.rows().query("split == 'train'" + (" or split == 'val'" * (split == "test")))
+    return np.bincount(known["item"], minlength=NUM_ITEMS)
+
+
+def test_validation_rows_choose_penalties(shop: Shop, tmp_path: Path) -> None:
+    """With links known at the time of a row, and with label edges alone."""
+    loaded = _loaded(tmp_path, shop.write(tmp_path / "graph"))
+    config, bundle = loaded.config, open_bundle(loaded, None)
+    target = LinkTarget.find(bundle, config, LinkTargetArguments.of(config.task.args))
+    history = find_dated_links(bundle, config, ("user", "item"))
+    baselines = LinkBaselines(target, bundle, history)
+    baselines._best("labels", baselines._ials, (10.0, 1e6), "val")
+    assert baselines._chosen["labels"] == 10
+    fits = [partial(baselines._scores_of, PeersInTime.ials, l2) for l2 in (10.0, 1e6)]
+    baselines._best_in_time("fitted", fits, "val")
+    assert baselines._chosen["fitted"] == (0, False)
 
 
 def test_top_k_ranks_rows_of_now(trained: tuple[Any, str]) -> None:
@@ -238,8 +291,11 @@ def test_what_a_user_has_is_not_recommended_if_nobody_buys_twice(tmp_path: Path)
     result = raygnn.train.fit(_config(tmp_path, graph, epochs=2))
     settings = result.model.module.factors.settings
     assert settings.hides_known
-    found, ials = (result.metrics[f"{name}val/full_ndcg@20"] for name in ("", "baseline/ials/"))
-    assert found > ials + 0.1
+    found, ials, popularity = (
+        result.metrics[f"{name}test/full_ndcg@20"]
+        for name in ("", "baseline/ials/", "baseline/popularity/")
+    )
+    assert found > ials - 0.02 > 3 * popularity  # known targets last in the baselines too
     opened = result.model.open(graph)
     ranked = opened.top_k_of_rows("next", shop.num_items, split="test").to_pandas()
     bought = set(zip(shop.user, shop.item, strict=True))
@@ -271,3 +327,6 @@ def test_noise_gives_chance(tmp_path: Path) -> None:
     result = raygnn.train.fit(_config(tmp_path, shop.write(tmp_path / "graph"), epochs=3))
     chance = shop.judge(np.zeros((NUM_USERS, NUM_ITEMS)))
     assert result.metrics["test/full_ndcg@20"] == pytest.approx(chance, abs=0.06)
+    for name in ("popularity", "own_targets", "recent_popularity", "ease", "ials"):
+        found = result.metrics[f"baseline/{name}/test/full_ndcg@20"]
+        assert found == pytest.approx(chance, abs=0.06)

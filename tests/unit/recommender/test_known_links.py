@@ -67,6 +67,26 @@ def test_links_are_those_that_are_known_at_a_time(tmp_path: Path, form: str) -> 
             np.testing.assert_allclose(popularity, expected.sum(0), rtol=1e-12)
 
 
+@pytest.mark.parametrize("window", [None, 25])
+def test_rows_know_the_links_of_their_anchor_until_their_time(window: int | None) -> None:
+    links = LinkHistory((NUM_USERS, NUM_ITEMS), USER, ITEM, KNOWN, window)
+    anchors = np.append(RNG.integers(0, NUM_USERS, 30), 0)
+    times = np.append(RNG.integers(-5, NUM_ROWS + 40, 30).astype(float), 20.5)
+    found, fading = (links.known_to(anchors, times, half_life) for half_life in (0.0, 8.0))
+    assert found.has_canonical_format
+    for row, (anchor, time) in enumerate(zip(anchors, times, strict=True)):
+        expected = links.as_of(time).matrix()[anchor].toarray()
+        np.testing.assert_array_equal(found[row].toarray(), expected)
+        assert links.num_known_to(anchors, times)[row] == expected.sum()
+        expected = links.as_of(time).matrix(8.0)[anchor].toarray()
+        np.testing.assert_allclose(fading[row].toarray(), expected, rtol=1e-5)
+    moments = np.unique(times)
+    for half_life in (0.0, 8.0):
+        of_moments = links.popularity_at(moments, half_life)
+        expected = np.stack([links.as_of(time).popularity(half_life) for time in moments])
+        np.testing.assert_allclose(of_moments, expected, rtol=1e-9, atol=1e-15)
+
+
 def test_links_without_times_and_nodes_with_several_anchors_are_left_out(tmp_path: Path) -> None:
     edges = {
         ("user", "likes", "item"): edge_rows(USER, ITEM),

@@ -15,23 +15,37 @@ from raygnn.data.bundle import Bundle
 from raygnn.loops.baselines import Baselines, own_metrics
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.task import EvalOutput
-from raygnn.loops.tasks.link_prediction.evaluation import FullRankingEvaluation, ends_of_links
+from raygnn.loops.tasks.link_prediction.evaluation import (
+    SCORES_AT_A_TIME,
+    FullRankingEvaluation,
+    RowsAtTime,
+    ends_of_links,
+)
 from raygnn.loops.tasks.link_prediction.scoring import LinkScoring
 from raygnn.loops.tasks.link_prediction.target import LinkTarget
+from raygnn.losses import LinkScores
 from raygnn.metrics import SumMetric
 from raygnn.metrics.sampled_ranking import exact_means, exact_state
 from raygnn.models.decoders import Decoder, InnerProduct
-from raygnn.recommender.choice import TREND_HALF_LIVES, JudgedRows
+from raygnn.recommender.choice import TREND_HALF_LIVES, JudgedRows, spread_evenly
+from raygnn.recommender.known_links import LinkHistory
 from raygnn.recommender.peers import ease_weights, ials, link_matrix
+from raygnn.recommender.peers_in_time import PeersInTime, RowScores
+from raygnn.sampling.batch import BatchLinks
 from raygnn.sampling.link_loader import LinkLoader
+from raygnn.sampling.negatives import NONE
 
 # A few seconds of one processor, and 200 MB.
 _MOST_TARGETS, _MOST_PAIRS, _MOST_LINKS = 5_000, 50_000_000, 2_000_000
 #: Penalties that validation chooses from.
 _EASE_PENALTIES, _IALS_PENALTIES = (30.0, 100.0, 300.0, 1000.0), (1.0, 10.0, 30.0)
 
+#: Validation rows that choose settings, and their scores.
+_MOST_JUDGED, _MOST_SCORES = 1500, 25_000_000
+
 Rows = tuple[Any, Tensor]  # of anchors, by index, and of targets
 Fit = Callable[[str], tuple[Decoder, Rows]]
+RowFits = Sequence[Callable[[str], RowScores]]
 
 
 class LinkBaselines:
@@ -42,13 +56,21 @@ class LinkBaselines:
     times, by those whose weight halves with age. `ease` and `ials` recommend targets from links,
     for two node types, one relation and graphs that take a few seconds. `chance` is the expectation
     of random scores.
+
+    For rows of (anchor, time), they know the links until each row's time, and validation also
+    chooses whether known targets rank last. `own_targets` ranks targets by the anchor's own links.
+
+    Args:
+        history: links with times that rows of (anchor, time) know, if there are any.
     """
 
-    def __init__(self, target: LinkTarget, bundle: Bundle) -> None:
-        self._target, self._bundle = target, bundle
+    def __init__(
+        self, target: LinkTarget, bundle: Bundle, history: LinkHistory | None = None
+    ) -> None:
+        self._target, self._bundle, self._history = target, bundle, history
         anchor_type, target_type = target.node_types
         self._num_nodes = bundle.num_nodes(anchor_type), bundle.num_nodes(target_type)
-        self._chosen: dict[str, float] = {}
+        self._chosen: dict[str, Any] = {}
 
     def judge(
         self, loader: LinkLoader, split: str, num_batches: int | None, metrics: Sequence[Any]
@@ -60,8 +82,7 @@ class LinkBaselines:
         num_candidates = _num_candidates(loader)
         chance = _Chance(num_candidates, metrics)
         judged = {}
-        for name, fit in self._guesses(split):
-            task: Any = _GuessTask(self._target, loader, *fit(split), metrics)
+        for name, task in self._tasks(loader, split, metrics):
             of_guess = evaluate(task, split, num_batches, [*metrics, chance])
             judged[name] = {key.removeprefix(f"{split}/"): value for key, value in of_guess.items()}
             del judged[name]["loss"]
@@ -74,6 +95,17 @@ class LinkBaselines:
         if num_batches is not None:
             num_links = min(num_links, num_batches * loader.batch_size)
         return Baselines(judged, num_links, (num_links,), (num_candidates,))
+
+    def _tasks(
+        self, loader: LinkLoader, split: str, metrics: Sequence[Any]
+    ) -> Iterator[tuple[str, Any]]:
+        if self._history is not None and len(self._target.edge_types) == 1:
+            for name, fits in self._guesses_in_time():
+                scores = self._best_in_time(name, fits, split)
+                yield name, _RowGuessTask(self._target, loader, scores, self._num_nodes[1], metrics)
+            return
+        for name, fit in self._guesses(split):
+            yield name, _GuessTask(self._target, loader, *fit(split), metrics)
 
     def _guesses(self, split: str) -> Iterator[tuple[str, Fit]]:
         yield "popularity", self._popularity
@@ -97,18 +129,80 @@ class LinkBaselines:
     ) -> tuple[Decoder, Rows]:
         """Rows of a split with the setting that ranks validation links best."""
         if name not in self._chosen:
-            val = self._target.splits["val"]
+            val, num_targets = self._target.splits["val"], self._num_nodes[1]
             if self._target.by_time:
-                self._chosen[name] = choices[len(choices) // 2]
+                judged = JudgedRows.of_rows(val, self._judged_rows, num_targets)
             else:
                 known = self._target.known(self._bundle, "val")
-                judged = JudgedRows.of_anchors(val, known, self._num_nodes[1])
-                ndcg = {
-                    choice: float(judged.ndcg(judged.scores(*fit("val", choice))).mean())
-                    for choice in choices
-                }
-                self._chosen[name] = max(choices, key=ndcg.__getitem__)
+                judged = JudgedRows.of_anchors(val, known, num_targets)
+            ndcg = {
+                choice: float(judged.ndcg(judged.scores(*fit("val", choice))).mean())
+                for choice in choices
+            }
+            self._chosen[name] = max(choices, key=ndcg.__getitem__)
         return InnerProduct(self._num_nodes[1]), fit(split, self._chosen[name])
+
+    @property
+    def _judged_rows(self) -> np.ndarray:
+        """Positions of the validation rows of (anchor, time) that choose settings."""
+        most = min(_MOST_JUDGED, _MOST_SCORES // self._num_nodes[1])
+        return spread_evenly(self._target.splits["val"].num_anchors, most)
+
+    def _guesses_in_time(self) -> Iterator[tuple[str, RowFits]]:
+        """By name, functions that score the rows of a split, one for each setting."""
+        assert self._history is not None
+        target, num_links = self._target, len(self._history.anchors)
+
+        def ranks(method: Callable[..., RowScores], *settings: float) -> RowFits:
+            return [partial(self._scores_of, method, setting) for setting in settings]
+
+        by_label: RowFits = [self._popularity_of_rows]
+        yield "popularity", [*by_label, *ranks(PeersInTime.popularity, 0.0)]
+        has_val = target.splits["val"].num_links > 0
+        end = target.times("val").min() if has_val else target.times("train").max()
+        span = self._history.as_of(end).span
+        half_lives = [span / part for part in TREND_HALF_LIVES if span]
+        yield "own_targets", ranks(PeersInTime.own_targets, 0.0, *half_lives[:3])
+        if half_lives:
+            yield "recent_popularity", ranks(PeersInTime.popularity, *half_lives)
+        if target.is_one_type or num_links > _MOST_LINKS:
+            return
+        if self._num_nodes[1] <= _MOST_TARGETS:
+            yield "ease", ranks(PeersInTime.ease, *_EASE_PENALTIES)
+        yield "ials", ranks(PeersInTime.ials, *_IALS_PENALTIES)
+
+    def _best_in_time(self, name: str, fits: RowFits, split: str) -> RowScores:
+        """Scores of the rows of a split, with the setting that ranks validation rows best, and
+        known targets last if that is better.
+        """
+        val, rows = self._target.splits["val"], self._judged_rows
+        if not len(rows):
+            self._chosen[name] = len(fits) // 2, False
+        if name not in self._chosen:
+            known = self._peers("val").known(rows)
+            judged = JudgedRows.of_rows(val, rows, self._num_nodes[1], known)
+            found = (fit("val")(rows) for fit in fits)
+            ndcg = {
+                (number, hides): float(judged.ndcg(scores.clone(), hides_known=hides).mean())
+                for number, scores in enumerate(found)
+                for hides in (False, True)
+            }
+            self._chosen[name] = max(ndcg, key=ndcg.__getitem__)
+        number, hides = self._chosen[name]
+        scores = fits[number](split)
+        return self._peers(split).known_last(scores) if hides else scores
+
+    def _scores_of(self, method: Callable[..., RowScores], setting: float, split: str) -> RowScores:
+        return method(self._peers(split), setting)
+
+    def _peers(self, split: str) -> PeersInTime:
+        assert self._history is not None
+        anchors = np.asarray(self._target.splits[split].anchors)
+        return PeersInTime(self._history, anchors, self._target.times(split))
+
+    def _popularity_of_rows(self, split: str) -> RowScores:
+        _, (_, counts) = self._popularity(split)
+        return lambda rows: counts.T.expand(len(rows), -1).clone()
 
     def _ease(self, split: str, l2: float) -> Rows:
         links = link_matrix(*self._links_before(split), self._num_nodes)
@@ -153,6 +247,34 @@ class LinkBaselines:
         # The rows of anchors are not read.
         anchors = torch.zeros(self._num_nodes[0], num_relations)
         return _Popularity(num_relations, num_relations), (anchors, torch.from_numpy(rows))
+
+
+class _ScoredRows:
+    """Rows of anchors that are scores of all targets, [num_rows, num_targets], computed when they
+    are read.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, scores: RowScores) -> None:
+        self._scores = scores
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        return self._scores(index.numpy())
+
+
+class _Given(Decoder):
+    """Scores by target, of rows with the scores of all targets. Rows of targets are their ids."""
+
+    def score_pairs(
+        self, anchor_rows: Tensor, target_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        return anchor_rows.gather(1, target_rows).squeeze(1)
+
+    def score_all(
+        self, anchor_rows: Tensor, candidate_rows: Tensor, relation: Tensor | int = 0
+    ) -> Tensor:
+        return anchor_rows[:, candidate_rows.squeeze(1)]  # a copy: the caller may write to it
 
 
 class _SparseRows:
@@ -245,6 +367,48 @@ class _GuessTask:
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         for index in range(self._loader.rank, num_batches, self._loader.world_size):
             batch = self._loader.without_neighborhood(index)
-            scores = self._scoring.evaluation_scores(self.model, batch.links, self._rows)
+            scores = self._scores(batch.links)
             weight, links = len(scores.positive), batch.links.position
             yield EvalOutput(index, links, 0.0, weight, scores.compared(), links)
+
+    def _scores(self, links: BatchLinks) -> LinkScores:
+        return self._scoring.evaluation_scores(self.model, links, self._rows)
+
+
+class _RowGuessTask(_GuessTask):
+    """Scores links of rows of (anchor, time)."""
+
+    def __init__(
+        self,
+        target: LinkTarget,
+        loader: LinkLoader,
+        scores: RowScores,
+        num_targets: int,
+        metrics: Sequence[Any],
+    ) -> None:
+        every = torch.arange(num_targets).unsqueeze(1)
+        super().__init__(target, loader, _Given(1), (_ScoredRows(scores), every), metrics)
+        self._row_scores, self._every = scores, every
+
+    def prepare_evaluation(self, split: str) -> None:
+        self._links = self._target.splits[split]
+        rows = np.arange(self._links.num_anchors)
+        for ranking in self._rankings:
+            at_times = [RowsAtTime(rows, _ScoredRows(self._row_scores), self._every)]
+            ranking.prepare(self._target, self.model, split, at_times)
+
+    def _scores(self, links: BatchLinks) -> LinkScores:
+        assert links.candidate is not None
+        candidates = links.random.id[links.candidate.clamp(min=0)]
+        compared = torch.cat([links.id[1].unsqueeze(1), candidates], dim=1)
+        rows, number = np.unique(self._links.row_of(links.position.numpy()), return_inverse=True)
+        found = torch.empty(compared.shape)
+        step = max(1, SCORES_AT_A_TIME // len(self._every))
+        for first in range(0, len(rows), step):
+            scores = self._row_scores(rows[first : first + step])
+            chosen = torch.from_numpy((number >= first) & (number < first + step))
+            own = torch.from_numpy(number)[chosen] - first
+            found[chosen] = scores[own.unsqueeze(1), compared[chosen]]
+        found = found.clamp(min=torch.finfo(found.dtype).min)  # -inf would be no candidate
+        mask = links.candidate == NONE
+        return LinkScores(positive=found[:, 0], candidate=found[:, 1:], mask=mask)

@@ -20,8 +20,9 @@ from raygnn.metrics.full_ranking import ScoreAll
 from raygnn.metrics.sampled_ranking import sampled_ranks
 from raygnn.models.decoders import Decoder
 from raygnn.recommender.choice import links_of_rows
-from raygnn.recommender.recommender import BlendedRows
 
+#: Scores of rows in memory.
+SCORES_AT_A_TIME = 1 << 24
 #: Metric of the encoder without the recommender beside it.
 ENCODER_NDCG = "full_encoder_ndcg@20"
 
@@ -37,7 +38,7 @@ class RowsAtTime(NamedTuple):
     """
 
     positions: np.ndarray
-    anchors: Tensor | BlendedRows
+    anchors: Any
     targets: Tensor
     known: sparse.csr_matrix | None = None
 
@@ -92,11 +93,14 @@ class FullRankingEvaluation(SumMetric):
             return self._rank(rows, self._anchors[anchors], self._candidates)
         states = []
         for positions, of_anchors, targets, known in self._at_times:
-            chosen = rows[np.isin(rows, positions)]
-            places = np.searchsorted(positions, chosen)
-            queries = of_anchors[torch.from_numpy(places).to(targets.device)]
-            last = None if known is None else torch.from_numpy(known[places].toarray() > 0)
-            states.append(self._rank(chosen, queries, targets, last))
+            of_time = rows[np.isin(rows, positions)]
+            step = max(1, SCORES_AT_A_TIME // len(targets))
+            for first in range(0, max(len(of_time), 1), step):
+                chosen = of_time[first : first + step]
+                places = np.searchsorted(positions, chosen)
+                queries = of_anchors[torch.from_numpy(places).to(targets.device)]
+                last = None if known is None else torch.from_numpy(known[places].toarray() > 0)
+                states.append(self._rank(chosen, queries, targets, last))
         return torch.stack(states).sum(0)  # exact: see `FullRanking`
 
     def _rank(

@@ -239,7 +239,7 @@ class LinkTarget(TaskTarget):
         """Whether evaluation encodes all targets at all times of a split's rows."""
         evaluated = [split for split in ("val", "test") if self.splits[split].num_links]
         num_times = max((len(np.unique(self.times(split))) for split in evaluated), default=0)
-        return num_times * bundle.num_nodes(self.node_types[1]) <= _MOST_RANKED
+        return num_times * bundle.num_nodes(self.node_types[1]) <= MOST_RANKED
 
     @property
     def is_one_type(self) -> bool:
@@ -376,7 +376,7 @@ class LinkTarget(TaskTarget):
 
 #: Encoded targets up to which a full ranking is the default (links by time encode each target at
 #: each time of a split).
-_MOST_RANKED = 50_000
+MOST_RANKED = 50_000
 
 
 def ranks_all_by_default(
@@ -386,7 +386,7 @@ def ranks_all_by_default(
     return (
         is_encoder
         and ends[0] != ends[1]
-        and num_targets <= _MOST_RANKED
+        and num_targets <= MOST_RANKED
         and config.sampling.temporal is None
         and config.sampling.component is None
         and config.data.mode != "partitioned"
@@ -412,7 +412,7 @@ def _has_factors(
         and arguments.full_ranking is not False
     )
     if by_time:
-        fits &= num_targets <= _MOST_RANKED and config.data.mode == "in_memory"
+        fits &= num_targets <= MOST_RANKED and config.data.mode == "in_memory"
         fits = fits and find_dated_links(bundle, config, (anchor, target)) is not None
     else:
         fits &= edge_types[0] in bundle.edge_types
@@ -425,7 +425,7 @@ def _has_factors(
             value,
             "the linear recommender needs one relation between two node types that carries "
             "messages, or label edges with times and sampling.temporal, an inner product, "
-            f"and a full ranking of at most {_MOST_RANKED:,} targets, in one part",
+            f"and a full ranking of at most {MOST_RANKED:,} targets, in one part",
             "Set model: Hetero, or change the task",
             id="model-link-rows",
         )

@@ -30,6 +30,7 @@ from raygnn.loops.tasks.link_prediction.evaluation import (
 )
 from raygnn.loops.tasks.link_prediction.scoring import NUM_MINED, LinkScoring, mine
 from raygnn.loops.tasks.link_prediction.target import (
+    MOST_RANKED,
     LinkOutput,
     LinkTarget,
     LinkTargetArguments,
@@ -283,7 +284,13 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @cached_property
     def _baselines(self) -> LinkBaselines:
-        return LinkBaselines(self.target, self.env.bundle)
+        target, bundle, config = self.target, self.env.bundle, self.config
+        history = None
+        num_targets = bundle.num_nodes(self.node_types[1])
+        is_small = num_targets <= MOST_RANKED and config.data.mode == "in_memory"
+        if target.by_time and is_small:
+            history = find_dated_links(bundle, config, self.node_types)
+        return LinkBaselines(target, bundle, history)
 
     def warnings(self) -> list[str]:
         if not reads_messages(self.config):
