@@ -25,6 +25,7 @@ from raygnn.inference.row_tables import with_times
 from raygnn.inference.seed_times import SeedTimes, seed_edges, times_of_pairs
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.edge_prediction.task import EdgePrediction
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
@@ -229,8 +230,12 @@ class EdgeTables:
             return prediction
 
         (outputs,) = self._each(first, last, lambda batch: [predict(batch)])
-        columns: Mapping[str, Any] = self._applied.task.output_columns(self._what, outputs)
         positions, table_rows = self._positions[first:last], self._edges.table_rows
+        task, plan = self._applied.task, self._loader.plan
+        if isinstance(task, EdgePrediction):
+            model: Any = self._applied.model
+            outputs = task.completed_edges(model, outputs, self._edges, positions, plan.as_of)
+        columns: Mapping[str, Any] = task.output_columns(self._what, outputs)
         sources, targets = self._ids(positions)
         check_finite(outputs, sources, "edges")
         rows = {} if table_rows is None else {"row": pa.array(table_rows[positions])}

@@ -54,12 +54,13 @@ class Blend:
     Attributes:
         shares: by name of rung.
         constant: [num_outputs], the score of entities without earlier labels.
-        history: columns that LightGBM reads; None without it.
+        history: columns that LightGBM reads, of a row's node or of both ends of an edge; empty
+            without it.
     """
 
     shares: Mapping[str, Share]
     constant: tuple[float, ...]
-    history: HistorySpec | None = None
+    history: tuple[HistorySpec, ...] = ()
 
     @property
     def is_gnn(self) -> bool:

@@ -109,6 +109,9 @@ class Task(ABC, Generic[BatchT]):
     model: nn.Module
     env: TaskEnvironment
 
+    #: Names of cached properties that depend on the graph.
+    of_graph: ClassVar[tuple[str, ...]] = ()
+
     #: Set where the micro-batches of a step compete with each other; then `training_step` is not
     #: called.
     joint_loss: JointLoss | None = None
@@ -186,7 +189,8 @@ class Task(ABC, Generic[BatchT]):
         """The task on its graph with added nodes and edges."""
         task = copy(self)
         task.env = replace(self.env, bundle=bundle)
-        vars(task).pop("history", None)  # cached, of the graph without the new rows
+        for name in self.of_graph:
+            vars(task).pop(name, None)
         return task
 
     def missing(self, model: nn.Module) -> list[str]:

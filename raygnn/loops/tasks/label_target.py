@@ -142,6 +142,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 PROBLEMS = ("multi_class", "multi_label", "regression")
+_BLENDED_LOSSES = ("cross_entropy", "mse", "mae", "huber")
 METRICS_OF_ORDER = ("auroc", "average_precision")
 _ANY_NUMBER = 3  # stands for the number of classes before the graph is read
 
@@ -161,8 +162,8 @@ class LabelArguments(TaskArguments):
             training targets.
         blend: after training, let validation choose what predicts: the GNN, LightGBM on columns of
             each entity's history, a simpler guess, or a weighted sum of these, if it lowers the
-            loss by a standard error. Default: for classes and numbers of a training table, with the
-            default losses, mse or mae. false: the GNN alone.
+            loss by a standard error. Default: for classes and numbers of edges and of a training
+            table, with the default losses, mse or mae. false: the GNN alone.
     """
 
     label: str | None = None
@@ -254,7 +255,16 @@ class LabelTarget(TaskTarget):
 
     def why_no_blend(self, config: Config) -> str | None:
         """Why validation cannot choose what predicts; None if it can."""
-        return "it is for rows of a training table"
+        losses = config.losses
+        if self.output.problem == "multi_label":
+            return f"{self.output.label!r} is several labels, for which there is only the GNN"
+        if not len(self.splits.val):
+            return f"there are no validation {self.rows} to choose by"
+        if losses[1:] or any(term.type not in _BLENDED_LOSSES or term.args for term in losses):
+            return "only cross_entropy, mse, mae and huber without arguments choose what predicts"
+        if config.loader.balances_seeds:
+            return "loader.train.balanced_seeds weighs classes, which LightGBM does not know"
+        return None
 
     @property
     def sizes(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -12,8 +12,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from raygnn.data.history import HistorySpec
+from raygnn.data.bundle import Bundle
+from raygnn.data.extended_bundle import ExtendedBundle
+from raygnn.data.history import History, HistorySpec
 from raygnn.data.standardization import ColumnScale
+from raygnn.data.time_units import window_as_time
 from raygnn.data.transforms.fit import is_heavy_tailed
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines, label_baselines, own_metrics
@@ -96,6 +99,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     target_class: ClassVar[type[LabelTarget]]
     target: LabelTarget
+    of_graph = ("whole_bundle", "histories", "edge_inputs")
     #: Evaluated positions and outputs of encoder and head, once the blend is to be chosen.
     _recorded: list[tuple[Tensor, Tensor]] | None = None
     #: Rungs beside the model on validation, once it is chosen.
@@ -235,9 +239,10 @@ class LabelTask(EncoderTask[BatchT]):
         monitors.append(config.checkpoint.monitor)
         watched = [name.removeprefix("val/") for name in monitors if name]
         watched = [name for name in watched if name in names]
-        is_binary = self.output.problem == "multi_class" and self.output.num_outputs == 2
-        ranked = [METRICS_OF_ORDER[0]] if is_binary and METRICS_OF_ORDER[0] in names else []
-        return [*watched, *ranked, *names][0]
+        is_number = self.output.problem == "regression"
+        is_binary = not is_number and self.output.num_outputs == 2
+        preferred = ["auroc"] * is_binary + ["rmse"] * (is_number and self._is_squared)
+        return [*watched, *(name for name in preferred if name in names), *names][0]
 
     def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
         """float64 [num_rows, num_columns], what simple models read of rows at these positions.
@@ -303,12 +308,39 @@ class LabelTask(EncoderTask[BatchT]):
         labels = self.target.labels[asked]
         judge = Judge(labels, is_class, self._is_squared, self.groups(asked))
         blend = fit_blend(scores, judge, self.constant)
-        return replace(blend, history=self.history_spec if TREES in blend.shares else None)
+        if TREES not in blend.shares:
+            return blend
+        return replace(blend, history=tuple(history.spec for history in self.histories))
 
-    @property
-    def history_spec(self) -> HistorySpec | None:
-        """Columns of LightGBM that a saved model needs."""
-        return None
+    @cached_property
+    def whole_bundle(self) -> Bundle:
+        """The graph with added rows, for LightGBM. Raises a ConfigError on parts of a graph."""
+        bundle = self.env.bundle
+        if bundle.is_of_parts:
+            raise ConfigError.invalid(
+                "data.mode",
+                "partitioned",
+                "the model blends LightGBM, which reads all events of the graph",
+                "Set it to in_memory, or train with task.args.blend: false",
+                id="blend-of-parts",
+            )
+        return bundle.merged() if isinstance(bundle, ExtendedBundle) else bundle
+
+    @cached_property
+    def histories(self) -> Sequence[History]:
+        """History columns that LightGBM reads: of a row's node, or of both ends of an edge."""
+        bundle, blend = self.whole_bundle, self.output.blend
+        specs = self.fitted_histories(bundle) if blend is None else blend.history
+        return [History(bundle, spec, max_age=self.max_age(spec.unit)) for spec in specs]
+
+    def fitted_histories(self, bundle: Bundle) -> Iterable[HistorySpec]:
+        """Chooses history columns by the training rows."""
+        raise NotImplementedError(f"{type(self).__name__}.fitted_histories")
+
+    def max_age(self, unit: str | None) -> float | None:
+        """Age in this unit from which on the model knows no event; None without one."""
+        temporal = self.config.sampling.temporal
+        return None if temporal is None else window_as_time(temporal.window, unit)
 
     @property
     def _is_squared(self) -> bool:

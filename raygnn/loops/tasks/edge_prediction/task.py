@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.hashing import splitmix64_array
-from raygnn.data.history import History, HistorySpec
+from raygnn.data.history import HistorySpec
 from raygnn.data.links.split import LinkSplit
+from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.raw_columns import raw_columns
 from raygnn.data.splits import Splits
-from raygnn.data.time_units import time_unit, window_as_time
+from raygnn.data.time_units import time_unit
 from raygnn.loops.blend import TREES
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
 from raygnn.loops.tasks.label_task import LabelTask
@@ -77,6 +79,11 @@ class EdgePrediction(LabelTask[EdgeBatch]):
             only_biases=self.output.factorized is None,
         )
 
+    def groups(self, rows: np.ndarray) -> np.ndarray:
+        """The sources, whose edges may have similar errors."""
+        sources, _ = self.target.edges.ends(rows)
+        return sources
+
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """For numbers, the mean and damped biases of both ends; LightGBM."""
         output, guesses = self.output, dict[str, np.ndarray]()
@@ -88,54 +95,90 @@ class EdgePrediction(LabelTask[EdgeBatch]):
             guesses[TREES] = self.trees.predict(self.row_columns(asked, split))
         return guesses
 
-    @cached_property
-    def _histories(self) -> tuple[History, History]:
-        """History columns of both ends."""
-        target, bundle, temporal = self.target, self.env.bundle, self.config.sampling.temporal
-        train, max_age = np.asarray(target.splits.train), None
-        if temporal is not None and temporal.window is not None:
-            max_age = window_as_time(temporal.window, time_unit(bundle, temporal.column))
-        source, sink = (
-            History(
+    def fitted_histories(self, bundle: Bundle) -> Iterable[HistorySpec]:
+        edges, temporal = self.target.edges, self.config.sampling.temporal
+        train = np.asarray(self.target.splits.train)
+        unit = None if temporal is None else time_unit(bundle, temporal.column)
+        for node_type, nodes in zip(self.output.ends, edges.ends(train), strict=True):
+            yield HistorySpec.of(
                 bundle,
-                HistorySpec.of(
-                    bundle,
-                    node_type,
-                    target.arguments.feature,
-                    nodes,
-                    self._times_before(train),
-                    max_age=max_age,
-                    edge_features=self.output.inputs,
-                ),
+                node_type,
+                self.target.arguments.feature,
+                nodes,
+                _times_before(edges, train),
+                max_age=self.max_age(unit),
+                edge_features=self.output.inputs,
             )
-            for node_type, nodes in zip(self.output.ends, target.edges.ends(train), strict=True)
-        )
-        return source, sink
-
-    def _times_before(self, edges: np.ndarray) -> np.ndarray | None:
-        """The latest time that is earlier than each edge."""
-        if self.target.edges.times is None:
-            return None
-        times = np.asarray(self.target.edges.times)[edges]
-        return times - 1 if times.dtype.kind in "iu" else np.nextafter(times, -np.inf)
 
     @cached_property
-    def _inputs(self) -> list[np.ndarray]:
-        edge_type, bundle = self.target.edges.edge_type, self.env.bundle
+    def edge_inputs(self) -> list[np.ndarray]:
+        """The edges' own features, float64 [num_edges] each."""
+        edge_type, bundle = self.output.edge_type, self.whole_bundle
         columns = [raw_columns(bundle, edge_type, name) for name in self.output.inputs]
         return [column.values for of_feature in columns for column in of_feature]
 
     def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
-        """The edge's features, and of both ends their history before the edge."""
-        times, ends = self._times_before(rows), self.target.edges.ends(rows)
-        columns = [h.columns(n, times) for h, n in zip(self._histories, ends, strict=True)]
-        columns += [values[rows, None] for values in self._inputs]
+        edges = self.target.edges
+        columns = self._columns(self.model, edges, rows, _times_before(edges, rows))
+        if split == "train" and self.output.factorized is not None:
+            columns[:, -1] = self._label_factors.held_out[rows]
+        return columns
+
+    def _columns(
+        self,
+        model: EdgePredictor,
+        edges: SeedEdges,
+        positions: np.ndarray,
+        times: np.ndarray | None,
+    ) -> np.ndarray:
+        """Of both ends their history up to these times, the edge's features, and the value that the
+        factorization predicts, float64 [num_edges, num_columns].
+        """
+        ends = edges.ends(positions)
+        columns = [h.columns(n, times) for h, n in zip(self.histories, ends, strict=True)]
+        columns += [values[positions, None] for values in self.edge_inputs]
+        if self.output.factorized is not None:
+            columns.append(self._factorized(model, np.stack(ends))[:, None])
         return np.concatenate(columns, axis=1)
+
+    def _factorized(self, model: EdgePredictor, ends: np.ndarray) -> np.ndarray:
+        if "train" in self._loaders:  # the model may be sharded over the ranks of a run
+            return self._label_factors.of_pairs(ends)
+        num_known = np.array([self.output.num_known(self.env.bundle)]).T
+        start = model.head.start
+        assert start is not None
+        ids = torch.from_numpy(np.where(ends < num_known, ends, -1)).to(start.mean.device)
+        with torch.no_grad():
+            return start(ids).flatten().double().cpu().numpy()
 
     @property
     def categorical_columns(self) -> Sequence[int]:
-        source, sink = self._histories
+        source, sink = self.histories
         return [*source.categorical, *(len(source.names) + i for i in sink.categorical)]
+
+    def completed_edges(
+        self,
+        model: EdgePredictor,
+        outputs: Tensor,
+        edges: SeedEdges,
+        positions: np.ndarray,
+        as_of: float | None = None,
+    ) -> Tensor:
+        """Adds the other rungs of a blend to the outputs of encoder and head for edges at these
+        positions, which see what is earlier than each, or all events up to `as_of`.
+        """
+        times = _times_before(edges, positions)
+        if as_of is not None:
+            times = np.full(len(positions), as_of)
+
+        def values_of(names: Collection[str]) -> dict[str, np.ndarray]:
+            if TREES not in names:
+                return {}
+            assert self.trees is not None
+            columns = self._columns(model, edges, positions, times)
+            return {TREES: self.trees.predict(columns)}
+
+        return self.blended(outputs, values_of)
 
     def warnings(self) -> list[str]:
         """Warnings of the labels, and of edges that read their future."""
@@ -177,9 +220,16 @@ class EdgePrediction(LabelTask[EdgeBatch]):
 
     def predict(self, batch: EdgeBatch) -> tuple[Any, Tensor | None]:
         prediction, embeddings = self.model(batch)
-        if self.model.training and "start" in batch.labels:
+        if not self.model.training:
+            return self._completed(batch.input_id, prediction), embeddings
+        if "start" in batch.labels:
             prediction = prediction + batch.labels["start"].to(prediction.dtype).unsqueeze(1)
         return prediction, embeddings
+
+    def _completed(self, positions: Tensor, outputs: Tensor) -> Tensor:
+        self.record(positions, outputs)
+        edges = self.target.edges
+        return self.completed_edges(self.model, outputs, edges, positions.cpu().numpy())
 
     def predict_exactly(
         self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
@@ -190,11 +240,21 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         )
         inputs = loader.inputs(rows)
         attr = None if inputs is None else inputs.to(self.env.device)
-        return self.model.of_ends(source, target, attr, loader.end_ids(rows).to(self.env.device))
+        ids = loader.end_ids(rows).to(self.env.device)
+        prediction, embeddings = self.model.of_ends(source, target, attr, ids)
+        return self._completed(torch.from_numpy(rows), prediction), embeddings
 
     def evaluates_by_layers(self, split: str) -> bool:
         """Not training edges, which carry messages: a batch excludes its own."""
         return super().evaluates_by_layers(split) and split != "train"
+
+
+def _times_before(edges: SeedEdges, positions: np.ndarray) -> np.ndarray | None:
+    """The latest time that is earlier than each edge."""
+    if edges.times is None:
+        return None
+    times = np.asarray(edges.times)[positions]
+    return times - 1 if times.dtype.kind in "iu" else np.nextafter(times, -np.inf)
 
 
 #: Width of the factors beside the biases.
@@ -268,6 +328,10 @@ class LabelFactors:
             edges = train[folds == fold]
             held_out[edges] = mean + _values(of_others, ends[:, edges])
         return cls(ends, mean, rows, biases, held_out)
+
+    def of_pairs(self, ends: np.ndarray) -> np.ndarray:
+        """float64 [num_pairs], the values by `rows` of pairs, int64 [2, num_pairs]."""
+        return self.mean + _values(self.rows, ends)
 
     def by_biases(self, edges: np.ndarray) -> np.ndarray:
         """float64 [num_edges], the mean and the biases of both ends."""

@@ -33,7 +33,6 @@ _MAX_PAST = 1 << 26  # rows whose labels each worker holds in memory by default
 #: Numbers of classes around nodes, and products of edges and classes, up to which labels propagate.
 _MAX_SCORES, _MAX_PRODUCTS = 1 << 24, 1 << 27
 #: Losses that validation can choose what predicts by.
-_BLENDED_LOSSES = ("cross_entropy", "mse", "mae", "huber")
 
 
 @dataclass(frozen=True)
@@ -223,20 +222,11 @@ class NodeTarget(LabelTarget):
             ) from error
 
     def why_no_blend(self, config: Config) -> str | None:
-        output, losses = self.output, config.losses
-        if output.table is None:
-            return super().why_no_blend(config)
+        if self.output.table is None:
+            return "it is for edges and for rows of a training table"
         if self.seeds.time is not None and config.sampling.temporal is None:
             return "sampling.temporal is null, so rows do not have the times that LightGBM reads"
-        if output.problem == "multi_label":
-            return f"{output.label!r} is several labels, for which there is only the GNN"
-        if not len(self.splits.val):
-            return "there are no validation rows to choose by"
-        if losses[1:] or any(term.type not in _BLENDED_LOSSES or term.args for term in losses):
-            return "only cross_entropy, mse, mae and huber without arguments choose what predicts"
-        if config.loader.balances_seeds:
-            return "loader.train.balanced_seeds weighs classes, which LightGBM does not know"
-        return None
+        return super().why_no_blend(config)
 
     def gaps(self, config: Config) -> np.ndarray:
         """[num_rows], times between the end of the graph and the rows of splits that end it."""

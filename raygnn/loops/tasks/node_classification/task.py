@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.console import warn
+from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, edge_type_name
 from raygnn.data.extended_bundle import ExtendedBundle
-from raygnn.data.history import History, HistorySpec
+from raygnn.data.history import HistorySpec
 from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import Splits, has_label, make_splits
 from raygnn.data.time_units import window_as_time
-from raygnn.errors import ConfigError, DataError
+from raygnn.errors import DataError
 from raygnn.loops.baselines import own_metrics
 from raygnn.loops.blend import ENTITY_MEAN, LAST_LABEL, TREES
 from raygnn.loops.row_guesses import (
@@ -329,39 +330,18 @@ class NodeClassification(LabelTask[NodeBatch]):
                 values = {name: rows - 0.5 for name, rows in values.items()}
         return {name: values[name] for name in names}
 
-    @cached_property
-    def history(self) -> History:
-        """History columns of entities, of a blend, or fitted on training rows."""
-        bundle, blend = self.env.bundle, self.output.blend
-        if bundle.is_of_parts:
-            raise ConfigError.invalid(
-                "data.mode",
-                "partitioned",
-                "the model blends LightGBM, which reads all events of the graph",
-                "Set it to in_memory, or train with task.args.blend: false",
-                id="blend-of-parts",
-            )
-        bundle = bundle.merged() if isinstance(bundle, ExtendedBundle) else bundle
-        temporal = self.config.sampling.temporal
-        window = None if temporal is None else temporal.window
-        if blend is not None and (spec := blend.history) is not None:
-            return History(bundle, spec, max_age=window_as_time(window, spec.unit))
+    def fitted_histories(self, bundle: Bundle) -> Iterable[HistorySpec]:
         target, seeds, train = self.target, self.target.seeds, self.target.splits.train
         times = None if seeds.time is None else np.asarray(seeds.time)[train]
-        spec = HistorySpec.of(
+        yield HistorySpec.of(
             bundle,
             seeds.node_type,
             target.arguments.feature,
             seeds.node_ids(train),
             times,
             window_as_time(seeds.window, seeds.time_unit, f"{seeds.place}.window"),
-            window_as_time(window, seeds.time_unit),
+            self.max_age(seeds.time_unit),
         )
-        return History(bundle, spec)
-
-    @property
-    def history_spec(self) -> HistorySpec:
-        return self.history.spec
 
     @cached_property
     def _past(self) -> PastLabels | None:
@@ -371,7 +351,8 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def _columns(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
         """History columns of entities at times, and their past labels."""
-        columns = self.history.columns(nodes, times)
+        (history,) = self.histories
+        columns = history.columns(nodes, times)
         if self._past is None:
             return columns
         assert times is not None
@@ -382,7 +363,7 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     @property
     def categorical_columns(self) -> Sequence[int]:
-        return self.history.categorical
+        return self.histories[0].categorical
 
     @cached_property
     def _earlier_labels(self) -> EarlierLabels:

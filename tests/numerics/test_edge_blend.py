@@ -1,0 +1,124 @@
+"""Runs on labels of edges whose model is a blend of LightGBM and the GNN."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import raygnn
+import raygnn.infer
+import raygnn.train
+from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, node_rows, write_tables
+from tests.numerics.infer.conftest import dates
+
+NUM_USERS, NUM_ITEMS, NUM = 60, 20, 3_000
+BUYS = ("user", "buys", "item")
+NAME = "user__buys__item"
+
+
+def _purchases() -> pd.DataFrame:
+    """Purchases that are returned if the user bought nothing for 5 days; a tenth is not."""
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(
+        {
+            "user": rng.integers(0, NUM_USERS, NUM),
+            "item": rng.integers(0, NUM_ITEMS, NUM),
+            "day": np.sort(rng.integers(0, 300, NUM)),
+        }
+    )
+    since = rows["day"] - rows.groupby("user")["day"].shift(1)
+    rows["returned"] = ((since > 5) ^ (rng.random(NUM) < 0.1)).astype(int)
+    rows["price"] = np.minimum(since.fillna(0), 20.0) + rng.normal(size=NUM)
+    rows["day"] = dates(rows["day"].to_numpy())
+    return rows
+
+
+def _write(folder: Path, rows: pd.DataFrame, label: str) -> str:
+    nodes = {
+        "user": node_rows(np.arange(NUM_USERS), {"x": np.ones((NUM_USERS, 1), np.float32)}),
+        "item": node_rows(np.arange(NUM_ITEMS), {"x": np.ones((NUM_ITEMS, 1), np.float32)}),
+    }
+    edges = {BUYS: EdgeRows(rows, "user", "item", labels={label: label}, time="day")}
+    write_tables(GraphTables(nodes, edges), str(folder))
+    return str(folder)
+
+
+def _config(folder: Path, graph: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "data": {
+            "uri": graph,
+            "cache_dir": str(folder / "cache"),
+            "reverse_edges": True,
+            "splits": {"type": "temporal"},
+        },
+        "task": "edge_prediction",
+        "sampling": {"temporal": {"strategy": "last"}, "disjoint": True, "fanouts": [4, 4]},
+        "model": {"type": "Hetero", "args": {"hidden_channels": 8}, "relative_time": False},
+        "training": {"max_epochs": 1},
+        "loader": {"batch_size": 256},
+        "scaling": {"num_workers": 0},
+        "run": {"storage_path": str(folder), "name": "run"},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module", params=["returned", "price"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp(request.param)
+    graph = _write(folder / "graph", _purchases(), request.param)
+    return raygnn.train.fit(_config(folder, graph)), graph, request.param
+
+
+def test_the_model_is_no_worse_than_its_rungs(run: Any) -> None:
+    metrics, name = run[0].metrics, "auroc" if run[2] == "returned" else "rmse"
+    assert metrics["blend"]["lightgbm"] > 0.5
+    better = 1 if name == "auroc" else -1
+    for rung in ("gnn", "lightgbm"):
+        other = metrics["rungs"]["test"][name][rung]
+        assert better * other["difference"] <= 2 * other["error_of_difference"]
+    gnn = metrics["rungs"]["test"][name]["gnn"]
+    assert better * gnn["difference"] < -2 * gnn["error_of_difference"]
+    assert metrics["verdict"].startswith("test/")
+
+
+def test_the_saved_model_predicts_what_was_tested(run: Any, tmp_path: Path) -> None:
+    result, graph, label = run
+    model = raygnn.load(str(result.path))
+    found = model.evaluate(graph, split="test")
+    assert {f"test/{n}": value for n, value in found.items()}.items() <= result.metrics.items()
+    what = "probabilities" if label == "returned" else "predictions"
+    column = "probability" if label == "returned" else "prediction"
+    rows = model.predict(graph, what=what)
+    ask = [str(result.path), "--data.uri", graph, "--what", what, "--out", str(tmp_path / "out")]
+    assert raygnn.infer.main(ask) == 0
+    written = pa.concat_tables(
+        pa.parquet.read_table(path) for path in sorted((tmp_path / "out").rglob("*.parquet"))
+    )
+    written = np.array(written.sort_by("row")[column].to_pylist())
+    ordered = rows.arrow.sort_by("row")[column].to_pylist()
+    assert written == pytest.approx(np.array(ordered), abs=1e-6)
+
+
+def test_edges_and_pairs_do_not_see_their_future(run: Any, tmp_path: Path) -> None:
+    result, graph, label = run
+    rows = _purchases()
+    day = rows["day"].iloc[2_000]
+    rng, is_past = np.random.default_rng(1), (rows["day"] <= day).to_numpy()
+    later = rows.copy()
+    later.loc[~is_past, "user"] = rng.integers(0, NUM_USERS, (~is_past).sum())
+    other = _write(tmp_path / "other", later, label)
+    model = raygnn.load(str(result.path))
+    column = "probability" if label == "returned" else "prediction"
+    what = "probabilities" if label == "returned" else "predictions"
+    tables = [model.predict(uri, what=what).arrow.sort_by("row") for uri in (graph, other)]
+    first, second = (np.array(table[column].to_pylist())[is_past] for table in tables)
+    assert first == pytest.approx(second, abs=1e-6)
+    pairs = [(user, 3) for user in range(10)]
+    asked = [model.predict(uri, pairs, what=what, as_of=str(day))[column] for uri in (graph, other)]
+    assert asked[0] == pytest.approx(asked[1], abs=1e-6)
+    assert np.ptp(asked[0]) > 0.1
