@@ -135,4 +135,5 @@ def test_defaults_find_counts_and_recency(shop: tuple[Path, float], tmp_path: Pa
 
 def test_a_mean_of_neighbors_does_not(shop: tuple[Path, float], tmp_path: Path) -> None:
     folder, best = shop
-    assert trained(folder, tmp_path, "--model.relative_time", "false") < best - 0.1
+    arguments = ("--model.relative_time", "false", "--task.args.blend", "false")
+    assert trained(folder, tmp_path, *arguments) < best - 0.1
