@@ -77,21 +77,24 @@ def ials(
         weight: added for a link to the weight 1 of every pair.
         l2: penalty of the factors.
     Returns:
-        float32 [num_anchors, channels] and [num_targets, channels].
+        float32 [num_anchors, channels] and [num_targets, channels]. Nodes without links have zeros
+        and take no time.
 
     Source: Hu, Koren and Volinsky, Collaborative Filtering for Implicit Feedback Datasets, ICDM
     2008, equation 4.
     """
-    generator = torch.Generator().manual_seed(0)
-    of_targets = 0.1 * torch.randn(num_nodes[1], channels, generator=generator)
-    of_anchors = torch.zeros(num_nodes[0], channels)
-    ones = np.ones(len(anchors), np.float32)
-    by_anchor = sparse.csr_matrix((ones, (anchors, targets)), num_nodes)
+    linked_anchors, rows = np.unique(anchors, return_inverse=True)
+    linked_targets, columns = np.unique(targets, return_inverse=True)
+    by_anchor = sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)))
     by_target = by_anchor.T.tocsr()
+    generator = torch.Generator().manual_seed(0)
+    of_targets = 0.1 * torch.randn(len(linked_targets), channels, generator=generator)
     for _ in range(num_iterations):
         of_anchors = folded_in(by_anchor, of_targets, l2, weight)
         of_targets = folded_in(by_target, of_anchors, l2, weight)
-    return of_anchors, of_targets
+    factors = torch.zeros(num_nodes[0], channels), torch.zeros(num_nodes[1], channels)
+    factors[0][linked_anchors], factors[1][linked_targets] = of_anchors, of_targets
+    return factors
 
 
 def factorize(
