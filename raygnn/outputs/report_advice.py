@@ -53,20 +53,18 @@ class Advice(Callback):
             monitor = engine.best.tracker.monitor
             say_baselines(self._metrics, "val", monitor, prints=not has_test)
 
-    def on_train_end(self, engine: Engine) -> None:
-        weights = engine.task.score_weights()
-        is_fixed = weights is not None and weights[0] < 1
-        advice = [] if is_fixed else _best_at_first(engine)
+    def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
+        weights = engine.task.score_weights()  # of the best model
+        spec, (encoder, others) = engine.task.spec, weights or (1.0, 0.0)
+        is_link = weights is not None and spec is not None and bool(spec.output.links)
+        # Beside a recommender that ranks alone, an encoder orders targets with equal scores.
+        is_unused = encoder < 1 if is_link else encoder == 0
+        advice = [] if is_unused else _best_at_first(engine)
         self._warnings += advice
         if engine.context.rank == 0:
             for text in advice:
                 warn(text)
-
-    def on_test_end(self, engine: Engine, metrics: dict[str, float]) -> None:
-        weights = engine.task.score_weights()  # of the best model
         if engine.context.rank == 0 and weights is not None:
-            encoder, others = weights
-            is_link = engine.task.spec is not None and bool(engine.task.spec.output.links)
             what = "the linear recommender" if is_link else "the labels around a node"
             both = f"{what} (weight {others:.3g}) and the encoder ({encoder:.3g})"
             predicted = "links are ranked" if is_link else "classes are predicted"

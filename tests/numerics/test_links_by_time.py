@@ -31,6 +31,7 @@ from raygnn.loops.tasks.link_prediction.target import (
     find_dated_links,
 )
 from raygnn.metrics import FullRanking, Links
+from raygnn.recommender import recommender
 from raygnn.recommender.peers_in_time import PeersInTime
 from raygnn.runtime.data_source import open_bundle
 from raygnn.serving.answers import Answers
@@ -320,6 +321,21 @@ def test_what_a_user_has_is_not_recommended_if_nobody_buys_twice(tmp_path: Path)
     raygnn.infer.top_k(result.path, tmp_path / "out", k, sorted(users), overrides, as_of=time)
     written = pd.read_parquet(tmp_path / "out" / "neighbors")
     assert {*zip(written.anchor_id, written.neighbor_id, strict=True)} == listed
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_advice_on_training_is_for_a_ranking_by_the_encoder(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_alone: bool
+) -> None:
+    """By the weights of the best validation, here the first one."""
+    weights = {True: (1 / 1024, 1.0), False: (1.0, 1.0)}
+    chosen = iter([(weights[is_alone], 0.9), *[(weights[not is_alone], 0.5)] * 9])
+    monkeypatch.setattr(recommender, "choose_weights", lambda *_: next(chosen))
+    config = _config(tmp_path, shop.write(tmp_path / "graph"), epochs=3)
+    config |= {"early_stopping": {"patience": 1}}
+    config["training"]["validate_every"] = {"epochs": 1}
+    warnings = raygnn.train.fit(config).metrics["warnings"]
+    assert ("model.args.dropout" in warnings) is not is_alone
 
 
 def test_noise_gives_chance(tmp_path: Path) -> None:
