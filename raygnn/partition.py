@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from raygnn.command_line import command_parser, exit_process, exit_status_of
+from raygnn.config import load_config
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.ingest.plan_bundle import FeatureDtype, IngestOptions
 from raygnn.data.partition.build import Partitioning
@@ -43,7 +44,13 @@ def _run(args: argparse.Namespace) -> None:
         feature_dtype=args.feature_dtype,
     )
     how = Partitioning(args.parts, args.method)
-    for line in report_lines(partition_tables(args.source, args.out, how, options)):
+    rows = None
+    if args.config is not None:
+        from raygnn.runtime.data_checks import rows_to_fit
+
+        loaded = load_config(args.config, allow_modules=args.allow_module)
+        rows = rows_to_fit(loaded, args.source)
+    for line in report_lines(partition_tables(args.source, args.out, how, options, rows)):
         print(line)
 
 
@@ -84,6 +91,19 @@ def build_parser() -> argparse.ArgumentParser:
         default="hash",
         help="hash: by original id (default); range: consecutive rows of a node table; ldg: the "
         "part of most neighbors; metis: fewest edges between parts (in memory, needs pymetis)",
+    )
+    add(
+        "--config",
+        metavar="CONFIG",
+        help="config of the training whose rows transforms and standardization are fitted on; "
+        "default: the training rows of all training tables",
+    )
+    add(
+        "--allow-module",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="user module that CONFIG may name (repeatable)",
     )
     add("--on-error", choices=["fail", "drop"], default="fail", help="drop: leave out bad rows")
     add("--undirected", action="store_true", help="like data.undirected")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from raygnn.config import LoadedConfig, build, load_config
@@ -16,8 +17,11 @@ from raygnn.data.edge_types import edge_type_name
 from raygnn.data.ingest.build_bundle import IngestOptions
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import Outline, Pairs, open_partitioned
+from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.tables.graph_tables import (
+    EdgeRows,
     GraphTables,
+    NodeRows,
     TrainingRows,
     edge_rows,
     node_rows,
@@ -111,6 +115,103 @@ def asked_shop() -> GraphTables:
     )
 
 
+_BUYERS, _GOODS, _EVENTS, _DAYS, _LAST_DAY = 50, 40, 400, 100, 79  # of training
+_TEXTS = ["a red coat", "a blue hat", "shoes in red", "hats and coats", "a bag"]
+_COLUMNS = [
+    "size",
+    {"column": "age", "transform": "rank_gauss"},
+    {"column": "place", "transform": "category", "min_frequency": 1},
+    {"column": "words", "transform": "tfidf"},
+    {"column": "seen", "transform": "time"},
+]
+
+
+def _dates(days: np.ndarray) -> pd.Series:
+    return pd.Series(pd.Timestamp("2024-01-01") + pd.to_timedelta(days, unit="D"))
+
+
+def late_shop(seed: int = 0) -> GraphTables:
+    """Users who buy items, with columns to fit, and rows that ask about users.
+
+    `seed`: of all rows after the last training row.
+    """
+    rng, late_rng = np.random.default_rng(0), np.random.default_rng(seed)
+
+    def known(days: np.ndarray, drawn: Any, other: Any) -> Any:
+        """Values of rows up to the last training row, and others after it."""
+        return np.where(days <= _LAST_DAY, drawn, other if seed else drawn)
+
+    def days(count: int) -> np.ndarray:
+        drawn = rng.permutation(np.arange(count) * _DAYS // count)
+        moved = late_rng.integers(_LAST_DAY + 1, 3 * _DAYS, count)
+        return np.where(drawn <= _LAST_DAY, drawn, moved if seed else drawn)
+
+    users = pd.DataFrame({"user": np.arange(_BUYERS) * 3, "bmi": rng.normal(25, 4, _BUYERS)})
+    since = days(_GOODS)
+    items = pd.DataFrame(
+        {
+            "item": np.arange(_GOODS) * 7,
+            "size": known(since, rng.normal(1e3, 1, _GOODS), late_rng.normal(0, 1e9, _GOODS)),
+            "age": known(since, rng.normal(5, 2, _GOODS), late_rng.normal(0, 1e9, _GOODS)),
+            "place": known(since, rng.choice(list("abcd"), _GOODS), "nowhere"),
+            "words": known(since, rng.choice(_TEXTS, _GOODS), "never read before"),
+            "seen": _dates(since + 5),
+            "since": _dates(since),
+        }
+    )
+    bought = days(_EVENTS)
+    buys = pd.DataFrame(
+        {
+            "user": rng.integers(0, _BUYERS, _EVENTS) * 3,
+            "item": rng.integers(0, _GOODS, _EVENTS) * 7,
+            "amount": known(bought, rng.random(_EVENTS), late_rng.normal(0, 1e9, _EVENTS)),
+            "paid": known(bought, rng.random(_EVENTS), late_rng.normal(0, 1e9, _EVENTS)),
+            "at": _dates(bought),
+        }
+    )
+    asked = np.repeat(np.arange(9, _DAYS, 10), _BUYERS)  # the eighth time of ten ends training
+    rows = pd.DataFrame(
+        {
+            "user": np.tile(np.arange(_BUYERS) * 3, 10),
+            "at": _dates(asked),
+            "spent": known(asked, rng.normal(50, 9, len(asked)), late_rng.normal(0, 1e9)),
+        }
+    )
+    # Visits are more than users by the end of training, claims only later.
+    events = {name: days(count) for name, count in (("visit", 100), ("claim", 60))}
+    columns = ["amount", {"column": "paid", "transform": "standard"}]
+    return GraphTables(
+        {
+            "user": NodeRows(users, "user", {"x": "bmi"}),
+            "item": NodeRows(items, "item", {"x": _COLUMNS}, time="since"),
+            **{
+                name: NodeRows(
+                    pd.DataFrame({"id": np.arange(len(drawn)), "at": _dates(drawn)}),
+                    "id",
+                    time="at",
+                )
+                for name, drawn in events.items()
+            },
+        },
+        {
+            ("user", "buys", "item"): EdgeRows(
+                buys, "user", "item", {"edge_attr": columns}, time="at"
+            ),
+            **{
+                (name, "of", "user"): EdgeRows(
+                    pd.DataFrame(
+                        {"id": np.arange(len(drawn)), "user": np.arange(len(drawn)) % _BUYERS * 3}
+                    ),
+                    "id",
+                    "user",
+                )
+                for name, drawn in events.items()
+            },
+        },
+        training_tables={"spent": TrainingRows(rows, "user", "user", {"y": "spent"}, "at")},
+    )
+
+
 @dataclass(frozen=True)
 class Parted:
     """The parts of a graph, and the same graph opened whole."""
@@ -133,12 +234,8 @@ class Parted:
             settings: changes to a small config.
         """
         loaded = load_config(small_config("runs", **settings))
-        pairs = pairs_read(loaded.config, self.whole)
-        outline = Outline.build(self.parts, self.parts.parent / "cache", pairs)
-        tasks = (
-            _task(loaded, outline, map_parts(self.parts, outline)),
-            _task(loaded, self.whole, None),
-        )
+        on_parts = task_on_parts(loaded, self.parts, self.parts.parent / "cache")
+        tasks = on_parts, _task(loaded, self.whole, None)
         for split in ("train", "val", "test"):
             found, expected = (list(task.loader(split).iterate(1)) for task in tasks)
             assert sum(len(edges.e_id) for b in expected for edges in b.edges.values())
@@ -147,7 +244,14 @@ class Parted:
                 assert_same(batch, wanted)
         for task in tasks:
             task.close()
-        _assert_lean(outline, pairs or {})
+        _assert_lean(on_parts.env.bundle, pairs_read(loaded.config, self.whole) or {})
+
+
+def task_on_parts(loaded: LoadedConfig, parts: Path, cache: Path) -> Any:
+    """The task of a config on the parts of a graph; without a model."""
+    schema = Bundle(parts, PartitionRecord.load(parts).whole)
+    outline = Outline.build(parts, cache, pairs_read(loaded.config, schema))
+    return _task(loaded, outline, map_parts(parts, outline))
 
 
 def _task(loaded: LoadedConfig, bundle: Bundle, parts: PartitionedGraph | None) -> Any:

@@ -32,6 +32,7 @@ from raygnn.data.bundle_record import (
     EdgeRecord,
     LabelEdgeRecord,
     NodeRecord,
+    PartsFit,
     TrainingTableRecord,
     column_path,
     edge_folder,
@@ -226,6 +227,10 @@ class Bundle:
     @property
     def is_of_parts(self) -> bool:
         return self._record.is_of_parts
+
+    @property
+    def parts_fit(self) -> PartsFit | None:
+        return self._record.fit
 
     @property
     def node_types(self) -> list[str]:

@@ -224,10 +224,30 @@ class TrainingTableRecord:
 
 
 @dataclass(frozen=True)
+class PartsFit:
+    """Rows that transforms and statistics of features of a partitioned graph were fitted on.
+
+    Attributes:
+        rows: in words.
+        digest: of the rows; see `FitRows`.
+        until: the latest time of a training row; null if time does not choose the rows.
+        num_edges: number of edges up to this time, by name of edge type, if the edges or their
+            sources have times.
+    """
+
+    rows: str
+    digest: str
+    until: int | float | None = None
+    num_edges: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class BundleRecord:
     """The content of bundle.json.
 
-    `is_of_parts`: the graph was partitioned, so that feature statistics include all rows.
+    Attributes:
+        is_of_parts: the graph was partitioned.
+        fit: of a partitioned graph; null fits on all rows.
     """
 
     fingerprint: Name
@@ -236,6 +256,7 @@ class BundleRecord:
     label_edges: tuple[LabelEdgeRecord, ...] = ()
     training_tables: tuple[TrainingTableRecord, ...] = ()
     is_of_parts: bool = False
+    fit: PartsFit | None = None
     file_sizes: Mapping[str, int] = field(default_factory=dict)
     checksums: Mapping[str, Checksum] = field(default_factory=dict)
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raygnn.data.bundle import Bundle, SparseColumn
-from raygnn.data.bundle_record import ColumnStatistics
+from raygnn.data.bundle import Bundle, SeedRows, SparseColumn
+from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics
 from raygnn.data.cache import build_once
 from raygnn.data.checksums import type_adapter
 from raygnn.data.edge_types import EdgeType, type_name
@@ -31,6 +31,7 @@ from raygnn.data.ingest.plan_bundle import (
 )
 from raygnn.data.ingest.schedule import in_process
 from raygnn.data.manifest import Manifest
+from raygnn.data.splits import SPLIT_CODES, make_splits
 from raygnn.data.time_units import AsOf
 from raygnn.data.transforms.state import FittedColumn, FittedFeature, Transforms
 
@@ -59,6 +60,23 @@ class FitRows:
         """Rows that are not later than the last of these times; all rows without times."""
         return cls() if times is None or not len(times) else cls(times.max().item(), unit)
 
+    @classmethod
+    def of_seeds(cls, seeds: SeedRows, train: np.ndarray) -> FitRows:
+        """Rows that are not later than the last training row, or nodes of training rows without
+        times. `train`: positions of training rows.
+        """
+        if seeds.time is not None:
+            return cls.until_last(seeds.time[train], seeds.time_unit)
+        return cls(node_type=seeds.node_type, train=np.unique(seeds.node_ids(train)))
+
+    @classmethod
+    def earliest(cls, row_sets: Sequence[FitRows]) -> FitRows:
+        """The rows of several tasks: those until the end that is first; all rows without ends."""
+        if len(row_sets) == 1:
+            return row_sets[0]
+        ends = [rows for rows in row_sets if rows.until is not None]
+        return min(ends, key=lambda rows: rows.until or 0, default=cls())
+
     @property
     def are_all(self) -> bool:
         return self.until is None and self.train is None
@@ -73,8 +91,7 @@ class FitRows:
     def mask(self, bundle: Bundle, type_: str | EdgeType) -> np.ndarray | None:
         """bool [num_rows], by dense node id or `e_id`. None selects all rows."""
         if self.until is not None:
-            time = bundle.columns(type_).get("time")
-            if time is None or time.unit != self.unit:
+            if not self.limit(bundle.columns(type_)):
                 return None
             times = bundle.column(type_, "time")
             assert isinstance(times, np.ndarray)
@@ -86,11 +103,36 @@ class FitRows:
         chosen[self.train] = True
         return chosen
 
+    def limit(self, columns: Mapping[str, ColumnInfo]) -> bool:
+        """Whether rows with these columns have times to choose by."""
+        time = columns.get("time")
+        return self.until is not None and time is not None and time.unit == self.unit
+
     @property
     def digest(self) -> str:
         named = json.dumps([self.until, self.unit, self.node_type])
         ids = b"" if self.train is None else np.ascontiguousarray(self.train).tobytes()
         return hashlib.sha256(named.encode() + ids).hexdigest()[:20]
+
+
+def declared_fit_rows(bundle: Bundle) -> FitRows:
+    """Training rows of all training tables, and of lists with times and splits.
+
+    Without a config, so by split columns and the default rule.
+    """
+    row_sets = []
+    for seeds in bundle.training_tables.values():
+        if seeds.time is None and seeds.split is None:
+            continue
+        for label in [name for name, info in seeds.columns.items() if info.role == "label"]:
+            splits = make_splits(bundle, seeds, None, label, 0, may_be_empty=True)
+            row_sets.append(FitRows.of_seeds(seeds, splits.train))
+    for links in bundle.label_edges:
+        is_list = links.sign == "positive" and links.edge_type not in bundle.edge_types
+        if is_list and links.time is not None and links.split is not None:
+            times = links.time[links.split == SPLIT_CODES["train"]]
+            row_sets.append(FitRows.until_last(times, links.time_unit))
+    return FitRows.earliest(row_sets)
 
 
 def has_transforms(bundle: Bundle) -> bool:
@@ -102,8 +144,8 @@ def statistics(
 ) -> ColumnStatistics | None:
     """Statistics of a dense feature over the rows to fit on.
 
-    Computed at the first call, then stored in the bundle's folder. For a partitioned graph, whose
-    features no process has, they include all rows.
+    Computed at the first call, then stored in the bundle's folder. A partitioned graph, whose
+    features no process has, was measured when it was written.
     """
     info = bundle.columns(type_)[column]
     chosen = None if bundle.is_of_parts else rows.mask(bundle, type_)
@@ -114,6 +156,7 @@ def statistics(
 
     def build(folder: Path) -> None:
         measured = measure_chosen_rows(stored, chosen, info.quantization)
+        assert measured is not None
         write_text(folder / "statistics.json", json.dumps(asdict(measured)))
 
     name = f"{type_name(type_)}.{column}.{rows.digest}"
@@ -165,11 +208,10 @@ def fit_transforms(
 def _choice(
     manifest: Manifest, table: FeatureTable, bundle: Bundle, type_: str | EdgeType, rows: FitRows
 ) -> RowChoice | None:
-    chosen = rows.mask(bundle, type_)
-    if chosen is None:
-        return None
     if isinstance(type_, str):
-        ids = manifest.node_types[type_].id
+        chosen, ids = rows.mask(bundle, type_), manifest.node_types[type_].id
+        if chosen is None:
+            return None
 
         def is_chosen(block: Mapping[str, pa.Array]) -> np.ndarray:
             dense = bundle.id_map(type_).lookup(block[ids])
@@ -177,6 +219,8 @@ def _choice(
             return mask
 
         return RowChoice((ids,), is_chosen)
+    if not _has_earlier_edges(bundle, type_, rows):
+        return None
     time, until = manifest.tables[type_].time, rows.until
     assert time is not None
     assert until is not None
@@ -190,6 +234,16 @@ def _choice(
         return mask
 
     return RowChoice((time.column,), is_not_later)
+
+
+def _has_earlier_edges(bundle: Bundle, edge_type: EdgeType, rows: FitRows) -> bool:
+    if not bundle.is_of_parts:
+        return rows.mask(bundle, edge_type) is not None
+    columns = bundle.columns(edge_type)
+    if rows.until is None or not rows.limit(columns):
+        return False
+    measured = columns["time"].statistics
+    return measured is not None and measured.low[0] <= rows.until
 
 
 def _merged(before: FittedFeature | None, fitted: Sequence[FittedColumn | None]) -> FittedFeature:

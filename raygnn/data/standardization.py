@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, Quantization
+from raygnn.data.exact_moments import ExactMoments
 
 _LEAST_STD = float(np.finfo(np.float32).tiny)  # below it 1 / std is beyond float32
 _MANY_ZEROS = 0.1  # share of rows
@@ -63,11 +64,10 @@ class ColumnScale:
 
     @classmethod
     def of_rows(cls, rows: np.ndarray) -> ColumnScale:
-        """The scale of rows, [num_rows] or [num_rows, width], at least one."""
+        """The scale of finite rows in any order, [num_rows] or [num_rows, width], at least one."""
         values = rows.reshape(len(rows), -1).astype(np.float64)
-        origin = values[0].copy()  # so that nothing cancels far from zero
-        values -= origin
-        return cls(tuple((origin + values.mean(0)).tolist()), tuple(values.std(0).tolist()))
+        moments = [ExactMoments.of(column).mean_and_std() for column in values.T]
+        return cls(*zip(*moments, strict=True))
 
     def affine(self) -> Affine:
         """The float32 form of a scale: x becomes (x - shift) * factor + offset.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,9 +15,11 @@ from raygnn.config.registry import SLOTS
 from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import (
+    BundleRecord,
     EdgeRecord,
     LabelEdgeRecord,
     NodeRecord,
+    PartsFit,
     TrainingTableRecord,
 )
 from raygnn.data.edge_types import EdgeType, edge_type_name, resolve_fanouts, type_name
@@ -24,6 +27,7 @@ from raygnn.data.filesystem import absolute, redact
 from raygnn.data.fit_rows import FitRows, has_transforms
 from raygnn.data.manifest import EdgeTable, LabelEdgeTable, Manifest, NodeTable
 from raygnn.data.pagerank_graph import neighborhood_graph
+from raygnn.data.partition.fit import OpenOutline, RowsToFit
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.time_units import time_unit, window_as_time
@@ -215,6 +219,25 @@ def check_parts_suffice(config: Config, outline: Bundle) -> None:
         raise no_times_of_types(config.sampling.temporal.column)
 
 
+def rows_to_fit(loaded: LoadedConfig, uri: str) -> RowsToFit:
+    """Finds the training rows of a run in the parts of graph tables."""
+    data = loaded.config.data.model_copy(update={"mode": "in_memory"})
+    config = loaded.config.model_copy(update={"data": data})
+    config = with_time_defaults(replace(loaded, config=config), uri).config
+    kind = target_class(config.task.type)
+
+    def find(graph: BundleRecord, open_outline: OpenOutline) -> FitRows:
+        if kind is None:
+            return FitRows()
+        arguments = kind.Arguments.of(config.task.args)
+        outline = open_outline(kind.pairs_read(Bundle(Path(uri), graph), arguments))
+        return kind.find(outline, config, arguments).fit_rows(outline, config)
+
+    sections = config.model_dump(mode="json", include={"task", "tasks", "data", "seed"})
+    sections["data"] = sections["data"]["splits"]
+    return RowsToFit(json.dumps(sections, sort_keys=True), find)
+
+
 def pairs_read(config: Config, schema: Bundle) -> Pairs | None:
     """Pairs for `Outline.build`. Raises a ConfigError if `task.args` name something unknown."""
     kind = target_class(config.task.type)
@@ -274,9 +297,19 @@ def _say_fitted(config: Config, bundle: Bundle, rows: FitRows) -> None:
     columns = [info for type_ in bundle.types for info in bundle.columns(type_).values()]
     if not any(info.role == "feature" for info in columns):
         return
-    if bundle.is_of_parts:
-        rows = FitRows()
-    elif config.data.splits is None and rows.are_all and has_transforms(bundle):
+    fit = bundle.parts_fit or PartsFit(str(FitRows()), FitRows().digest)
+    if bundle.is_of_parts and fit.digest != rows.digest:
+        line = f"transforms and standardization: fitted on {fit.rows}"
+        ends = fit.until, rows.until
+        if rows.are_all or (ends[0] is not None and ends[1] is not None and ends[0] <= ends[1]):
+            say(line)
+        else:
+            warn(
+                f"{line}, but this run trains on {rows}. Partition the tables again into another "
+                "folder, with --config"
+            )
+        return
+    if config.data.splits is None and rows.are_all and has_transforms(bundle):
         say("transforms: fitted on the training rows of split columns, otherwise on all rows")
         return
     line = f"transforms and standardization: fitted on {rows}"

@@ -20,6 +20,7 @@ from raygnn.data.filesystem import absolute, is_remote
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import ArrayTask, OnAnyNode, RowWriter, Schedule, in_process
 from raygnn.data.partition.build import Partitioning, partition
+from raygnn.data.partition.fit import RowsToFit
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.errors import RaygnnError, RunError
 from raygnn.runtime.connection import connect
@@ -288,7 +289,11 @@ _PROBE_S = 60.0  # time for a node to check a folder; the first task starts a pr
 
 
 def partition_tables(
-    source: str, out: str, partitioning: Partitioning, options: IngestOptions
+    source: str,
+    out: str,
+    partitioning: Partitioning,
+    options: IngestOptions,
+    rows_to_fit: RowsToFit | None = None,
 ) -> PartitionRecord:
     """Partitions graph tables; see `raygnn.data.partition.build.partition`. Raises a ResourceError
     if Ray is needed and cannot be started.
@@ -306,6 +311,7 @@ def partition_tables(
         schedule,
         say,
         min_scheduled_bytes=MIN_SCHEDULED_BYTES,
+        rows_to_fit=rows_to_fit,
     )
 
 

@@ -13,9 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import DataError
 from raygnn.loops.tasks.link_prediction.task import LinkPrediction
+from tests.partitioned_graphs import task_on_parts
 from tests.small_runs import link_task, small_config
 
 NUM_NODES = 7
@@ -160,9 +163,13 @@ def test_paths_that_reveal_the_links_to_predict_are_named(
     edges = {("a", "buys", "b"): (_USER, _ITEM), **others}
     tables = GraphTables(nodes, {t: edge_rows(*map(np.array, e)) for t, e in edges.items()})
     task = _task(str(tmp_path), tables, {"edge_type": "a__buys__b"}, "in")
-    found = [text for text in task.warnings() if "the links to predict" in text]
-    assert len(found) == len(expected)
-    assert all(name in text for name, text in zip(expected, found, strict=True))
+    partition(
+        tmp_path / "tables", tmp_path / "parts", Partitioning(3), IngestOptions(reverse_edges=True)
+    )
+    for each in (task, task_on_parts(task.env.loaded, tmp_path / "parts", tmp_path / "cache")):
+        found = [text for text in each.warnings() if "the links to predict" in text]
+        assert len(found) == len(expected)
+        assert all(name in text for name, text in zip(expected, found, strict=True))
 
 
 def test_reverse_edges_under_another_name_are_warned_of(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ from raygnn.serving.answers import Answers
 from raygnn.serving.messages import NewRows, Predict, Predictions, Refused
 from tests.errors import raises
 from tests.numerics.infer.conftest import dates
+from tests.partitioned_graphs import late_shop
+from tests.small_runs import change, read_history, small_config, trained_weights
 from tests.tiers import slow
 
 NUM_USERS, NUM_ITEMS, NUM_DAYS, WINDOW = 120, 30, 240, 30
@@ -839,3 +841,28 @@ training_tables:
     )
     found = raygnn.train.fit(_config(tmp_path, str(tmp_path / "graph.yaml")))
     assert found.metrics["test/auroc"] > 0.95
+
+
+@pytest.mark.slow
+def test_a_run_on_parts_has_the_bits_of_memory_whatever_comes_after_training(
+    tmp_path: Path,
+) -> None:
+    runs = []
+    for seed, mode in ((0, "in_memory"), (0, "partitioned"), (1, "partitioned")):
+        folder = tmp_path / f"{mode}{seed}"
+        uri = write_tables(late_shop(seed), str(folder / "tables"))
+        data = {"uri": uri, "mode": mode, "cache_dir": str(tmp_path / "cache")}
+        if mode == "partitioned":
+            data["uri"] = str(folder / "parts")
+            partition(uri, data["uri"], Partitioning(3, "range"))
+        config = small_config(folder, data=data, model={"type": "Hetero"}, metrics=[])
+        change(config, training__max_epochs=1, scaling__num_workers=0, task__args__blend=False)
+        raygnn.train.fit(config)
+        losses = [r["train/loss"] for r in read_history(folder) if "train/loss" in r]
+        assert losses
+        runs.append((losses, trained_weights(config)))
+    (losses, weights), *others = runs
+    for found in others:
+        assert found[0] == losses
+        assert found[1].keys() == weights.keys()
+        assert all(torch.equal(found[1][name], weights[name]) for name in weights)

@@ -1,25 +1,26 @@
 """Records of finished columns: classes of labels, and statistics of dense features.
 
-Mean and spread are exact, in one pass over each column.
+Means and standard deviations come from exact sums, so they have the same bits for any order of the
+rows, and for any number of shards, parts and threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
 
 import numpy as np
 
 from raygnn.data.arrays import Rows, open_array
 from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, Quantization, column_path
+from raygnn.data.exact_moments import ExactMoments
 from raygnn.data.ingest.column_plan import DensePlan, SparsePlan
 from raygnn.data.ingest.read_rows import ReadResult
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.errors import DataError
 
-_BLOCK_ELEMENTS = 1 << 17  # 1 MiB of float64: what is worked on stays within a core's cache
+_BLOCK_ROWS, _BLOCK_COLUMNS = 1 << 17, 16  # 16 MiB of float64
 _TASK_ELEMENTS = 1 << 25
 _CHUNK_ROWS = 1 << 20
 # Class numbers up to here may have gaps, however few rows there are.
@@ -121,57 +122,57 @@ def _num_classes(table: str, plan: DensePlan, num_rows: int, num_found: int) -> 
 
 @dataclass(frozen=True)
 class MeasureTask:
-    """Some rows of a column, which are codes if quantized. `origin`: see `Moments`."""
+    """Some rows of a column, which are codes if quantized.
+
+    Attributes:
+        chosen: bool [num_rows]; null measures all rows.
+    """
 
     rows: Rows
-    origin: np.ndarray
     quantization: Quantization | None = None
+    chosen: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Mergeable statistics of each element of some rows; [width] each.
+    """Mergeable statistics of one element of some rows."""
 
-    Attributes:
-        deviation: sum of the squared differences from the mean.
-        origin: the column's first row. Means are relative to it, so that nothing cancels far from
-            zero, and equal values leave exactly 0.
-    """
+    exact: ExactMoments
+    low: float
+    high: float
+    num_zeros: int
+    num_ones: int
 
-    origin: np.ndarray
-    count: int
-    mean: np.ndarray
-    deviation: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    num_zeros: np.ndarray
-    num_ones: np.ndarray
+    @classmethod
+    def of(cls, values: np.ndarray) -> Moments:
+        """Statistics of float64 values, [n]; at least one."""
+        num_zeros, num_ones = (int(np.count_nonzero(values == number)) for number in (0, 1))
+        exact, low, high = ExactMoments.of(values), float(values.min()), float(values.max())
+        return cls(exact, low, high, num_zeros, num_ones)
 
     def merged(self, other: Moments) -> Moments:
-        """Merges the statistics of two sets of rows.
-
-        Source: Chan, Golub, LeVeque, Updating formulae and a pairwise algorithm for computing
-        sample variances, 1979.
-        """
-        count = self.count + other.count
-        delta = other.mean - self.mean
-        mean = self.mean + delta * (other.count / count)
-        between = np.square(delta) * (self.count / count * other.count)
         return Moments(
-            self.origin,
-            count,
-            mean,
-            self.deviation + other.deviation + between,
-            np.minimum(self.low, other.low),
-            np.maximum(self.high, other.high),
+            self.exact.merged(other.exact),
+            min(self.low, other.low),
+            max(self.high, other.high),
             self.num_zeros + other.num_zeros,
             self.num_ones + other.num_ones,
         )
 
-    def statistics(self) -> ColumnStatistics:
-        mean, std = self.origin + self.mean, np.sqrt(self.deviation / self.count)
-        rows = (mean, std, self.low, self.high, self.num_zeros, self.num_ones)
-        return ColumnStatistics(self.count, *(tuple(row.tolist()) for row in rows))
+
+def _merged(some: Sequence[Moments], others: Sequence[Moments]) -> Sequence[Moments]:
+    """Merges the statistics of two sets of rows. Those of no rows are empty."""
+    if not some or not others:
+        return some or others
+    return [a.merged(b) for a, b in zip(some, others, strict=True)]
+
+
+def _statistics(elements: Sequence[Moments]) -> ColumnStatistics | None:
+    if not elements:
+        return None
+    mean, std = zip(*(each.exact.mean_and_std() for each in elements), strict=True)
+    others = ((e.low, e.high, e.num_zeros, e.num_ones) for e in elements)
+    return ColumnStatistics(elements[0].exact.count, mean, std, *zip(*others, strict=True))
 
 
 #: For each type: its columns, and its folder in each part of the graph.
@@ -179,12 +180,17 @@ Columns = Mapping[str, tuple[Sequence[ColumnInfo], Sequence[Path]]]
 
 
 def measure_features(
-    columns: Columns, schedule: Schedule, *, with_times: bool = False
+    columns: Columns,
+    schedule: Schedule,
+    *,
+    with_times: bool = False,
+    chosen: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> dict[str, tuple[ColumnInfo, ...]]:
     """Adds the statistics of dense features, and of times if requested.
 
-    Rows are divided into blocks by their number in the part and merged in order, so the statistics
-    have the same bits for any number of shards and threads. `columns` are by name of the type.
+    Args:
+        columns: by name of the type.
+        chosen: for some types bool [num_rows] of each folder, the rows to measure; others stay.
     """
     tasks = [
         (name, info.name, task)
@@ -192,79 +198,69 @@ def measure_features(
         for info in infos
         if not info.sparse and (info.role == "feature" or (with_times and info.role == "time"))
         for task in _cut_column(
-            [column_path(folder, info.name) for folder in folders], info.quantization
+            [column_path(folder, info.name) for folder in folders],
+            info.quantization,
+            None if chosen is None else chosen[name],
         )
     ]
-    measured: dict[tuple[str, str], list[Moments]] = {}
+    measured: dict[tuple[str, str], Sequence[Moments]] = {}
     if tasks:
         results = schedule(measure_rows, [task for *_, task in tasks], "measuring features")
         for (name, column, _), moments in zip(tasks, results, strict=True):
-            measured.setdefault((name, column), []).append(moments)
-    merged = {key: reduce(Moments.merged, parts).statistics() for key, parts in measured.items()}
+            measured[name, column] = _merged(measured.get((name, column), ()), moments)
+    found = {key: _statistics(elements) for key, elements in measured.items()}
     return {
-        name: tuple(replace(info, statistics=merged.get((name, info.name))) for info in infos)
+        name: tuple(
+            replace(info, statistics=found.get((name, info.name)) or info.statistics)
+            for info in infos
+        )
         for name, (infos, _) in columns.items()
     }
 
 
 def measure_chosen_rows(
     rows: np.ndarray, chosen: np.ndarray, quantization: Quantization | None
-) -> ColumnStatistics:
-    """Statistics of the chosen rows of a stored column, whatever the others contain."""
+) -> ColumnStatistics | None:
+    """Statistics of the chosen rows of a stored column. None if no row is chosen."""
+    return _statistics(_measure(rows, quantization, chosen))
+
+
+def measure_rows(task: MeasureTask) -> Sequence[Moments]:
+    return _measure(task.rows.read(), task.quantization, task.chosen)
+
+
+def _measure(
+    rows: np.ndarray, quantization: Quantization | None, chosen: np.ndarray | None
+) -> Sequence[Moments]:
     rows = rows.reshape(len(rows), -1)
-    first = int(chosen.argmax())
-    origin, step = _as_values(rows[first : first + 1], quantization)[0], _block_rows(rows.shape[1])
-    parts = []
-    for start in range(first, len(rows), step):
-        block = rows[start : start + step][chosen[start : start + step]]
-        if len(block):
-            parts.append(_moments(block, origin, quantization))
-    return reduce(Moments.merged, parts).statistics()
+    measured: list[Moments] = []
+    for column in range(0, rows.shape[1], _BLOCK_COLUMNS):
+        some = slice(column, column + _BLOCK_COLUMNS)
+        elements: Sequence[Moments] = ()
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            block = rows[start : start + _BLOCK_ROWS, some]
+            if chosen is not None:
+                block = block[chosen[start : start + _BLOCK_ROWS]]
+            if len(block):
+                if quantization is not None:
+                    steps, offsets = quantization.step[some], quantization.offset[some]
+                    block = Quantization(steps, offsets).values(block)
+                values = np.ascontiguousarray(block.T, np.float64)
+                elements = _merged(elements, [Moments.of(each) for each in values])
+        measured += elements
+    return measured
 
 
-def measure_rows(task: MeasureTask) -> Moments:
-    rows = task.rows.read()
-    rows = rows.reshape(len(rows), -1)
-    step = _block_rows(rows.shape[1])
-    blocks = (rows[i : i + step] for i in range(0, len(rows), step))
-    moments = (_moments(block, task.origin, task.quantization) for block in blocks)
-    return reduce(Moments.merged, moments)
-
-
-def _cut_column(paths: Sequence[Path], quantization: Quantization | None) -> list[MeasureTask]:
-    tasks: list[MeasureTask] = []
-    origin: np.ndarray | None = None
-    for path in paths:
+def _cut_column(
+    paths: Sequence[Path],
+    quantization: Quantization | None,
+    chosen: Sequence[np.ndarray] | None,
+) -> Iterator[MeasureTask]:
+    for number, path in enumerate(paths):
         rows = open_array(path, "r")
         width = int(np.prod(rows.shape[1:], dtype=np.int64))
-        if width == 0 or len(rows) == 0:
-            continue
-        if origin is None:
-            origin = _as_values(rows[:1].reshape(1, -1), quantization)[0]
-        step = _block_rows(width) * (_TASK_ELEMENTS // _BLOCK_ELEMENTS)
-        tasks += [
-            MeasureTask(Rows(path, i, min(i + step, len(rows))), origin, quantization)
-            for i in range(0, len(rows), step)
-        ]
-    return tasks
-
-
-def _block_rows(width: int) -> int:
-    return max(1, _BLOCK_ELEMENTS // width)
-
-
-def _as_values(rows: np.ndarray, quantization: Quantization | None) -> np.ndarray:
-    return rows.astype(np.float64) if quantization is None else quantization.values(rows)
-
-
-def _moments(
-    block: np.ndarray, origin: np.ndarray, quantization: Quantization | None = None
-) -> Moments:
-    values = _as_values(block, quantization)
-    low, high = values.min(axis=0), values.max(axis=0)
-    num_zeros, num_ones = (values == 0).sum(axis=0), (values == 1).sum(axis=0)
-    values -= origin
-    mean = values.mean(axis=0)
-    values -= mean
-    deviation = np.square(values).sum(axis=0)
-    return Moments(origin, len(values), mean, deviation, low, high, num_zeros, num_ones)
+        step = max(1, _TASK_ELEMENTS // max(width, 1))
+        for i in range(0, len(rows) if width else 0, step):
+            some = Rows(path, i, min(i + step, len(rows)))
+            mask = None if chosen is None else chosen[number][some.start : some.stop]
+            yield MeasureTask(some, quantization, mask)

@@ -22,6 +22,7 @@ from raygnn.data.bundle_record import (
 from raygnn.data.cache import BUILDING, building, cache_folder
 from raygnn.data.checksums import type_adapter
 from raygnn.data.filesystem import absolute, exists, is_remote, join, locked, redact
+from raygnn.data.fit_rows import fit_transforms, has_transforms
 from raygnn.data.id_map import IdIndex
 from raygnn.data.ingest.describe import class_tables, describe_columns
 from raygnn.data.ingest.edges import (
@@ -39,6 +40,8 @@ from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.ingest.table_plan import EdgePlan, TrainingPlan, plan_reverse
 from raygnn.data.partition import steps
 from raygnn.data.partition.by_neighbors import assign_parts, check_metis, parts_path
+from raygnn.data.partition.fit import RowsToFit, measure_rows_to_fit
+from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import (
     RECORD_NAME,
     EdgeCounts,
@@ -90,6 +93,7 @@ def partition(
     progress: Callable[[str], None] = lambda _: None,
     *,
     min_scheduled_bytes: int = 0,
+    rows_to_fit: RowsToFit | None = None,
 ) -> PartitionRecord:
     """Writes the parts of a graph, each node with the edges into it, and partition.json last.
 
@@ -101,14 +105,18 @@ def partition(
             sent when all are complete.
         schedule: runs the tasks, given the folder that they write.
         min_scheduled_bytes: smaller tables are read in this process.
+        rows_to_fit: rows that transforms and standardization are fitted on. Default: those of
+            training tables.
     Raises:
         DataError: the manifest or the tables break a rule, or `out` is not writable.
     """
     options = options or IngestOptions()
+    rows_to_fit = rows_to_fit or RowsToFit()
     _check(partitioning)
     place = absolute(out)
     source = GraphSource.open(manifest_uri, options)
     content = [source.fingerprint(options), partitioning.num_parts, partitioning.method]
+    content.append(rows_to_fit.key)
     name = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
     folder = cache_folder(None, "partitions") / name if is_remote(place) else Path(place)
     run = in_process if source.num_bytes < min_scheduled_bytes else schedule(folder)
@@ -123,6 +131,18 @@ def partition(
             context = BuildContext("partition", options.on_error == "drop", run, progress)
             plan = plan_graph(source, options, run, progress)
             record = _Build(plan, partitioning, steps, context).run(folder, name)
+
+            def open_outline(pairs: Pairs | None = None) -> Outline:
+                return Outline.build(folder, work, pairs, progress, record)
+
+            rows = rows_to_fit.find(record.whole, open_outline)
+            if not rows.are_all and has_transforms(open_outline()):
+                progress(f"partition: fitting transforms on {rows}, and writing the parts again")
+                fitted = fit_transforms(manifest_uri, options, open_outline(), rows, progress)
+                plan = plan_graph(source, replace(options, transforms=fitted), run, progress)
+                steps = replace(steps, work=work / "fitted")
+                record = _Build(plan, partitioning, steps, context).run(folder, name)
+            record = measure_rows_to_fit(record, folder, open_outline, rows, run)
             source.check_unchanged()
             record.save(folder)
             for left in (folder / _WORK, *folder.glob(f"{BUILDING}*")):

@@ -168,17 +168,19 @@ class Outline(Bundle):
         cache_dir: str | os.PathLike[str] | None = None,
         pairs: Pairs | None = None,
         progress: Callable[[str], None] = lambda _: None,
+        record: PartitionRecord | None = None,
     ) -> Outline:
         """Builds the outline of a partitioned graph, stored in the cache.
 
         Args:
+            record: of parts without partition.json, which are not checked.
             pairs: edge types with pairs, times, splits and labels, and names of their features;
                 None for tasks without pairs and label edges.
         Raises:
             DataError: a part is missing, damaged, or of another partition.
         """
         place = absolute(folder)
-        record = check_parts(place)
+        record = record or check_parts(place)
         columns = _columns_of_nodes(record.whole, features=False)
         if pairs is not None:
             columns |= _columns_of_labels(record.whole) | {

@@ -314,9 +314,15 @@ def _times_until(
 def _num_edges_until(
     bundle: Bundle, edge_type: EdgeType, timed_end: str, column: str, last: np.generic
 ) -> int:
-    """Edges up to a time, their own or that of an end; all edges of a graph in parts."""
+    """Edges up to a time, their own or that of an end.
+
+    All edges of a graph in parts that was fitted on other rows.
+    """
     if bundle.is_of_parts:
-        return bundle.num_edges(edge_type)
+        fit = bundle.parts_fit
+        is_counted = fit is not None and fit.until == last
+        counts = fit.num_edges if fit is not None and is_counted else {}
+        return counts.get(edge_type_name(edge_type), bundle.num_edges(edge_type))
     if column in bundle.columns(edge_type):
         return len(_times_until(bundle, edge_type, column, last))
     csc, times = bundle.csc(edge_type), bundle.column(timed_end, column)

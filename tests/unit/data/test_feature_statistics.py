@@ -18,7 +18,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, column_path
 from raygnn.data.ingest import describe
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.ingest.describe import _moments, measure_features
+from raygnn.data.ingest.describe import measure_chosen_rows, measure_features
 from raygnn.data.ingest.schedule import in_process
 from raygnn.data.standardization import ColumnScale
 from tests.graph_writer import cut, write_graph
@@ -41,13 +41,19 @@ def measured(rows: np.ndarray, folder: Path) -> ColumnStatistics:
         hnp.array_shapes(min_dims=1, max_dims=3, max_side=9),
     ).filter(lambda rows: np.isfinite(rows).all()),
     block=st.sampled_from([1, 4, 1 << 17]),
+    columns=st.sampled_from([1, 4]),
     blocks_of_task=st.sampled_from([1, 3]),
 )
 def test_any_rows_in_any_blocks(
-    tmp_path_factory: pytest.TempPathFactory, rows: np.ndarray, block: int, blocks_of_task: int
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: np.ndarray,
+    block: int,
+    columns: int,
+    blocks_of_task: int,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(describe, "_BLOCK_ELEMENTS", block)
+        patch.setattr(describe, "_BLOCK_ROWS", block)
+        patch.setattr(describe, "_BLOCK_COLUMNS", columns)
         patch.setattr(describe, "_TASK_ELEMENTS", block * blocks_of_task)
         found = measured(rows, tmp_path_factory.mktemp("rows"))
     exact = rows.reshape(len(rows), -1).astype(np.longdouble)
@@ -86,6 +92,13 @@ def test_nothing_cancels_far_from_zero(
     assert found.std[0] == pytest.approx(float(exact.std()), rel=tolerance)
 
 
+def test_the_order_of_rows_changes_no_bit(tmp_path: Path) -> None:
+    rows = np.random.default_rng(2).normal(1e3, 1, (5000, 3)).astype(np.float32)
+    found = measured(rows, tmp_path / "rows")
+    assert measured(rows[::-1], tmp_path / "reversed") == found
+    assert measure_chosen_rows(np.repeat(rows, 2, 0), np.arange(10_000) % 2 == 0, None) == found
+
+
 @pytest.mark.parametrize("value", [0.1, 1e30, -7.3e-20, 60_000, 1 / 3])
 def test_one_value_has_a_spread_of_exactly_zero(tmp_path: Path, value: float) -> None:
     found = measured(np.full((150_000, 2), value, np.float32), tmp_path)
@@ -112,7 +125,7 @@ def graph(folder: Path, num_shards: int, **options: Any) -> Bundle:
 
 def test_the_same_bits_for_any_number_of_shards(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(describe, "_BLOCK_ELEMENTS", 1000)
+        patch.setattr(describe, "_BLOCK_ROWS", 1000)
         patch.setattr(describe, "_TASK_ELEMENTS", 2000)
         bundles = [graph(tmp_path, num_shards) for num_shards in (1, 2, 7)]
     nodes = [bundle.columns("n")["x"].statistics for bundle in bundles]
@@ -157,7 +170,7 @@ def test_only_dense_features_are_measured(tmp_path: Path) -> None:
 def scale_of(*elements: list[float]) -> ColumnScale | None:
     """How a column with these elements is standardised."""
     rows = np.array(elements, np.float64).T
-    found = _moments(rows, rows[0]).statistics()
+    found = measure_chosen_rows(rows, np.ones(len(rows), bool), None)
     return ColumnScale.of(ColumnInfo("x", "feature", "float32", rows.shape[1:], statistics=found))
 
 

@@ -202,8 +202,8 @@ class NodeTarget(LabelTarget):
         is_temporal = rule is None or rule.type == "temporal"
         if seeds.name is None and rule is None:
             return FitRows()
-        if is_temporal and seeds.time is not None:
-            return FitRows.until_last(seeds.time[train], seeds.time_unit)
+        if is_temporal:
+            return FitRows.of_seeds(seeds, train)
         return FitRows(node_type=seeds.node_type, train=np.unique(seeds.node_ids(train)))
 
     def end_of_graph(self, config: Config, split: str) -> int | float | None:

@@ -179,12 +179,12 @@ class SeveralTarget(TaskTarget):
         return SeveralOutput(outputs)
 
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
-        row_sets = [
-            self.targets[name].fit_rows(bundle, of_task)
-            for name, of_task in config.task_configs.items()
-        ]
-        ends = [rows for rows in row_sets if rows.until is not None]
-        return min(ends, key=lambda rows: rows.until or 0, default=FitRows())
+        return FitRows.earliest(
+            [
+                self.targets[name].fit_rows(bundle, of_task)
+                for name, of_task in config.task_configs.items()
+            ]
+        )
 
     def reads_times(self) -> bool:
         """Whether all tasks learn rows of training tables."""
