@@ -219,6 +219,7 @@ def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) ->
     best, position = engine.best, engine.position
     starts = job.folder.read_starts()
     began = datetime.fromisoformat(starts[0]["time"])
+    wall_time_s = (datetime.now(UTC) - began).total_seconds()  # a clock may be set back
     return {
         **{name: value for name, value in best.metrics.items() if not name.startswith("train/")},
         **measured,
@@ -232,7 +233,7 @@ def _final_metrics(job: TrainJob, engine: Engine, measured: dict[str, float]) ->
         "num_parameters": num_parameters(engine),
         "num_workers": engine.context.world_size,
         "training_time_s": round(engine.training_time_s, 3),
-        "wall_time_s": round((datetime.now(UTC) - began).total_seconds(), 3),
+        "wall_time_s": round(max(wall_time_s, engine.training_time_s), 3),
         "stop_reason": engine.stop_reason,
         "resumed_from": starts[-1]["resumed_from"],
         "restarts": len(starts) - 1,

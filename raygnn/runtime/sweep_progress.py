@@ -31,7 +31,7 @@ class SweepProgress(Callback):
 
     def __init__(self, metric: str, mode: str) -> None:
         self._metric, self._mode = metric, mode
-        self._next_s = 0.0
+        self._next_s = -math.inf
         self._stopped: set[str] = set()  # trials that the scheduler stopped
 
     def on_trial_start(
@@ -49,8 +49,8 @@ class SweepProgress(Callback):
     ) -> None:
         if result.get("done"):
             self._stopped.add(str(trial))
-        if self._metric in result and time.time() >= self._next_s:
-            self._next_s = time.time() + self.EVERY_S
+        if self._metric in result and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + self.EVERY_S
             value = f"{self._metric} {result[self._metric]:.5g}"
             say(f"{trial} validation {int(result.get(TIME_ATTRIBUTE, 0))}: {value}")
 

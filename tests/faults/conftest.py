@@ -37,9 +37,12 @@ def straight(
 
 
 def write_config(folder: Path, tables: str, settings: dict[str, Any], **more: Any) -> Path:
-    """Writes the config of a small run under torchrun, and returns its path."""
-    config = small_config(folder, scaling__num_workers=0, **{**settings, **more})
-    config["data"] = {"uri": tables}
+    """Writes the config of a small run under torchrun, and returns its path.
+
+    `tables`: URI of the graph, if the settings name none.
+    """
+    config = small_config(folder, **{"scaling__num_workers": 0, **settings, **more})
+    config.setdefault("data", {"uri": tables})
     path = folder / "config.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(config))

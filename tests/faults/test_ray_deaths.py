@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.faults.conftest import Straight, arm
+from raygnn.data.tables.graph_tables import write_tables
+from tests.faults.conftest import Straight, arm, write_config
 from tests.faults.outcome import assert_equal_outcomes
-from tests.small_runs import small_config
+from tests.several_tasks import social_films
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -25,16 +25,37 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def _start(folder: Path, tables: str, death: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+@pytest.fixture(scope="module")
+def several_tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Settings of three tasks with one encoder."""
+    folder = tmp_path_factory.mktemp("social")
+    return {
+        **_SETTINGS,
+        "data": {"uri": write_tables(social_films(), str(folder)), "reverse_edges": True},
+        "tasks": {
+            "genre": {"type": "node_classification", "args": {"target": "film"}},
+            "follows": {
+                "type": "link_prediction",
+                "args": {"edge_type": "user__follows__user", "num_random_negatives": 20},
+            },
+            "rating": {"type": "edge_prediction"},
+        },
+        "metrics": [],
+        "model": {"type": "Hetero", "args": {"hidden_channels": 8, "dropout": 0.3}},
+    }
+
+
+def _start(
+    folder: Path, tables: str, death: dict[str, Any], settings: dict[str, Any] = _SETTINGS
+) -> tuple[list[str], dict[str, str]]:
     """The command of a run on two workers in a Ray of its own, and its environment."""
     die = {"type": "tests.faults.deaths.Die", "args": {"folder": str(folder / "ranks"), **death}}
-    config = small_config(folder, **_SETTINGS, scaling__num_workers=2, callbacks=[die])
-    config["data"] = {"uri": tables}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    path = write_config(folder, tables, settings, scaling__num_workers=2, callbacks=[die])
     root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "raygnn.train", str(folder / "config.yaml")]
-    environment = {**os.environ, "RAY_ADDRESS": "local", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", "raygnn.train", str(path)]
+    environment = {**os.environ, "RAY_ADDRESS": "local", "PYTHONPATH": paths}
+    environment["OMP_NUM_THREADS"] = "1"
     return [*command, "--allow-module", "tests"], environment
 
 
@@ -53,6 +74,21 @@ def test_rank_0_dies_in_a_checkpoint_and_ray_starts_it_again(
     assert "resumed from step-" in done.stdout
     assert "Traceback" not in done.stderr
     assert_equal_outcomes(tmp_path / "run", straight(2, _SETTINGS))
+
+
+def test_a_worker_dies_that_trains_several_tasks(
+    straight: Straight, several_tasks: dict[str, Any], small_tables: str, tmp_path: Path
+) -> None:
+    death = {"rank": 1, "batch": 13}
+    command, environment = _start(tmp_path, small_tables, death, several_tasks)
+    arm(tmp_path / "ranks")
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"warning: rank 1 died \(process \d+ on .*\)\. Training starts", done.stdout)
+    assert "resumed from step-" in done.stdout
+    assert_equal_outcomes(tmp_path / "run", straight(2, several_tasks))
 
 
 def test_the_driver_dies_in_a_validation_and_is_started_again(
