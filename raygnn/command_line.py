@@ -13,7 +13,7 @@ from typing import NoReturn
 from raygnn.config import LoadedConfig, load_config
 from raygnn.console import print_json, print_nothing, printing, say
 from raygnn.data.filesystem import is_storage_error, redact
-from raygnn.errors import ConfigError, PreemptedError, RaygnnError
+from raygnn.errors import ConfigError, PreemptedError, RaygnnError, RunError
 from raygnn.loops.signals import Terminated, signals_as_interrupts
 from raygnn.process_start import exit_normally
 
@@ -175,6 +175,12 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
     except Exception as error:
         if not is_storage_error(error):
             raise
-        print(f"storage failed: {type(error).__name__}: {redact(str(error))}", file=sys.stderr)
-        return 1
+        causes = [str(error), *getattr(error, "__notes__", [])]
+        failed = RunError(
+            f"storage failed: {type(error).__name__}: {redact(', '.join(causes))}. Check that the "
+            "store can be reached and has space, then repeat the command.",
+            id="storage-failed",
+        )
+        print(failed, file=sys.stderr)
+        return failed.exit_status
     return 0

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from raygnn.config import Config
 from raygnn.console import warn
 from raygnn.data.bundle import Bundle, SeedRows
-from raygnn.data.filesystem import open_fs
+from raygnn.data.filesystem import write_bytes
 from raygnn.data.links.split import time_unit_of
 from raygnn.data.manifest import DateFormat, LabelEdgeTable, TrainingTable
 from raygnn.data.splits import SPLIT_NAMES
@@ -127,7 +127,6 @@ def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str
     if not str(uri).endswith(".csv"):
         write_parquet(table, str(uri))
         return
-    fs, path = open_fs(str(uri))
     for i, field in reversed(list(enumerate(table.schema))):
         if pa.types.is_fixed_size_list(field.type):
             parts = table.column(i).combine_chunks()
@@ -138,8 +137,7 @@ def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str
         elif pa.types.is_list(field.type):
             texts = [json.dumps(values) for values in table.column(i).to_pylist()]
             table = table.set_column(i, field.name, pa.array(texts))
-    with fs.open(path, "wb") as file:
-        table.to_pandas().to_csv(file, index=False)
+    write_bytes(uri, table.to_pandas().to_csv(index=False).encode())
 
 
 def relbench_table(found: pa.Table, declared: TrainingTable, output: NodeOutput) -> pa.Table:

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from raygnn.console import say
+from raygnn.console import Pace, say
 from raygnn.data.arrays import Rows
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import absolute, is_remote
+from raygnn.data.filesystem import absolute, is_remote, is_storage_error, retried
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import ArrayTask, OnAnyNode, RowWriter, Schedule, in_process
 from raygnn.data.partition.build import Partitioning, partition
@@ -247,7 +247,9 @@ def _some_at_a_time(
         (done,), _ = ray.wait(list(running))
         number, task = running.pop(done)
         outcomes[number] = end(task)
+        pace.reached(len(outcomes))
 
+    pace = Pace(label, len(items), "tasks")
     with _named_failures(f"while {label}"):
         for number, item in enumerate(items):
             if len(running) >= at_a_time:
@@ -267,13 +269,14 @@ class _Outcome:
 
 def _run(fn: Callable[[Any], Any], item: Any) -> _Outcome:
     try:
-        return _Outcome(fn(item))
+        return _Outcome(retried(fn)(item))
     except RaygnnError as raised:
         return _Outcome(error=raised)
     except Exception as raised:  # noqa: BLE001 (the caller raises it again)
         # As text, because not every exception survives pickling.
-        last = traceback.format_exception_only(raised)[-1].strip()
-        return _Outcome(error=f"{last}\n{traceback.format_exc()}")
+        last = ", ".join(map(str.strip, traceback.format_exception_only(raised)))
+        is_known = is_storage_error(raised)
+        return _Outcome(error=last if is_known else f"{last}\n{traceback.format_exc()}")
 
 
 def _results(outcomes: Sequence[_Outcome], label: str) -> list[Any]:

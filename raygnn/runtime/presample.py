@@ -16,6 +16,7 @@ from raygnn.console import Pace, count, say
 from raygnn.data.checksums import Checksum, file_checksums
 from raygnn.data.filesystem import absolute, exists, files_below, is_remote, join, redact
 from raygnn.data.partition.record import RECORD_NAME as PARTITION_NAME
+from raygnn.data.tables.files import open_parquet
 from raygnn.errors import DataError, ResourceError
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import find_spec, with_time_defaults
@@ -149,7 +150,9 @@ def _resumed(
     sizes = {
         file.name: there[file.name]
         for file in plan.files()
-        if file.name in there and recorded.get(file.name, there[file.name]) == there[file.name]
+        if file.name in there
+        and recorded.get(file.name, there[file.name]) == there[file.name]
+        and (file.name in recorded or _is_whole(join(uri, file.name)))
     }
     samples = StoredSamples(uri, SampleRecord(stored, {}, {}))
     for name, loader in loaders.items():
@@ -159,6 +162,15 @@ def _resumed(
             check_requests(samples, wanted, name, loader, [(first.epoch, first.first)])
     unknown = [name for name in sizes if name not in sums]
     return plan, sizes, sums | file_checksums(uri, unknown)
+
+
+def _is_whole(uri: str) -> bool:
+    """Whether a file has its end: some stores show the files of failed writes."""
+    try:
+        with open_parquet(uri, footer_only=True):
+            return True
+    except DataError:
+        return False
 
 
 def _check_room(uri: str, num_bytes: int, num_whole: int) -> None:

@@ -87,10 +87,10 @@ class FaultyFileSystem(LocalFileSystem):
             raise
         super().pipe_file(path, value, **options)
 
-    def cat_file(self, path: str, *arguments: Any, **options: Any) -> bytes:
-        _strike(path, reads=True)
-        content: bytes = super().cat_file(path, *arguments, **options)
-        return content
+    def _open(self, path: str, mode: str = "rb", *arguments: Any, **options: Any) -> Any:
+        if "r" in mode:
+            _strike(path, reads=True)
+        return super()._open(path, mode, *arguments, **options)
 
 
 fsspec.register_implementation("faulty", FaultyFileSystem, clobber=True)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from raygnn.data.bundle_record import FORMAT_VERSION
 from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
+from raygnn.data.filesystem import retried
 from raygnn.data.ingest.fit_features import FeatureTable, fit_features, quantize_features
 from raygnn.data.ingest.scan import ScannedTable, fingerprint, scan_tables
 from raygnn.data.ingest.schedule import Schedule
@@ -214,7 +215,7 @@ def _node_table_name(node_type: str) -> str:
 
 def _list_files(manifest: Manifest, roots: Sequence[str]) -> dict[str, list[TableFile]]:
     return {
-        name: list_files(roots[0], table.files, f"{name}.files", roots, table.csv)
+        name: retried(list_files)(roots[0], table.files, f"{name}.files", roots, table.csv)
         for name, table in _tables_of(manifest).items()
     }
 

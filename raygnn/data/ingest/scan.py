@@ -6,14 +6,13 @@ import difflib
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from raygnn.data.filesystem import open_fs, redact
-from raygnn.data.ingest.schedule import Schedule
+from raygnn.data.ingest.schedule import Schedule, in_threads
 from raygnn.data.manifest import Manifest
 from raygnn.data.tables.csv_tables import CsvSniff, common_types, sniff
 from raygnn.data.tables.files import TableFile, open_parquet
@@ -21,7 +20,6 @@ from raygnn.data.transforms.state import FittedColumn
 from raygnn.errors import DataError, with_id
 
 # Footers are small reads that mostly wait for the disk or the store.
-_FOOTER_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -142,9 +140,8 @@ def _parquet_footers(files: Sequence[TableFile]) -> dict[int, _Footer]:
     chosen = [i for i, file in enumerate(files) if file.format == "parquet"]
     if not chosen:
         return {}
-    with ThreadPoolExecutor(min(len(chosen), _FOOTER_THREADS)) as pool:
-        footers = pool.map(_read_footer, [files[i] for i in chosen])
-        return dict(zip(chosen, footers, strict=True))
+    footers = in_threads(_read_footer, [files[i] for i in chosen], "reading footers", _THREADS)
+    return dict(zip(chosen, footers, strict=True))
 
 
 def _read_footer(file: TableFile) -> _Footer:
@@ -250,8 +247,7 @@ def fingerprint(
     format_version: int,
 ) -> str:
     flat = [(table, file) for table, listed in files.items() for file in listed]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        marks = list(pool.map(content_mark, [file for _, file in flat]))
+    marks = in_threads(content_mark, [file for _, file in flat], "reading files", _THREADS)
     content = {
         "bundle_version": format_version,
         "manifest": manifest.model_dump(mode="json"),

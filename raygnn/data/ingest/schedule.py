@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,9 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
+from raygnn.console import Pace
 from raygnn.data.arrays import Rows, open_array
+from raygnn.data.filesystem import retried
 from raygnn.data.ingest.findings import Finding, describe
 from raygnn.errors import DataError
 
@@ -34,16 +36,29 @@ class Schedule(Protocol):
 
 def in_process(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
     """Runs the tasks in threads of this process, as many as it may use CPUs."""
-    num_threads = min(len(items), len(os.sched_getaffinity(0)))
-    if num_threads <= 1:
-        return [fn(item) for item in items]
+    return in_threads(fn, items, label, len(os.sched_getaffinity(0)))
+
+
+def in_threads(
+    fn: Callable[[Item], Result], items: Sequence[Item], label: str, num_threads: int
+) -> list[Result]:
+    """Runs repeatable tasks, again if storage fails, and prints the progress of long ones."""
+    run, pace = retried(fn), Pace(label, len(items), "tasks")
+    if min(len(items), num_threads) <= 1:
+        return list(_counted(map(run, items), pace))
     with ThreadPoolExecutor(num_threads, thread_name_prefix="ingest") as pool:
-        futures = [pool.submit(fn, item) for item in items]
+        futures = [pool.submit(run, item) for item in items]
         try:
-            return [future.result() for future in futures]
+            return list(_counted((future.result() for future in futures), pace))
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def _counted(results: Iterable[Result], pace: Pace) -> Iterator[Result]:
+    for number, result in enumerate(results, 1):
+        pace.reached(number)
+        yield result
 
 
 class Write(Protocol):

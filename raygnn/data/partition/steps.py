@@ -7,7 +7,6 @@ earlier tasks, fills a folder, and returns JSON values.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +15,6 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from raygnn.console import Pace
 from raygnn.data.arrays import (
     Rows,
     Source,
@@ -58,7 +56,6 @@ Item = TypeVar("Item")
 TaskFunction = Callable[[Item, Path], dict[str, Any]]
 
 _RESULT = "result.json"
-_ROUNDS = 20  # rounds of a step, which reports progress between them
 _SEEN_AFTER_S = 120.0  # twice the time for which NFS keeps that a name is missing
 
 
@@ -103,17 +100,10 @@ class Steps:
             self.progress(
                 f"partition: {what}: {num_done:,} of {len(items):,} tasks are already complete"
             )
-        self._run(tasks, what)
+        self.schedule(run_task, tasks, what)
         for task in tasks:
             _wait_for(task.folder / _RESULT)
         return [Done(folder, json.loads((folder / _RESULT).read_bytes())) for folder in folders]
-
-    def _run(self, tasks: Sequence[StepTask], what: str) -> None:
-        size = max(len(os.sched_getaffinity(0)), -(-len(tasks) // _ROUNDS))
-        pace = Pace(f"partition: {what}", len(tasks), "tasks", self.progress)
-        for start in range(0, len(tasks), size):
-            self.schedule(run_task, tasks[start : start + size], what)
-            pace.reached(start + size)
 
 
 def _wait_for(path: Path) -> None:

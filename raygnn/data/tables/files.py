@@ -25,6 +25,7 @@ from raygnn.data.filesystem import (
     join,
     open_fs,
     redact,
+    write_bytes,
 )
 from raygnn.errors import DataError
 
@@ -276,6 +277,8 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
             with fs.open(path, "rb") as raw, pq.ParquetFile(raw, pre_buffer=True) as file:
                 yield file
     except (pa.ArrowException, ValueError, OSError, EOFError) as error:  # Ray's types: ValueError
+        if is_transient(error) and (type(error) is not OSError or error.errno):
+            raise  # an error of the storage, not of the file
         raise DataError(
             f"{redact(os.fspath(uri))} cannot be read as Parquet: {error}. "
             "Write the file again; it may be empty, cut off or of another format.",
@@ -292,7 +295,6 @@ def read_parquet(uri: str, columns: Sequence[str] | None = None) -> pa.Table:
 
 def write_parquet(table: pa.Table, uri: str) -> None:
     """Writes a table to one file, a local path or any fsspec URI, and makes its folder."""
-    fs, path = open_fs(uri)
-    fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-    with fs.open(path, "wb") as file:
-        pq.write_table(table, file)
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    write_bytes(uri, buffer.getvalue().to_pybytes())
