@@ -49,7 +49,7 @@ from raygnn.sampling.stores import LocalGraphStore
 
 
 class Stores(NamedTuple):
-    """What a model reads of a graph, with what is derived from it.
+    """Columns and structure that a model reads from a graph.
 
     Attributes:
         past: labels whose window is over, by name in a batch.

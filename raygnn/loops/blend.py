@@ -41,13 +41,13 @@ class Share:
         return self.scale * scores + (np.array(self.shift) if self.shift else 0.0)
 
     def part(self, scores: np.ndarray) -> np.ndarray:
-        """What the rung adds to the prediction, [num_rows, num_outputs]."""
+        """The rung's summand of the prediction, [num_rows, num_outputs]."""
         return self.weight * self.calibrated(scores)
 
 
 @dataclass(frozen=True)
 class Blend:
-    """What a model of labels predicts: one rung, or several with weights.
+    """The prediction of a model of labels: one rung, or a weighted sum of several.
 
     A rung's scores are logits of classes, or numbers in the label's unit.
 

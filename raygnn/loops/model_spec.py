@@ -138,7 +138,7 @@ class Output(ABC):
 
     @property
     def predicted(self) -> str:
-        """What the model predicts, for messages."""
+        """The prediction in words, for messages."""
         return repr(self.ends[0])
 
     @property

@@ -62,7 +62,7 @@ class EvalOutput:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """What a task knows on one rank.
+    """Graph, config and rank of a task.
 
     Attributes:
         spec: inputs and outputs of the model, from the driver or `model.json`. None for a user's

@@ -28,7 +28,7 @@ class TensorRecord:
 
 @dataclass(frozen=True)
 class DeviceColumn:
-    """What a device needs to compute rows of a column.
+    """Inputs from which a device computes rows of a column.
 
     Attributes:
         rows: the column as stored, on the device; None where its rows travel with each batch.

@@ -247,7 +247,7 @@ class Neighbor(BaseModel):
 
 
 class Noted(BaseModel):
-    """What all answers contain beside their rows."""
+    """Fields of all answers beside their rows."""
 
     notes: list[str] = Field(
         [], description="Sentences on these rows, such as that their time is far beyond the graph."

@@ -142,7 +142,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     @cached_property
     def _target_scale(self) -> ColumnScale:
-        """Of the training labels, which a graph to evaluate on may lack."""
+        """Scale of the training labels; a graph to evaluate on may lack them."""
         train = self.target.labels[self.target.splits.train]
         own = ColumnScale.of_rows(train) if len(train) else ColumnScale((0.0,), (0.0,))
         return self.output.scale or own
@@ -273,7 +273,7 @@ class LabelTask(EncoderTask[BatchT]):
         return rows
 
     def conclude(self) -> bool:
-        """Fits the blend on validation. See `Blend`."""
+        """Chooses the model's `Blend` on the validation rows."""
         target = self.target
         if target.arguments.blend is False or target.why_no_blend(self.config) is not None:
             return False

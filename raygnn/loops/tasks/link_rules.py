@@ -156,7 +156,7 @@ class _LinkPaths:
         return np.repeat(rows, np.diff(picks.offsets)), picks.neighbors.astype(np.int64)
 
     def _events(self, reached: _Rows, edge_type: EdgeType) -> _Rows:
-        """Those of the reached nodes that have one anchor, along an edge type."""
+        """Reached nodes that have one anchor along an edge type."""
         rows, nodes = reached
         is_sampling = ends(edge_type, self._graph.direction)[0] == self._ends[0][0]
         count = self._graph.degrees if is_sampling else self._graph.neighbor_degrees

@@ -29,7 +29,7 @@ _BY_CHANCE = 1e-6  # of rows with a value to be all of one class
 
 
 def find_hindsight(tables: Sequence[Table], task: Task) -> None:
-    """Sets the reason, by column of `Table.hindsight`, that a column is no feature."""
+    """Sets the reason, by column of `Table.hindsight`, that a column is not a feature."""
     if not any(map(is_event, tables)):
         return
     for table in tables:

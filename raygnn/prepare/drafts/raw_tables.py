@@ -91,7 +91,7 @@ class Table:
         edge_files: by reference with gaps, the file of its edges.
         unsure: remarks for the user.
         num_added: rows for ids that only other tables have.
-        hindsight: by column, why it is no feature: it is known later than its row.
+        hindsight: by column, why it is not a feature: it is known later than its row.
     """
 
     name: str

@@ -131,7 +131,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         positions: np.ndarray,
         times: np.ndarray | None,
     ) -> np.ndarray:
-        """Of both ends their history up to these times, the edge's features, and the value that the
+        """History of both ends up to these times, features of the edge, and the value that the
         factorization predicts, float64 [num_edges, num_columns].
         """
         ends = edges.ends(positions)

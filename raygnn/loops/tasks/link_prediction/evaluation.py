@@ -188,7 +188,7 @@ class RanksByGroup(Diagnostic):
         return sums_by_bin(groups, len(self._groups), 1 / ranks, (ranks <= _HITS_AT).double())
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:
-        """Of groups with links. No `hits@10` if every link would be a hit."""
+        """Metrics of groups with links. No `hits@10` if every link would be a hit."""
         sums = state.view(3, -1)
         has_links = sums[0] > 0
         links, reciprocal, hits = sums[:, has_links]

@@ -203,7 +203,7 @@ class SeveralTarget(TaskTarget):
 
     @property
     def num_past_columns(self) -> int:
-        """Those of each task, if all tasks have as many for the same entities; otherwise 0."""
+        """Columns of past labels, if all tasks read equally many of the same entities; otherwise 0."""
         columns = {(t.output.ends, t.num_past_columns) for t in self.targets.values()}
         return columns.pop()[1] if len(columns) == 1 else 0
 
