@@ -200,7 +200,7 @@ def _feature_lines(table: Table, roles: Roles, name: str, time: Column | None) -
 
 
 def _why_no_feature(column: Column, time: Column | None) -> str | None:
-    """The reason that a column is not a feature of rows with a time. None if a transform reads it."""
+    """Why a column is not a feature of rows with a time. None if a transform reads it."""
     if column.kind == "other" or not column.num_given:
         return "nothing that becomes numbers"
     if len(column.distinct) == 1 and not column.values.null_count:

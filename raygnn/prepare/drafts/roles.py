@@ -152,8 +152,8 @@ def _joins(table: Table) -> bool:
 def _time(table: Table) -> Column | None:
     """The time column of a table.
 
-    In referenced tables, the name must contain such a word: a policy is older than its last renewal.
-    If they refer to none, the name must be one of times.
+    In referenced tables, the name must contain such a word: a policy is older than its last
+    renewal. If they refer to none, the name must be one of times.
     """
     if table.num_added:
         return None  # unknown in the added rows, which would be left out

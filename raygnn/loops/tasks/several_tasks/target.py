@@ -203,7 +203,7 @@ class SeveralTarget(TaskTarget):
 
     @property
     def num_past_columns(self) -> int:
-        """Columns of past labels, if all tasks read equally many of the same entities; otherwise 0."""
+        """Past labels that each task reads; 0 if tasks differ in number or entities."""
         columns = {(t.output.ends, t.num_past_columns) for t in self.targets.values()}
         return columns.pop()[1] if len(columns) == 1 else 0
 
