@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from raygnn.command_line import (
     add_allow_module,
@@ -20,8 +18,9 @@ from raygnn.command_line import (
     exit_process,
     run_command,
 )
-from raygnn.console import count, say, show
-from raygnn.data.filesystem import redact
+from raygnn.console import show
+from raygnn.data.bundle import Bundle
+from raygnn.data.extended_bundle import Addition, ExtendedBundle
 from raygnn.data.tables.read_ids import read_ids
 from raygnn.errors import ConfigError
 from raygnn.inference.job import (
@@ -32,13 +31,19 @@ from raygnn.inference.job import (
     TopKRequest,
     check_no_new_nodes,
 )
+from raygnn.inference.new_rows import read_new, row_reader
+from raygnn.inference.row_tables import (
+    DEFAULT_K,
+    RowRequest,
+    declared_table,
+    read_rows,
+    relbench_columns,
+    request_rows,
+)
 from raygnn.inference.seed_times import find_seed_times
 from raygnn.outputs.saved_model import SavedModel
-
-if TYPE_CHECKING:
-    from raygnn.data.bundle import Bundle
-    from raygnn.data.extended_bundle import Addition
-    from raygnn.runtime.launch_inference import Asked
+from raygnn.runtime.data_source import tables_source
+from raygnn.runtime.launch_inference import Asked, launch_inference
 
 _USAGE = """\
 raygnn infer MODEL --out URI [options] [--section.key value ...]
@@ -125,13 +130,12 @@ def predict(
         times = find_seed_times(saved, bundle, as_of)
         request = TableRequest.of(saved.spec, what, tuple(node_types))
         if new_nodes is None:
-            return request, times, None
+            return Asked(request, times)
         if not request.node_types:
             check_no_new_nodes(new_nodes)
-        request, addition = _with_new_nodes(request, saved, bundle, fspath(new_nodes))
-        return request, times, addition
+        addition = _read_new(saved, bundle, new_nodes)
+        return Asked(request.of_new(addition, bundle), times, addition)
 
-    options = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
     if new_nodes is not None and (data is not None or saved.loaded.config.data.uri is None):
         raise ConfigError(
@@ -139,7 +143,8 @@ def predict(
             "folder or URI of the graph.",
             id="append-no-tables",
         )
-    return _infer(saved, out, data, options, ask)
+    output = OutputOptions(fspath(out), False, overwrite, rows_per_file, chunk_size)
+    return _infer(saved, output, ask, data)
 
 
 def top_k(
@@ -173,8 +178,6 @@ def top_k(
             such as a title.
     """
 
-    from raygnn.runtime.data_source import tables_source
-
     chosen = TopKOptions.of(options)
 
     def ask(saved: SavedModel, bundle: Bundle) -> Asked:
@@ -182,48 +185,26 @@ def top_k(
         if isinstance(ids, str | PathLike):
             kind = bundle.id_map(chosen.ends(saved.spec)[0]).kind
             ids = read_ids(fspath(ids), anchors_column, kind, "--anchors")
-        times = find_seed_times(saved, bundle, as_of)
-        known = None if data is not None else tables_source(saved.loaded, saved.spec.transforms)
-        read = None if known is None else known.columns
-        return TopKRequest.of(saved.spec, bundle, k, ids, chosen, read), times, None
+        source = None if data is not None else tables_source(saved)
+        read = None if source is None else source.columns
+        request = TopKRequest.of(saved.spec, bundle, k, ids, chosen, read)
+        return Asked(request, find_seed_times(saved, bundle, as_of))
 
-    how = {"rows_per_file": rows_per_file, "chunk_size": chunk_size, "overwrite": overwrite}
     saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
-    return _infer(saved, out, data, how, ask)
+    output = OutputOptions(fspath(out), False, overwrite, rows_per_file, chunk_size)
+    return _infer(saved, output, ask, data)
 
 
-def _with_new_nodes(
-    request: TableRequest, saved: SavedModel, bundle: Bundle, uri: str
-) -> tuple[TableRequest, Addition]:
-    from raygnn.inference.new_rows import check_takes_new, row_reader
-    from raygnn.runtime.data_source import tables_source
-
-    source = tables_source(saved.loaded, saved.spec.transforms)
-    addition = row_reader(saved, bundle, source).read_tables(uri)
-    new = [name for name, num_new in addition.num_new.items() if num_new]
-    check_takes_new(saved, new)
-    wanted = tuple(name for name in request.node_types if name in new)
-    if not wanted:
-        raise ConfigError(
-            f"--new-nodes is invalid: its tables have no nodes of type "
-            f"{' or '.join(request.node_types)}. Set --node-type to one of: {', '.join(new)}.",
-            id="append-no-nodes",
-        )
-    first = {name: bundle.num_nodes(name) for name in wanted}
-    nodes = {name: first[name] + np.arange(addition.num_new[name]) for name in wanted}
-    return replace(request, node_types=wanted, nodes=nodes), addition
+def _read_new(saved: SavedModel, bundle: Bundle, uri: str | PathLike[str]) -> Addition:
+    return read_new(saved, row_reader(saved, bundle, tables_source(saved)), fspath(uri))
 
 
 def _infer(
     saved: SavedModel,
-    out: str | PathLike[str],
-    data: Any,
-    options: dict[str, Any],
+    output: OutputOptions,
     ask: Callable[[SavedModel, Bundle], Asked],
+    data: Any = None,
 ) -> Written:
-    from raygnn.runtime.launch_inference import launch_inference
-
-    output = OutputOptions(fspath(out), **options)
     return Written(output.uri, launch_inference(saved, output, ask, data))
 
 
@@ -261,50 +242,38 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 
 
 def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str]) -> None:
-    from raygnn.inference.extended_graph import ExtendedGraph
-    from raygnn.inference.row_tables import read_rows, relbench_links, relbench_table, write_table
-    from raygnn.loops.tasks.link_prediction.target import LinkOutput
-    from raygnn.loops.tasks.node_classification.target import NodeOutput
-    from raygnn.trained_model import load
-
     if not str(options.out).endswith((".parquet", ".csv")):
         raise ConfigError(
             f"--out={options.out!r} is invalid: rows are written to one file. Name one that ends "
             "with .parquet or .csv.",
             id="infer-rows-out",
         )
-    trained = load(model, overrides, task=options.task, allow_modules=options.allow_modules)
-    graph, output = trained.open(), trained.spec.output
-    is_of_links = isinstance(output, LinkOutput)
-    if is_of_links and options.new_nodes is not None:
-        check_no_new_nodes(options.new_nodes)
-    if options.new_nodes is not None:
-        graph = ExtendedGraph(graph, options.new_nodes)
-    rows: Any = options.table
-    if options.rows is not None:
-        rows = read_rows(options.rows, graph.bundle, output.ends[0], graph.training_table)
-    arguments = {"what": options.what, "rows": rows, "split": options.split}
-    manifest, is_for_relbench = graph.manifest(), options.format == "relbench"
-    if is_of_links or options.top_k is not None:
-        k = {} if options.top_k is None else {"k": options.top_k}
-        table = graph.top_k_of_rows(rows, split=options.split, **k).arrow
-        if is_for_relbench and manifest is not None:
-            declared = {edges.type[1]: edges for edges in manifest.label_edges}
-            table = relbench_links(table, declared[options.table])
-    elif is_for_relbench:
-        if manifest is None or not isinstance(output, NodeOutput):
-            raise ConfigError(
-                "--format='relbench' is invalid: the model does not predict rows of graph tables. "
-                "Remove it.",
-                id="infer-rows-model",
-            )
-        arguments["what"] = "predictions" if output.problem == "regression" else "probabilities"
-        predicted = graph.predict(**arguments).arrow
-        table = relbench_table(predicted, manifest.training_tables[options.table], output)
-    else:
-        table = graph.predict(**arguments).arrow
-    write_table(table, options.out, getattr(trained.spec.output, "class_names", None) or ())
-    say(f"wrote {count(len(table), 'row')} to {redact(options.out)}")
+
+    def ask(saved: SavedModel, bundle: Bundle) -> Asked:
+        output, config, source = saved.spec.output, saved.loaded.config, tables_source(saved)
+        times, addition = find_seed_times(saved, bundle, None), None
+        if options.new_nodes is not None:
+            if output.links:
+                check_no_new_nodes(options.new_nodes)
+            addition = _read_new(saved, bundle, options.new_nodes)
+            bundle = ExtendedBundle(bundle, addition)
+            times = None if times is None else times.extended(addition)
+        manifest, what, convert = None if source is None else source.manifest(), options.what, None
+        declared = declared_table(manifest, output)
+        rows: Any = options.table
+        if options.rows is not None:
+            rows = read_rows(options.rows, bundle, output.ends[0], declared)
+        if options.format == "relbench":
+            what, convert = relbench_columns(manifest, rows, output)
+        k = DEFAULT_K if output.links and options.top_k is None else options.top_k
+        moment = None if times is None else times.moment
+        named = RowRequest(rows, options.split, moment, declared)
+        request = request_rows(saved.spec, config, bundle, named, what=what, k=k)
+        return Asked(request, times, addition, convert)
+
+    saved = SavedModel.open(model, overrides, options.allow_modules, task=options.task)
+    how = (options.overwrite, options.rows_per_file, options.chunk_size)
+    _infer(saved, OutputOptions(options.out, True, *how), ask)
 
 
 #: Options of predictions, and of neighbors.
@@ -316,8 +285,8 @@ _NOT_WITH = {
     "probe": ({*_OF_NODES} - {"node_types"}) | {*_OF_NEIGHBORS, *_OF_FILES, "metrics"},
     "metrics": {*_OF_NODES, *_OF_NEIGHBORS, *_OF_FILES},
     "top_k": {"what", "node_types", "new_nodes"},
-    "table": {"rows", "as_of", "node_types"},
-    "rows": {"as_of", "node_types"},
+    "table": {"rows", "as_of", "node_types", *_OF_NEIGHBORS},
+    "rows": {"as_of", "node_types", *_OF_NEIGHBORS},
 }
 #: By option, another one that it needs.
 _ONLY_WITH = {"label": "probe", "format": "table", **dict.fromkeys(_OF_NEIGHBORS, "top_k")}

@@ -119,7 +119,7 @@ class TrainedModel(nn.Module):
         source = None
         if data is None or isinstance(data, str | PathLike):
             uri = None if data is None else fspath(data)
-            source = tables_source(self._saved.loaded, self.spec.transforms, uri)
+            source = tables_source(self._saved, uri)
         return OpenGraph(self._saved, self.module, self._bundle(data), source=source, **how)
 
     def extended(

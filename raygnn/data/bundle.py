@@ -148,6 +148,12 @@ class SeedRows:
             columns,
         )
 
+    def take(self, positions: np.ndarray) -> SeedRows:
+        """Some of the rows, without their split."""
+        time = None if self.time is None else np.asarray(self.time[positions])
+        nodes = self.node_ids(positions)
+        return replace(self, num_rows=len(nodes), nodes=nodes, time=time, split=None)
+
     @property
     def place(self) -> str:
         """The rows' key in graph.yaml, for messages."""

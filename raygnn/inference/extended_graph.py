@@ -22,7 +22,7 @@ from raygnn.inference.job import (
     known_types,
 )
 from raygnn.inference.neighbor_search import NeighborSearch
-from raygnn.inference.new_rows import check_takes_new
+from raygnn.inference.new_rows import read_new
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.result_tables import Table
 
@@ -36,9 +36,7 @@ class ExtendedGraph(OpenGraph):
     """
 
     def __init__(self, graph: OpenGraph, rows: AddedRows | str) -> None:
-        reader = graph.row_reader
-        addition = reader.read_tables(rows) if isinstance(rows, str) else reader.read(rows)
-        check_takes_new(graph.saved, [name for name, num in addition.num_new.items() if num])
+        addition = read_new(graph.saved, graph.row_reader, rows)
         vars(self).update(vars(graph))
         self._graph = graph
         self._addition = addition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
@@ -38,7 +38,7 @@ class TableRequest:
         what: columns besides the ids; one of `WHAT`.
         node_types: one table each. Empty for edges.
         nodes: int64, distinct dense ids, ascending, by node type; None for all nodes.
-        plan: rows of (node, time), of which `nodes` are positions.
+        plan: rows of (node, time) of the only type, instead of nodes.
         edges: the edges; None for all of the type.
     """
 
@@ -85,12 +85,28 @@ class TableRequest:
         return cls(chosen, wanted)
 
     def num_rows(self, bundle: Bundle, node_type: str) -> int:
+        if self.plan is not None:
+            return self.plan.rows.num_rows
         return bundle.num_nodes(node_type) if self.nodes is None else len(self.nodes[node_type])
+
+    def of_new(self, addition: Addition, bundle: Bundle) -> Self:
+        """The request for new nodes only. Raises a ConfigError without any of its types."""
+        new = [name for name, number in addition.num_new.items() if number]
+        wanted = tuple(name for name in self.node_types if name in new)
+        if not wanted:
+            raise ConfigError(
+                f"--new-nodes is invalid: its tables have no nodes of type "
+                f"{' or '.join(self.node_types)}. Set --node-type to one of: {', '.join(new)}.",
+                id="append-no-nodes",
+            )
+        first = {name: bundle.num_nodes(name) for name in wanted}
+        nodes = {name: first[name] + np.arange(addition.num_new[name]) for name in wanted}
+        return replace(self, node_types=wanted, nodes=nodes)
 
     @property
     def takes_all(self) -> bool:
         """Whether all nodes of some types are encoded."""
-        return self.nodes is None and bool(self.node_types)
+        return self.nodes is None and self.plan is None and bool(self.node_types)
 
 
 class TopKOptions(BaseModel):
@@ -235,11 +251,13 @@ class OutputOptions:
     """Options of the tables to write.
 
     Attributes:
+        is_file: the only table becomes one file.
         rows_per_file: sampled embeddings round it up to whole batches.
         chunk_size: rows on the device at a time in exact encoding.
     """
 
     uri: str
+    is_file: bool = False
     overwrite: bool = False
     rows_per_file: int = 65_536
     chunk_size: int = 30_000

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from raygnn.data.added_rows import RowReader
+from raygnn.data.added_rows import AddedRows, RowReader
 from raygnn.data.bundle import Bundle
+from raygnn.data.extended_bundle import Addition
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.manifest import Manifest, manifest_folder
 from raygnn.data.tables.files import list_files
@@ -49,12 +50,15 @@ def row_reader(saved: SavedModel, bundle: Bundle, source: TablesSource | None) -
     return RowReader(source.uri, bundle, columns, source.options)
 
 
-def check_takes_new(saved: SavedModel, node_types: list[str]) -> None:
-    """Raises a ConfigError if the model has learned rows of a type."""
-    learned = sorted(saved.spec.embedded_types.intersection(node_types))
-    if learned:
-        names = ", ".join(learned)
-        raise _refused(f"the model has learned rows of {names}, which new nodes have not")
+def read_new(saved: SavedModel, reader: RowReader, rows: AddedRows | str) -> Addition:
+    """Reads new rows, or the tables of a folder or URI. Raises a ConfigError if the model has
+    learned rows of their types.
+    """
+    addition = reader.read_tables(rows) if isinstance(rows, str) else reader.read(rows)
+    new = [name for name, num in addition.num_new.items() if num]
+    if learned := ", ".join(sorted(saved.spec.embedded_types.intersection(new))):
+        raise _refused(f"the model has learned rows of {learned}, which new nodes have not")
+    return addition
 
 
 def _refused(reason: str) -> ConfigError:

@@ -60,18 +60,18 @@ from raygnn.inference.result_tables import (
     pairs_to_predict,
 )
 from raygnn.inference.row_tables import (
+    DEFAULT_K,
     RowRequest,
+    declared_table,
     find_rows,
-    link_rows_request,
+    request_rows,
 )
 from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
 from raygnn.inference.tables import tables
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
-from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.sampling.batch import EdgeBatch
-from raygnn.sampling.loader import RowPlan
 
 _ROWS_PER_PART = 65_536  # rows per file of `raygnn.infer`
 
@@ -171,7 +171,7 @@ class OpenGraph:
         """
         chosen = what or next(iter(self._spec.output.predictions), "predictions")
         if rows is not None:
-            return self._row_table(chosen, rows, split)
+            return self._table(self._row_request(rows, split, what=chosen))
         if chosen == "embeddings":
             return self.embed(nodes)
         request = TableRequest.of(self._spec, chosen)
@@ -253,7 +253,7 @@ class OpenGraph:
         request = TopKRequest.of(self._spec, self.bundle, k, anchors, chosen, self._read_columns)
         return self._table(request)
 
-    def top_k_of_rows(self, rows: Any, k: int = 10, *, split: str | None = None) -> Table:
+    def top_k_of_rows(self, rows: Any, k: int = DEFAULT_K, *, split: str | None = None) -> Table:
         """The k best-scored targets of each row of (anchor, time), as of its time.
 
         Args:
@@ -266,10 +266,7 @@ class OpenGraph:
             ConfigError: the model has no such rows, or fewer targets than k.
             DataError: as in `predict`.
         """
-        request = self._row_request(rows, split)
-        return self._table(
-            link_rows_request(self._spec, self._loaded.config, self.bundle, request, k)
-        )
+        return self._table(self._row_request(rows, split, k=k))
 
     def explain(
         self,
@@ -320,7 +317,9 @@ class OpenGraph:
         if nodes is not None:
             dense = look_up_ids(self.bundle, node_type, nodes, "nodes")
         else:
-            plan, dense = self._find_rows(rows)
+            named = self._named_rows(rows)
+            plan = find_rows(self._spec, self._loaded.config, self.bundle, named)
+            dense = np.arange(plan.rows.num_rows)
         loader = self._applied.loader(node_type, dense, plan, batch_size=1)
         with loader, self._prepared(), closing(loader.iterate(0, 0, len(dense))) as batches:
             moved = (batch.to(self._applied.env.device) for batch in batches)
@@ -354,16 +353,11 @@ class OpenGraph:
 
     def manifest(self) -> Manifest | None:
         """Column descriptions of the graph's tables; None for parts and data in memory."""
-        if self._source is None or self.bundle.is_of_parts:
-            return None
-        return self._source.manifest()
+        return None if self._source is None else self._source.manifest()
 
     @cached_property
     def training_table(self) -> TrainingTable | None:
-        manifest, output = self.manifest(), self._spec.output
-        if manifest is None or not isinstance(output, NodeOutput):
-            return None
-        return manifest.training_tables.get(output.table or "")
+        return declared_table(self.manifest(), self._spec.output)
 
     def to_pyg(self) -> Any:
         """The graph for PyG's modules, with features as the model reads them.
@@ -404,19 +398,14 @@ class OpenGraph:
         table = self._table(replace(request, nodes={node_type: ids})).arrow
         return Table(table.take(pa.array(places)))
 
-    def _row_request(self, rows: Any, split: str | None) -> RowRequest:
-        times = self._applied.times
-        moment = None if times is None else times.moment
-        return RowRequest(rows, split, moment, self.training_table)
+    def _row_request(
+        self, rows: Any, split: str | None, **options: Any
+    ) -> TableRequest | TopKRequest:
+        request = self._named_rows(rows, split)
+        return request_rows(self._spec, self._loaded.config, self.bundle, request, **options)
 
-    def _find_rows(self, rows: Any, split: str | None = None) -> tuple[RowPlan, np.ndarray]:
-        request = self._row_request(rows, split)
-        return find_rows(self._spec, self._loaded.config, self.bundle, request)
-
-    def _row_table(self, what: str, rows: Any, split: str | None) -> Table:
-        plan, positions = self._find_rows(rows, split)
-        node_type = plan.rows.node_type
-        return self._table(TableRequest(what, (node_type,), {node_type: positions}, plan))
+    def _named_rows(self, rows: Any, split: str | None = None) -> RowRequest:
+        return RowRequest(rows, split, self.moment, self.training_table)
 
     def _edge_table(self, request: TableRequest, pairs: Any) -> Table:
         if pairs is not None:

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from raygnn.data.filesystem import (
     write_bytes,
     write_text,
 )
+from raygnn.data.tables.files import read_parquet
 from raygnn.errors import RunError
 
 # Readers of Parquet folders skip names that begin so.
@@ -87,6 +88,12 @@ class OutputFolder:
             return cls(uri, uri)
         return cls(path, f"{path}.partial-{secrets.token_hex(4)}")
 
+    @classmethod
+    def of_file(cls, uri: str) -> OutputFolder:
+        """Parts of a table that `finish_file` joins."""
+        place = uri if is_remote(uri) else _listed(uri)[1]
+        return cls(place, f"{place}.partial-{secrets.token_hex(4)}")
+
     @contextmanager
     def in_progress(self) -> Iterator[None]:
         """Context of writing files, which are removed after an exception.
@@ -138,15 +145,7 @@ class OutputFolder:
         One process calls it, after all have written. Raises a RunError if a file is missing,
         because another machine wrote it to its own disk.
         """
-        for table in content["tables"].values():
-            for file in table["files"]:
-                if not exists(join(self.staged_uri, file["file"])):
-                    raise RunError(
-                        f"out={redact(self.uri)!r} is invalid: {file['file']}, which a worker has "
-                        "written, is not there for the driver. Name a bucket, or a folder that all "
-                        "machines share.",
-                        id="output-not-shared",
-                    )
+        self._written(content)
         delete(self.records_uri)
         write_text(join(self.staged_uri, MANIFEST), json.dumps(content, indent=1) + "\n")
         if not self._is_staged:
@@ -159,6 +158,27 @@ class OutputFolder:
         shutil.rmtree(target / _REPLACED, ignore_errors=True)
         (target / _ALIVE).unlink(missing_ok=True)
 
+    def finish_file(
+        self, content: Mapping[str, Any], write: Callable[[pa.Table, str], None]
+    ) -> None:
+        """Joins the parts of the only table and writes it with `write`; see `finish`."""
+        write(pa.concat_tables([read_parquet(uri) for uri in self._written(content)]), self.uri)
+        self._abandon()
+
+    def _written(self, content: Mapping[str, Any]) -> list[str]:
+        uris = []
+        for table in content["tables"].values():
+            for file in table["files"]:
+                uris.append(join(self.staged_uri, file["file"]))
+                if not exists(uris[-1]):
+                    raise RunError(
+                        f"out={redact(self.uri)!r} is invalid: {file['file']}, which a worker has "
+                        "written, is not there for the driver. Name a bucket, or a folder that all "
+                        "machines share.",
+                        id="output-not-shared",
+                    )
+        return uris
+
     def _abandon(self) -> None:
         if self._is_staged:
             self._discard(Path(self.staged_uri))
@@ -167,7 +187,7 @@ class OutputFolder:
 
     @property
     def _is_staged(self) -> bool:
-        return self.staged_uri != self.uri
+        return not is_remote(self.uri)
 
     def _remove_leftovers(self) -> None:
         target = Path(self.uri)
@@ -183,7 +203,7 @@ class OutputFolder:
         shutil.rmtree(staged, ignore_errors=True)
 
     def _remove_files(self) -> None:
-        fs, path, names = _listed(self.uri)
+        fs, path, names = _listed(self.staged_uri)
         # The manifest is removed first, so that no reader considers the rest complete.
         for name in sorted(names, key=lambda name: name != MANIFEST):
             if _OURS.fullmatch(name):

@@ -92,7 +92,7 @@ class NodeTables:
         nodes, bundle = self._request.nodes, applied.bundle
         positions = np.arange(first, last) if nodes is None else nodes[node_type][first:last]
         dense = positions if plan is None else plan.rows.node_ids(positions)
-        if nodes is None:
+        if self._request.takes_all:
             ids = as_plain_texts(bundle.ids(node_type).slice(first, last - first))
         else:
             ids = original_ids(bundle, node_type, dense)

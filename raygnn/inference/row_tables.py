@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -18,7 +19,7 @@ from raygnn.console import warn
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.filesystem import write_bytes
 from raygnn.data.links.split import time_unit_of
-from raygnn.data.manifest import DateFormat, LabelEdgeTable, TrainingTable
+from raygnn.data.manifest import DateFormat, Manifest, TimeColumn, TrainingTable
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import list_files, write_parquet
 from raygnn.data.tables.read_ids import (
@@ -29,8 +30,8 @@ from raygnn.data.tables.read_ids import (
 from raygnn.data.time_units import AsOf, parse_time, unit_words
 from raygnn.data.transforms.values import is_text_type, parsed_times
 from raygnn.errors import ConfigError, DataError
-from raygnn.inference.job import Score, TopKRequest, check_k, find_score
-from raygnn.loops.model_spec import ModelSpec
+from raygnn.inference.job import Score, TableRequest, TopKRequest, check_k, find_score
+from raygnn.loops.model_spec import ModelSpec, Output
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, LinkTarget, LinkTargetArguments
 from raygnn.loops.tasks.node_classification.target import (
     NodeOutput,
@@ -41,6 +42,8 @@ from raygnn.loops.tasks.node_classification.target import (
 from raygnn.sampling.loader import RowPlan
 
 ID, TIME = "id", "time"
+#: Targets of a row, unless a number is set.
+DEFAULT_K = 10
 _FAR_US = 366 * 86_400 * 1_000_000
 
 
@@ -62,14 +65,33 @@ class RowRequest:
     declared: TrainingTable | None
 
 
-def find_rows(
-    spec: ModelSpec, config: Config, bundle: Bundle, request: RowRequest
-) -> tuple[RowPlan, np.ndarray]:
-    """The requested rows of a model of nodes.
+def request_rows(
+    spec: ModelSpec,
+    config: Config,
+    bundle: Bundle,
+    request: RowRequest,
+    *,
+    what: str | None = None,
+    k: int | None = None,
+) -> TableRequest | TopKRequest:
+    """Requests predictions of rows, or the k best targets of each."""
+    if k is not None:
+        return link_rows_request(spec, config, bundle, request, k)
+    plan = find_rows(spec, config, bundle, request)
+    return replace(TableRequest.of(spec, what, (plan.rows.node_type,)), plan=plan)
 
-    Returns:
-        The rows, and int64 positions in them. Rows of a split see the graph until the time of
-        `sampling.temporal.until`, as in the evaluation.
+
+def declared_table(manifest: Manifest | None, output: Output) -> TrainingTable | None:
+    """The training table of a model, if the graph's tables have it."""
+    if manifest is None or not isinstance(output, NodeOutput):
+        return None
+    return manifest.training_tables.get(output.table or "")
+
+
+def find_rows(spec: ModelSpec, config: Config, bundle: Bundle, request: RowRequest) -> RowPlan:
+    """The requested rows of a model of nodes. Rows of a split see the graph until the time of
+    `sampling.temporal.until`, as in the evaluation.
+
     Raises:
         ConfigError: the model does not predict nodes, or there is no such table or split.
         DataError: an id is not in the graph, or a time cannot be compared with the graph's.
@@ -87,8 +109,7 @@ def find_rows(
             id="infer-rows-model",
         )
     if not isinstance(rows, str):
-        found = read_seed_rows(bundle, output.node_type, request)
-        return RowPlan(found), np.arange(found.num_rows)
+        return RowPlan(read_seed_rows(bundle, output.node_type, request))
     table = find_table(bundle, rows)
     if table.node_type != output.node_type:
         raise ConfigError(
@@ -97,7 +118,7 @@ def find_rows(
             id="infer-rows-type",
         )
     if split is None:
-        return RowPlan(table), np.arange(table.num_rows)
+        return RowPlan(table)
     if split not in SPLIT_NAMES or rows != output.table:
         raise ConfigError(
             f"split={split!r} is invalid: the splits are {', '.join(SPLIT_NAMES)}, of the table "
@@ -105,8 +126,8 @@ def find_rows(
             id="infer-rows-split",
         )
     target = NodeTarget.of(bundle, config, NodeTargetArguments.of(config.task.args), output)
-    plan = RowPlan(table, as_of=target.end_of_graph(config, split))
-    return plan, getattr(target.splits, split)
+    chosen = table.take(getattr(target.splits, split))
+    return RowPlan(chosen, as_of=target.end_of_graph(config, split))
 
 
 def read_rows(uri: str, bundle: Bundle, node_type: str, declared: TrainingTable | None) -> pa.Table:
@@ -140,20 +161,50 @@ def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str
     write_bytes(uri, table.to_pandas().to_csv(index=False).encode())
 
 
-def relbench_table(found: pa.Table, declared: TrainingTable, output: NodeOutput) -> pa.Table:
-    """Predictions of a regression, or probabilities of classes or labels, in the columns of a
-    training table's files, for `relbench.submit`. Two classes are the probability of class 1, more
-    classes a list.
+def relbench_columns(
+    manifest: Manifest | None, name: str, output: Output
+) -> tuple[str, Callable[[pa.Table], pa.Table]]:
+    """What to predict for `relbench.submit`, and a function that names columns as in the files of
+    the table.
+
+    Of two classes, the value is the probability of class 1, of more classes a list. Raises a
+    ConfigError if the graph has no tables, or the model predicts no rows.
     """
-    values = found.column("prediction" if output.problem == "regression" else "probability")
-    if output.problem == "multi_class" and output.num_outputs == 2:
-        values = pc.list_element(values, 1)
-    elif pa.types.is_fixed_size_list(values.type):
-        values = values.cast(pa.list_(values.type.value_type))  # stays one column
-    columns = {declared.node: found.column(ID)}
-    if declared.time is not None:
-        columns[declared.time.column] = found.column(TIME)
-    return pa.table({**columns, declared.labels[output.label].columns[0]: values})
+    if manifest is not None and isinstance(output, LinkOutput):
+        edges = next(edges for edges in manifest.label_edges if edges.type[1] == name)
+        return "neighbors", partial(
+            _renamed, edges.source, edges.time, edges.target, lambda found: found["neighbor_id"]
+        )
+    if manifest is None or not isinstance(output, NodeOutput):
+        raise ConfigError(
+            "--format='relbench' is invalid: the model does not predict rows of graph tables. "
+            "Remove it.",
+            id="infer-rows-model",
+        )
+    table, is_number = manifest.training_tables[name], output.problem == "regression"
+
+    def values(found: pa.Table) -> pa.ChunkedArray:
+        values = found["prediction" if is_number else "probability"]
+        if output.problem == "multi_class" and output.num_outputs == 2:
+            return pc.list_element(values, 1)
+        if pa.types.is_fixed_size_list(values.type):
+            return values.cast(pa.list_(values.type.value_type))  # stays one column
+        return values
+
+    label = table.labels[output.label].columns[0]
+    what = "predictions" if is_number else "probabilities"
+    return what, partial(_renamed, table.node, table.time, label, values)
+
+
+def _renamed(
+    node: str,
+    time: TimeColumn | None,
+    label: str,
+    values: Callable[[pa.Table], pa.ChunkedArray],
+    found: pa.Table,
+) -> pa.Table:
+    times = {} if time is None else {time.column: found[TIME]}
+    return pa.table({node: found[ID], **times, label: values(found)})
 
 
 def with_times(table: pa.Table, rows: SeedRows, positions: np.ndarray) -> pa.Table:
@@ -298,10 +349,3 @@ def link_rows_request(
     nodes, unit = np.concatenate(anchors), time_unit_of(bundle, target.links[0])
     found = np.concatenate(times)
     return ask(SeedRows(rows, anchor_type, len(nodes), nodes, found, None, unit, {}), number)
-
-
-def relbench_links(ranked: pa.Table, declared: LabelEdgeTable) -> pa.Table:
-    """Ranked targets in the columns of label edges, for `relbench.submit`."""
-    assert declared.time is not None
-    columns = {declared.source: ID, declared.time.column: TIME, declared.target: "neighbor_id"}
-    return pa.table({name: ranked.column(column) for name, column in columns.items()})

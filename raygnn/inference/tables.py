@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 
+import numpy as np
+
 from raygnn.data.edge_types import edge_type_name
 from raygnn.inference.embeddings import Embeddings, NodeEncoder
 from raygnn.inference.job import TableRequest, TopKRequest
@@ -34,14 +36,16 @@ def tables(
         yield {"neighbors": neighbors(encoder, request, size, share)}
     elif request.node_types:
         of_nodes, made = NodeTables(request, applied), dict[str, Parts]()
+        numbers = {name: request.num_rows(applied.bundle, name) for name in request.node_types}
         encoding: AbstractContextManager[Embeddings]
-        if request.nodes is None:
+        if request.takes_all:
             encoding = encoder.encoded(request.node_types)
         else:
-            encoding = encoder.chosen(request.nodes, request.plan)
+            positions = {name: np.arange(number) for name, number in numbers.items()}
+            encoding = encoder.chosen(request.nodes or positions, request.plan)
         with encoding as embeddings:
-            for name in request.node_types:
-                ranges = cut(request.num_rows(applied.bundle, name), size, embeddings.alignment)
+            for name, number in numbers.items():
+                ranges = cut(number, size, embeddings.alignment)
                 made[name] = Parts(ranges, partial(of_nodes.range, embeddings, name), share)
             yield made
     else:

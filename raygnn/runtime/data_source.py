@@ -26,6 +26,7 @@ from raygnn.data.transforms.state import Transforms
 from raygnn.errors import ConfigError
 from raygnn.inference.new_rows import TablesSource
 from raygnn.loops.tasks.target import target_class
+from raygnn.outputs.saved_model import SavedModel
 
 if TYPE_CHECKING:
     from raygnn.data.tables.graph_tables import GraphTables
@@ -183,12 +184,11 @@ def ingest_options(loaded: LoadedConfig) -> IngestOptions:
     )
 
 
-def tables_source(
-    loaded: LoadedConfig, transforms: Transforms, uri: str | None = None
-) -> TablesSource | None:
+def tables_source(saved: SavedModel, uri: str | None = None) -> TablesSource | None:
     """The tables of a graph, by default the config's, for a model; None for one without tables."""
-    uri = uri or loaded.config.data.uri
-    options = replace(ingest_options(loaded), transforms=dict(transforms))
+    if uri is None and saved.loaded.config.data.mode != "partitioned":
+        uri = saved.loaded.config.data.uri
+    options = replace(ingest_options(saved.loaded), transforms=dict(saved.spec.transforms))
     return None if uri is None else TablesSource(uri, options)
 
 

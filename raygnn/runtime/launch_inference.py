@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
 
 from raygnn.console import count, say
 from raygnn.data.bundle import Bundle
@@ -14,6 +16,7 @@ from raygnn.data.filesystem import join, redact
 from raygnn.errors import ConfigError
 from raygnn.inference.job import InferenceJob, OutputOptions, TableRequest, TopKRequest
 from raygnn.inference.output_folder import OutputFolder
+from raygnn.inference.row_tables import write_table
 from raygnn.inference.seed_times import SeedTimes
 from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.data_checks import graph_parts, open_outline
@@ -23,8 +26,26 @@ if TYPE_CHECKING:
     from raygnn.loops.context import WorkerContext
     from raygnn.runtime.preflight import WorkerResources
 
-#: A request, its encoding times, and new rows of the graph that it is about.
-Asked = tuple[TableRequest | TopKRequest, SeedTimes | None, Addition | None]
+
+Convert = Callable[[pa.Table], pa.Table]
+Finish = Callable[[Mapping[str, Any]], None]
+
+
+class Asked(NamedTuple):
+    """A request for a graph.
+
+    Attributes:
+        times: encoding times; None for a model without times.
+        addition: new rows of the graph.
+        convert: changes the table before it becomes one file.
+    """
+
+    request: TableRequest | TopKRequest
+    times: SeedTimes | None
+    addition: Addition | None = None
+    convert: Convert | None = None
+
+
 #: Makes the request for a model and a graph that fit each other.
 Ask = Callable[[SavedModel, Bundle], Asked]
 
@@ -44,7 +65,11 @@ def launch_inference(
             id="data-source-missing",
         )
     say(f"model {model.weights_uri}")
-    config, output = model.loaded.config, OutputFolder.check(options.uri, options.overwrite)
+    config = model.loaded.config
+    if options.is_file:
+        output = OutputFolder.of_file(options.uri)
+    else:
+        output = OutputFolder.check(options.uri, options.overwrite)
     resources = None
     if config.scaling.max_workers:
         from raygnn.runtime.connection import connect
@@ -54,15 +79,20 @@ def launch_inference(
         resources = plan_resources(config)
     on_ray = resources is not None
     bundle = _open_graph(model, data, on_ray)
-    job = _job(model, bundle, options, ask, output)
+    fitted = model.fitted(bundle)
+    if unread := model.spec.unread_types(bundle):
+        say(f"ignoring types that the model does not know: {', '.join(unread)}")
+    request, times, addition, convert = ask(model, fitted)
     with graph_parts(bundle, config, on_ray=on_ray) as parts:
-        job = replace(job, parts=parts)
+        path = str(bundle.path)
+        job = InferenceJob(model, path, request, times, output, options, parts, addition)
+        finish = partial(_finish, job, convert)
         if resources is None:
-            return _run_in_process(job)
-        return _run_on_ray(job, resources)
+            return _run_in_process(job, finish)
+        return _run_on_ray(job, resources, finish)
 
 
-def _run_in_process(job: InferenceJob) -> dict[str, Any]:
+def _run_in_process(job: InferenceJob, finish: Finish) -> dict[str, Any]:
     from raygnn.inference.worker import run_inference
     from raygnn.loops.context import ProcessContext
     from raygnn.parallel import collectives
@@ -75,12 +105,12 @@ def _run_in_process(job: InferenceJob) -> dict[str, Any]:
             collectives.barrier()
             manifest = run_inference(job, context)
             if is_first:
-                _finish(job, manifest)
+                finish(manifest)
             collectives.barrier()
     return manifest
 
 
-def _run_on_ray(job: InferenceJob, resources: WorkerResources) -> dict[str, Any]:
+def _run_on_ray(job: InferenceJob, resources: WorkerResources, finish: Finish) -> dict[str, Any]:
     from raygnn.runtime.ray_workers import Work, run_on_workers
 
     config, output = job.model.loaded.config, job.output
@@ -92,7 +122,7 @@ def _run_on_ray(job: InferenceJob, resources: WorkerResources) -> dict[str, Any]
             output.records_uri,
             num_workers=config.scaling.min_workers,
         )
-        _finish(job, manifest)
+        finish(manifest)
     return manifest
 
 
@@ -109,23 +139,23 @@ def _open_graph(model: SavedModel, data: Any, on_cluster: bool) -> Bundle:
     return open_bundle(model.loaded, data, on_cluster, model.spec.transforms)
 
 
-def _job(
-    model: SavedModel, bundle: Bundle, options: OutputOptions, ask: Ask, output: OutputFolder
-) -> InferenceJob:
-    fitted = model.fitted(bundle)
-    unread = model.spec.unread_types(bundle)
-    if unread:
-        say(f"ignoring types that the model does not know: {', '.join(unread)}")
-    request, times, addition = ask(model, fitted)
-    path = str(bundle.path)
-    return InferenceJob(model, path, request, times, output, options, addition=addition)
+def _finish(job: InferenceJob, convert: Convert | None, manifest: Mapping[str, Any]) -> None:
+    options, output = job.options, job.model.spec.output
+    tables: Mapping[str, Any] = manifest["tables"]
+    if options.is_file:
 
+        def write(table: pa.Table, uri: str) -> None:
+            classes = getattr(output, "class_names", None) or ()
+            write_table(table if convert is None else convert(table), uri, classes)
 
-def _finish(job: InferenceJob, manifest: dict[str, Any]) -> None:
+        job.output.finish_file(manifest, write)
+        num_rows = sum(table["num_rows"] for table in tables.values())
+        say(f"wrote {count(num_rows, 'row')} to {redact(options.uri)}")
+        return
     job.output.finish(manifest)
-    for name, table in manifest["tables"].items():
+    for name, table in tables.items():
         num_bytes = sum(file["num_bytes"] for file in table["files"])
         say(
-            f"wrote {redact(join(job.options.uri, name))}: {table['num_rows']:,} rows, "
+            f"wrote {redact(join(options.uri, name))}: {table['num_rows']:,} rows, "
             f"{count(len(table['files']), 'file')}, {num_bytes:,} bytes"
         )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import raygnn.infer
 import raygnn.train
+from raygnn.runtime import launch_inference
 from tests.errors import raises
 from tests.folders import contents
 from tests.small_runs import small_bundle, small_config
@@ -39,6 +42,20 @@ def test_two_workers_write_the_files_of_one_process(run, tmp_path, monkeypatch):
     assert written[0] == written[2]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "2"]
     assert sorted(p.name for p in (tmp_path / "2").iterdir()) == ["_manifest.json", "node"]
+
+
+def test_two_workers_write_rows_to_one_file(run, tmp_path, monkeypatch):
+    monkeypatch.delattr(launch_inference, "_run_in_process")
+    ids = np.arange(3, 140)
+    np.savetxt(tmp_path / "rows.csv", ids, "%d", header="id", comments="")
+    arguments = [str(run), "--data.uri", str(run.with_name("tables")), "--scaling.num_workers", "2"]
+    arguments += ["--rows", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "out.csv")]
+    assert raygnn.infer.main([*arguments, "--rows-per-file", "70"]) == 0
+    expected = raygnn.load(str(run)).predict(str(run.with_name("tables")), rows={"id": ids})
+    assert pd.read_csv(tmp_path / "out.csv").id.tolist() == ids.tolist()
+    found = pd.read_csv(tmp_path / "out.csv").probability
+    assert np.allclose(found, expected["probability"], atol=1e-6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "rows.csv"]
 
 
 def test_too_many_workers_are_told(run, tmp_path):

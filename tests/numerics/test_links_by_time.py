@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from raygnn.data.tables.graph_tables import (
     node_rows,
     write_tables,
 )
+from raygnn.inference.output_folder import OutputFolder
 from raygnn.loops.tasks.link_prediction.baselines import LinkBaselines
 from raygnn.loops.tasks.link_prediction.target import (
     LinkTarget,
@@ -37,6 +38,7 @@ from raygnn.runtime.data_source import open_bundle
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import Refused, TopK
 from tests.numerics.infer.conftest import dates
+from tests.rank_pool import RankPool
 from tests.tiers import slow
 
 NUM_USERS, NUM_ITEMS, NUM_GROUPS, NUM_DAYS, WINDOW = 100, 40, 8, 360, 30
@@ -270,6 +272,36 @@ def test_top_k_ranks_rows_of_now(trained: tuple[Any, str]) -> None:
     scores = graph.top_k(users).to_pandas().score.to_numpy().reshape(NUM_USERS, -1)
     # The encoder has little weight; it reads all neighbors for nodes, and sampled ones for rows.
     np.testing.assert_allclose(scores, np.stack(rows.score), rtol=0, atol=0.01)
+
+
+def test_ranks_write_their_share_of_the_lists(
+    ranks: RankPool, trained: tuple[Any, str], tmp_path: Path
+) -> None:
+    result, graph = trained
+    expected = result.model.open(graph).top_k_of_rows("next", 5, split="test").to_pandas()
+    given = ["--data.uri", graph, "--table", "next", "--split", "test", "--top-k", "5"]
+    for size in (1, 2):
+        out = str(tmp_path / f"{size}.parquet")
+        parts = ranks.run(_infer, size, [str(result.path), *given, "--out", out])
+        assert sorted(chain(*parts)) == list(range(-(-len(expected) // 20)))
+        assert all(parts)
+        assert pd.read_parquet(out).equals(expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.parquet", "2.parquet"]
+
+
+def _infer(arguments: list[str]) -> list[int]:
+    """Parts that a rank writes, of 20 rows."""
+    written = []
+    with pytest.MonkeyPatch.context() as patch:
+        write = OutputFolder.write
+
+        def record(self: OutputFolder, table: str, part: int, *args: Any) -> Any:
+            written.append(part)
+            return write(self, table, part, *args)
+
+        patch.setattr(OutputFolder, "write", record)
+        assert raygnn.infer.main([*arguments, "--rows-per-file", "100"]) == 0
+    return written
 
 
 @pytest.mark.parametrize("day", [330, *slow(120, 200)])

@@ -26,6 +26,7 @@ from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
 from tests.partitioned_graphs import asked_shop, friends, ratings, shop
 from tests.partitioned_runs import LINKS, parts_config, planted_parts
+from tests.rank_pool import RankPool
 from tests.small_runs import run_rank
 
 
@@ -59,7 +60,9 @@ def test_a_run_of_edges_has_the_bits_and_predictions_of_one_in_memory(tmp_path: 
     assert found.equals(expected)
 
 
-def test_rows_of_a_training_table_are_learned_and_predicted_as_in_memory(tmp_path: Path) -> None:
+def test_rows_of_a_training_table_are_learned_and_predicted_as_in_memory(
+    ranks: RankPool, tmp_path: Path
+) -> None:
     uri, parts = _written_in_parts(tmp_path, asked_shop())
     _assert_equals_in_memory(
         tmp_path,
@@ -79,10 +82,15 @@ def test_rows_of_a_training_table_are_learned_and_predicted_as_in_memory(tmp_pat
     ]
     asked: Any
     own = {"id": [7, 3], "time": [50, 9]}
-    for asked in ({"rows": "churn", "split": "test"}, {"rows": own}, {"rows": {"id": [7]}}, {}):
+    for asked in ({"rows": own}, {"rows": {"id": [7]}}, {}, {"rows": "churn", "split": "test"}):
         found, expected = (model.predict(**asked) for model in models)
         assert len(found) > 0
         assert found.arrow.equals(expected.arrow)
+    arguments = ["--data.mode", "partitioned", "--data.uri", str(parts), "--table", "churn"]
+    arguments += ["--split", "test", "--out", str(tmp_path / "rows.parquet")]
+    run = str(tmp_path / "parted" / "run")
+    assert ranks.run(raygnn.infer.main, 2, [run, *arguments]) == [0, 0]
+    assert pq.read_table(tmp_path / "rows.parquet").equals(found.arrow)
     judged, expected_metrics = (model.evaluate(split="test") for model in models)
     assert judged == expected_metrics
 

@@ -326,6 +326,9 @@ def test_all_labelled_nodes_of_another_graph_are_judged(node_model, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == found
     assert raygnn.infer.main([*arguments, "--out", "x"]) == 2
     assert "infer-options-clash" in capsys.readouterr().err
+    lists = ["--table", "t", "--top-k", "2", "--filter-known", "--out", "x.csv"]
+    assert raygnn.infer.main([*arguments[:3], *lists]) == 2
+    assert "infer-options-clash" in capsys.readouterr().err
     assert raygnn.infer.main([*arguments[:3], "--out", "x.csv"]) == 2  # only rows are one file
     assert "infer-out-folder" in capsys.readouterr().err
 
