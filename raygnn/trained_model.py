@@ -116,11 +116,11 @@ class TrainedModel(nn.Module):
             DataError: the graph is invalid or does not fit the model; lists all problems.
         """
         how: dict[str, Any] = {"exact": exact, "own_batches": own_batches, "as_of": as_of}
-        source = None
+        bundle, source = self._bundle(data), None
         if data is None or isinstance(data, str | PathLike):
             uri = None if data is None else fspath(data)
             source = tables_source(self._saved, uri)
-        return OpenGraph(self._saved, self.module, self._bundle(data), source=source, **how)
+        return OpenGraph(self._saved, self.module, bundle, source=source, **how)
 
     def extended(
         self,

@@ -79,8 +79,8 @@ def build_once(
         ResourceError: it must be built, and its parent folder is not writable.
     """
     has_note = is_whole is None
-    is_whole = is_whole or _is_as_built
-    with _cache_errors(folder.parent, what):
+    is_whole = is_whole or is_as_built
+    with cache_errors(folder.parent, what):
         if is_whole(folder):
             return folder
         folder.parent.mkdir(exist_ok=True, parents=True)
@@ -93,7 +93,7 @@ def build_once(
             with building(folder) as unfinished:
                 build(unfinished)
                 if has_note:
-                    _write_note(unfinished)
+                    write_note(unfinished)
     return folder
 
 
@@ -127,12 +127,12 @@ def noted_files(folder: Path) -> tuple[dict[str, int], dict[str, Checksum]] | No
         return None
 
 
-def _is_as_built(folder: Path) -> bool:
+def is_as_built(folder: Path) -> bool:
     noted = noted_files(folder)
     return noted is not None and find_damage(folder, *noted) is None
 
 
-def _write_note(folder: Path) -> None:
+def write_note(folder: Path) -> None:
     sizes = file_sizes(folder)
     content = {"file_sizes": sizes, "checksums": file_checksums(folder, sizes)}
     write_text(folder / NOTE, dump_record(content))
@@ -146,7 +146,7 @@ class Claim:
     """
 
     def __init__(self, folder: Path, what: str) -> None:
-        with _cache_errors(folder.parent, what):
+        with cache_errors(folder.parent, what):
             folder.parent.mkdir(exist_ok=True, parents=True)
             file = os.open(_claim(folder), os.O_RDONLY | os.O_CREAT, _LOCK_MODE)
             weakref.finalize(self, os.close, file)
@@ -196,7 +196,7 @@ def _remove_dead_builds(folder: Path) -> None:
 
 
 @contextmanager
-def _cache_errors(folder: Path, what: str) -> Iterator[None]:
+def cache_errors(folder: Path, what: str) -> Iterator[None]:
     """Reports every failure to read or write a folder of the cache, or a full disk, as one error.
 
     Other failures, such as of reading a table, pass.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -16,6 +16,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    SerializerFunctionWrapHandler,
     Tag,
     field_validator,
     model_serializer,
@@ -29,6 +30,7 @@ from raygnn.config.validation import validate_file
 from raygnn.data.edge_types import REVERSE_PREFIX, SEPARATOR, EdgeType, edge_type_name
 from raygnn.data.filesystem import is_below, is_remote, join, read_text, reading_input, redact
 from raygnn.data.tables.files import PLAIN_CSV, CsvFormat
+from raygnn.data.tables.source import Source
 from raygnn.data.transforms.values import ColumnTransform, DateFormat, NumberFormat
 from raygnn.errors import DataError, RuleError
 
@@ -50,6 +52,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 
 
 def _column_kind(value: Any) -> str:
@@ -200,14 +203,29 @@ class TimeColumn(_Section):
 
 
 class _Table(_Section):
+    """Rows of files, or of a source that is read into a snapshot first."""
+
+    read: Source | None = None
+
     @model_validator(mode="after")
     def _names_are_usable(self) -> Self:
         _check_column_names(getattr(self, "features", {}), getattr(self, "labels", {}))
+        if bool(getattr(self, "files", ())) == (self.read is not None):
+            raise RuleError(
+                "a table has either files or read",
+                "Set files to a pattern, or read as in {type: sql, url: ..., table: ...}",
+                id="graph-table-rows",
+            )
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_read(self, dump: SerializerFunctionWrapHandler) -> Any:
+        # The fingerprint of tables that are files does not depend on this key.
+        return {key: value for key, value in dump(self).items() if key != "read" or value}
 
 
 class NodeTable(_Table):
-    files: Names
+    files: Patterns = ()
     id: str
     features: dict[str, FeatureSpec] = Field(default={})
     labels: dict[str, LabelSpec] = Field(default={})
@@ -220,7 +238,7 @@ class EdgeTable(_Table):
     """The table of one edge type. Types named `r` and `rev_r` are reverses without `reverse_of`."""
 
     type: EdgeType
-    files: Names
+    files: Patterns = ()
     source: str
     target: str
     features: dict[str, FeatureSpec] = Field(default={})
@@ -254,7 +272,7 @@ class LabelEdgeTable(_Table):
     """Edges to learn from, as links or by their labels. Sampling never follows them."""
 
     type: EdgeType
-    files: Names
+    files: Patterns = ()
     source: str
     target: str
     sign: Literal["positive", "negative"] = "positive"
@@ -275,7 +293,7 @@ class TrainingTable(_Table):
     Rows keep the order of the files. An entity may have any number of rows.
     """
 
-    files: Names
+    files: Patterns = ()
     node_type: str
     node: str
     labels: dict[str, LabelSpec] = Field(default={})
@@ -283,6 +301,9 @@ class TrainingTable(_Table):
     time: TimeColumn | None = None
     window: Window | None = None
     csv: CsvFormat | None = None
+
+
+Table = NodeTable | EdgeTable | LabelEdgeTable | TrainingTable
 
 
 class Manifest(_Section):
@@ -348,6 +369,38 @@ class Manifest(_Section):
         tables.update(self.node_types)
         tables.update((table.type, table) for table in self.edge_types)
         return tables
+
+    @property
+    def all_tables(self) -> dict[str, Table]:
+        """All tables by their name in messages, such as `edge_types.user__bought__item`."""
+        return {
+            **{f"node_types.{name}": table for name, table in self.node_types.items()},
+            **{f"edge_types.{edge_type_name(table.type)}": table for table in self.edge_types},
+            **{f"label_edges.{table.name}": table for table in self.label_edges},
+            **{f"training_tables.{name}": table for name, table in self.training_tables.items()},
+        }
+
+    def with_files(self, files: Mapping[str, Sequence[str]]) -> Manifest:
+        """A copy whose tables are files: patterns by name of `all_tables`."""
+
+        def tables(group: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+            return {
+                name: table.model_copy(
+                    update={"files": tuple(files[f"{group}.{name}"]), "read": None}
+                )
+                for name, table in entries.items()
+            }
+
+        edges = {edge_type_name(table.type): table for table in self.edge_types}
+        label_edges = {table.name: table for table in self.label_edges}
+        return self.model_copy(
+            update={
+                "node_types": tables("node_types", self.node_types),
+                "edge_types": [*tables("edge_types", edges).values()],
+                "label_edges": [*tables("label_edges", label_edges).values()],
+                "training_tables": tables("training_tables", self.training_tables),
+            }
+        )
 
     @classmethod
     def parse(cls, text: str, name: str = MANIFEST_NAME) -> Manifest:
@@ -450,6 +503,8 @@ def _shorten(table: dict[str, Any]) -> None:
         table["csv"] = {key: value for key, value in csv.items() if value != defaults[key]}
     if len(table["files"]) == 1:
         table["files"] = table["files"][0]
+    elif not table["files"]:
+        del table["files"]
     for group in ("features", "labels"):
         for name, spec in table.get(group, {}).items():
             if len(spec.get("columns", ())) == 1:

@@ -223,6 +223,7 @@ class ModelSpec:
         edge_inputs: the model's name of each of `edge_columns`: `edge_attr` or `edge_weight`.
         fanouts: training fanouts by name of edge type.
         relative_time: times that the model reads, if any.
+        snapshots: records of the snapshots that the model was trained on, by table.
     """
 
     feature: str
@@ -235,6 +236,7 @@ class ModelSpec:
     edge_inputs: Mapping[str, str] = field(default_factory=dict)
     fanouts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     relative_time: TimeInput | None = None
+    snapshots: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def widths(self) -> dict[str, int]:
@@ -299,6 +301,7 @@ class ModelSpec:
             "fanouts": {name: list(hops) for name, hops in self.fanouts.items()},
             **({} if self.relative_time is None else {"relative_time": asdict(self.relative_time)}),
             self.output.key: self.output.to_content(),
+            **({"snapshots": self.snapshots} if self.snapshots else {}),
         }
         return dump_record(content) + "\n"
 
@@ -332,6 +335,7 @@ class ModelSpec:
                 "edge_columns": content["edge_columns"],
                 "output": read_output(content, outputs),
                 "relative_time": content.get("relative_time"),
+                "snapshots": content.get("snapshots", {}),
                 **{key: content[key] for key in ("standardization", "edge_inputs", "fanouts")},
                 "transforms": {
                     name: {

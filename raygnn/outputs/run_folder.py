@@ -39,6 +39,9 @@ _WRITTEN_ELSEWHERE = re.compile(
     r"|profiler/rank-\d+\.\d+\.pt\.trace\.json\.gz"
 )
 
+#: Names the snapshots that a run reads, if its tables come from databases.
+SNAPSHOTS = "snapshots.json"
+
 #: The file whose lock a start holds while it writes.
 _LOCK = "run.lock"
 

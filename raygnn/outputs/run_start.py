@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -25,7 +26,7 @@ from raygnn.data.filesystem import (
 )
 from raygnn.errors import RunError
 from raygnn.outputs.checkpoints.names import LAST, MANIFEST
-from raygnn.outputs.run_folder import RunFolder, RunStatus, state_bytes, state_of
+from raygnn.outputs.run_folder import SNAPSHOTS, RunFolder, RunStatus, state_bytes, state_of
 
 #: Keys that a message about another config names, at most.
 _MAX_SHOWN = 8
@@ -145,11 +146,16 @@ def _no_access(field: str, uri: str, what: str, cause: str) -> RunError:
     )
 
 
-def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
+def open_run_folder(
+    loaded: LoadedConfig, name: str, snapshots: Mapping[str, Any] | None = None
+) -> RunFolder:
     """Prepares the run folder for writing; with `run.overwrite` it is emptied first.
 
     From here on, an older start can no longer write into it. Raises a RunError as
     `check_run_folder`, or if the folder is not writable.
+
+    Args:
+        snapshots: `graph`, the graph.yaml of snapshots that the run reads, and their records.
     """
     folder = check_run_folder(loaded, name)
     storage_path = loaded.config.run.storage_path
@@ -160,6 +166,8 @@ def open_run_folder(loaded: LoadedConfig, name: str) -> RunFolder:
         while not _claim(folder, loaded):
             pass  # another start has claimed it meanwhile, of which this one is the newer
         folder.write("config.yaml", loaded.saved_yaml())
+        if snapshots:
+            folder.write(SNAPSHOTS, json.dumps(snapshots, indent=1) + "\n")
     return folder
 
 

@@ -41,6 +41,7 @@ from raygnn.prepare.question import parse_duration
 from raygnn.prepare.relbench import write_relbench
 from raygnn.prepare.synthetic import GENERATORS, synthetic_tables
 from raygnn.prepare.train_config import CONFIG_NAME, drops_rows, write_config
+from raygnn.runtime.sources import with_snapshots
 
 _EXAMPLES = """
 raygnn prepare draft my_tables
@@ -98,6 +99,11 @@ def _write_draft(args: argparse.Namespace) -> int:
         return 0
     print("error: no column refers to a table. Name one with --ref.", file=sys.stderr)
     return 3
+
+
+def _take_snapshot(args: argparse.Namespace) -> None:
+    if with_snapshots(args.graph, args.cache_dir, refresh=True, allow_outside=None) == args.graph:
+        print("nothing to read: all tables of graph.yaml are files")
 
 
 def _write_relbench(args: argparse.Namespace) -> None:
@@ -289,6 +295,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_pyg(commands)
     _add_csv(commands)
     _add_relbench(commands)
+    _add_snapshot(commands)
     _add_labels(commands)
     _add_synthetic(commands)
     return parser
@@ -372,6 +379,16 @@ def _add_relbench(commands: Any) -> None:
     add("--out", required=True, metavar="URI", help="folder to write")
     add("--task", action="append", default=[], metavar="NAME", help="repeatable (default: all)")
     add("--overwrite", action="store_true", help="replace the graph in the folder")
+
+
+def _add_snapshot(commands: Any) -> None:
+    summary = "rows of the databases that a graph.yaml reads"
+    text = (
+        "Reads the sources of graph.yaml again. Trainings that start from now on read these rows."
+    )
+    add = _add_parser(commands, "snapshot", summary, text, run=_take_snapshot).add_argument
+    add("graph", help="folder of graph.yaml (path or URI)")
+    add("--cache-dir", metavar="DIR", help="like data.cache_dir")
 
 
 def _add_labels(commands: Any) -> None:

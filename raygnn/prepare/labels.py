@@ -36,6 +36,7 @@ from raygnn.data.transforms.values import (
 from raygnn.errors import ConfigError, DataError, RuleError
 from raygnn.prepare.label_query import TARGET, LabelQuery, QueryTables, longest, table_names
 from raygnn.prepare.train_config import fanouts_to_all, write_config
+from raygnn.runtime.sources import with_snapshots
 
 if TYPE_CHECKING:
     import duckdb
@@ -104,7 +105,7 @@ def write_labels(
             "name, or replace them with --overwrite.",
             id="labels-name-taken",
         )
-    with _Tables(graph, manifest, query, drops) as tables:
+    with _Tables(graph, query, drops) as tables:
         by_split = tables.times(times)
         asked = tables.run([time for split in by_split.values() for time in split])
         columns = _Columns.of(asked, query, manifest)
@@ -161,13 +162,18 @@ def write_labels(
 
 def query_tables(graph: str) -> QueryTables:
     """The tables of a graph and their columns, which questions may name."""
-    manifest = Manifest.load(graph)
-    folder = manifest_folder(graph)
+    manifest, roots = _files_of(graph)
     columns = {}
     for name, table in table_names(manifest).items():
-        files = list_files(folder, table.files, f"table {name}", [folder], table.csv)
+        files = list_files(roots[0], table.files, f"table {name}", roots, table.csv)
         columns[name] = [*dict.fromkeys(each for file in files for each in column_names(file))]
     return QueryTables(manifest, columns)
+
+
+def _files_of(graph: str) -> tuple[Manifest, list[str]]:
+    """The manifest with snapshots instead of sources, and the folders of its files."""
+    uri = with_snapshots(graph, None)
+    return Manifest.load(uri), [*dict.fromkeys([manifest_folder(uri), manifest_folder(graph)])]
 
 
 def _shown(time: datetime) -> str:
@@ -236,12 +242,11 @@ def _number_formats(table: NodeTable | EdgeTable) -> dict[str, Format]:
 
 
 class _Tables:
-    def __init__(self, graph: str, manifest: Manifest, query: LabelQuery, drops: bool) -> None:
+    def __init__(self, graph: str, query: LabelQuery, drops: bool) -> None:
         self._connection = _connect()
         self._query, self._drops = query, drops
-        self._folder = manifest_folder(graph)
         self._timed: dict[str, str] = {}
-        self._manifest = manifest
+        self._manifest, self._roots = manifest, _ = _files_of(graph)
         edges = manifest.edge_types
         self._id_columns = {table.id for table in manifest.node_types.values()}
         self._id_columns |= {column for table in edges for column in (table.source, table.target)}
@@ -251,9 +256,10 @@ class _Tables:
         for name, table in table_names(self._manifest).items():
             self._add(name, table)
         # A query reads the tables of the graph, and nothing else on this machine.
-        folder = self._folder.replace("'", "''")
-        if not is_remote(self._folder):
-            self._connection.execute(f"SET allowed_directories = ['{folder}']")
+        local = [folder.replace("'", "''") for folder in self._roots if not is_remote(folder)]
+        if local:
+            listed = ", ".join(f"'{folder}'" for folder in local)
+            self._connection.execute(f"SET allowed_directories = [{listed}]")
         self._connection.execute("SET enable_external_access = false")
         self._cut(None)
         return self
@@ -263,7 +269,7 @@ class _Tables:
 
     def _add(self, name: str, table: NodeTable | EdgeTable) -> None:
         place = f"table {name}"
-        files = list_files(self._folder, table.files, place, [self._folder], table.csv)
+        files = list_files(self._roots[0], table.files, place, self._roots, table.csv)
         time = table.time.column if table.time is not None else None
         is_local = all(file.format == "parquet" and not is_remote(file.uri) for file in files)
         schema = None
@@ -629,7 +635,7 @@ def written_labels(manifest: Manifest) -> dict[str, list[tuple[str, dict[str, An
     links = [(entry["type"][1], entry) for entry in content.get("label_edges", [])]
     found = {"training_tables": [*tables], "label_edges": links}
     return {
-        section: [(name, e) for name, e in entries if e["files"] == f"{section}/{name}.parquet"]
+        section: [(name, e) for name, e in entries if e.get("files") == f"{section}/{name}.parquet"]
         for section, entries in found.items()
     }
 

@@ -8,8 +8,9 @@ import pwd
 import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -228,3 +229,22 @@ def _user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return "another user"
+
+
+@contextmanager
+def quiet_ray_data() -> Iterator[None]:
+    """Keeps Ray Data's bars and plans out of the log, because raygnn reports progress itself."""
+    import ray.data
+
+    context, log = ray.data.DataContext.get_current(), logging.getLogger("ray.data")
+    settings = ("enable_progress_bars", "print_on_execution_start")
+    before, level = {name: getattr(context, name) for name in settings}, log.level
+    for name in settings:
+        setattr(context, name, False)
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        for name, value in before.items():
+            setattr(context, name, value)

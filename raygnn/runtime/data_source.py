@@ -17,16 +17,18 @@ from raygnn.config.registry import GENERATORS
 from raygnn.console import say
 from raygnn.data.bundle import Bundle
 from raygnn.data.cache import build_once, cache_folder
-from raygnn.data.filesystem import exists, join, reading_input, redact
+from raygnn.data.filesystem import exists, join, read_text, reading_input, redact
 from raygnn.data.fit_rows import fit_transforms, has_transforms
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.manifest import manifest_uri
+from raygnn.data.manifest import manifest_folder, manifest_uri
 from raygnn.data.partition.record import RECORD_NAME
 from raygnn.data.transforms.state import Transforms
 from raygnn.errors import ConfigError
 from raygnn.inference.new_rows import TablesSource
 from raygnn.loops.tasks.target import target_class
+from raygnn.outputs.run_folder import SNAPSHOTS, RunFolder
 from raygnn.outputs.saved_model import SavedModel
+from raygnn.runtime.sources import with_datasets, with_snapshots
 
 if TYPE_CHECKING:
     from raygnn.data.tables.graph_tables import GraphTables
@@ -65,7 +67,8 @@ def open_bundle(
         on_cluster: Ray, which must be running, ingests tables that are not small.
         transforms: of features transformed as in an earlier training.
     """
-    return open_tables(loaded, tables_uri(loaded, data), on_cluster, transforms)
+    uri = tables_uri(loaded, data, refresh=loaded.config.data.refresh)
+    return open_tables(loaded, uri, on_cluster, transforms)
 
 
 def open_trial_bundle(
@@ -83,8 +86,21 @@ def open_trial_bundle(
     return open_training_tables(loaded, given_tables or tables_uri(loaded, None))
 
 
-def tables_uri(loaded: LoadedConfig, data: Any) -> str:
-    """URI of the configured graph's tables, written first if needed; see `check_source`."""
+def run_tables(loaded: LoadedConfig, folder: RunFolder, data: Any = None) -> str:
+    """URI of the tables of a run; one that resumes reads the snapshots of its first start."""
+    record = join(folder.uri, SNAPSHOTS)
+    resumes = data is None and not loaded.config.run.overwrite and folder.read_starts()
+    if resumes and exists(record) and exists(uri := json.loads(read_text(record))["graph"]):
+        say(f"snapshots of the run's first start: {uri}")
+        return str(uri)
+    return tables_uri(loaded, data, refresh=loaded.config.data.refresh)
+
+
+def tables_uri(loaded: LoadedConfig, data: Any, *, refresh: bool = False) -> str:
+    """URI of the configured graph's tables, written first if needed; see `check_source`.
+
+    `refresh`: reads the sources of graph.yaml again.
+    """
     check_source(loaded, data)
     section = loaded.config.data
     if section.mode == "partitioned":
@@ -108,7 +124,16 @@ def tables_uri(loaded: LoadedConfig, data: Any) -> str:
     elif section.component is not None:
         made = build(section.component, "dataset", loaded.allow_modules)
         uri = _write_data(_single_graph(made), cache_dir)
+    else:
+        uri = _of_files(loaded, uri, refresh=refresh)
     return uri
+
+
+def _of_files(loaded: LoadedConfig, uri: str, *, refresh: bool = False) -> str:
+    section = loaded.config.data
+    return with_snapshots(
+        uri, section.cache_dir, refresh=refresh, allow_outside=section.allow_outside
+    )
 
 
 def _holds_parts_alone(uri: str) -> bool:
@@ -126,7 +151,8 @@ def open_tables(
 ) -> Bundle:
     """Opens the bundle of graph tables, building it first if needed; see `open_bundle`."""
     section = loaded.config.data
-    options = replace(ingest_options(loaded), transforms=dict(transforms))
+    options = replace(ingest_options(loaded, uri), transforms=dict(transforms))
+    uri = _of_files(loaded, uri)
     progress(f"graph: {redact(uri)}")
     if not on_cluster:
         return ingest(uri, options, section.cache_dir, progress=progress)
@@ -172,15 +198,18 @@ def open_training_tables(loaded: LoadedConfig, uri: str, on_cluster: bool = Fals
             say(line)
 
 
-def ingest_options(loaded: LoadedConfig) -> IngestOptions:
+def ingest_options(loaded: LoadedConfig, uri: str | None = None) -> IngestOptions:
+    """`uri`: of other tables than the config's."""
     section = loaded.config.data
     reverse = section.reverse_edges
+    # A graph.yaml of snapshots also names the files of the user's folder.
+    own = [manifest_folder(named) for named in (section.uri, uri) if named is not None]
     return IngestOptions(
         on_error=section.on_error,
         undirected=section.undirected,
         reverse_edges=tuple(reverse) if isinstance(reverse, list) else reverse,
         feature_dtype=section.feature_dtype,
-        allow_outside=tuple(section.allow_outside),
+        allow_outside=(*section.allow_outside, *own),
     )
 
 
@@ -188,8 +217,8 @@ def tables_source(saved: SavedModel, uri: str | None = None) -> TablesSource | N
     """The tables of a graph, by default the config's, for a model; None for one without tables."""
     if uri is None and saved.loaded.config.data.mode != "partitioned":
         uri = saved.loaded.config.data.uri
-    options = replace(ingest_options(saved.loaded), transforms=dict(saved.spec.transforms))
-    return None if uri is None else TablesSource(uri, options)
+    options = replace(ingest_options(saved.loaded, uri), transforms=dict(saved.spec.transforms))
+    return None if uri is None else TablesSource(_of_files(saved.loaded, uri), options)
 
 
 def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:
@@ -214,11 +243,13 @@ def _write_synthetic(generator: str, arguments: dict[str, Any], cache_dir: str |
 
 
 def _write_data(data: Any, cache_dir: str | None) -> str:
-    from raygnn.data.tables.graph_tables import GraphTables
+    from raygnn.data.tables.graph_tables import GraphTables, rows_to_read
     from raygnn.data.tables.pyg import tables_from_pyg, unread_attributes
 
     is_tables = isinstance(data, GraphTables)
     tables, kind = (data, "tables") if is_tables else (tables_from_pyg(data), "pyg")
+    if is_tables and (streamed := rows_to_read(tables)):
+        return with_datasets(*streamed, cache_dir)
     if not is_tables and (unread := unread_attributes(data)):
         say(f"attributes of data that are not read: {', '.join(unread)}")
     return _write_once(cache_dir, f"{kind}-{_content_key(tables)[:20]}", lambda: tables)

@@ -6,7 +6,7 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.filesystem import absolute, is_remote, is_storage_error, retried
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import ArrayTask, OnAnyNode, RowWriter, Schedule, in_process
+from raygnn.data.manifest import manifest_folder
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.fit import RowsToFit
 from raygnn.data.partition.record import PartitionRecord
@@ -301,6 +302,13 @@ def partition_tables(
     """Partitions graph tables; see `raygnn.data.partition.build.partition`. Raises a ResourceError
     if Ray is needed and cannot be started.
     """
+    from raygnn.runtime.sources import with_snapshots
+
+    given = source
+    source = with_snapshots(given, None, allow_outside=options.allow_outside)
+    if source != given:  # tables that are files remain in their folder
+        roots = (*options.allow_outside, manifest_folder(given))
+        options = replace(options, allow_outside=roots)
 
     def schedule(folder: Path) -> Schedule:
         tables = [uri for uri in (source, *options.allow_outside) if not is_remote(uri)]

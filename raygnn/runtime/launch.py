@@ -27,7 +27,8 @@ from raygnn.runtime.data_checks import (
     open_outline,
     with_time_defaults,
 )
-from raygnn.runtime.data_source import check_source, open_training_tables, tables_uri
+from raygnn.runtime.data_source import check_source, open_training_tables, run_tables, tables_uri
+from raygnn.runtime.sources import snapshot_records
 
 if TYPE_CHECKING:
     from raygnn.loops.model_spec import ModelSpec
@@ -91,14 +92,22 @@ def _run_in_process(
 
     loaded.check_arguments()
     scaling = loaded.config.scaling
+    if loaded.config.data.refresh and loaded.config.scaling.world_size > 1:
+        raise ConfigError.invalid(
+            "data.refresh",
+            True,
+            "each process of torchrun would read the sources, at another time",
+            "Run raygnn prepare snapshot before the training, and remove it",
+            id="source-refresh-torchrun",
+        )
     with (
-        _training_job(loaded, tables, tried, on_ray=False) as make_job,
+        _training_job(loaded, name, tables, tried, on_ray=False) as (make_job, snapshots),
         closing(ProcessContext(use_gpu=scaling.use_gpu, timeout_s=scaling.timeout_s)) as context,
     ):
         folder = None
         with agreement("opening the run folder", RunError):
             if context.rank == 0:
-                folder = open_run_folder(loaded, name)
+                folder = open_run_folder(loaded, name, snapshots)
         folder = collectives.broadcast_object(folder)
         with folder.stop_recorded() if context.rank == 0 else nullcontext():
             return Outcome(folder, run_worker(make_job(folder), context))
@@ -112,8 +121,8 @@ def _run_on_ray(
     from raygnn.runtime.ray_train import train_on_ray
 
     resources = plan_resources(loaded.config)
-    with _training_job(loaded, tables, tried, on_ray=True) as make_job:
-        folder = open_run_folder(loaded, name)
+    with _training_job(loaded, name, tables, tried, on_ray=True) as (make_job, snapshots):
+        folder = open_run_folder(loaded, name, snapshots)
         warn_of_vanishing(folder)
         with folder.stop_recorded():
             return Outcome(folder, train_on_ray(make_job(folder), resources))
@@ -121,24 +130,32 @@ def _run_on_ray(
 
 @contextmanager
 def _training_job(
-    loaded: LoadedConfig, tables: str | None, tried: Training | None, *, on_ray: bool
-) -> Iterator[Callable[[RunFolder], TrainJob]]:
-    """Opens and checks the graph, and makes the job of a run folder."""
+    loaded: LoadedConfig, name: str, tables: str | None, tried: Training | None, *, on_ray: bool
+) -> Iterator[tuple[Callable[[RunFolder], TrainJob], dict[str, Any]]]:
+    """Opens and checks the graph. Makes the job of a run folder, and the record of snapshots that
+    it reads.
+    """
+    if tables is None and loaded.config.data.mode != "partitioned":
+        tables = run_tables(loaded, check_run_folder(loaded, name))
     bundle = open_graph(loaded, tables, on_cluster=on_ray)
-    spec = find_spec(loaded, bundle)
+    spec, records = find_spec(loaded, bundle), snapshot_records(tables)
+    if spec is not None:
+        spec = replace(spec, snapshots=records)
     samples = _open_samples(loaded, bundle, spec)
     needs = needs_of(loaded.config, bundle, spec)
     with graph_parts(bundle, loaded.config, on_ray=on_ray) as parts:
-        yield lambda folder: TrainJob(
-            loaded, folder, str(bundle.path), spec, tried, parts, samples, needs
-        )
+
+        def make_job(folder: RunFolder) -> TrainJob:
+            return TrainJob(loaded, folder, str(bundle.path), spec, tried, parts, samples, needs)
+
+        yield make_job, {"graph": tables, "tables": records} if records else {}
 
 
 def open_graph(loaded: LoadedConfig, tables: str | None, on_cluster: bool = False) -> Bundle:
     """The bundle of the configured graph (or of `tables`), or the outline of a partitioned one."""
     if tables is None and loaded.config.data.mode == "partitioned":
         return open_outline(loaded)
-    uri = tables or tables_uri(loaded, None)
+    uri = tables or tables_uri(loaded, None, refresh=loaded.config.data.refresh)
     check_schema(loaded, uri)
     return open_training_tables(loaded, uri, on_cluster)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import pickle
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +18,7 @@ from raygnn.data.checksums import Checksum
 from raygnn.data.filesystem import exists, join, redact
 from raygnn.errors import DataError, RaygnnError, RunError
 from raygnn.loops.model_spec import ModelSpec
+from raygnn.runtime.connection import quiet_ray_data
 from raygnn.runtime.ingest import lent_cpus
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
 from raygnn.runtime.stored_samples import Loaders, sampled_loaders
@@ -116,20 +115,3 @@ def _failure(error: RaygnnError | str, name: str) -> RaygnnError:
     if isinstance(error, RaygnnError):
         return error
     return RunError(f"presample failed while writing {name}: {error}", id="presample-failed")
-
-
-@contextmanager
-def quiet_ray_data() -> Iterator[None]:
-    """Keeps Ray Data's bars and plans out of the log, because raygnn reports progress itself."""
-    context, log = ray.data.DataContext.get_current(), logging.getLogger("ray.data")
-    settings = ("enable_progress_bars", "print_on_execution_start")
-    before, level = {name: getattr(context, name) for name in settings}, log.level
-    for name in settings:
-        setattr(context, name, False)
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-        for name, value in before.items():
-            setattr(context, name, value)

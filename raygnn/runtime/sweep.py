@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,13 @@ from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
 from raygnn.runtime.data_checks import check_schema, find_spec, with_time_defaults
-from raygnn.runtime.data_source import open_training_tables, open_trial_bundle, tables_uri
+from raygnn.runtime.data_source import open_training_tables, open_trial_bundle, run_tables
 from raygnn.runtime.launch import default_name, warn_of_vanishing
 from raygnn.runtime.preflight import count_fitting_runs, plan_resources
 from raygnn.runtime.ray_internals import attribute, internal
 from raygnn.runtime.ray_train import train_on_ray
 from raygnn.runtime.ray_workers import stop_requests
+from raygnn.runtime.sources import snapshot_records
 from raygnn.runtime.sweep_plan import SweepPlan, scheduler, search_space, searcher
 from raygnn.runtime.sweep_progress import (
     StopWithoutMetric,
@@ -67,14 +69,16 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     varied = {path.partition(".")[0] for path in plan.section.space}
     connect(lambda: plan.loaded.check_arguments(left_out=varied))  # each trial checks its own
     num_concurrent = _num_concurrent(plan)
-    uri = tables_uri(plan.loaded, data)
+    uri = run_tables(plan.loaded, check_run_folder(plan.loaded, name), data)
+    snapshots = snapshot_records(uri)
     is_read_alike = not varied & _READ_WITH_DATA
     if is_read_alike:
         check_schema(plan.loaded, uri)
     bundle = open_training_tables(plan.loaded, uri, on_cluster=True)
     if is_read_alike:
         find_spec(with_time_defaults(plan.loaded, uri), bundle)
-    folder = open_run_folder(plan.loaded, name)
+    record = {"graph": uri, "tables": snapshots} if snapshots else None
+    folder = open_run_folder(plan.loaded, name, record)
     warn_of_vanishing(folder)
     say(f"sweep {folder.uri}: {count(num_concurrent, 'trial')} at a time")
     trial = partial(
@@ -82,6 +86,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
         folder=folder.uri,
         bundle_path=str(bundle.path),
         given_tables=None if data is None else uri,
+        snapshots=snapshots,
         num_concurrent=num_concurrent,
     )
     tuner = _tuner(plan, folder, trial, num_concurrent)
@@ -217,6 +222,7 @@ def run_trial(
     folder: str,
     bundle_path: str,
     given_tables: str | None,
+    snapshots: dict[str, Any],
     num_concurrent: int,
 ) -> None:
     """Trains one trial in its own workers, in a run folder named after it; an interrupted trial
@@ -226,6 +232,7 @@ def run_trial(
         values: by dotted path, drawn by the searcher.
         folder, bundle_path: of the sweep.
         given_tables: tables passed to the sweep instead of the config's.
+        snapshots: records of the snapshots that the sweep reads.
     """
     name = tune.get_context().get_trial_name()
     label_lines(name)
@@ -236,6 +243,8 @@ def run_trial(
     resources = plan_resources(loaded.config, num_concurrent)
     bundle = open_trial_bundle(loaded, plan.loaded, bundle_path, given_tables)
     spec = find_spec(loaded, bundle)
+    if spec is not None:
+        spec = replace(spec, snapshots=snapshots)
     job = TrainJob(loaded, open_run_folder(loaded, name), str(bundle.path), spec)
     train_on_ray(job, resources, callbacks=[ReportValidations()], label=name)
 

@@ -18,7 +18,6 @@ from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.ingest.table_plan import (
     EdgePlan,
     NodePlan,
-    Table,
     TrainingPlan,
     id_columns,
     plan_edges,
@@ -139,7 +138,7 @@ class GraphSource:
     def scan(self, schedule: Schedule) -> dict[str, ScannedTable]:
         needed = [
             (name, self.files[name], table_columns(table))
-            for name, table in _tables_of(self.manifest).items()
+            for name, table in self.manifest.all_tables.items()
         ]
         return {table.name: table for table in scan_tables(needed, schedule)}
 
@@ -201,14 +200,6 @@ def plan_graph(
     return GraphPlan(manifest, tables, nodes, edges, label_edges, training_tables)
 
 
-def _tables_of(manifest: Manifest) -> dict[str, Table]:
-    edges = {f"edge_types.{edge_type_name(table.type)}": table for table in manifest.edge_types}
-    labels = {f"label_edges.{table.name}": table for table in manifest.label_edges}
-    nodes = {_node_table_name(name): table for name, table in manifest.node_types.items()}
-    rows = {f"training_tables.{name}": table for name, table in manifest.training_tables.items()}
-    return {**nodes, **edges, **labels, **rows}
-
-
 def _node_table_name(node_type: str) -> str:
     return f"node_types.{node_type}"
 
@@ -216,7 +207,7 @@ def _node_table_name(node_type: str) -> str:
 def _list_files(manifest: Manifest, roots: Sequence[str]) -> dict[str, list[TableFile]]:
     return {
         name: retried(list_files)(roots[0], table.files, f"{name}.files", roots, table.csv)
-        for name, table in _tables_of(manifest).items()
+        for name, table in manifest.all_tables.items()
     }
 
 
@@ -230,7 +221,7 @@ def feature_tables(
             table.id if isinstance(table, NodeTable) else None,
             table.split,
         )
-        for (name, table), type_ in zip(_tables_of(manifest).items(), manifest.tables, strict=False)
+        for (name, table), type_ in zip(manifest.all_tables.items(), manifest.tables, strict=False)
         if isinstance(table, NodeTable | EdgeTable)
     }
 
@@ -246,7 +237,7 @@ def _plan(
     added = options.added_reverses(manifest.edge_types)
     # Features that become int8 are planned in the type of their table: steps follow from values.
     dtype = None if options.feature_dtype == "int8" else options.feature_dtype
-    for name, table in _tables_of(manifest).items():
+    for name, table in manifest.all_tables.items():
         try:
             if isinstance(table, NodeTable):
                 nodes[name] = plan_nodes(table, tables[name], dtype)

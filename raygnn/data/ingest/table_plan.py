@@ -33,6 +33,7 @@ from raygnn.data.manifest import (
     LabelEdgeTable,
     NodeTable,
     SparseFeature,
+    Table,
     TrainingTable,
 )
 
@@ -125,9 +126,6 @@ class TrainingPlan:
     @property
     def what(self) -> str:
         return f"rows of training table {self.name!r}"
-
-
-Table = NodeTable | EdgeTable | LabelEdgeTable | TrainingTable
 
 
 def id_columns(table: Table) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 from uuid import uuid4
 
 import fsspec
@@ -39,7 +40,9 @@ _MAX_ROW_GROUP_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class _Rows:
-    """A table with the roles of its columns. DataFrames and mappings of arrays become Arrow."""
+    """A table with the roles of its columns. DataFrames and mappings of arrays become Arrow. The
+    rows of a `ray.data.Dataset` are read when a graph of them is opened.
+    """
 
     table: pa.Table
 
@@ -338,6 +341,16 @@ def _write_shards(
                 compression=compression,
                 use_dictionary=[name for name in table.column_names if name not in plain],
             )
+
+
+def rows_to_read(tables: GraphTables) -> tuple[Manifest, dict[str, Any]] | None:
+    """The manifest, and rows by name of the table; None if no table is a Ray dataset."""
+    manifest = Manifest.parse(_manifest(tables, _shard_folders(tables)))
+    groups = (tables.nodes, tables.edges, tables.label_edges, tables.training_tables)
+    rows = [entry.table for group in groups for entry in group.values()]
+    if all(isinstance(table, pa.Table) for table in rows):
+        return None
+    return manifest, dict(zip(manifest.all_tables, rows, strict=True))
 
 
 def _manifest(tables: GraphTables, folders: Mapping[str | EdgeType, str]) -> str:

@@ -1,0 +1,185 @@
+"""A table's source in graph.yaml, and the rows of SQL queries as Arrow batches.
+
+Other sources are readers of Ray Data: `raygnn/runtime/sources.py`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from importlib import import_module
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pyarrow as pa
+from pydantic import ConfigDict
+
+from raygnn.config.redaction import is_secret_name
+from raygnn.config.section import NonEmptyText, Section
+from raygnn.config.validation import broken_section
+from raygnn.errors import ConfigError, Problem
+
+_ROWS = 1 << 16  # of a batch that a Python driver fetches
+#: Words in names of arguments that unpickle files or import code.
+_UNSAFE = ("pickle", "unsafe", "impl")
+
+
+class _Query(Section):
+    url: NonEmptyText
+    query: NonEmptyText | None = None
+    table: NonEmptyText | None = None
+
+    def broken_rules(self) -> Iterable[Problem]:
+        if (self.query is None) == (self.table is None):
+            rule, remedy = "sql reads either a query or a table", "Set one of query and table"
+            yield Problem((), rule, remedy, id="source-query")
+        if "://" not in self.url:
+            rule = "it is not the URL of a database"
+            remedy = "Set one as postgresql://user@host/name or sqlite:///shop.sqlite"
+            yield Problem(("url",), rule, remedy, id="source-url")
+
+
+class Source(Section):
+    """Rows that are not files: the name of a reader, and its arguments as the other keys.
+
+    Attributes:
+        type: sql, or a reader of Ray Data without `read_`: delta, iceberg, bigquery, ...
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    type: NonEmptyText
+
+    @property
+    def args(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+    def broken_rules(self) -> Iterable[Problem]:
+        yield from _unfit_values(self.args, ())
+        if self.type == "sql":
+            yield from broken_section(_Query, self.args)
+
+
+def _unfit_values(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+    """Problems of secrets, which belong into the environment, and of what runs code of files."""
+    if isinstance(value, Mapping | list):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, inner in items:
+            yield from _unfit_values(inner, (*path, key))
+    elif isinstance(value, str) and (is_secret_name(path[-1]) or has_password(value)):
+        rule = "it contains a password or another secret"
+        remedy = (
+            "Remove it, and let the driver find it, as PostgreSQL's does in PGPASSWORD or ~/.pgpass"
+        )
+        yield Problem(path, rule, remedy, id="source-secret")
+    if path and any(word in str(path[-1]).lower() for word in _UNSAFE):
+        rule, remedy = "it can run code that the source contains", "Remove it"
+        yield Problem(path, rule, remedy, id="source-unsafe")
+
+
+def has_password(url: str) -> bool:
+    """Whether a text is a URL with a password in it or in its query."""
+    if "://" not in url:
+        return False
+    try:
+        parts = urlsplit(url)
+        return bool(parts.password) or any(is_secret_name(k) for k, _ in parse_qsl(parts.query))
+    except ValueError:  # not a URL
+        return False
+
+
+def database_file(url: str) -> str | None:
+    """Path of a database that is a local file; None for a server."""
+    scheme, _, rest = url.partition("://")
+    return unquote(rest.removeprefix("/")) if scheme in ("sqlite", "duckdb") else None
+
+
+def select(url: str, table: str) -> str:
+    """The query for all rows of a table, such as `orders` or `shop.orders`."""
+    quote = "`" if url.startswith(("mysql", "mariadb")) else '"'
+    names = (name.replace(quote, quote * 2) for name in table.split("."))
+    return f"SELECT * FROM {'.'.join(f'{quote}{name}{quote}' for name in names)}"
+
+
+def query_batches(url: str, query: str) -> Iterator[pa.RecordBatch]:
+    """Rows of a query, which may only read. Raises errors of the driver.
+
+    Raises a ConfigError if the driver is not installed.
+    """
+    scheme = url.partition("://")[0]
+    if scheme == "sqlite":
+        return _sqlite(url, query)
+    if scheme == "duckdb":
+        return _duckdb(url, query)
+    if scheme in ("postgres", "postgresql"):
+        return _postgres(url, query)
+    return _sqlalchemy(url, query)
+
+
+def _driver(module: str, package: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{package} is not installed, which reads this database. Run pip install {package}.",
+            id="source-package",
+        ) from error
+
+
+def _sqlite(url: str, query: str) -> Iterator[pa.RecordBatch]:
+    def allow(action: int, *_: str | None) -> int:
+        return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
+
+    path = database_file(url)
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        connection.set_authorizer(allow)
+        yield from _fetched(connection.execute(query))
+
+
+def _duckdb(url: str, query: str) -> Iterator[pa.RecordBatch]:
+    duckdb = _driver("duckdb", "duckdb")
+    with closing(duckdb.connect(database_file(url), read_only=True)) as connection:
+        connection.execute("SET enable_external_access = false")
+        yield from connection.sql(query).to_arrow_reader(_ROWS)
+
+
+def _postgres(url: str, query: str) -> Iterator[pa.RecordBatch]:
+    dbapi = _driver("adbc_driver_postgresql.dbapi", "adbc-driver-postgresql")
+    with dbapi.connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION READ ONLY")
+        cursor.execute(query)
+        yield from cursor.fetch_record_batch()
+
+
+def _sqlalchemy(url: str, query: str) -> Iterator[pa.RecordBatch]:
+    sqlalchemy = _driver("sqlalchemy", "sqlalchemy")
+    options = {"stream_results": True, "max_row_buffer": _ROWS}
+    with sqlalchemy.create_engine(url).connect().execution_options(**options) as connection:
+        yield from _fetched(connection.exec_driver_sql(query).cursor)
+
+
+def _fetched(cursor: Any) -> Iterator[pa.RecordBatch]:
+    """Rows of a cursor of Python's database API. A type is inferred for each batch and column."""
+    names = [column[0] for column in cursor.description]
+    while True:
+        rows = cursor.fetchmany(_ROWS)
+        columns = zip(*rows, strict=True) if rows else [()] * len(names)
+        arrays = [_array(values, name) for values, name in zip(columns, names, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names)
+        if len(rows) < _ROWS:
+            return
+
+
+def _array(values: Sequence[Any], name: str) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        kinds = sorted({type(value).__name__ for value in values if value is not None})
+        if set(kinds) == {"float", "int"}:
+            return pa.array(values, pa.float64())
+        raise ConfigError(
+            f"column {name!r} contains values of several types: {', '.join(kinds)}. Convert it in "
+            f"the query, as in CAST({name} AS TEXT).",
+            id="source-column-mixed",
+        ) from error

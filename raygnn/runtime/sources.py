@@ -1,0 +1,237 @@
+"""Reads sources and Ray datasets into snapshots, and names them in a graph.yaml of files.
+
+Everything after that reads files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from raygnn.config.redaction import redact_text
+from raygnn.console import say
+from raygnn.data.cache import cache_errors, cache_folder
+from raygnn.data.filesystem import absolute, is_remote, join, locked, write_text
+from raygnn.data.manifest import Manifest, manifest_folder
+from raygnn.data.tables.files import check_below
+from raygnn.data.tables.snapshot import RECORD, Snapshots, read_record
+from raygnn.data.tables.source import Source, database_file, query_batches, select
+from raygnn.errors import ConfigError, DataError, RaygnnError, choose_from, did_you_mean
+from raygnn.loops.signals import Terminated
+from raygnn.runtime.connection import connect, quiet_ray_data
+
+
+def with_snapshots(
+    uri: str,
+    cache_dir: str | None,
+    *,
+    refresh: bool = False,
+    allow_outside: Sequence[str] | None = (),
+) -> str:
+    """URI of the graph's tables as files: of `uri` itself, or of snapshots of its sources.
+
+    Sources without a snapshot are read, and with `refresh` all of them. Their snapshots become
+    current together.
+
+    Args:
+        allow_outside: folders besides the graph's that may have databases to read; None allows all.
+    Raises:
+        DataError: graph.yaml or a source is invalid, or a source cannot be read.
+    """
+    manifest, folder = Manifest.load(uri, allow_outside or ()), absolute(manifest_folder(uri))
+    sources = {
+        name: _located(table.read, folder)
+        for name, table in manifest.all_tables.items()
+        if table.read is not None
+    }
+    if not sources:
+        return uri
+    roots = None if allow_outside is None else [folder, *allow_outside]
+    snapshots = {name: Snapshots.of(source, cache_dir) for name, source in sources.items()}
+    paths = {name: each.current() for name, each in snapshots.items()}
+    lock = cache_folder(cache_dir, _FOLDER) / f"{_hash(absolute(uri))}.lock"
+    if refresh or None in paths.values():
+        with cache_errors(lock.parent, "rows"), locked(str(lock), say):
+            before = {name: each.current() for name, each in snapshots.items()}
+            taken: dict[Path, Path] = {}
+            for name, each in snapshots.items():
+                if each.folder not in taken and (refresh or before[name] is None):
+                    with _named(name):
+                        if roots is not None:
+                            _check_place(sources[name], roots)
+                        taken[each.folder] = each.take(_batches(sources[name]))
+                paths[name] = taken.get(each.folder) or before[name]
+            for each in snapshots.values():
+                if each.folder in taken:
+                    each.use(taken[each.folder])
+    found = {name: path for name, path in paths.items() if path is not None}
+    for name, path in found.items():
+        say(f"snapshot of {name}: {read_record(path)}")
+    files = {
+        name: [join(folder, pattern) for pattern in table.files]
+        for name, table in manifest.all_tables.items()
+    }
+    return _write_graph(manifest, files, found, cache_dir)
+
+
+def with_datasets(manifest: Manifest, rows: Mapping[str, Any], cache_dir: str | None) -> str:
+    """URI of tables whose rows are given: Ray datasets, or Arrow tables, by name of the table."""
+    paths = {}
+    for name, table in rows.items():
+        snapshots = Snapshots.of(Source(type="dataset"), cache_dir)
+        is_arrow = isinstance(table, pa.Table)
+        with _named(name):
+            batches = table.to_batches() if is_arrow else _dataset_batches(table)
+            paths[name] = snapshots.take(batches)
+        say(f"snapshot of {name}: {read_record(paths[name])}")
+    return _write_graph(manifest, {}, paths, cache_dir)
+
+
+def snapshot_records(uri: str | None) -> dict[str, dict[str, Any]]:
+    """Records of the snapshots that a graph.yaml of `with_snapshots` names, by table."""
+    if uri is None or is_remote(uri) or Path(manifest_folder(uri)).name != _FOLDER:
+        return {}
+    folder = Path(manifest_folder(uri))
+    paths = {
+        name: (folder / table.files[0]).parent
+        for name, table in Manifest.load(uri).all_tables.items()
+    }
+    return {name: asdict(read_record(p)) for name, p in paths.items() if (p / RECORD).exists()}
+
+
+_FOLDER = "snapshots"
+
+
+def _write_graph(
+    manifest: Manifest,
+    files: Mapping[str, Sequence[str]],
+    paths: Mapping[str, Path],
+    cache_dir: str | None,
+) -> str:
+    root = cache_folder(cache_dir, _FOLDER)
+    read = {
+        name: [f"{path.relative_to(root).as_posix()}/*.parquet"] for name, path in paths.items()
+    }
+    text = manifest.with_files({**files, **read}).dump()
+    path = root / f"graph-{_hash(text)}.yaml"
+    if not path.exists():
+        write_text(path, text)
+    return str(path)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+@contextmanager
+def _named(table: str) -> Iterator[None]:
+    """Reports a failure of any driver or reader as an error of the table's source."""
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        raise DataError(f"{table}: {error}") from error
+    except (RaygnnError, Terminated):
+        raise
+    except Exception as error:
+        # Ray and some drivers describe one cause in many lines, of which the last names it.
+        cause = " ".join(redact_text(str(error)).split())[-_MAX_CAUSE:]
+        raise DataError(
+            f"{table}.read: it cannot be read ({type(error).__name__}: {cause}). Check the source, "
+            "and that it can be reached from here; nothing of it was stored.",
+            id="source-unreadable",
+        ) from error
+
+
+_MAX_CAUSE = 500
+
+
+def _batches(source: Source) -> Iterator[Any]:
+    if source.type == "sql":
+        url, query = source.args["url"], source.args.get("query")
+        yield from query_batches(url, query or select(url, source.args["table"]))
+        return
+    connect()
+    with quiet_ray_data():
+        yield from _dataset_batches(_reader(source)(**source.args))
+
+
+def _reader(source: Source) -> Callable[..., Any]:
+    import ray.data
+
+    readers = {
+        name.removeprefix("read_"): function
+        for name, function in inspect.getmembers(ray.data, inspect.isfunction)
+        if name.startswith("read_") and name not in _OF_OBJECTS
+    }
+    if source.type not in readers:
+        choices = sorted([*readers, "sql"])
+        raise ConfigError.invalid(
+            "type",
+            source.type,
+            "no such reader",
+            choose_from(source.type, choices),
+            id="source-type",
+        )
+    arguments = inspect.signature(readers[source.type]).parameters.values()
+    names = [a.name for a in arguments if a.kind in (a.POSITIONAL_OR_KEYWORD, a.KEYWORD_ONLY)]
+    is_open = any(a.kind == a.VAR_KEYWORD for a in arguments)
+    if unknown := [
+        name
+        for name in source.args
+        if name not in names and (not is_open or did_you_mean(name, names))
+    ]:
+        remedy = choose_from(unknown[0], names, f"Arguments of {source.type}")
+        raise ConfigError.invalid(
+            unknown[0], source.args[unknown[0]], "unknown argument", remedy, id="source-argument"
+        )
+    required = [a.name for a in arguments if a.name in names and a.default is a.empty]
+    if missing := [name for name in required if name not in source.args]:
+        raise ConfigError.invalid(
+            "type", source.type, f"it needs {', '.join(missing)}", "Set them", id="source-argument"
+        )
+    return readers[source.type]
+
+
+#: Readers whose arguments are Python objects.
+_OF_OBJECTS = ("read_datasource", "read_sql")
+
+
+def _dataset_batches(dataset: Any) -> Iterator[Any]:
+    """Blocks of a Ray dataset, in the order of its rows."""
+    options = dataset.context.execution_options
+    before, options.preserve_order = options.preserve_order, True
+    try:
+        yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow")
+    finally:
+        options.preserve_order = before
+
+
+def _located(source: Source, folder: str) -> Source:
+    """The source with absolute paths; relative ones start at the graph's folder."""
+    args = dict(source.args)
+    for key, path in _local_paths(source):
+        place = absolute(join(folder, path))
+        args[key] = f"{args[key].partition('://')[0]}:///{place}" if key == "url" else place
+    return Source(type=source.type, **args)
+
+
+def _local_paths(source: Source) -> Iterator[tuple[str, str]]:
+    """Arguments that name local files, and the paths."""
+    for key, value in source.args.items():
+        is_path = any(word in key for word in ("path", "uri", "root"))
+        if key == "url" and source.type == "sql" and (path := database_file(value)) is not None:
+            yield key, path
+        elif is_path and isinstance(value, str) and not is_remote(value):
+            yield key, value
+
+
+def _check_place(source: Source, roots: Sequence[str]) -> None:
+    for key, path in _local_paths(source):
+        check_below(path, roots, f"{key}={path!r}")

@@ -1,0 +1,90 @@
+"""Readers and datasets of Ray Data as tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from raygnn.config import load_config
+from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows
+from raygnn.runtime.data_source import open_bundle
+from tests.errors import raises
+
+pytestmark = pytest.mark.ray
+
+_IDS = np.arange(2000)
+_NODES = pa.table({"id": _IDS, "x": _IDS / 2})
+_EDGES = pa.table({"from": _IDS, "to": (_IDS * 7 + 1) % 2000})
+
+
+def _graph(folder: Path, read: str) -> dict[str, object]:
+    pd.DataFrame({"from": _EDGES["from"], "to": _EDGES["to"]}).to_csv(folder / "e.csv", index=False)
+    (folder / "graph.yaml").write_text(
+        f"format: raygnn/graph-v1\nnode_types:\n  n: {{read: {read}, id: id, features: {{x: x}}}}\n"
+        "edge_types:\n  - {type: [n, to, n], files: e.csv, source: from, target: to}\n"
+    )
+    return {"data": {"uri": str(folder), "cache_dir": str(folder / "cache")}}
+
+
+def test_a_table_of_delta(ray_session: None, tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    for start in (0, 1000):
+        rows = _NODES.slice(start, 1000)
+        deltalake.write_deltalake(str(tmp_path / "users"), rows, mode="append")
+    config = load_config(_graph(tmp_path, "{type: delta, path: users}"))
+    bundle = open_bundle(config, None)
+    ids = bundle.ids("n").to_numpy()
+    assert sorted(ids) == _IDS.tolist()
+    assert np.array_equal(np.asarray(bundle.column("n", "x")), ids / 2)
+
+
+def test_a_table_of_iceberg(ray_session: None, tmp_path: Path) -> None:
+    catalogs = pytest.importorskip("pyiceberg.catalog")
+    where = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": str(tmp_path)}
+    catalog = catalogs.load_catalog("default", **where)
+    catalog.create_namespace("shop")
+    catalog.create_table("shop.users", schema=_NODES.schema).append(_NODES)
+    kwargs = "{name: default, " + ", ".join(f"{k}: '{v}'" for k, v in where.items()) + "}"
+    read = f"{{type: iceberg, table_identifier: shop.users, catalog_kwargs: {kwargs}}}"
+    bundle = open_bundle(load_config(_graph(tmp_path, read)), None)
+    assert sorted(bundle.ids("n").to_numpy()) == _IDS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("read", "id", "part"),
+    [
+        ("{type: detla, path: x}", "source-type", "mean delta"),
+        ("{type: sqlite, path: x}", "source-type", "sql"),
+        ("{type: delta, pth: x}", "source-argument", "mean path"),
+        ("{type: delta}", "source-argument", "needs path"),
+        ("{type: delta, path: missing}", "source-unreadable", "node_types.n"),
+        ("{type: delta, path: /etc}", "data-outside", "/etc"),
+    ],
+)
+def test_an_invalid_reader(
+    ray_session: None, tmp_path: Path, read: str, id: str, part: str
+) -> None:
+    with raises(id, part):
+        open_bundle(load_config(_graph(tmp_path, read)), None)
+
+
+def test_a_dataset_is_a_table(ray_session: None, tmp_path: Path) -> None:
+    """Its rows keep their order, and equal rows are the same graph."""
+    import ray.data
+
+    config = load_config({"data": {"cache_dir": str(tmp_path)}})
+    paths = set()
+    for num_blocks in (1, 8):
+        nodes = ray.data.from_arrow(_NODES).repartition(num_blocks).map_batches(lambda b: b)
+        edges = EdgeRows(_EDGES, source="from", target="to")
+        tables = GraphTables({"n": NodeRows(nodes, "id", {"x": "x"})}, {("n", "to", "n"): edges})
+        bundle = open_bundle(config, tables)
+        assert bundle.ids("n").to_numpy().tolist() == _IDS.tolist()
+        assert np.array_equal(np.asarray(bundle.column("n", "x")), _IDS / 2)
+        assert bundle.num_edges(("n", "to", "n")) == 2000
+        paths.add(bundle.path)
+    assert len(paths) == 1

@@ -1,0 +1,337 @@
+"""Tables of databases become snapshots, and runs read these."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raygnn.config import load_config
+from raygnn.data.bundle import Bundle
+from raygnn.data.manifest import Manifest
+from raygnn.data.tables.snapshot import Snapshots
+from raygnn.data.tables.source import Source
+from raygnn.errors import DataError
+from raygnn.outputs.saved_model import SavedModel
+from raygnn.runtime import sources
+from raygnn.runtime.data_source import open_bundle
+from raygnn.runtime.sources import snapshot_records, with_snapshots
+from raygnn.train import fit
+from tests.databases import (
+    NUM_CUSTOMERS,
+    NUM_ORDERS,
+    PASSWORD,
+    POSTGRES,
+    postgres,
+    write_duckdb,
+    write_graph,
+    write_sqlite,
+)
+from tests.errors import raises
+from tests.small_runs import small_config
+
+
+def _open(graph: Path, cache: Path, **data: object) -> Bundle:
+    section = {"uri": str(graph), "cache_dir": str(cache), **data}
+    return open_bundle(load_config({"data": section}), None)
+
+
+def _check_shop(bundle: Bundle) -> None:
+    assert bundle.num_nodes("customer") == NUM_CUSTOMERS
+    assert bundle.num_edges(("order", "placed_by", "customer")) == NUM_ORDERS
+    amounts = np.asarray(bundle.column("order", "x"))
+    assert amounts.tolist() == [i * 1.5 for i in range(NUM_ORDERS)]
+    days = np.asarray(bundle.column("order", "time"))
+    assert (days[28] - days[0], days[1] - days[0]) == (0, 86_400_000_000)
+
+
+@pytest.mark.parametrize("write", [write_sqlite, write_duckdb])
+def test_a_graph_reads_a_database(tmp_path: Path, write: Callable[[Path], str]) -> None:
+    _check_shop(_open(write_graph(tmp_path, write(tmp_path / "shop.db")), tmp_path / "cache"))
+
+
+def test_a_path_is_relative_to_the_graph(tmp_path: Path) -> None:
+    write_sqlite(tmp_path / "shop.db")
+    _check_shop(_open(write_graph(tmp_path, "sqlite:///shop.db"), tmp_path / "cache"))
+
+
+def test_a_table_may_be_files_beside_a_database(tmp_path: Path) -> None:
+    graph = write_graph(tmp_path / "graph", write_sqlite(tmp_path / "graph.db"))
+    before = (graph / "graph.yaml").read_text()
+    with closing(sqlite3.connect(tmp_path / "graph.db")) as connection:
+        rows = connection.execute("SELECT * FROM customers").fetchall()
+    lines = ["id,age,score,segment", *(",".join(map(str, row)) for row in rows)]
+    (graph / "customers.csv").write_text("\n".join(lines))
+    start, end = before.index("read: {"), before.index("    id: id")
+    (graph / "graph.yaml").write_text(f"{before[:start]}files: customers.csv\n{before[end:]}")
+    _check_shop(_open(graph, tmp_path / "cache", allow_outside=[str(tmp_path / "graph.db")]))
+
+
+def _change(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+def test_a_changed_database_is_read_again_only_on_request(tmp_path: Path) -> None:
+    graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
+    cache = tmp_path / "cache"
+    first = _open(graph, cache)
+    _change(tmp_path / "shop.db", "UPDATE customers SET age = 99 WHERE id = 'c0'")
+    assert _open(graph, cache).path == first.path
+    second = _open(graph, cache, refresh=True)
+    assert second.path != first.path
+    assert second.column("customer", "x")[0].tolist() == [99.0, 0.0]
+    assert _open(graph, cache).path == second.path
+    _change(tmp_path / "shop.db", "UPDATE customers SET age = 20 WHERE id = 'c0'")
+    assert _open(graph, cache, refresh=True).path == first.path  # equal rows, equal name
+
+
+def test_one_query_of_several_tables_is_read_once(tmp_path: Path, monkeypatch) -> None:
+    graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
+    queries, query_batches = [], sources.query_batches
+    monkeypatch.setattr(
+        sources, "query_batches", lambda url, q: queries.append(q) or query_batches(url, q)
+    )
+    _open(graph, tmp_path / "cache", refresh=True)
+    assert len(queries) == 2
+
+
+def test_sources_become_current_together(tmp_path: Path, monkeypatch) -> None:
+    """A database that goes away while the second table is read leaves both as they were."""
+    graph, cache = (
+        write_graph(tmp_path, write_sqlite(tmp_path / "shop.db")),
+        str(tmp_path / "cache"),
+    )
+    before = with_snapshots(str(graph), cache)
+    _change(tmp_path / "shop.db", "UPDATE customers SET age = 99 WHERE id = 'c0'")
+    query_batches = sources.query_batches
+
+    def cut_off(url: str, query: str) -> Iterator[pa.RecordBatch]:
+        for batch in query_batches(url, query):
+            yield batch
+            if "orders" in query:
+                raise OSError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(sources, "query_batches", cut_off)
+    with raises("source-unreadable", "node_types.order", "closed the connection"):
+        with_snapshots(str(graph), cache, refresh=True)
+    monkeypatch.undo()
+    assert with_snapshots(str(graph), cache) == before
+    assert not list(Path(cache).rglob(".building-*"))
+
+
+def test_a_snapshot_records_its_source(tmp_path: Path) -> None:
+    graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
+    records = snapshot_records(with_snapshots(str(graph), str(tmp_path / "cache")))
+    assert [record["num_rows"] for record in records.values()] == [60, 300, 300]
+    assert (
+        records["node_types.order"]["source"]["query"] == "SELECT * FROM orders ORDER BY order_id"
+    )
+    assert snapshot_records(str(graph)) == {}
+
+
+def test_a_damaged_snapshot_is_read_again(tmp_path: Path) -> None:
+    graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
+    first = _open(graph, tmp_path / "cache")
+    next((tmp_path / "cache" / "snapshots").glob("*/*/part-00000.parquet")).unlink()
+    assert _open(graph, tmp_path / "cache").path == first.path
+
+
+def _source(**args: object) -> Source:
+    return Source(type="sql", url="sqlite:///x", table="t", **args)
+
+
+def test_files_do_not_depend_on_batches(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("raygnn.data.tables.snapshot._MAX_ROW_GROUP_ROWS", 1024)
+    table = pa.table({"id": range(40_000), "text": [str(i) for i in range(40_000)]})
+    taken = {
+        Snapshots(_source(), tmp_path / str(rows)).take(table.to_batches(rows)).name
+        for rows in (700, 4096, 40_000)
+    }
+    (name,) = taken
+    assert len(list((tmp_path / "700" / name).glob("*.parquet"))) == 3
+
+
+def test_batches_may_differ_in_type(tmp_path: Path) -> None:
+    """Python drivers only know the types of a batch: one without values has none."""
+    batches = [pa.record_batch({"id": [1], "x": values}) for values in ([None], [1], [0.5], [None])]
+    path = Snapshots(_source(), tmp_path).take(batches)
+    assert len(list(path.glob("*.parquet"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("read", "id", "part"),
+    [
+        ("{type: sql, url: 'sqlite:///shop.db'}", "source-query", "query and table"),
+        ("{type: sql, url: shop.db, table: t}", "source-url", "postgresql://"),
+        ("{type: sql, url: 'sqlite:///shop.db', tabel: t}", "config-unknown-key", "mean table"),
+        ("{type: sql, url: 'postgresql://me:hush@h/d', table: t}", "source-secret", "PGPASSWORD"),
+        ("{type: sql, url: 'postgresql://h/d?password=hush', table: t}", "source-secret", "url"),
+        ("{type: mongo, uri: 'mongodb://me:hush@h', database: d}", "source-secret", "read.uri"),
+        ("{type: clickhouse, options: {token: hush}}", "source-secret", "options.token"),
+        ("{type: webdataset, paths: x, allow_unsafe: true}", "source-unsafe", "allow_unsafe"),
+        ("{type: iceberg, catalog_kwargs: {py-io-impl: x.Y}}", "source-unsafe", "py-io-impl"),
+    ],
+)
+def test_an_invalid_source(read: str, id: str, part: str) -> None:
+    text = f"format: raygnn/graph-v1\nnode_types:\n  user: {{read: {read}, id: id}}\n"
+    with pytest.raises(DataError) as raised:
+        Manifest.parse(text)
+    assert id in raised.value.ids
+    assert part in str(raised.value)
+    assert "hush" not in str(raised.value)
+
+
+def test_a_table_is_files_or_a_source(tmp_path: Path) -> None:
+    for keys in ("id: id", "id: id, files: x.csv, read: {type: delta, path: x}"):
+        with raises("graph-table-rows"):
+            Manifest.parse(f"format: raygnn/graph-v1\nnode_types: {{user: {{{keys}}}}}\n")
+
+
+@pytest.mark.parametrize(
+    ("statement", "id", "part"),
+    [
+        ("SELECT * FROM absent", "source-unreadable", "no such table: absent"),
+        ("DELETE FROM orders", "source-unreadable", "readonly"),
+        ("ATTACH '/tmp/other.db' AS other", "source-unreadable", "not authorized"),
+        ("SELECT 1 AS id UNION ALL SELECT 'x'", "source-column-mixed", "CAST(id AS TEXT)"),
+        ("SELECT * FROM orders WHERE 1 = 0", "table-empty", "no rows"),
+    ],
+)
+def test_an_invalid_query(tmp_path: Path, statement: str, id: str, part: str) -> None:
+    graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
+    text = (graph / "graph.yaml").read_text()
+    text = text.replace("SELECT * FROM orders ORDER BY order_id", statement)
+    (graph / "graph.yaml").write_text(text)
+    with raises(id, part):
+        _open(graph, tmp_path / "cache")
+
+
+def test_duckdb_reads_and_writes_no_other_files(tmp_path: Path) -> None:
+    graph = write_graph(tmp_path, write_duckdb(tmp_path / "shop.db"))
+    (tmp_path / "secret.csv").write_text("order_id,customer_id\n1,2\n")
+    text = (graph / "graph.yaml").read_text()
+    query = f"SELECT * FROM read_csv('{tmp_path}/secret.csv')"
+    text = text.replace("SELECT * FROM orders ORDER BY order_id", query)
+    (graph / "graph.yaml").write_text(text)
+    with raises("source-unreadable", "disabled"):
+        _open(graph, tmp_path / "cache")
+
+
+def test_a_database_outside_of_the_graph_is_allowed_by_the_user(tmp_path: Path) -> None:
+    """A stranger's graph.yaml does not choose which files of this machine are read."""
+    graph = write_graph(tmp_path / "graph", write_sqlite(tmp_path / "shop.db"))
+    with raises("data-outside", "shop.db"):
+        _open(graph, tmp_path / "cache")
+    _open(graph, tmp_path / "cache", allow_outside=[str(tmp_path / "shop.db")])
+    _check_shop(_open(graph, tmp_path / "cache"))  # reads the snapshot
+
+
+def test_a_missing_driver_is_named(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "adbc_driver_postgresql.dbapi", None)
+    graph = write_graph(tmp_path, "postgresql://reader@127.0.0.1:1/shop")
+    with raises("source-package", "pip install adbc-driver-postgresql"):
+        _open(graph, tmp_path / "cache")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    pytest.importorskip("adbc_driver_postgresql")
+    if POSTGRES is None:
+        pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
+    with postgres() as url:
+        yield url
+
+
+@pytest.mark.slow  # 4 s, the most of which is the start of a server
+def test_postgresql(server: str, tmp_path: Path, monkeypatch, capfd) -> None:
+    graph = write_graph(tmp_path, server)
+    monkeypatch.setenv("PGPASSWORD", "not-the-password")
+    with raises("source-unreadable", "password authentication failed") as raised:
+        _open(graph, tmp_path / "cache")
+    assert "not-the-password" not in str(raised.value)
+    assert "\n" not in str(raised.value)
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    _check_shop(_open(graph, tmp_path / "cache"))
+    kept = [p.read_bytes() for p in (tmp_path / "cache").rglob("*") if p.is_file()]
+    assert not any(PASSWORD.encode() in content for content in kept)
+    assert PASSWORD not in "".join(capfd.readouterr())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        ("1::numeric(10, 2)", pa.float64()),
+        ("1::smallint", pa.int16()),
+        ("true", pa.bool_()),
+        ("'a'::varchar", pa.string()),
+        ("'a'::char(3)", pa.string()),
+        ("gen_random_uuid()", pa.string()),
+        ("'{}'::jsonb", pa.string()),
+        ("now()", pa.timestamp("us", "UTC")),
+        ("current_date", pa.date32()),
+        ("ARRAY[1.0::real, 2]", pa.list_(pa.float32())),
+        ("NULL::text", pa.string()),
+    ],
+)
+def test_types_of_postgresql(
+    server: str, tmp_path: Path, monkeypatch, column: str, expected: pa.DataType
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    source = Source(type="sql", url=server, query=f"SELECT {column} AS x")
+    path = Snapshots.of(source, str(tmp_path)).take(sources._batches(source))
+    field = pa.parquet.read_schema(path / "part-00000.parquet").field("x")
+    assert field.type == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("query", "id", "part"),
+    [
+        ("SELECT interval '1 day' AS x", "source-column-type", "'x'"),
+        ("DELETE FROM orders RETURNING 1", "source-unreadable", "read-only"),
+        ("SELECT pg_terminate_backend(pg_backend_pid())", "source-unreadable", "terminating"),
+    ],
+)
+def test_faults_of_postgresql(
+    server: str, tmp_path: Path, monkeypatch, query: str, id: str, part: str
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", PASSWORD)
+    (tmp_path / "graph.yaml").write_text(
+        "format: raygnn/graph-v1\nnode_types:\n"
+        f"  user: {{read: {{type: sql, url: '{server}', query: \"{query}\"}}, id: id}}\n"
+    )
+    with raises(id, part):
+        with_snapshots(str(tmp_path), str(tmp_path / "cache"))
+    assert not list((tmp_path / "cache").rglob("*.parquet"))
+
+
+def test_a_run_resumes_on_its_snapshot(tmp_path: Path) -> None:
+    """Another run may read the database again meanwhile."""
+    graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
+    config = small_config(tmp_path, training__max_epochs=1)
+    config["data"] = {
+        "uri": str(graph),
+        "cache_dir": str(tmp_path / "cache"),
+        "refresh": True,
+        "splits": {"type": "hash"},
+    }
+    config |= {"model": {"type": "Hetero"}, "task": {"type": "node_classification"}}
+    config["scaling"] = {"num_workers": 0}
+    fit(config)
+    record = json.loads((tmp_path / "run" / "snapshots.json").read_text())
+    assert record["tables"]["node_types.customer"]["num_rows"] == NUM_CUSTOMERS
+    _change(tmp_path / "shop.db", "DELETE FROM orders")
+    with raises("table-empty"):
+        _open(graph, tmp_path / "cache", refresh=True)
+    config["training"]["max_epochs"] = 2
+    fit(config)
+    assert json.loads((tmp_path / "run" / "snapshots.json").read_text()) == record
+    assert SavedModel.open(str(tmp_path / "run")).spec.snapshots == record["tables"]
