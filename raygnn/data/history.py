@@ -10,7 +10,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import EdgeType
+from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
 from raygnn.data.events import (
     Events,
     first_of_kind,
@@ -57,6 +57,38 @@ class Attribute:
     is_summed: bool
     center: float = 0.0
     codes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class HistoryColumn:
+    """What a column says of a node at a time.
+
+    Attributes:
+        subject: readable: a table, or a column with its table.
+        table: table of the rows that it is computed from.
+        what: what is computed of the subject, such as `count` or `since last`; empty for the value
+            itself.
+        span: age up to which rows count; empty without one.
+        of: other end that the column belongs to; empty for the node itself.
+        names: of categories, whose codes are the values.
+        is_category: trees read the codes as categories.
+        is_age: the value is a time back from the row's.
+    """
+
+    subject: str
+    table: str
+    what: str = ""
+    span: str = ""
+    of: str = ""
+    names: tuple[str, ...] = ()
+    is_category: bool = False
+    is_age: bool = False
+
+    @property
+    def name(self) -> str:
+        """Readable, with the table: `orders.amount sum 30d`."""
+        words = " ".join(filter(None, (self.subject, self.what, self.span)))
+        return f"{self.of}: {words}" if self.of else words
 
 
 @dataclass(frozen=True)
@@ -194,11 +226,10 @@ class _Fitting:
         paths = list(self._paths(node_type))
         if is_brief:
             paths = [path for path in paths if len(path) == 1 and self._has_time(path[0])]
-        sources = [path[0][0] for path in paths]
+        tables = [self.arrays.table_of(path[0]) for path in paths]
         events = []
-        for path in paths:
-            source, relation, _ = path[0]
-            name = source if sources.count(source) == 1 else f"{source} by {relation}"
+        for path, table in zip(paths, tables, strict=True):
+            name = table if tables.count(table) == 1 else f"{table} by {path[0][1]}"
             found = self.arrays.events(path)
             attributes = tuple(self._attributes(name, path, is_brief=is_brief))
             gap = self._mean_gap(found)
@@ -260,7 +291,8 @@ class _Fitting:
         first, events = path[0], self.arrays.events(path)
         known = self._known(events)
         holders: list[tuple[str, tuple[EdgeType, ...], str | EdgeType, str]] = []
-        holders.append((name, (), first[0], self.feature))
+        is_of_source = self.arrays.table_of(first) == first[0]
+        holders.append((name if is_of_source else f"{name}.{first[0]}", (), first[0], self.feature))
         holders += [(name, (), first, each) for each in self.edge_features]
         for reference in self._references(first[0], besides=first) if not is_brief else ():
             end = reference[2]
@@ -349,6 +381,16 @@ def _fitted(
     return replace(attribute, center=float(chosen.mean()))
 
 
+def table_of_edges(bundle: Bundle, edge_type: EdgeType) -> str:
+    """Name of the table whose rows are the edges.
+
+    It is the relation, or for references the node type whose nodes refer to at most one other.
+    """
+    if bundle.is_of_parts or edge_type not in bundle.edge_types:
+        return edge_type[1].removeprefix(REVERSE_PREFIX)
+    return _Arrays(bundle).table_of(edge_type)
+
+
 class _Arrays:
     """Arrays of a graph that columns are computed from, each made once."""
 
@@ -367,6 +409,16 @@ class _Arrays:
         if edge_type not in self._references:
             self._references[edge_type] = single_targets(self.bundle, edge_type)
         return self._references[edge_type]
+
+    def table_of(self, edge_type: EdgeType) -> str:
+        """Name of the table whose rows are the edges.
+
+        It is the relation, or for references the node type whose nodes refer to at most one other.
+        """
+        for each in (edge_type, self.bundle.reverse_of(edge_type)):
+            if each is not None and self.reference(each) is not None:
+                return each[0]
+        return edge_type[1].removeprefix(REVERSE_PREFIX)
 
     def columns(self, type_: str | EdgeType, feature: str) -> dict[str, RawColumn]:
         key = type_, feature
@@ -430,24 +482,29 @@ class History:
         self._others = [History(bundle, each.history, arrays, max_age) for each in spec.others]
         own = self._arrays.columns(spec.node_type, spec.feature) if spec.own else {}
         self._own = list(own.values())
-        names = list(self._all_names())
-        self._kept = [i for i, (name, _) in enumerate(names) if name not in spec.left_out]
-        #: Readable, with the table: `orders.amount sum 30d`.
-        self.names = tuple(names[i][0] for i in self._kept)
+        described = list(self._describe())
+        self._kept = [i for i, each in enumerate(described) if each.name not in spec.left_out]
+        self.described = tuple(described[i] for i in self._kept)
+        self.names = tuple(each.name for each in self.described)
         #: Positions of columns of categories.
-        self.categorical = tuple(k for k, i in enumerate(self._kept) if names[i][1])
+        self.categorical = tuple(i for i, each in enumerate(self.described) if each.is_category)
 
-    def _all_names(self) -> Iterator[tuple[str, bool]]:
+    def _describe(self) -> Iterator[HistoryColumn]:
+        table = self.spec.node_type
         for column in self._own:
-            is_category = column.kind == "category" and len(column.names) <= _MAX_CODES
-            yield f"{self.spec.node_type}.{column.name}", is_category
+            yield HistoryColumn(
+                f"{table}.{column.name}",
+                table,
+                names=column.names,
+                is_category=column.kind == "category" and len(column.names) <= _MAX_CODES,
+                is_age=column.kind == "date",
+            )
         if self._has_season:
-            yield "day of year", False
+            yield HistoryColumn("day of year", table)
         for events in self._events:
-            yield from events.names()
+            yield from events.describe()
         for other, history in zip(self.spec.others, self._others, strict=True):
-            for i, name in enumerate(history.names):
-                yield f"{other.name}: {name}", i in history.categorical
+            yield from (replace(each, of=other.name) for each in history.described)
 
     def columns(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
         """float64 [num_rows, num_columns], NaN for unknown values.
@@ -539,38 +596,38 @@ class _EventColumns:
     def _events(self) -> Events:
         return self._arrays.events(self._of.path)
 
-    def names(self) -> Iterator[tuple[str, bool]]:
-        """Name of each column, and whether it has categories."""
-        name, spec = self._of.name, self._spec
+    def describe(self) -> Iterator[HistoryColumn]:
+        spec, is_brief, is_timed = self._spec, self._spec.is_brief, self._is_timed
+        table = self._arrays.table_of(self._of.path[0])
+        column = partial(HistoryColumn, self._of.name, table)
         spans = [*(_span_name(window, spec.unit) for window in self._windows), "all"]
-        for span in spans:
-            yield f"{name} count {span}", False
-        if self._is_timed:
-            yield f"{name} since last", False
-        if self._is_timed and not spec.is_brief:
-            for span in spans:
-                yield f"{name} times {span}", False
-            for what in ("the one before", "first"):
-                yield f"{name} since {what}", False
-            yield f"{name} gap mean", False
-            yield f"{name} gap std", False
+        yield from (column("count", span) for span in spans)
+        if is_timed:
+            yield column("since last", is_age=True)
+        if is_timed and not is_brief:
+            yield from (column("times", span) for span in spans)
+            for what in ("since the one before", "since first", "gap mean", "gap std"):
+                yield column(what, is_age=True)
         for attribute in self._of.attributes:
-            title = attribute.name
+            owner = attribute.owner
+            holder = owner if isinstance(owner, str) else table
+            column = partial(HistoryColumn, attribute.name, holder)
             if attribute.codes:
                 names, is_small = self._names_of(attribute)
-                yield f"{title} last", is_small
+                yield column("last", names=names, is_category=is_small)
                 if is_small and spec.max_age is None:
-                    yield f"{title} distinct", False
+                    yield column("distinct")
                 for code in attribute.codes:
                     for span in spans[self._few]:
-                        yield f"{title}={names[code]} count {span}", False
+                        yield HistoryColumn(
+                            f"{attribute.name}={names[code]}", holder, "count", span
+                        )
                 continue
-            for span in spans[self._few]:
-                yield f"{title} mean {span}", False
-            for span in spans if attribute.is_summed else ():
-                yield f"{title} sum {span}", False
-            if not spec.is_brief:
-                yield f"{title} last", False
+            column = partial(column, is_age=attribute.kind == "date")
+            yield from (column("mean", span) for span in spans[self._few])
+            yield from (column("sum", span) for span in spans if attribute.is_summed)
+            if not is_brief:
+                yield column("last")
 
     def _names_of(self, attribute: Attribute) -> tuple[tuple[str, ...], bool]:
         columns = self._arrays.columns(attribute.owner, attribute.feature)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from raygnn.data.bundle import SeedRows
+from raygnn.data.history import HistoryColumn
 from raygnn.data.time_units import window_as_time
 
 #: Their column in a batch.
@@ -54,6 +56,17 @@ class PastLabels:
     @staticmethod
     def width(num_scores: int) -> int:
         return 2 + 2 * num_scores
+
+    @staticmethod
+    def describe(table: str, scores: Sequence[str]) -> list[HistoryColumn]:
+        """What each of the columns says. `scores`: names of the numbers that stand for a label."""
+        found = [
+            HistoryColumn("earlier labels", table, "count", "all"),
+            HistoryColumn("earlier labels", table, "since last", is_age=True),
+        ]
+        for what in ("last", "mean"):
+            found += [HistoryColumn(f"earlier {name}", table, what) for name in scores]
+        return found
 
     def columns(self, nodes: np.ndarray, times: np.ndarray) -> np.ndarray:
         """float32 [num_nodes, width]: logarithm of the number of labels known at a time, age of the

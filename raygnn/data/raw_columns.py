@@ -60,7 +60,12 @@ def raw_columns(bundle: Bundle, type_: str | EdgeType, feature: str) -> list[Raw
         return []
     stored = bundle.values(type_, feature)
     assert isinstance(stored, np.ndarray)
-    return list(_columns(info, stored.reshape(len(stored), -1)))
+    return raw_columns_of(info, stored)
+
+
+def raw_columns_of(info: ColumnInfo, rows: np.ndarray) -> list[RawColumn]:
+    """Columns of some rows of a feature."""
+    return list(_columns(info, rows.reshape(len(rows), info.width)))
 
 
 def _columns(info: ColumnInfo, rows: np.ndarray) -> Iterator[RawColumn]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike, fspath
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -15,34 +15,40 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.explain import CaptumExplainer, Explainer, GNNExplainer
 from torch_geometric.explain.config import ModelConfig
-from torch_geometric.explain.metric import fidelity
 
 from raygnn.console import warn
 from raygnn.data.bundle import SeedRows
-from raygnn.data.edge_types import EdgeType, edge_type_name
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, write_text
-from raygnn.data.manifest import DenseFeature, Manifest
+from raygnn.data.history import HistoryColumn
+from raygnn.data.links.supervision import SeedEdges
+from raygnn.data.manifest import Manifest
 from raygnn.data.tables.read_ids import original_ids
-from raygnn.data.transforms.state import FittedColumn, FittedFeature
 from raygnn.errors import ConfigError
 from raygnn.inference.applied_model import AppliedModel
+from raygnn.inference.explain_options import GNN_EXPLAINER, ExplainOptions
+from raygnn.inference.explained_inputs import Element, InputNames, Words
+from raygnn.inference.explained_rungs import Fact, RowRungs, margin, rungs_of_edge, rungs_of_node
 from raygnn.inference.output_folder import PICTURE, OutputFolder
 from raygnn.inference.result_tables import Table
 from raygnn.inference.row_tables import times_of
+from raygnn.loops.blend import GNN, Share
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.label_target import LabelOutput
-from raygnn.loops.tasks.node_classification.task import seeds_of
-from raygnn.models.feature_layers import embedding_channels
+from raygnn.loops.tasks.node_classification.task import NodeClassification, seeds_of
 from raygnn.models.graph_encoder import EdgePredictor
-from raygnn.models.masked_model import MaskedModel
+from raygnn.models.label_propagation import LabelScores
+from raygnn.models.masked_model import MaskedModel, typical_rows
 from raygnn.outputs.explanation_picture import Drawn, draw_explanations
 from raygnn.sampling.batch import Batch, EdgeBatch, NodeBatch
 
-GNN_EXPLAINER = "GNNExplainer"
-#: Captum's, that need no more than gradients.
-CAPTUM_METHODS = ("IntegratedGradients", "InputXGradient", "Saliency")
-METHODS = (GNN_EXPLAINER, *CAPTUM_METHODS)
-_EPOCHS, _LR = 200, 0.05
+#: Tables of explanations.
+TABLES = ("predictions", "parts", "edges", "neighbors", "columns")
+LABELS = "labels"  # the part of the labels around a node
+_EPOCHS, _LR = 40, 0.25
+_STANDS_OUT = 0.1  # of a logit, from which on a sentence names a column
+_SHARE_OF_STD = 0.05  # the same of the standard deviation of numbers
+_SHARE_OF_LARGEST = 0.05  # effects below it are not named
 # Without PyG's entropy, which moves masks to 0 or 1 before the loss says which: what is largest is
 # chosen afterwards. docs/decisions.md has the figures.
 _COEFFICIENTS = {"edge_size": 1.0, "node_feat_size": 0.5, "edge_ent": 0.0, "node_feat_ent": 0.0}
@@ -54,69 +60,33 @@ _MODES = {
 
 
 @dataclass(frozen=True)
-class ExplainOptions:
-    """Options of explanations.
-
-    Attributes:
-        method: GNNExplainer, or one of Captum's attributions: IntegratedGradients, InputXGradient
-            or Saliency.
-        num_edges, num_columns: size of the explanation in `fidelity` and picture: that many of the
-            most important edges and columns.
-    Raises:
-        ConfigError: there is no such method, its package is missing, or a number is below 1.
-    """
-
-    method: str = GNN_EXPLAINER
-    num_edges: int = 10
-    num_columns: int = 3
-
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ConfigError(
-                f"method={self.method!r} is invalid: unknown method. Set one of: "
-                f"{', '.join(METHODS)}.",
-                id="explain-method-unknown",
-            )
-        for name in ("num_edges", "num_columns"):
-            if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name}={getattr(self, name)} is invalid: it must be at least 1. "
-                    "Set 1 or more.",
-                    id="explain-number",
-                )
-        if self.method in CAPTUM_METHODS:
-            try:
-                import captum.attr  # noqa: F401
-            except ImportError as error:
-                raise ConfigError(
-                    f"method={self.method!r} cannot be used: {error}. Run "
-                    "`pip install -e '.[captum]'` in raygnn's folder, or set GNNExplainer.",
-                    id="explain-extra-missing",
-                ) from error
-
-
-@dataclass(frozen=True)
 class Explanations:
-    """Explanations of predictions. Importances of GNNExplainer are between 0 and 1.
+    """Explanations of predictions. Importances are between 0 and 1.
 
     Attributes:
         predictions: a row for each node: `id` (`from_id` and `to_id` for a pair, in all tables),
             `prediction`; `score`, the probability of that class or the value; `score_kept` and
             `score_removed`, the same with only the explanation and without it; `fidelity_plus` and
             `fidelity_minus`, 1 if the prediction changes without it, and with only it (null for
-            regression); `num_edges` of the neighborhood.
+            regression); `num_edges` of the neighborhood; `sentence`, the explanation in words.
+        parts: `id`, `part`, what predicts (`gnn`, `lightgbm`, ...), its `weight`, and its `score`
+            alone.
         edges: `id`, `edge_type`, `source_id`, `target_id`, `importance`, and `kept`: whether the
             edge is in the explanation. In the direction of messages, the most important first.
         neighbors: `id`, `node_type`, `neighbor_id`, `importance` of its most important edge.
-        columns: `id`, `node_type`, `column` of the tables, `element` of a list column (else null),
-            `importance`, `kept`.
+        columns: `id`, `part`, `node_type`, `table`, `column`, `element` of a list column (else
+            null), `value` of the explained node, `importance` in the part, `effect`, `kept`. The
+            most important of each part first.
+        records: rows of `predictions`, each with its `parts` and the kept `columns` and `edges`.
     """
 
     predictions: Table
+    parts: Table
     edges: Table
     neighbors: Table
     columns: Table
     picture: str
+    records: list[dict[str, Any]]
 
     def write(self, uri: str | PathLike[str], *, overwrite: bool = False) -> None:
         """Writes the tables as Parquet, and the picture as `explanations.svg`.
@@ -130,19 +100,11 @@ class Explanations:
         folder = OutputFolder.check(fspath(uri), overwrite)
         with folder.in_progress():
             tables = {}
-            for name in ("predictions", "edges", "neighbors", "columns"):
+            for name in TABLES:
                 file = folder.write(name, 0, 1, getattr(self, name).arrow)
                 tables[name] = {"files": [file]}
             write_text(join(folder.staged_uri, PICTURE), self.picture)
             folder.finish({"what": "explanations", "tables": tables})
-
-
-class Element(NamedTuple):
-    """One element of an input row: its table column, and its position in a list column."""
-
-    node_type: str
-    column: str
-    element: int | None
 
 
 @dataclass(frozen=True)
@@ -153,31 +115,50 @@ class Seed:
         ids: columns of one row, original ids.
         ends: the node or the two nodes, as node type and local id.
         head: see `MaskedModel`.
+        rungs: of the blend that predicts; None if encoder and head predict alone.
+        labels: logits of the labels around the node, [1, num_outputs]; None if it reads none.
     """
 
     ids: Mapping[str, pa.Array]
     ends: Sequence[tuple[str, int]]
     head: Callable[[Mapping[str, Any]], Tensor]
+    rungs: RowRungs | None = None
+    labels: Tensor | None = None
 
 
 def seed_node(batch: NodeBatch, applied: AppliedModel, rows: SeedRows | None = None) -> Seed:
     """The only node of a batch, or the only one of some rows."""
     name, index, model = batch.node_type, batch.seed_index, cast("Any", applied.model)
+    task, (nodes, times) = applied.task, seeds_of(batch)
+    assert isinstance(task, NodeClassification)
 
     def head(rows: Mapping[str, Any]) -> Tensor:
         encoded = rows[name]
         encoded = next(iter(encoded.values())) if isinstance(encoded, Mapping) else encoded
-        return applied.task.completed(model, model.readout(encoded[index]), *seeds_of(batch))
+        return task.with_labels(model, model.readout(encoded[index]), nodes)
 
-    seeds = batch.input_id.cpu().numpy()
-    nodes = seeds if rows is None else rows.node_ids(seeds)
-    ids = {"id": original_ids(applied.bundle, name, nodes)}
+    positions = batch.input_id.cpu().numpy()
+    dense = positions if rows is None else rows.node_ids(positions)
+    ids = {"id": original_ids(applied.bundle, name, dense)}
     if rows is not None and rows.time is not None:
-        ids["time"] = times_of(rows, seeds)
-    return Seed(ids, [(name, int(index[0]))], head)
+        ids["time"] = times_of(rows, positions)
+    around = getattr(model, "labels", None)
+    labels = None
+    if isinstance(around, LabelScores) and around.is_used:
+        none = torch.zeros(1, task.output.num_outputs, device=nodes.device)
+        labels = task.with_labels(model, none, nodes)
+    return Seed(ids, [(name, int(index[0]))], head, rungs_of_node(task, nodes, times), labels)
 
 
-def seed_pair(batch: EdgeBatch, applied: AppliedModel, edge_type: EdgeType, relation: int) -> Seed:
+def seed_pair(
+    batch: EdgeBatch,
+    applied: AppliedModel,
+    edges: SeedEdges,
+    relation: int,
+    as_of: float | None,
+) -> Seed:
+    """The only pair of a batch. `as_of`: time of all pairs; None if each has its own."""
+    edge_type, position = edges.edge_type, int(batch.input_id[0])
     names, index, model = edge_type[::2], batch.end_index, cast("Any", applied.model)
 
     def head(rows: Mapping[str, Any]) -> Tensor:
@@ -192,36 +173,51 @@ def seed_pair(batch: EdgeBatch, applied: AppliedModel, edge_type: EdgeType, rela
         column: original_ids(applied.bundle, name, batch.nodes[name].n_id[[end]].cpu().numpy())
         for column, (name, end) in zip(("from_id", "to_id"), ends, strict=True)
     }
-    return Seed(ids, ends, head)
+    rungs = rungs_of_edge(applied.task, model, edges, position, as_of)
+    return Seed(ids, ends, head, rungs)
 
 
 def explain_batches(
     batches: Iterable[Batch],
     seed_of: Callable[[Any], Seed],
     applied: AppliedModel,
-    names: Mapping[str, Sequence[Element]],
+    manifest: Manifest | None,
     options: ExplainOptions,
+    background: Callable[[], Iterable[Batch]],
 ) -> Explanations:
-    """Explains the prediction of each batch, which has one seed. Raises a ConfigError if the model
-    reads nothing to mask. `names`: by node type, the elements of the encoder's input rows.
+    """Explains the prediction of each batch, which has one seed.
+
+    Args:
+        background: other batches, whose mean rows are what masked columns become.
+    Raises:
+        ConfigError: the model reads nothing to mask.
     """
-    blend = getattr(applied.spec.output, "blend", None)
-    if blend is not None and not blend.is_gnn:
-        warn(
-            f"the model predicts by {blend.words}. Edges and columns explain the part of the GNN: "
-            "what moves the prediction of the other rungs is not shown"
-        )
-    explained = [_Explained(b, seed_of(b), applied, names, options) for b in batches]
+    names, typical = InputNames(applied, manifest), {}
+    if applied.encoder.relative_time is not None:
+        typical = typical_rows(applied.encoder, background())
+    context = _Context(applied, names, names.elements(), typical, options)
+    explained = [_Explained(b, seed_of(b), context) for b in batches]
     if any(one.hides_edges for one in explained):
         warn(
             "edges have importance 0, because the model reads them without PyG's MessagePassing, "
             "or changes edge_index first: only columns are explained"
         )
-    parts = {
-        name: Table(pa.concat_tables([getattr(one, name) for one in explained]))
-        for name in ("predictions", "edges", "neighbors", "columns")
+    tables = {
+        name: Table(pa.concat_tables([getattr(one, name) for one in explained])) for name in TABLES
     }
-    return Explanations(**parts, picture=draw_explanations([one.drawn() for one in explained]))
+    picture = draw_explanations([one.drawn() for one in explained])
+    return Explanations(**tables, picture=picture, records=[one.record() for one in explained])
+
+
+@dataclass(frozen=True)
+class _Context:
+    """What explanations of one call share. `typical`: see `MaskedModel`."""
+
+    applied: AppliedModel
+    names: InputNames
+    elements: Mapping[str, Sequence[Element]]
+    typical: Mapping[str, Tensor]
+    options: ExplainOptions
 
 
 def check_explained(spec: ModelSpec) -> str:
@@ -245,73 +241,195 @@ def check_explained(spec: ModelSpec) -> str:
 
 
 class _Explained:
-    def __init__(
-        self,
-        batch: Batch,
-        seed: Seed,
-        applied: AppliedModel,
-        names: Mapping[str, Sequence[Element]],
-        options: ExplainOptions,
-    ) -> None:
+    hides_edges = False
+
+    def __init__(self, batch: Batch, seed: Seed, context: _Context) -> None:
+        applied, self._context = context.applied, context
         self._problem = check_explained(applied.spec)
         self._batch, self._bundle, self._seed = batch, applied.bundle, seed
         self._label: int | None = None
-        self._masked = masked = MaskedModel(applied.model, batch, self._head)
+        self._around: set[tuple[str, str]] = set()
+        self._masked: MaskedModel | None = None
+        self._kept_edges = np.empty(0, np.int64)
+        num_kept = context.options.num_columns
+        outputs = None
+        if seed.rungs is None or seed.rungs.has_gnn:
+            outputs = seed.head(applied.encoder(batch)).float()
+        whole = self._completed(outputs)
+        if self._problem != "regression":
+            self._label = int(whole.argmax())
+        of_class = self._label if self._problem == "multi_class" else None
+        facts = [] if seed.rungs is None else list(seed.rungs.facts(of_class, num_kept))
+        changed: list[Tensor | None] = [None, None]
+        if outputs is not None:
+            edges, of_gnn, changed = self._explain_gnn(outputs, num_kept)
+            facts = [*of_gnn, *facts, *self._labels_around()]
+        else:
+            edges = np.empty(0, np.float32)
+        self._facts = facts
+        self.edges = self._edge_table(edges)
+        self.neighbors = self._neighbor_table()
+        kept = None if seed.rungs is None else seed.rungs.kept_columns(facts)
+        removed = None if kept is None else ~kept
+        self._outputs = [
+            whole,
+            self._completed(changed[0], kept),
+            self._completed(changed[1], removed),
+        ]
+        self._words = self._find_words()
+        self.columns = self._column_table()
+        self.parts = self._part_table(outputs)
+        self.predictions = self._prediction_table()
+
+    def _completed(self, outputs: Tensor | None, kept: np.ndarray | None = None) -> Tensor:
+        """The model's outputs from those of the GNN; see `RowRungs.predict`."""
+        rungs = self._seed.rungs
+        if rungs is not None:
+            return rungs.predict(outputs, kept)
+        assert outputs is not None
+        return outputs
+
+    def _labels_around(self) -> Iterator[Fact]:
+        """What the labels around a node add to its prediction."""
+        labels = self._seed.labels
+        if labels is None:
+            return
+        ((node_type, _),) = self._seed.ends
+        described = HistoryColumn("labels around it", node_type)
+        effect = float(margin(labels.double().cpu().numpy()[0], self._label))
+        yield Fact(LABELS, node_type, described, None, float(effect != 0), effect, effect != 0)
+
+    def _explain_gnn(
+        self, outputs: Tensor, num_kept: int
+    ) -> tuple[np.ndarray, list[Fact], list[Tensor | None]]:
+        """Importance of edges, facts of columns, and the outputs of the GNN with only the
+        explanation and without it.
+        """
+        context, options = self._context, self._context.options
+        model = context.applied.model
+        self._masked = masked = MaskedModel(model, self._batch, self._head, context.typical)
+        elements = [part for name in masked.elements for part in context.elements[name]]
+        groups = list(dict.fromkeys(elements))
+        group = torch.tensor([groups.index(element) for element in elements], dtype=torch.int64)
         with masked.explained(), torch.enable_grad():
             masked.check_layers()
             self.hides_edges = masked.hides_edges
-            if self._problem == "multi_label":
-                self._label = int(masked(masked.x, masked.edge_index).argmax())
-            explainer = _explainer(masked, self._problem, options.method)
+            explainer = _explainer(masked, self._problem, options.method, group)
+            target = torch.tensor([self._label]) if self._problem == "multi_class" else None
             with warnings.catch_warnings():
                 # Captum says of each input that it turns gradients on.
                 warnings.filterwarnings("ignore", "Input Tensor .* did not already", UserWarning)
-                made = explainer(masked.x, masked.edge_index)
-            self.edges = self._edge_table(_importance(made, "edge_mask"), options.num_edges)
-            elements = [part for name in masked.elements for part in names[name]]
-            importance = _importance(made, "node_mask")
-            self.columns, important = self._column_table(elements, importance, options.num_columns)
+                target = None if target is None else target.to(outputs.device)
+                made = explainer(masked.x, masked.edge_index, target=target)
+            edges = _importance(made, "edge_mask")
+            order = np.argsort(-edges, kind="stable")[: options.num_edges]
+            self._kept_edges = order[edges[order] > 0]
+            of_columns = np.zeros(len(groups), np.float32)
+            np.maximum.at(of_columns, group.numpy(), _importance(made, "node_mask"))
+            order = np.argsort(-of_columns, kind="stable")
+            kept = np.zeros(len(groups), bool)
+            kept[order[:num_kept]] = of_columns[order[:num_kept]] > 0
+            edge_mask = node_mask = None
             if "edge_mask" in made:
-                made.edge_mask = torch.zeros_like(made.edge_mask)
-                made.edge_mask[self._kept_edges] = 1
+                edge_mask = torch.zeros_like(made.edge_mask)
+                edge_mask[self._kept_edges] = 1
             if "node_mask" in made:
-                made.node_mask = torch.from_numpy(important).to(masked.x)[None]
-            self.predictions = self._judged(explainer, made, applied)
-        self.neighbors = self._neighbor_table()
+                node_mask = torch.from_numpy(kept[group.numpy()]).to(masked.x)[None]
+            inputs = (masked.x, masked.edge_index)
+            removed = [None if mask is None else 1.0 - mask for mask in (node_mask, edge_mask)]
+            changed: list[Tensor | None] = [
+                explainer.get_masked_prediction(*inputs, node_mask, edge_mask),
+                explainer.get_masked_prediction(*inputs, *removed),
+            ]
+            effects = self._effects(masked, group, groups)
+        facts = [
+            Fact(
+                GNN,
+                groups[i].node_type,
+                groups[i].described,
+                groups[i].element,
+                float(of_columns[i]),
+                float(effects[i]),
+                kept=bool(kept[i]),
+            )
+            for i in order.tolist()
+        ]
+        if self._problem == "multi_label":
+            changed = [None if rows is None else rows.logit() for rows in changed]
+        return edges, facts, changed
+
+    @torch.no_grad()
+    def _effects(self, masked: MaskedModel, group: Tensor, groups: Sequence[Element]) -> np.ndarray:
+        """float64 [num_groups], what each column adds to the prediction. Notes which of them add
+        more by the nodes around the explained ones.
+        """
+
+        def score(x: Tensor) -> float:
+            rows = masked(x, masked.edge_index)
+            if self._problem == "multi_label":
+                return float(rows.logit())
+            output = self._context.applied.spec.output
+            if self._problem == "multi_class":
+                return float(margin(rows.double().cpu().numpy()[0], self._label))
+            return float(output.in_units(rows) if isinstance(output, LabelOutput) else rows)
+
+        whole, rungs = score(masked.x), self._seed.rungs
+        share = Share(1.0) if rungs is None else rungs.share_of_gnn()
+        group = group.to(masked.x.device)
+        own = [masked.rows[name].start + end for name, end in self._seed.ends]
+        found = np.zeros(len(groups))
+        for i, element in enumerate(groups):
+            found[i] = whole - score(masked.x * (group != i))
+            is_shared = element.described.what == "" and self._is_own(GNN, element)
+            if is_shared and abs(found[i]) > 0 and len(masked.rows[element.node_type]) > 1:
+                x = masked.x.clone()
+                x[own] *= group != i
+                if abs(whole - score(x)) < abs(found[i]) / 2:
+                    self._around.add((element.node_type, element.described.name))
+        return share.weight * share.scale * found
+
+    def record(self) -> dict[str, Any]:
+        """The row of `predictions`, with those of other tables that are kept."""
+        found: dict[str, Any] = self.predictions.to_pylist()[0]
+        for name in ("parts", "columns", "edges"):
+            rows = getattr(self, name).drop_columns(list(self._seed.ids)).to_pylist()
+            found[name] = [row for row in rows if row.pop("kept", True)]
+        return found
 
     def drawn(self) -> Drawn:
         row = self.predictions.to_pylist()[0]
         important = [e for e in self.edges.to_pylist() if e["kept"]]
-        index = self._masked.edge_index[:, self._kept_edges].t().tolist()
-        nodes = {flat: self._names_of(flat) for pair in index for flat in pair}
-        seeds = [self._masked.rows[name].start + end for name, end in self._seed.ends]
-        nodes |= {seed: self._names_of(seed) for seed in seeds}
-        seed = " → ".join(str(row[column]) for column in self._seed.ids)
+        index: list[list[int]] = []
+        seeds, nodes = list(range(len(self._seed.ends))), {}
+        if self._masked is not None:
+            index = self._masked.edge_index[:, self._kept_edges].t().tolist()
+            seeds = [self._masked.rows[name].start + end for name, end in self._seed.ends]
+            nodes = {flat: self._names_of(flat) for pair in index for flat in pair}
+        for seed, (name, end) in zip(seeds, self._seed.ends, strict=True):
+            nodes[seed] = self._shown(name, end)
+        title = " → ".join(str(row[column]) for column in self._seed.ids)
         prediction = row["prediction"]
         shown = f"{prediction:.3g}" if isinstance(prediction, float) else prediction
+        kept = [fact for fact in self._facts if fact.kept]
+        kept.sort(key=lambda fact: -fact.importance)
         return Drawn(
-            title=f"{seed}: {shown} ({row['score']:.3g})",
+            title=f"{title}: {shown} ({row['score']:.3g})",
             seeds=seeds,
             nodes=nodes,
             edges=[(*ends, e["importance"]) for ends, e in zip(index, important, strict=True)],
-            columns=[
-                (_column_name(c), c["importance"]) for c in self.columns.to_pylist() if c["kept"]
-            ],
+            columns=[(_shown_column(f), f.importance) for f in kept],
         )
 
     def _head(self, rows: Mapping[str, Any]) -> Tensor:
+        """The explained output of the GNN: logits, a probability of one label, or numbers."""
         out = self._seed.head(rows).float()
-        if self._problem != "multi_label":
-            return out
-        probabilities = out[0].sigmoid()
-        return probabilities if self._label is None else probabilities[self._label, None]
+        return out[0].sigmoid()[self._label, None] if self._problem == "multi_label" else out
 
-    def _edge_table(self, importance: np.ndarray, num_kept: int) -> pa.Table:
+    def _edge_table(self, importance: np.ndarray) -> pa.Table:
         order = np.argsort(-importance, kind="stable")
-        kept = (np.arange(len(order)) < num_kept) & (importance[order] > 0)
-        self._kept_edges = order[kept]
+        kept = np.isin(order, self._kept_edges)
         types, ends = [], ([], [])  # type: ignore[var-annotated]
-        for edge_type, span in self._masked.edges.items():
+        for edge_type, span in ({} if self._masked is None else self._masked.edges).items():
             types += [edge_type_name(edge_type)] * len(span)
             index = self._batch.edges[edge_type].edge_index
             for values, name, nodes in zip(ends, edge_type[::2], index, strict=True):
@@ -322,30 +440,89 @@ class _Explained:
         named = {n: pa.array([v[i] for i in order], kinds[n]) for n, v in columns.items()}
         return self._rows(len(order), {**named, "importance": importance[order], "kept": kept})
 
-    def _column_table(
-        self, elements: Sequence[Element], importance: np.ndarray, num_kept: int
-    ) -> tuple[pa.Table, np.ndarray]:
-        """The rows, and the kept elements: float32 [num_elements]."""
-        of_column: dict[Element, float] = {}
-        for element, value in zip(elements, importance, strict=True):
-            of_column[element] = max(float(value), of_column.get(element, 0.0))
-        order = sorted(of_column, key=lambda element: -of_column[element])
-        important = {element for element in order[:num_kept] if of_column[element] > 0}
-        table = self._rows(
-            len(order),
+    def _column_table(self) -> pa.Table:
+        facts, words, text = self._facts, self._words, pa.string()
+
+        def value(fact: Fact) -> str | None:
+            if not self._is_own(fact.part, fact):
+                return None
+            return words[fact.node_type].value(fact.described)
+
+        return self._rows(
+            len(facts),
             {
-                "node_type": pa.array([e.node_type for e in order], pa.string()),
-                "column": pa.array([e.column for e in order], pa.string()),
-                "element": pa.array([e.element for e in order], pa.int32()),
-                "importance": np.array([of_column[e] for e in order], np.float32),
-                "kept": np.array([e in important for e in order], bool),
+                "part": pa.array([fact.part for fact in facts], text),
+                "node_type": pa.array([fact.node_type for fact in facts], text),
+                "table": pa.array([fact.described.table for fact in facts], text),
+                "column": pa.array([fact.column for fact in facts], text),
+                "element": pa.array([fact.element for fact in facts], pa.int32()),
+                "value": pa.array([value(fact) for fact in facts], text),
+                "importance": np.array([fact.importance for fact in facts], np.float32),
+                "effect": np.array([fact.effect for fact in facts], np.float32),
+                "kept": np.array([fact.kept for fact in facts], bool),
             },
         )
-        return table, np.array([element in important for element in elements], np.float32)
+
+    def _is_own(self, part: str, column: Fact | Element) -> bool:
+        """Whether the column belongs to the explained node, or to one end of a pair."""
+        is_own = part != GNN or self._is_single(column.node_type)
+        return is_own and column.element is None
+
+    def _find_words(self) -> dict[str, Words]:
+        """Values of the explained node, or of both ends of a pair, by node type."""
+        names, rungs = self._context.names, self._seed.rungs
+        values = {
+            name: names.values(self._batch, name, end)
+            for name, end in self._seed.ends
+            if self._is_single(name)
+        }
+        for name, numbers in ({} if rungs is None else rungs.values).items():
+            values[name] = values.get(name, {}) | numbers
+        return {name: Words(numbers, names.is_date()) for name, numbers in values.items()}
+
+    def _is_single(self, node_type: str) -> bool:
+        """Whether one explained node has the type."""
+        return [name for name, _ in self._seed.ends].count(node_type) == 1
+
+    def _part_table(self, outputs: Tensor | None) -> pa.Table:
+        rungs, output = self._seed.rungs, self._context.applied.spec.output
+        if rungs is None:
+            parts = {GNN: (1.0, self._score(self._outputs[0]))}
+        else:
+            parts = {
+                name: (weight, self._share(scores))
+                for name, (weight, scores) in rungs.parts(outputs).items()
+            }
+        assert isinstance(output, LabelOutput) or rungs is None
+        return self._rows(
+            len(parts),
+            {
+                "part": pa.array(list(parts), pa.string()),
+                "weight": np.array([weight for weight, _ in parts.values()], np.float32),
+                "score": np.array([score for _, score in parts.values()], np.float32),
+            },
+        )
+
+    def _share(self, scores: np.ndarray) -> float:
+        if self._label is None:
+            return float(scores[0])
+        return float(torch.from_numpy(scores).softmax(dim=0)[self._label])
+
+    def _score(self, rows: Tensor) -> float:
+        """The probability of the explained class or label, or the value in its unit."""
+        output = self._context.applied.spec.output
+        if not isinstance(output, LabelOutput):
+            return float(rows[0, 0])
+        if self._problem == "regression":
+            table = self._context.applied.task.output_columns("predictions", rows.cpu())
+            return float(table["prediction"][0])
+        rows = rows.reshape(1, -1)
+        if self._problem == "multi_class":
+            return float(rows.softmax(dim=1)[0, self._label])
+        return float(rows.flatten()[0 if rows.numel() == 1 else self._label].sigmoid())
 
     def _neighbor_table(self) -> pa.Table:
-        types = [edge_type_name(t) for t in self._masked.edges]
-        source = dict(zip(types, (t[0] for t in self._masked.edges), strict=True))
+        source = {edge_type_name(edge_type): edge_type[0] for edge_type in self._batch.edges}
         seeds = {
             (name, value)
             for name, end in self._seed.ends
@@ -363,39 +540,68 @@ class _Explained:
         }
         return self._rows(len(rows), columns)
 
-    def _judged(self, explainer: Explainer, made: Any, applied: AppliedModel) -> pa.Table:
-        masked, output = self._masked, applied.spec.output
-        inputs = (masked.x, masked.edge_index)
-        node_mask, edge_mask = made.get("node_mask"), made.get("edge_mask")
-        removed = [None if mask is None else 1.0 - mask for mask in (node_mask, edge_mask)]
-        outputs = [
-            explainer.get_prediction(*inputs),
-            explainer.get_masked_prediction(*inputs, node_mask, edge_mask),
-            explainer.get_masked_prediction(*inputs, *removed),
-        ]
-        columns: dict[str, Any]
-        if not isinstance(output, LabelOutput):
-            scores = [float(rows[0, 0]) for rows in outputs]
-            columns, both = {"prediction": pa.array(scores[:1])}, (None, None)
-        elif output.problem == "regression":
-            tables = [applied.task.output_columns("predictions", row.cpu()) for row in outputs]
-            scores = [float(table["prediction"][0]) for table in tables]
-            columns, both = {"prediction": pa.array(scores[:1])}, (None, None)
-        else:
-            label = int(made.target[0])
-            if output.problem == "multi_class":
-                scores = [float(rows.softmax(dim=1)[0, label]) for rows in outputs]
-            else:
-                assert self._label is not None
-                scores, label = [float(rows[0]) for rows in outputs], self._label
-            columns = {"prediction": pa.array([output.shown_classes[label]])}
-            both = fidelity(explainer, made)
+    def _prediction_table(self) -> pa.Table:
+        output, label = self._context.applied.spec.output, self._label
+        scores = [self._score(rows) for rows in self._outputs]
+        columns: dict[str, Any] = {"prediction": pa.array(scores[:1])}
+        changes: list[float | None] = [None, None]
+        if label is not None:
+            assert isinstance(output, LabelOutput)
+            columns["prediction"] = pa.array([output.shown_classes[label]])
+            with_explanation, without = (self._is_predicted(rows) for rows in self._outputs[1:])
+            changes = [float(not without), float(not with_explanation)]
         for name, score in zip(("score", "score_kept", "score_removed"), scores, strict=True):
             columns[name] = np.array([score], np.float32)
-        for name, value in zip(("fidelity_plus", "fidelity_minus"), both, strict=True):
+        for name, value in zip(("fidelity_plus", "fidelity_minus"), changes, strict=True):
             columns[name] = pa.array([value], pa.float32())
-        columns["num_edges"] = np.array([masked.edge_index.shape[1]])
+        columns["num_edges"] = np.array([self._batch.num_edges])
+        columns["sentence"] = pa.array([self._sentence(columns["prediction"][0].as_py())])
         return self._rows(1, columns)
+
+    def _is_predicted(self, rows: Tensor) -> bool:
+        """Whether changed outputs predict as the unchanged ones do."""
+        if self._problem == "multi_class":
+            return int(rows.argmax()) == self._label
+        return (self._score(rows) > 1 / 2) == (self._score(self._outputs[0]) > 1 / 2)
+
+    def _sentence(self, prediction: Any) -> str:
+        output = self._context.applied.spec.output
+        least, is_number = _STANDS_OUT, self._label is None
+        if is_number:
+            scale = output.scale if isinstance(output, LabelOutput) else None
+            least = 0.0 if scale is None else _SHARE_OF_STD * scale.std[0]
+        effects: dict[tuple[Any, ...], float] = {}
+        of_key = {(f.node_type, f.described.name, f.element): f for f in self._facts}
+        for fact in self._facts:  # parts may read the same column
+            key = fact.node_type, fact.described.name, fact.element
+            effects[key] = effects.get(key, 0.0) + fact.effect
+        largest = sorted(effects, key=lambda key: -abs(effects[key]))
+        least = max(least, *(_SHARE_OF_LARGEST * abs(effects[key]) for key in largest[:1]), 0.0)
+        phrases = {
+            self._phrase(of_key[key]): effects[key]
+            for key in largest[: self._context.options.num_columns]
+            if abs(effects[key]) > least
+        }
+        both = [
+            ", ".join(text for text, effect in phrases.items() if effect * sign > 0)
+            for sign in (1, -1)
+        ]
+        marks = ("raised by ", "lowered by ") if is_number else ("", "against it: ")
+        said = "; ".join(mark + text for mark, text in zip(marks, both, strict=True) if text)
+        score = self._score(self._outputs[0])
+        shown = f"{score:.4g}" if is_number else f"{prediction} ({score:.0%})"
+        return f"{shown}: {said or 'nothing stands out'}"
+
+    def _phrase(self, fact: Fact) -> str:
+        name = fact.described.name
+        is_around = (fact.node_type, name) in self._around
+        if self._is_own(fact.part, fact) and not is_around:
+            text = self._words[fact.node_type].phrase(fact.described)
+            is_unclear = len(self._seed.ends) > 1 and fact.described.table != fact.node_type
+            return f"{text} of {fact.node_type}" if is_unclear else text
+        element = "" if fact.element is None else f"[{fact.element}]"
+        is_around = is_around or fact.node_type not in dict(self._seed.ends)
+        return f"{name}{element}{f' of {fact.node_type} around it' if is_around else ''}"
 
     @cached_property
     def _id_type(self) -> pa.DataType:
@@ -407,10 +613,13 @@ class _Explained:
         return list(ids.cast(self._id_type).to_pylist())
 
     def _names_of(self, flat: int) -> str:
+        assert self._masked is not None
         name, span = next((n, r) for n, r in self._masked.rows.items() if flat in r)
-        n_id = self._batch.nodes[name].n_id[flat - span.start]
-        shown = str(self._ids(name, n_id[None])[0])
-        return shown if len(self._masked.rows) == 1 else f"{name} {shown}"
+        return self._shown(name, flat - span.start)
+
+    def _shown(self, name: str, local: int) -> str:
+        shown = str(self._ids(name, self._batch.nodes[name].n_id[[local]])[0])
+        return shown if len(self._batch.nodes) == 1 else f"{name} {shown}"
 
     def _rows(self, num_rows: int, columns: Mapping[str, Any]) -> pa.Table:
         first = pa.array(np.zeros(num_rows, np.int64))
@@ -423,8 +632,13 @@ class _GNNExplainer(GNNExplainer):
     not change the cost of an edge.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, group: Tensor) -> None:
+        """`group`: int64 [num_elements], column of each element; elements of one have one mask."""
         super().__init__(epochs=_EPOCHS, lr=_LR, edge_reduction="mean", **_COEFFICIENTS)
+        self._group = group
+        self._first = torch.tensor(
+            [group.tolist().index(i) for i in dict.fromkeys(group.tolist())], dtype=torch.int64
+        )
 
     def _initialize_homogeneous_masks(
         self, node_mask_type: Any, edge_mask_type: Any, n: int, f: int, e: int, device: Any
@@ -433,23 +647,33 @@ class _GNNExplainer(GNNExplainer):
             return None if kind is None else nn.Parameter(torch.zeros(*shape, device=device))
 
         self.node_mask, self.edge_mask = mask(node_mask_type, 1, f), mask(edge_mask_type, e)
+        if self.node_mask is not None:
+            self.node_mask.register_hook(self._tied)
+
+    def _tied(self, gradient: Tensor) -> Tensor:
+        """Gives all elements of a column the same gradient, so that their masks stay equal."""
+        group = self._group.to(gradient.device)
+        total = gradient.new_zeros(len(self._first)).index_add(0, group, gradient[0])
+        return total[group][None]
 
     def _add_mask_regularization(
         self, loss: Tensor, mask: Tensor, hard_mask: Tensor, *coefficients: Any
     ) -> Tensor:
+        if mask is self.node_mask:  # a column costs the same whatever its width
+            mask, hard_mask = mask[:, self._first], hard_mask[:, self._first]
         if not hard_mask.any():  # PyG would take the mean of no elements
             return loss
         out: Tensor = super()._add_mask_regularization(loss, mask, hard_mask, *coefficients)
         return out
 
 
-def _explainer(masked: MaskedModel, problem: str, method: str) -> Explainer:
+def _explainer(masked: MaskedModel, problem: str, method: str, group: Tensor) -> Explainer:
     is_ours = method == GNN_EXPLAINER
     of_columns = "common_attributes" if is_ours else "attributes"
     return Explainer(
         masked,
-        algorithm=_GNNExplainer() if is_ours else CaptumExplainer(method),
-        explanation_type="model",
+        algorithm=_GNNExplainer(group) if is_ours else CaptumExplainer(method),
+        explanation_type="phenomenon" if problem == "multi_class" else "model",
         model_config=_MODES[problem],
         node_mask_type=of_columns if masked.elements else None,
         edge_mask_type="object" if masked.masks_edges else None,
@@ -466,43 +690,7 @@ def _importance(made: Any, name: str) -> np.ndarray:
     return total.float().cpu().numpy()
 
 
-def _column_name(row: Mapping[str, Any]) -> str:
-    element = "" if row["element"] is None else f"[{row['element']}]"
-    return f"{row['column']}{element}"
-
-
-def input_columns(spec: ModelSpec, manifest: Manifest | None) -> dict[str, list[Element]]:
-    """The table column of each element of the encoder's input rows, by node type. Without the
-    manifest of a graph's tables, columns are named by the feature.
-    """
-    columns = {}
-    for name, width in spec.widths.items():
-        fitted = spec.transforms.get(name, {}).get(spec.feature)
-        if fitted is not None:
-            columns[name] = _of_transforms(name, fitted)
-            continue
-        declared = (
-            None if manifest is None else manifest.node_types[name].features.get(spec.feature)
-        )
-        names = declared.column_names if isinstance(declared, DenseFeature) else (spec.feature,)
-        if len(names) == width:
-            columns[name] = [Element(name, column, None) for column in names]
-        else:
-            shown = names[0] if len(names) == 1 else spec.feature
-            columns[name] = [Element(name, shown, i) for i in range(width)]
-    return columns
-
-
-def _of_transforms(name: str, fitted: FittedFeature) -> list[Element]:
-    numbers, embedded, position = [], [], 0
-    codes: Mapping[int, int] = fitted.num_codes
-    for part in fitted.parts:
-        is_list = not isinstance(part, FittedColumn) and part.width > 1
-        for i in range(part.width):
-            element = Element(name, part.column, i if is_list else None)
-            if position in codes:
-                embedded += [element] * embedding_channels(codes[position])
-            else:
-                numbers.append(element)
-            position += 1
-    return numbers + embedded
+def _shown_column(fact: Fact) -> str:
+    element = "" if fact.element is None else f"[{fact.element}]"
+    own = "" if fact.described.table == fact.node_type else f"{fact.described.table} "
+    return f"{own}{fact.column}{element}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
+from itertools import islice
 from typing import Any, Self
 
 import numpy as np
@@ -15,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.data.added_rows import RowReader
-from raygnn.data.bundle import Bundle
-from raygnn.data.edge_types import edge_type_name
+from raygnn.data.bundle import Bundle, SeedRows
+from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.manifest import Manifest, TrainingTable
 from raygnn.data.tables.read_ids import Ids, look_up_ids, original_ids
@@ -32,14 +33,12 @@ from raygnn.inference.applied_model import (
 from raygnn.inference.embeddings import (
     NodeEncoder,
 )
+from raygnn.inference.explain_options import ExplainOptions
 from raygnn.inference.explanations import (
-    Element,
-    ExplainOptions,
     Explanations,
     Seed,
     check_explained,
     explain_batches,
-    input_columns,
     seed_node,
     seed_pair,
 )
@@ -71,8 +70,10 @@ from raygnn.inference.tables import tables
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
 from raygnn.outputs.saved_model import SavedModel
-from raygnn.sampling.batch import EdgeBatch
+from raygnn.sampling.batch import Batch, EdgeBatch
+from raygnn.sampling.loader import RowPlan
 
+_NUM_BACKGROUND = 64  # nodes that explained ones are compared with
 _ROWS_PER_PART = 65_536  # rows per file of `raygnn.infer`
 
 
@@ -296,7 +297,6 @@ class OpenGraph:
             DataError: an id is not in the graph.
         """
         check_explained(self._spec)
-        names = input_columns(self._spec, self.manifest())
         settings = options or ExplainOptions()
         output = self._spec.output
         has_pairs = bool(output.links) or output.predicted_edges is not None
@@ -311,7 +311,7 @@ class OpenGraph:
                 id="explain-seeds",
             )
         if has_pairs:
-            return self._explain_pairs(pairs, edge_type, names, settings)
+            return self._explain_pairs(pairs, edge_type, settings)
         node_type = output.ends[0]
         plan = None
         if nodes is not None:
@@ -325,14 +325,30 @@ class OpenGraph:
             moved = (batch.to(self._applied.env.device) for batch in batches)
             of_rows = None if plan is None else plan.rows
             seed = partial(seed_node, applied=self._applied, rows=of_rows)
-            return explain_batches(moved, seed, self._applied, names, settings)
+            others = partial(self._background, node_type, of_rows)
+            return explain_batches(moved, seed, self._applied, self.manifest(), settings, others)
+
+    def _background(self, node_type: str, of_rows: SeedRows | None) -> Iterator[Batch]:
+        """A batch of other nodes of the type, at the times of the rows."""
+        num = min(_NUM_BACKGROUND, self.bundle.num_nodes(node_type))
+        nodes = np.linspace(0, self.bundle.num_nodes(node_type) - 1, num).astype(np.int64)
+        plan = None
+        if of_rows is not None:
+            times = None if of_rows.time is None else np.resize(np.asarray(of_rows.time), num)
+            plan = RowPlan(replace(of_rows, num_rows=num, nodes=nodes, time=times, split=None))
+            nodes = np.arange(num)
+        loader = self._applied.loader(node_type, nodes, plan, batch_size=num)
+        with loader, closing(loader.iterate(0, 0, 1)) as batches:
+            yield from (batch.to(self._applied.env.device) for batch in batches)
+
+    def _background_of_pairs(self, edge_type: EdgeType) -> Iterator[Batch]:
+        """A batch of edges of the graph."""
+        edges = seed_edges(self._spec, self.bundle, edge_type)
+        with self._edge_tables("predictions", edges) as tables:
+            yield from islice(tables.batches(), 1)
 
     def _explain_pairs(
-        self,
-        pairs: Any,
-        edge_type: str | None,
-        names: Mapping[str, Sequence[Element]],
-        settings: ExplainOptions,
+        self, pairs: Any, edge_type: str | None, settings: ExplainOptions
     ) -> Explanations:
         relation = 0 if edge_type is None else relation_of(self._spec, edge_type)
         if len(self._spec.output.links) > 1:
@@ -340,11 +356,14 @@ class OpenGraph:
         ends = self._pairs(pairs)
         edges = pairs_to_predict(self._spec, self.bundle, *ends, self._applied.times, relation)
 
-        def seed(batch: EdgeBatch) -> Seed:
-            return seed_pair(batch, self._applied, edges.edge_type, relation)
+        with self._prepared(), self._edge_tables("predictions", edges, one_by_one=True) as found:
 
-        with self._prepared(), self._edge_tables("predictions", edges, one_by_one=True) as tables:
-            return explain_batches(tables.batches(), seed, self._applied, names, settings)
+            def seed(batch: EdgeBatch) -> Seed:
+                return seed_pair(batch, self._applied, edges, relation, found.as_of)
+
+            others = partial(self._background_of_pairs, edges.edge_type)
+            made = found.batches()
+            return explain_batches(made, seed, self._applied, self.manifest(), settings, others)
 
     def _pairs(self, pairs: Any) -> tuple[np.ndarray, np.ndarray]:
         given = zip(self._spec.output.ends, _columns_of(pairs), strict=True)

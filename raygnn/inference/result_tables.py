@@ -179,6 +179,7 @@ class EdgeTables:
     Attributes:
         alignment: tables begin at multiples of it.
         num_rows: number of predicted edges, without reverse copies.
+        as_of: time of all edges; None if each has its own, or without times.
     """
 
     def __init__(
@@ -198,6 +199,7 @@ class EdgeTables:
         disjoint = config.sampling.model_copy(update={"disjoint": not one_by_one})
         loaded = replace(loaded, config=config.model_copy(update={"sampling": disjoint}))
         as_of = None if times is None else times.of(edge_type_name(edges.edge_type))
+        self.as_of = None if as_of is None else as_of.time
         self._what, self._applied, self._edges = what, applied, edges
         self._positions = edges.positions_of_rows()
         self.num_rows = len(self._positions)
@@ -209,7 +211,7 @@ class EdgeTables:
                 seeds=self._positions,
                 reverse_types=reverse_types(bundle),
                 inputs=spec.output.own_columns,
-                as_of=None if as_of is None else as_of.time,
+                as_of=self.as_of,
                 num_known=spec.output.num_known(bundle),
                 sees_pair=not spec.output.links,
             ),
@@ -231,10 +233,10 @@ class EdgeTables:
 
         (outputs,) = self._each(first, last, lambda batch: [predict(batch)])
         positions, table_rows = self._positions[first:last], self._edges.table_rows
-        task, plan = self._applied.task, self._loader.plan
+        task = self._applied.task
         if isinstance(task, EdgePrediction):
             model: Any = self._applied.model
-            outputs = task.completed_edges(model, outputs, self._edges, positions, plan.as_of)
+            outputs = task.completed_edges(model, outputs, self._edges, positions, self.as_of)
         columns: Mapping[str, Any] = task.output_columns(self._what, outputs)
         sources, targets = self._ids(positions)
         check_finite(outputs, sources, "edges")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-import lightgbm
 import numpy as np
+
+if TYPE_CHECKING:
+    import lightgbm
 
 _NUM_TREES, _PATIENCE = 600, 40
 _NUM_UNWATCHED = 200  # trees without validation rows
@@ -62,6 +65,8 @@ class BoostedTrees:
             metric: the metric that selects, such as `mae`, `auroc` or `accuracy`.
             categorical: positions of columns with codes of categories.
         """
+        import lightgbm  # with scikit-learn, which most models do not need
+
         objective, watched = _objective(num_classes, metric)
         settings = _BASE | objective | {"metric": watched, "num_threads": num_threads}
         options: Any = {"categorical_feature": list(categorical), "params": settings}
@@ -92,8 +97,33 @@ class BoostedTrees:
         """float64 [num_rows, num_outputs]: numbers or class probabilities."""
         found = [np.asarray(model.predict(columns), np.float64) for model in self._models]
         out = np.mean(found, axis=0).reshape(len(columns), -1)
-        is_binary = self._models[0].dump_model(num_iteration=1)["objective"].startswith("binary")
-        return np.concatenate([1 - out, out], axis=1) if is_binary else out
+        return np.concatenate([1 - out, out], axis=1) if self._is_binary else out
+
+    @cached_property
+    def _is_binary(self) -> bool:
+        objective: str = self._models[0].dump_model(num_iteration=1)["objective"]
+        return objective.startswith("binary")
+
+    def contributions(self, columns: np.ndarray) -> np.ndarray:
+        """SHAP values of each model, float64 [num_models, num_rows, num_outputs, num_columns + 1].
+
+        Their sum over the last dimension is the model's score: a number, or logits of classes (0
+        for the first of two). Its last element is the mean score of the training rows.
+        """
+        found = [
+            np.asarray(model.predict(columns, pred_contrib=True), np.float64)
+            for model in self._models
+        ]
+        out = np.stack(found).reshape(len(found), len(columns), -1, columns.shape[1] + 1)
+        return np.concatenate([np.zeros_like(out), out], axis=2) if self._is_binary else out
+
+    @staticmethod
+    def combined(scores: np.ndarray, *, is_class: bool) -> np.ndarray:
+        """Predictions as by `predict`, from [num_models, num_rows, num_outputs] scores."""
+        if is_class:
+            powers = np.exp(scores - scores.max(axis=2, keepdims=True))
+            scores = powers / powers.sum(axis=2, keepdims=True)
+        return np.asarray(scores.mean(axis=0))
 
     def to_text(self) -> str:
         """LightGBM's text format, of one model after the other."""
@@ -101,6 +131,8 @@ class BoostedTrees:
 
     @classmethod
     def of_text(cls, text: str) -> BoostedTrees:
+        import lightgbm
+
         return cls([lightgbm.Booster(model_str=each) for each in text.split(_NEXT)])
 
 

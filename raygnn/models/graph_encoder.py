@@ -82,19 +82,23 @@ class GraphEncoder(nn.Module):
         return {name: _of_seeds(rows, batch.nodes[name].seed_index) for name, rows in out.items()}
 
     def _encode(self, batch: Batch) -> dict[str, Any]:
-        module = self.module
+        module, rows = self.module, self.rows_without_times(batch)
+        rows |= self._with_times(batch, rows)
         if isinstance(module, BlockEncoder):
-            inputs: Mapping[str, Features] = module.inputs_of(batch)
-            rows = {name: self.embed(name, x) for name, x in inputs.items()}
-            rows |= self._with_times(batch, rows)
             embeddings: dict[str, Tensor] = module(rows, hetero_blocks_of(batch))
             # A batch may lack a node type.
             parameters = [*self.categories.parameters(), *self.interactions.parameters()]
             return keep_in_graph(embeddings, parameters)
-        rows = {n: self.embed(n, v.columns["x"]) for n, v in batch.nodes.items() if v.columns}
-        rows |= self._with_times(batch, rows)
         encoded: dict[str, Any] = module(batch, rows)
         return encoded
+
+    def rows_without_times(self, batch: Batch) -> dict[str, Features]:
+        """The input rows of a batch by node type, without the columns of `relative_time`."""
+        module = self.module
+        if isinstance(module, BlockEncoder):
+            inputs: Mapping[str, Features] = module.inputs_of(batch)
+            return {name: self.embed(name, x) for name, x in inputs.items()}
+        return {n: self.embed(n, v.columns["x"]) for n, v in batch.nodes.items() if v.columns}
 
     def _with_times(self, batch: Batch, rows: Mapping[str, Features]) -> dict[str, Tensor]:
         times = self.relative_time

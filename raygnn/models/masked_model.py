@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,8 @@ from raygnn.data.edge_types import EdgeType
 from raygnn.errors import ConfigError
 from raygnn.models.encoder import MLP, BlockEncoder, OverBlocks
 from raygnn.models.graph_encoder import GraphEncoder, SubgraphModule, TypedSubgraphModule
-from raygnn.models.sparse_input import dense, formed
+from raygnn.models.node_inputs import RelativeTime
+from raygnn.models.sparse_input import Features, dense, formed
 from raygnn.sampling.batch import Batch, Block, HeteroBlock
 
 
@@ -32,9 +34,11 @@ class MaskedModel(nn.Module):
     module with `forward(x_dict, edge_index_dict)`, each convolution takes the masks of the edge
     type whose `edge_index` it is called with.
 
+    Columns of `RelativeTime` are masked like features, and are behind these.
+
     Attributes:
-        x: [num_nodes, num_elements], block-diagonal over node types: a type's elements are 0 in the
-            rows of others. Categories are embedded.
+        x: [num_nodes, num_elements], differences from `typical`, block-diagonal over node types: a
+            type's elements are 0 in the rows of others. Categories are embedded.
         edge_index: int64 [2, num_edges], concatenated over edge types, with rows of x.
         rows, elements: rows and columns of x, by node type.
         edges: columns of `edge_index`, by edge type.
@@ -43,12 +47,17 @@ class MaskedModel(nn.Module):
         model: with an `encoder`, in evaluation mode.
         batch: a batch of one seed.
         head: computes the explained [1, num_outputs] from the encoder's output by node type.
+        typical: what masked elements become, by node type; see `typical_rows`. Default: 0.
     Raises:
         ConfigError: the model reads neither features nor edges.
     """
 
     def __init__(
-        self, model: Any, batch: Batch, head: Callable[[Mapping[str, Any]], Tensor]
+        self,
+        model: Any,
+        batch: Batch,
+        head: Callable[[Mapping[str, Any]], Tensor],
+        typical: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self.model = model
@@ -58,6 +67,17 @@ class MaskedModel(nn.Module):
         self._batch = batch
         encoder: GraphEncoder = model.encoder
         inputs = {name: _input_rows(encoder, name, x) for name, x in _inputs(encoder, batch)}
+        self._num_features = {name: x.shape[1] for name, x in inputs.items()}
+        self._base: dict[str, Tensor] = {}
+        appended = _appended(encoder, batch)
+        for name in dict.fromkeys([*inputs, *appended]):
+            parts = [rows[name] for rows in (inputs, appended) if name in rows]
+            x = torch.cat(parts, dim=1)
+            base = typical.get(name, x.new_zeros(x.shape[1])).repeat(len(x), 1)
+            # Nodes of the last hop, which sample no edges, keep their counts and times.
+            num, num_features = _num_expanded(batch, name), self._num_features.get(name, 0)
+            base[num:, num_features:] = x[num:, num_features:]
+            inputs[name], self._base[name] = x - base, base
         self.rows = _ranges({name: len(nodes.n_id) for name, nodes in batch.nodes.items()})
         self.elements = _ranges({name: x.shape[1] for name, x in inputs.items()})
         self.edges = _ranges({t: e.edge_index.shape[1] for t, e in batch.edges.items()})
@@ -83,11 +103,13 @@ class MaskedModel(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         encoder: GraphEncoder = self.model.encoder
-        rows = {
-            name: x[_slice(self.rows[name]), _slice(elements)]
+        every = {
+            name: x[_slice(self.rows[name]), _slice(elements)] + self._base[name]
             for name, elements in self.elements.items()
         }
-        with self._reading(encoder, rows):
+        rows = {name: every[name][:, :num] for name, num in self._num_features.items()}
+        columns = {name: each[:, self._num_features.get(name, 0) :] for name, each in every.items()}
+        with self._reading(encoder, rows, columns):
             return self._head(encoder(self._batch_of(encoder, rows)))
 
     @contextmanager
@@ -160,7 +182,12 @@ class MaskedModel(nn.Module):
         return replace(self._batch, nodes=nodes)
 
     @contextmanager
-    def _reading(self, encoder: GraphEncoder, rows: Mapping[str, Tensor]) -> Iterator[None]:
+    def _reading(
+        self, encoder: GraphEncoder, rows: Mapping[str, Tensor], columns: Mapping[str, Tensor]
+    ) -> Iterator[None]:
+        times = encoder.relative_time
+        if times is not None:
+            encoder.relative_time = cast("RelativeTime", _GivenColumns(times, columns))
         handles = [
             module.register_forward_hook(lambda *_, x=rows[name]: x)
             for name, module in encoder.categories.items()
@@ -177,6 +204,7 @@ class MaskedModel(nn.Module):
         try:
             yield
         finally:
+            encoder.relative_time = times
             for handle in handles:
                 handle.remove()
 
@@ -240,6 +268,58 @@ class MaskedModel(nn.Module):
 
 class _EdgeMask(OverBlocks, MessagePassing):
     pass
+
+
+@dataclass(frozen=True)
+class _GivenColumns:
+    """Stands for `RelativeTime`, with columns that were computed before."""
+
+    times: RelativeTime
+    columns: Mapping[str, Tensor]
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        return self.times.node_types
+
+    def joined(self, batch: Batch, node_type: str, inputs: Mapping[str, Features]) -> Tensor:
+        return self.times.join(node_type, inputs, self.columns[node_type])
+
+
+@torch.no_grad()
+def _appended(encoder: GraphEncoder, batch: Batch) -> dict[str, Tensor]:
+    """The columns of `RelativeTime`, [num_nodes, channels] by node type."""
+    times = encoder.relative_time
+    if times is None:
+        return {}
+    rows = encoder.rows_without_times(batch)
+    return {
+        name: times.appended(batch, name, rows) for name in times.node_types if name in batch.nodes
+    }
+
+
+def _num_expanded(batch: Batch, node_type: str) -> int:
+    """Nodes of a type whose neighbors are sampled, or all if the type has no neighbors."""
+    sizes = [len(e.dst_ptr) - 1 for t, e in batch.edges.items() if t[2] == node_type]
+    return max(sizes, default=len(batch.nodes[node_type].n_id))
+
+
+def typical_rows(encoder: GraphEncoder, batches: Iterable[Batch]) -> dict[str, Tensor]:
+    """Mean rows of the nodes of batches, [num_elements] by node type. Columns of `RelativeTime` are
+    those of nodes whose neighbors are sampled.
+    """
+    found: dict[str, list[list[Tensor]]] = {}
+    for batch in batches:
+        features = {n: _input_rows(encoder, n, x) for n, x in _inputs(encoder, batch)}
+        appended = _appended(encoder, batch)
+        for name in dict.fromkeys([*features, *appended]):
+            parts = [features[name]] if name in features else []
+            parts += [appended[name][: _num_expanded(batch, name)]] if name in appended else []
+            found.setdefault(name, []).append(parts)
+    means = {
+        name: [torch.cat(rows).mean(dim=0) for rows in zip(*each, strict=True)]
+        for name, each in found.items()
+    }
+    return {name: torch.cat(parts).nan_to_num() for name, parts in means.items()}
 
 
 def _expanded(

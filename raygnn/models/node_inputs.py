@@ -302,6 +302,26 @@ class DateColumn:
 
 
 @dataclass(frozen=True)
+class TimeColumn:
+    """What an element of the columns of `RelativeTime` says.
+
+    Attributes:
+        what: `age` of the node, `count` and `recency` of edges (their ages, and fading counts),
+            recent `edge feature` and `event row` of edges, a `date` among the features, `past
+            labels` or `season`.
+        edge_type: message type of the edges; None for the node itself.
+        feature: column of edge features, for these.
+        position: of the element in an edge feature or in the row of an event; of the feature in the
+            node's row, for a date.
+    """
+
+    what: str
+    edge_type: EdgeType | None = None
+    feature: str | None = None
+    position: int = 0
+
+
+@dataclass(frozen=True)
 class RelativeTime:
     """Columns of time and counts that are appended to the features of each node.
 
@@ -370,19 +390,60 @@ class RelativeTime:
         Args:
             inputs: input rows by node type.
         """
-        columns, x = [self.columns(batch, node_type, inputs)], inputs.get(node_type)
-        dates = self.dates.get(node_type, ())
+        return self.join(node_type, inputs, self.appended(batch, node_type, inputs))
+
+    def join(self, node_type: str, inputs: Mapping[str, Features], appended: Tensor) -> Tensor:
+        """Input rows with given columns appended; the columns alone without rows."""
+        x, dates = inputs.get(node_type), self.dates.get(node_type, ())
         if x is None:
-            return columns[0]
-        rows, seed_time = dense(x), batch.nodes[node_type].seed_time
-        assert seed_time is not None
-        for age in [date.age(rows, seed_time) for date in dates]:
-            columns += [age.sign().float().unsqueeze(1), encode_age(age.abs(), self.span)]
+            return appended
+        rows = dense(x)
         if dates:
             rows = rows.clone()
             for date in dates:
                 rows[:, date.position] = 0
-        return torch.cat([rows, *columns], dim=1)
+        return torch.cat([rows, appended], dim=1)
+
+    def appended(self, batch: Batch, node_type: str, inputs: Mapping[str, Features]) -> Tensor:
+        """The appended columns, [num_nodes, channels(node_type)]."""
+        columns, x = [self.columns(batch, node_type, inputs)], inputs.get(node_type)
+        for date in self.dates.get(node_type, ()) if x is not None else ():
+            seed_time = batch.nodes[node_type].seed_time
+            assert x is not None
+            assert seed_time is not None
+            age = date.age(dense(x), seed_time)
+            columns += [age.sign().float().unsqueeze(1), encode_age(age.abs(), self.span)]
+        return torch.cat(columns, dim=1)
+
+    def describe(self, node_type: str) -> list[TimeColumn]:
+        """What each of the appended columns says, in order."""
+        found = [TimeColumn("age")] * (AGE_CHANNELS if node_type in self.timed_nodes else 0)
+        for edge_type in self.edge_types:
+            if edge_type[2] == node_type:
+                found += self._describe_edges(edge_type)
+        if self.past is not None and node_type == self.past[0]:
+            found += [TimeColumn("past labels", position=i) for i in range(self.past[1])]
+        found += [TimeColumn("season")] * (_SEASON_CHANNELS if node_type == self.season else 0)
+        for date in self.dates.get(node_type, ()):
+            found += [TimeColumn("date", position=date.position)] * (1 + AGE_CHANNELS)
+        return found
+
+    def _describe_edges(self, edge_type: EdgeType) -> Iterator[TimeColumn]:
+        count, recency = (TimeColumn(what, edge_type) for what in ("count", "recency"))
+        yield count
+        if edge_type in self.event_widths:
+            yield from [recency] * (AGE_CHANNELS + len(_MEMORIES))
+            for _ in _MEMORIES:
+                for i in range(self.event_widths[edge_type]):
+                    yield TimeColumn("event row", edge_type, position=i)
+        elif edge_type in self.timed_edges:
+            yield from [recency] * (1 + AGE_CHANNELS)
+            features = self.edge_features.get(edge_type, {})
+            for _ in _MEMORIES if features else ():
+                yield recency
+                for name, width in features.items():
+                    for i in range(width):
+                        yield TimeColumn("edge feature", edge_type, name, i)
 
     def columns(
         self,

@@ -15,6 +15,7 @@ import numpy as np
 from raygnn.data.added_rows import AddedRows
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
+from raygnn.inference.explain_options import ExplainOptions
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.result_tables import Table
@@ -23,6 +24,7 @@ from raygnn.serving.messages import (
     Answer,
     AnsweredRows,
     Embed,
+    Explain,
     Predict,
     Question,
     Refused,
@@ -119,7 +121,11 @@ class Answers:
 
     def _notes(self, question: Question) -> list[str]:
         end = self._every.moment
-        if end is None or not isinstance(question, Predict | TopK) or question.time is None:
+        if (
+            end is None
+            or not isinstance(question, Predict | Explain | TopK)
+            or question.time is None
+        ):
             return []
         if isinstance(question, TopK):
             moment = self._at(question.time).moment
@@ -187,12 +193,13 @@ def _rows(
     graph: OpenGraph, questions: Sequence[Question], items: list[Any]
 ) -> list[dict[str, Any]]:
     first = questions[0]
-    if isinstance(first, Predict):
-        if first.time is None:
-            table = graph.predict(items, what=first.what)
-        else:
-            times = [time for q in questions if isinstance(q, Predict) for time in q.times]
-            table = graph.predict(what=first.what, rows={"id": items, "time": times})
+    if isinstance(first, Predict | Explain):
+        times = [t for q in questions if isinstance(q, Predict | Explain) for t in q.times]
+        nodes, rows = (items, None) if first.time is None else (None, {"id": items, "time": times})
+        if isinstance(first, Explain):
+            options = ExplainOptions(num_edges=first.num_edges, num_columns=first.num_columns)
+            return _with_plain_dates(graph.explain(nodes, options, rows=rows).records)
+        table = graph.predict(nodes, what=first.what, rows=rows)
     elif isinstance(first, Embed):
         table = graph.embed(items, **first.options())
     else:
@@ -202,7 +209,10 @@ def _rows(
 
 
 def _plain(table: Table) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = table.arrow.to_pylist()
+    return _with_plain_dates(table.arrow.to_pylist())
+
+
+def _with_plain_dates(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         for name, value in row.items():
             if isinstance(value, date):  # or a datetime

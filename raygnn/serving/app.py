@@ -41,6 +41,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 _ROUTES = (
     ("/predict", messages.Predict, messages.Predictions),
+    ("/explain", messages.Explain, messages.ExplainedRows),
     ("/embed", messages.Embed, messages.EmbeddingRows),
     ("/score", messages.Score, messages.PairScores),
     ("/top_k", messages.TopK, messages.Neighbors),

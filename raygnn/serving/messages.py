@@ -20,12 +20,15 @@ from pydantic import (
 from pydantic_core import from_json
 
 from raygnn.errors import DataError
+from raygnn.inference.explain_options import ExplainOptions
 from raygnn.inference.job import TopKOptions
 
 #: Ids, pairs or new rows in one request, and elements of a value of a new row.
 MAX_ELEMENTS = 10_000
 #: Neighbors in one answer: anchors times k.
 MAX_NEIGHBORS = 100_000
+#: Nodes of one request for explanations, each of which takes about half a second.
+MAX_EXPLAINED = 20
 #: Columns of a new row, and types of new rows.
 MAX_COLUMNS = 1_000
 #: Letters of an id, a name or another text.
@@ -132,9 +135,7 @@ class Question(BaseModel):
         return self.model_dump(exclude={self.ITEMS, "new"})
 
 
-class Predict(Question):
-    """Predictions of nodes of the type that the model predicts."""
-
+class _AtTimes(Question):
     ITEMS: ClassVar[str] = "nodes"
 
     nodes: NodeIds = Field(validation_alias=AliasChoices("nodes", "ids"))
@@ -142,9 +143,6 @@ class Predict(Question):
         None,
         description="What is known at this time: one for all nodes, or one each; an ISO 8601 date, "
         "or a number where the times of the graph are such. Null takes all of the graph.",
-    )
-    what: Literal["predictions", "probabilities"] | None = Field(
-        None, description="Null is predictions; probabilities gives one of each class or label."
     )
 
     @model_validator(mode="after")
@@ -154,11 +152,35 @@ class Predict(Question):
         return self
 
     def options(self) -> dict[str, Any]:
-        return {"what": self.what, "has_times": self.time is not None}
+        return {**super().options(), "time": self.time is not None}
 
     @property
     def times(self) -> list[Any]:
         return self.time if isinstance(self.time, list) else [self.time] * len(self.nodes)
+
+
+class Predict(_AtTimes):
+    """Predictions of nodes of the type that the model predicts."""
+
+    what: Literal["predictions", "probabilities"] | None = Field(
+        None, description="Null is predictions; probabilities gives one of each class or label."
+    )
+
+
+class Explain(_AtTimes):
+    """Explanations of predictions of nodes, by columns and edges."""
+
+    num_edges: int = Field(ExplainOptions.num_edges, ge=1, description="Most edges of a row.")
+    num_columns: int = Field(
+        ExplainOptions.num_columns, ge=1, description="Most columns of each part of the model."
+    )
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        question = super().parse(body)
+        if len(question.nodes) > MAX_EXPLAINED:
+            refuse(f"{len(question.nodes):,} nodes", f"Send at most {MAX_EXPLAINED}")
+        return question
 
 
 class Embed(Question):
@@ -220,6 +242,51 @@ class Prediction(BaseModel):
     probability: float | list[float] | None = None
 
 
+class Part(BaseModel):
+    """A part of the model, such as `lightgbm`, its weight, and what it predicts alone."""
+
+    part: str
+    weight: float
+    score: float
+
+
+class ExplainedColumn(BaseModel):
+    """A column that a part of the model reads, and what it adds to the prediction."""
+
+    part: str
+    node_type: str
+    table: str
+    column: str
+    element: int | None
+    value: str | None
+    importance: float
+    effect: float
+
+
+class ExplainedEdge(BaseModel):
+    """An edge that the prediction depends on."""
+
+    edge_type: str
+    source_id: NodeId
+    target_id: NodeId
+    importance: float
+
+
+class Explained(BaseModel):
+    """An explanation; see the tables of `raygnn explain`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: NodeId
+    time: Moment | None = None
+    prediction: int | float | str
+    score: float
+    sentence: str
+    parts: list[Part]
+    columns: list[ExplainedColumn]
+    edges: list[ExplainedEdge]
+
+
 class Embedding(BaseModel):
     """A node's embedding."""
 
@@ -258,6 +325,12 @@ class Predictions(Noted):
     """Rows in the order of `nodes`."""
 
     rows: list[Prediction]
+
+
+class ExplainedRows(Noted):
+    """Rows in the order of `nodes`."""
+
+    rows: list[Explained]
 
 
 class EmbeddingRows(Noted):

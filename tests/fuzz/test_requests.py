@@ -67,6 +67,7 @@ def _requests() -> list[tuple[str, dict[str, Any]]]:
     }
     return [
         ("/predict", {"nodes": [1, 2], "what": "probabilities"}),
+        ("/explain", {"nodes": [1], "num_edges": 2, "num_columns": 1}),
         ("/embed", {"nodes": [3], "node_type": "node"}),
         ("/score", {"pairs": [[1, 2], [3, 4]], "score": "inner_product"}),
         ("/top_k", {"anchors": [1], "k": 3, "filter_known": True}),

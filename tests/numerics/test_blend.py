@@ -8,16 +8,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 import raygnn
+import raygnn.explain
 import raygnn.train
 from raygnn.data.added_rows import AddedRows
 from raygnn.data.tables.graph_tables import edge_rows, node_rows, write_tables
+from raygnn.inference.explanations import TABLES
 from raygnn.inference.extended_graph import ExtendedGraph
 from raygnn.loops.model_spec import TREES_FILE
 from raygnn.metrics import AUROC, metrics_of
+from raygnn.serving.answers import Answers
+from raygnn.serving.messages import Explain, ExplainedRows, Refused
 from tests.errors import raises
 from tests.numerics.infer.conftest import dates
 from tests.numerics.test_training_rows import ASKED, BUYS, NUM_USERS, Shop
@@ -156,6 +162,37 @@ def test_rows_do_not_see_their_future(run: tuple[Any, str], shop: Shop, tmp_path
         for uri in (graph, other)
     ]
     assert np.array_equal(found[0]["probability"], found[1]["probability"])
+
+
+def test_python_command_and_server_explain_alike(run: tuple[Any, str], tmp_path: Path) -> None:
+    """By the column of purchases that the label follows from, with its table."""
+    result, graph = run
+    asked = {"id": [3, 4, 3], "time": dates(np.array([120, 150, 180]))}
+    model = raygnn.load(str(result.path))
+    ours = model.explain(graph, rows=asked)
+    pq.write_table(pa.table(asked), tmp_path / "rows.parquet")
+    where = ["--graph", graph, "--rows", str(tmp_path / "rows.parquet")]
+    out = tmp_path / "out"
+    assert raygnn.explain.main([str(result.path), *where, "--out", str(out)]) == 0
+    for name in TABLES:
+        written = pq.read_table(out / name)
+        assert written.equals(getattr(ours, name).arrow), name
+    times = [str(each)[:10] for each in asked["time"]]
+    body = json.dumps({"nodes": asked["id"], "time": times})
+    (answer,) = Answers(model, graph).answer([Explain.parse(body.encode())])
+    assert not isinstance(answer, Refused)
+    rows = ExplainedRows.model_validate({"rows": answer}).rows
+    assert [row.sentence for row in rows] == list(ours.predictions["sentence"])
+    columns = ours.columns.to_pandas()
+    assert [c.effect for row in rows for c in row.columns] == columns[columns["kept"]][
+        "effect"
+    ].tolist()
+    assert {part.part: part.weight for part in rows[0].parts} == pytest.approx(
+        result.metrics["blend"]
+    )
+    for row in rows:
+        first = next(each for each in row.columns if each.part == "lightgbm")
+        assert (first.table, first.column) == ("buys", "since last")
 
 
 def test_damaged_trees_are_refused(run: tuple[Any, str], tmp_path: Path) -> None:

@@ -122,3 +122,18 @@ def test_edges_and_pairs_do_not_see_their_future(run: Any, tmp_path: Path) -> No
     asked = [model.predict(uri, pairs, what=what, as_of=str(day))[column] for uri in (graph, other)]
     assert asked[0] == pytest.approx(asked[1], abs=1e-6)
     assert np.ptp(asked[0]) > 0.1
+
+
+def test_explanations_name_the_cause(run: Any) -> None:
+    result, graph, label = run
+    opened = raygnn.load(str(result.path)).open(graph, as_of="1970-10-01")
+    pairs = [(user, 3) for user in range(8)]
+    found, expected = opened.explain(pairs=pairs), opened.predict(pairs)
+    column = "probability" if label == "returned" else "prediction"
+    assert found.predictions["score"] == pytest.approx(expected[column], abs=1e-4)
+    columns = found.columns.to_pandas()
+    of_trees = columns[columns["part"] == "lightgbm"].groupby("from_id").first()
+    first = of_trees[["node_type", "table", "column"]].value_counts()
+    assert first.index[0] == ("user", "buys", "since last")
+    assert first.iloc[0] >= 6
+    assert np.mean([" buys for " in each for each in found.predictions["sentence"]]) > 0.7

@@ -105,6 +105,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainedModel, Pat
     return model, folder
 
 
+def test_an_explanation_shows_what_the_labels_around_a_node_add(
+    trained: tuple[TrainedModel, Path],
+) -> None:
+    model, folder = trained
+    columns = model.explain(str(folder / "old"), [3, 7, 9]).columns.to_pandas()
+    effects = columns.groupby("part")["effect"].apply(lambda values: values.abs().mean())
+    assert effects["labels"] > 3 * effects["gnn"]
+    labels = columns[columns["part"] == "labels"]
+    assert (labels["table"] == "node").all()
+    assert labels["kept"].all()
+
+
 def _probabilities(model: TrainedModel, uri: str, nodes: Any = None) -> np.ndarray:
     return model.predict(uri, nodes, what="probabilities")["probability"]
 

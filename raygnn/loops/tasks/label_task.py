@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
-from raygnn.data.history import History, HistorySpec
+from raygnn.data.history import History, HistoryColumn, HistorySpec
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.time_units import window_as_time
 from raygnn.data.transforms.fit import is_heavy_tailed
@@ -92,6 +92,21 @@ _RARE, _MAX_NAMED = 0.01, 5
 _MANY = 100  # named classes: if more have few rows each, they may be numbers or names
 _OF_EQUAL_SHARE = 0.2  # classes below this part of an equal share are rare
 _NUM_VALUE_BINS = 10  # bins in the table of regression errors
+
+
+@dataclass(frozen=True)
+class TreeRow:
+    """What LightGBM reads of one row.
+
+    Attributes:
+        columns: float64 [1, num_columns].
+        described: node type and description of each column.
+        in_units: float64 [num_columns], the values in the units of the tables.
+    """
+
+    columns: np.ndarray
+    described: Sequence[tuple[str, HistoryColumn]]
+    in_units: np.ndarray
 
 
 class LabelTask(EncoderTask[BatchT]):
@@ -304,7 +319,7 @@ class LabelTask(EncoderTask[BatchT]):
     def _fitted_blend(self, asked: np.ndarray, values: Mapping[str, np.ndarray]) -> Blend:
         is_class = self.output.problem == "multi_class"
         values = {CONSTANT: np.tile(self.constant, (len(asked), 1)), **values}
-        scores = self._rung_scores({name: values[name] for name in RUNGS if name in values})
+        scores = self.rung_scores({name: values[name] for name in RUNGS if name in values})
         labels = self.target.labels[asked]
         judge = Judge(labels, is_class, self._is_squared, self.groups(asked))
         blend = fit_blend(scores, judge, self.constant)
@@ -365,7 +380,7 @@ class LabelTask(EncoderTask[BatchT]):
         is_mean = output.problem == "multi_label" or self._is_squared
         return np.asarray(rows.mean(axis=0) if is_mean else np.median(rows, axis=0))
 
-    def _rung_scores(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def rung_scores(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Scores of rungs (see `Blend`) from their predictions, which may be probabilities."""
         are_logits = {GNN, CONSTANT} if self.output.problem == "multi_class" else set(values)
         return {
@@ -376,7 +391,7 @@ class LabelTask(EncoderTask[BatchT]):
         blend = self.output.blend
         assert blend is not None
         constant = np.tile(self.constant, (len(values[GNN]), 1))
-        every = self._rung_scores({**values, CONSTANT: constant})
+        every = self.rung_scores({**values, CONSTANT: constant})
         return blend.mix({name: every[name] for name in blend.shares})
 
     def blended(
@@ -394,10 +409,8 @@ class LabelTask(EncoderTask[BatchT]):
         if CONSTANT in blend.shares:
             values[CONSTANT] = np.tile(self.constant, (len(outputs), 1))
         mixed = torch.zeros_like(outputs, dtype=torch.float64)
-        if outputs.requires_grad:  # explanations need a gradient also where the GNN has no share
-            mixed = mixed + 0 * outputs
         if values:
-            mixed += torch.from_numpy(blend.mix(self._rung_scores(values))).to(mixed)
+            mixed += torch.from_numpy(blend.mix(self.rung_scores(values))).to(mixed)
         if GNN in blend.shares:
             share = blend.shares[GNN]
             of_gnn = share.scale * output.in_units(outputs.double())

@@ -23,6 +23,7 @@ import raygnn
 import raygnn.explain
 import raygnn.train
 from raygnn.inference import explanations
+from raygnn.inference.explain_options import CAPTUM_METHODS
 from raygnn.inference.explanations import Explanations
 from raygnn.models import Encoder
 from tests.errors import assert_reports, raises
@@ -136,6 +137,7 @@ def test_explanations_are_the_planted_cause(planted, explained):
     # 2 of 72 edges of a neighborhood are the cause.
     assert np.mean(hits) > 0.9
     columns = explained.columns.to_pandas()
+    columns = columns[columns["part"] == "gnn"]
     assert columns.groupby("id")["column"].apply(set).eq({"color", "age", "tone"}).all()
     assert (columns[columns["kept"]]["column"] == "tone").all()
 
@@ -164,7 +166,7 @@ def test_fidelity_beats_a_random_mask_of_the_size(planted, explained, monkeypatc
 def test_calls_are_equal(planted, explained):
     model = raygnn.load(planted.run)
     again = model.explain(planted.graph, NODES[:2], num_edges=NUM_CAUSES, num_columns=1)
-    for name in ("predictions", "edges", "neighbors", "columns"):
+    for name in explanations.TABLES:
         table, before = getattr(again, name).arrow, getattr(explained, name).arrow
         assert table.equals(before.slice(0, len(table)))
 
@@ -443,14 +445,15 @@ def test_options_are_checked(planted, monkeypatch):
         model.explain(planted.graph, NODES, method="Saliency")
 
 
-@pytest.mark.parametrize("method", explanations.CAPTUM_METHODS)
+@pytest.mark.parametrize("method", CAPTUM_METHODS)
 def test_attributions_of_captum_find_the_cause(planted, method):
     pytest.importorskip("captum")
     model = raygnn.load(planted.run)
     options = {"method": method, "num_edges": NUM_CAUSES, "num_columns": 1}
     found = model.explain(planted.graph, NODES[:4], **options)
     edges, columns = found.edges.to_pandas(), found.columns.to_pandas()
-    assert (columns[columns["kept"]]["column"] == "tone").all()
+    kept = columns[columns["kept"] & (columns["part"] == "gnn")]
+    assert (kept["column"] == "tone").all()
     if method != "Saliency":
         assert (edges[edges["kept"]]["target_id"] == edges[edges["kept"]]["id"]).all()
 
@@ -472,7 +475,7 @@ def test_the_commands_of_the_page_write_tables_and_a_picture(
             continue
         assert raygnn.explain.main(shlex.split(given)) == 0
         out = tmp_path / shlex.split(given)[shlex.split(given).index("--out") + 1]
-        for name in ("predictions", "edges", "neighbors", "columns"):
+        for name in explanations.TABLES:
             columns = pq.read_table(out / name).column_names
             stated = re.search(rf"^\| `{name}` \| (.*) \|", PAGE, re.MULTILINE)
             assert stated is not None

@@ -53,7 +53,7 @@ def test_each_request_is_answered(node_model):
 
     client = TestClient(build_app(ask, is_alive))
     requests = re.findall(r"^curl http://127\.0\.0\.1:8000(\S+)(?: --json '(.*)')?$", PAGE, re.M)
-    assert len(requests) == PAGE.count("\ncurl ") == 8
+    assert len(requests) == PAGE.count("\ncurl ") == 9
     for path, body in requests:
         if body:
             content = _of_model(body)

@@ -95,7 +95,7 @@ def test_the_page_shows_schema_and_statuses_of_each_route():
     asking = client(lambda question: AnsweredRows([]))
     assert asking.get("/docs").status_code == 200
     schema = asking.get("/openapi.json").json()
-    for path in ("/predict", "/embed", "/score", "/top_k"):
+    for path in ("/predict", "/explain", "/embed", "/score", "/top_k"):
         responses = schema["paths"][path]["post"]["responses"]
         assert {"200", "422", "429", "503"} <= set(responses)
         assert "$ref" in responses["200"]["content"]["application/json"]["schema"]

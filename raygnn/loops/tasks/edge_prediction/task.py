@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.hashing import splitmix64_array
-from raygnn.data.history import HistorySpec
+from raygnn.data.history import HistoryColumn, HistorySpec
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import SeedEdges
 from raygnn.data.raw_columns import raw_columns
@@ -20,7 +20,7 @@ from raygnn.data.splits import Splits
 from raygnn.data.time_units import time_unit
 from raygnn.loops.blend import TREES
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
-from raygnn.loops.tasks.label_task import LabelTask
+from raygnn.loops.tasks.label_task import LabelTask, TreeRow
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.models.graph_encoder import EdgeHead, EdgePredictor, FactorizedEdges, GraphEncoder
 from raygnn.recommender.peers import factorize, factorized
@@ -167,18 +167,46 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         """Adds the other rungs of a blend to the outputs of encoder and head for edges at these
         positions, which see what is earlier than each, or all events up to `as_of`.
         """
-        times = _times_before(edges, positions)
-        if as_of is not None:
-            times = np.full(len(positions), as_of)
 
         def values_of(names: Collection[str]) -> dict[str, np.ndarray]:
             if TREES not in names:
                 return {}
             assert self.trees is not None
-            columns = self._columns(model, edges, positions, times)
-            return {TREES: self.trees.predict(columns)}
+            return {TREES: self.trees.predict(self._columns_at(model, edges, positions, as_of))}
 
         return self.blended(outputs, values_of)
+
+    def _columns_at(
+        self,
+        model: EdgePredictor,
+        edges: SeedEdges,
+        positions: np.ndarray,
+        as_of: float | None,
+    ) -> np.ndarray:
+        times = _times_before(edges, positions)
+        if as_of is not None:
+            times = np.full(len(positions), as_of)
+        return self._columns(model, edges, positions, times)
+
+    def tree_row(
+        self, model: EdgePredictor, edges: SeedEdges, position: int, as_of: float | None
+    ) -> TreeRow:
+        """What LightGBM reads of a pair without features; see `completed_edges`."""
+        columns = self._columns_at(model, edges, np.array([position]), as_of)
+        source, relation, target = self.output.edge_type
+        described, in_units = list[tuple[str, HistoryColumn]](), columns[0].copy()
+        for end, name, history in zip(
+            ("source", "target"), (source, target), self.histories, strict=True
+        ):
+            for each in history.described:
+                of = ", ".join(filter(None, (end, each.of))) if source == target else each.of
+                described.append((name, replace(each, of=of)))
+        if self.output.factorized is not None:
+            expected = HistoryColumn(f"expected {self.output.label}", relation)
+            described.append((edge_type_name(self.output.edge_type), expected))
+            if (scale := self.output.scale) is not None:
+                in_units[-1] = in_units[-1] * scale.std[0] + scale.mean[0]
+        return TreeRow(columns, described, in_units)
 
     def warnings(self) -> list[str]:
         """Warnings of the labels, and of edges that read their future."""

@@ -14,7 +14,7 @@ from raygnn.console import warn
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, edge_type_name
 from raygnn.data.extended_bundle import ExtendedBundle
-from raygnn.data.history import HistorySpec
+from raygnn.data.history import HistoryColumn, HistorySpec
 from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import Splits, has_label, make_splits
 from raygnn.data.time_units import window_as_time
@@ -28,7 +28,7 @@ from raygnn.loops.row_guesses import (
 )
 from raygnn.loops.task import EvalOutput, TaskEnvironment
 from raygnn.loops.tasks.exact_encoding import both_ways
-from raygnn.loops.tasks.label_task import MAX_GATHERED, LabelTask
+from raygnn.loops.tasks.label_task import MAX_GATHERED, LabelTask, TreeRow
 from raygnn.loops.tasks.node_classification.target import (
     NodeOutput,
     NodeTarget,
@@ -302,7 +302,7 @@ class NodeClassification(LabelTask[NodeBatch]):
             names = []
         if self.trees is not None:
             names.append(TREES)
-        return self._rungs(names, nodes, times)
+        return self.rungs(names, nodes, times)
 
     def _times(self, split: str, rows: np.ndarray) -> np.ndarray | None:
         """The latest times that rows may see; None without times.
@@ -314,14 +314,14 @@ class NodeClassification(LabelTask[NodeBatch]):
         key = batch_key(self.config.seed, split, 0, 0)
         return self._row_plan(split).times(rows, key)
 
-    def _rungs(
+    def rungs(
         self, names: Collection[str], nodes: np.ndarray, times: np.ndarray | None
     ) -> dict[str, np.ndarray]:
         """Predictions of rungs beside the GNN, [num_nodes, num_outputs] by name."""
         values: dict[str, np.ndarray] = {}
         if TREES in names:
             assert self.trees is not None
-            values[TREES] = self.trees.predict(self._columns(nodes, times))
+            values[TREES] = self.trees.predict(self.columns_at(nodes, times))
         if {ENTITY_MEAN, LAST_LABEL} & set(names):
             assert times is not None
             default = np.exp(self.constant) if self._is_class else self.constant
@@ -349,8 +349,40 @@ class NodeClassification(LabelTask[NodeBatch]):
         found = find_past_labels(self.spec, self.env.bundle)
         return None if found is None else found[1]
 
-    def _columns(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
-        """History columns of entities at times, and their past labels."""
+    @cached_property
+    def past_columns(self) -> list[HistoryColumn]:
+        """What the columns of past labels say; see `PastLabels.columns`."""
+        output = self.output
+        scores = [output.label]
+        if output.num_scores > 1:
+            scores = [f"{output.label}={name}" for name in output.shown_classes]
+        return PastLabels.describe(output.table or output.node_type, scores)
+
+    def past_in_units(self, columns: np.ndarray) -> np.ndarray:
+        """Columns of past labels as numbers of labels, times and labels."""
+        assert self.spec.relative_time is not None
+        found = columns.astype(np.float64)
+        found[:, 0] = np.expm1(found[:, 0]).round()
+        found[:, 1] *= self.spec.relative_time.span
+        if (scale := self.output.scale) is not None:
+            both = found[:, 2:].reshape(len(found), 2, -1) * scale.std + scale.mean
+            found[:, 2:] = both.reshape(len(found), -1)
+        return np.where((found[:, :1] > 0) | (np.arange(found.shape[1]) == 0), found, np.nan)
+
+    def tree_row(self, nodes: np.ndarray, times: np.ndarray | None) -> TreeRow:
+        """What LightGBM reads of a row, whose node and time are arrays of one element."""
+        columns = self.columns_at(nodes, times)
+        (history,) = self.histories
+        described, in_units = list(history.described), columns
+        if self._past is not None:
+            num = len(described)
+            described += self.past_columns
+            past = self.past_in_units(columns[:, num:])
+            in_units = np.concatenate([columns[:, :num], past], axis=1)
+        return TreeRow(columns, [(self.output.node_type, d) for d in described], in_units[0])
+
+    def columns_at(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
+        """float64 [num_nodes, num_columns], history columns of entities and their past labels."""
         (history,) = self.histories
         columns = history.columns(nodes, times)
         if self._past is None:
@@ -359,7 +391,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         return np.concatenate([columns, self._past.columns(nodes, times)], axis=1)
 
     def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
-        return self._columns(self.target.seeds.node_ids(rows), self._times(split, rows))
+        return self.columns_at(self.target.seeds.node_ids(rows), self._times(split, rows))
 
     @property
     def categorical_columns(self) -> Sequence[int]:
@@ -451,16 +483,21 @@ class NodeClassification(LabelTask[NodeBatch]):
         self, model: nn.Module, outputs: Tensor, nodes: Tensor, times: Tensor | None
     ) -> Tensor:
         """Adds the classes of training nodes around the nodes, and the other rungs of a blend."""
-        labels = self._labels_of(model)
-        if labels is not None and labels.is_used:
-            around = self._propagated(int(labels.reach))
-            outputs = outputs if around is None else labels(outputs, nodes, around)
+        outputs = self.with_labels(model, outputs, nodes)
 
         def values_of(names: Collection[str]) -> dict[str, np.ndarray]:
             moments = None if times is None else times.cpu().numpy()
-            return self._rungs(names, nodes.cpu().numpy(), moments)
+            return self.rungs(names, nodes.cpu().numpy(), moments)
 
         return self.blended(outputs, values_of)
+
+    def with_labels(self, model: nn.Module, outputs: Tensor, nodes: Tensor) -> Tensor:
+        """Adds the classes of training nodes around the nodes."""
+        labels = self._labels_of(model)
+        if labels is None or not labels.is_used:
+            return outputs
+        around = self._propagated(int(labels.reach))
+        return outputs if around is None else labels(outputs, nodes, around)
 
     def _labels_of(self, model: nn.Module) -> LabelScores | None:
         return model.labels if isinstance(model, NodePredictor) else None

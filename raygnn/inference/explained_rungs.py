@@ -1,0 +1,225 @@
+"""What moves the predictions of a row: effects of the columns that each rung of a blend reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raygnn.data.history import HistoryColumn
+from raygnn.data.links.supervision import SeedEdges
+from raygnn.inference.explained_inputs import short_name
+from raygnn.loops.blend import CONSTANT, GNN, LAST_LABEL, TREES, Share
+from raygnn.loops.boosted_trees import BoostedTrees
+from raygnn.loops.tasks.edge_prediction.task import EdgePrediction
+from raygnn.loops.tasks.label_task import LabelTask, TreeRow
+from raygnn.loops.tasks.node_classification.target import NodeOutput
+from raygnn.loops.tasks.node_classification.task import NodeClassification
+from raygnn.models.graph_encoder import EdgePredictor
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A column that a part of the model reads, and what it does to a prediction.
+
+    Attributes:
+        part: the rung.
+        node_type: whose rows have the column.
+        described: the column.
+        element: its position in a list column.
+        importance: of the part's columns, between 0 and 1.
+        effect: what the column adds to the prediction: to the logit of the class less the mean of
+            the other classes, or to the predicted number.
+        kept: it is one of the most important of its part.
+    """
+
+    part: str
+    node_type: str
+    described: HistoryColumn
+    element: int | None
+    importance: float
+    effect: float
+    kept: bool = False
+
+    @property
+    def column(self) -> str:
+        return short_name(self.described)
+
+
+def margin(scores: np.ndarray, label: int | None) -> np.ndarray:
+    """Scores of a class less the mean of other classes, over the last dimension; numbers as they
+    are.
+
+    Args:
+        scores: [..., num_outputs].
+        label: the class; None for a number.
+    """
+    if label is None:
+        return scores[..., 0]
+    num_others = scores.shape[-1] - 1
+    return scores[..., label] - (scores.sum(axis=-1) - scores[..., label]) / num_others
+
+
+class RowRungs:
+    """The rungs of a blend on one row.
+
+    Args:
+        values: predictions of rungs beside the GNN, [1, num_outputs] by name.
+        row: what LightGBM reads; None if it has no share.
+    """
+
+    def __init__(
+        self, task: LabelTask[Any], values: Mapping[str, np.ndarray], row: TreeRow | None
+    ) -> None:
+        assert task.output.blend is not None
+        self._task, self.blend, self._values, self._row = task, task.output.blend, values, row
+
+    @property
+    def has_gnn(self) -> bool:
+        return GNN in self.blend.shares
+
+    @property
+    def described(self) -> Sequence[tuple[str, HistoryColumn]]:
+        """The columns that LightGBM reads, with their node types."""
+        return [] if self._row is None else self._row.described
+
+    @cached_property
+    def values(self) -> dict[str, dict[str, float]]:
+        """Numbers of the row by node type and name of the column."""
+        found: dict[str, dict[str, float]] = {}
+        if self._row is not None:
+            numbers = self._row.in_units.tolist()
+            for (node_type, column), number in zip(self.described, numbers, strict=True):
+                found.setdefault(node_type, {})[column.name] = number
+        if self._task.output.num_outputs <= 2:  # a number, or the share of the second class
+            for name, rows in self._values.items():
+                if name != TREES:
+                    node_type, column = self._of_labels(name)
+                    found.setdefault(node_type, {})[column.name] = float(rows[0, -1])
+        return found
+
+    def _of_labels(self, rung: str) -> tuple[str, HistoryColumn]:
+        """The column that mean or latest of the earlier labels predicts by."""
+        output = self._task.output
+        assert isinstance(output, NodeOutput)
+        what = "last" if rung == LAST_LABEL else "mean"
+        table = output.table or output.node_type
+        return output.node_type, HistoryColumn(f"earlier {output.label}", table, what)
+
+    @cached_property
+    def _contributions(self) -> np.ndarray:
+        """[num_models, num_outputs, num_columns + 1]; see `BoostedTrees.contributions`."""
+        assert self._task.trees is not None
+        assert self._row is not None
+        return self._task.trees.contributions(self._row.columns)[:, 0]
+
+    def predict(self, outputs: Tensor | None, kept: np.ndarray | None = None) -> Tensor:
+        """What the model predicts, [1, num_outputs] in the unit of the GNN's outputs.
+
+        Args:
+            outputs: of the GNN; None if it has no share.
+            kept: bool [num_columns], columns that LightGBM reads; the others add nothing. None
+                reads all.
+        """
+        values = dict(self._values)
+        if self._row is not None and kept is not None:
+            chosen = self._contributions[..., np.append(kept, True)].sum(axis=2)[:, None]
+            values[TREES] = BoostedTrees.combined(chosen, is_class=self._is_class)
+        if outputs is None:
+            outputs = torch.zeros(1, self._task.output.num_outputs)
+        return self._task.blended(outputs, lambda _: values)
+
+    @property
+    def _is_class(self) -> bool:
+        return self._task.output.problem == "multi_class"
+
+    def parts(self, outputs: Tensor | None) -> dict[str, tuple[float, np.ndarray]]:
+        """Weight and calibrated scores [num_outputs] of each rung."""
+        shares = self.blend.shares
+        values = {**self._values, CONSTANT: self._task.constant[None]}
+        if outputs is not None:
+            values[GNN] = self._task.output.in_units(outputs).double().cpu().numpy()
+        scores = self._task.rung_scores(
+            {name: rows for name, rows in values.items() if name in shares}
+        )
+        return {
+            name: (share.weight, share.calibrated(scores[name][0]))
+            for name, share in shares.items()
+        }
+
+    def share_of_gnn(self) -> Share:
+        return self.blend.shares[GNN]
+
+    def facts(self, label: int | None, num_kept: int) -> Iterator[Fact]:
+        """What LightGBM, and mean and latest of the earlier labels do to a prediction.
+
+        Args:
+            label: the predicted class; None for a number.
+            num_kept: columns to keep.
+        """
+        for name, share in self.blend.shares.items():
+            if name in (GNN, CONSTANT):
+                continue
+            if name == TREES:
+                yield from self._of_trees(share, label, num_kept)
+                continue
+            rows = np.concatenate([self._values[name], self._default])
+            scores = share.part(self._task.rung_scores({name: rows})[name])
+            effect = margin(scores[0], label) - margin(scores[1], label)
+            node_type, described = self._of_labels(name)
+            yield Fact(name, node_type, described, None, 1.0, float(effect), kept=True)
+
+    @property
+    def _default(self) -> np.ndarray:
+        constant = self._task.constant[None]
+        return np.exp(constant) if self._is_class else constant
+
+    def _of_trees(self, share: Share, label: int | None, num_kept: int) -> Iterator[Fact]:
+        raw = self._contributions[..., :-1].mean(axis=0)
+        effects = share.weight * share.scale * margin(raw.T, label)
+        most = max(float(np.abs(effects).max(initial=0.0)), np.finfo(float).tiny)
+        order = np.argsort(-np.abs(effects), kind="stable")
+        kept = set(order[:num_kept][effects[order[:num_kept]] != 0].tolist())
+        for i in order.tolist():
+            (node_type, column), effect = self.described[i], float(effects[i])
+            yield Fact(TREES, node_type, column, None, abs(effect) / most, effect, kept=i in kept)
+
+    def kept_columns(self, facts: Sequence[Fact]) -> np.ndarray:
+        """bool [num_columns], whether LightGBM's column is kept."""
+        kept = {(f.node_type, f.described) for f in facts if f.part == TREES and f.kept}
+        return np.array([each in kept for each in self.described], bool)
+
+
+def rungs_of_node(task: NodeClassification, nodes: Tensor, times: Tensor | None) -> RowRungs | None:
+    """The rungs of a row; None if the encoder with its head predicts alone.
+
+    Args:
+        nodes: int64 [1], the row's node.
+        times: [1], its time; None without times.
+    """
+    blend = task.output.blend
+    if blend is None or blend.is_gnn:
+        return None
+    names = [name for name in blend.shares if name not in (GNN, CONSTANT)]
+    dense, moments = nodes.cpu().numpy(), None if times is None else times.cpu().numpy()
+    row = task.tree_row(dense, moments) if TREES in names else None
+    return RowRungs(task, task.rungs(names, dense, moments), row)
+
+
+def rungs_of_edge(
+    task: Any, model: EdgePredictor, edges: SeedEdges, position: int, as_of: float | None
+) -> RowRungs | None:
+    """The rungs of a pair; None if the encoder with its head predicts alone."""
+    blend = task.output.blend if isinstance(task, EdgePrediction) else None
+    if blend is None or blend.is_gnn:
+        return None
+    if TREES not in blend.shares:
+        return RowRungs(task, {}, None)
+    row = task.tree_row(model, edges, position, as_of)
+    assert task.trees is not None
+    return RowRungs(task, {TREES: task.trees.predict(row.columns)}, row)
