@@ -31,6 +31,7 @@ _BASE: dict[str, Any] = {
     "bagging_fraction": 0.8,
     "bagging_freq": 1,
 }
+_FEW_ROWS = 10_000  # predicted by one thread
 _NEXT = "\n# next model\n"
 
 
@@ -95,7 +96,12 @@ class BoostedTrees:
 
     def predict(self, columns: np.ndarray) -> np.ndarray:
         """float64 [num_rows, num_outputs]: numbers or class probabilities."""
-        found = [np.asarray(model.predict(columns), np.float64) for model in self._models]
+        # Threads that wait for work take more time than a few rows do.
+        num_threads = 1 if len(columns) < _FEW_ROWS else 0
+        found = [
+            np.asarray(model.predict(columns, num_threads=num_threads), np.float64)
+            for model in self._models
+        ]
         out = np.mean(found, axis=0).reshape(len(columns), -1)
         return np.concatenate([1 - out, out], axis=1) if self._is_binary else out
 
