@@ -25,9 +25,11 @@ from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import open_partitioned
 from raygnn.data.partition.record import PART_NAME, RECORD_NAME, PartitionRecord
+from raygnn.data.tables.graph_tables import write_tables
 from raygnn.errors import DataError
 from tests.errors import raises
 from tests.folders import contents
+from tests.partitioned_graphs import late_shop
 from tests.social_tables import Tables, social_tables, write_social
 from tests.tiers import slow
 
@@ -218,10 +220,19 @@ def _files(folder: Path) -> dict[str, bytes]:
     return {name: content for name, content in contents(folder).items() if name != ".lock"}
 
 
-@pytest.mark.parametrize("method", ["ldg", *slow("hash", "range", "metis")])
+@pytest.mark.parametrize(
+    ("method", "is_fitted"),
+    [("ldg", False), *slow(("hash", False), ("range", False), ("metis", False), ("hash", True))],
+)
 @pytest.mark.usefixtures("small_pieces")
-def test_interrupted_and_resumed_is_as_straight(tmp_path: Path, method: Any) -> None:
-    graph = write_social(tmp_path / "graph", social_tables(12, 5, 7), num_shards=1)
+def test_interrupted_and_resumed_is_as_straight(
+    tmp_path: Path, method: Any, is_fitted: bool
+) -> None:
+    """`is_fitted`: parts are written twice, since transforms are fitted on training rows."""
+    if is_fitted:
+        graph = Path(write_tables(late_shop(), str(tmp_path / "graph")))
+    else:
+        graph = write_social(tmp_path / "graph", social_tables(12, 5, 7), num_shards=1)
     how = Partitioning(2, method)
     ran: list[str] = []
 

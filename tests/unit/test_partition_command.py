@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 import raygnn.__main__ as command
 from raygnn.data.partition.part import open_partitioned
+from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.prepare.synthetic import synthetic_tables
 from tests.errors import assert_reports
@@ -40,6 +42,18 @@ def test_it_reports_cut_and_balance_of_each_type(
     assert nodes == ["60", "1.00"]
     balance, cut = f"{max(counts) * 3 / sum(counts):.2f}", f"{num_cut / sum(counts):.1%}"
     assert edges == [f"{sum(counts):,}", balance, cut]
+
+
+def test_a_config_chooses_the_rows_to_fit_on(tmp_path: Path) -> None:
+    config, out = tmp_path / "train.yaml", tmp_path / "parts"
+    given = ["partition", _tables(tmp_path), "--parts", "2", "--out", str(out)]
+    config.write_text("task: node_classification\ndata: {splits: {type: hash}}\n")
+    assert command.main([*given, "--config", str(config)]) == 0
+    fit = PartitionRecord.load(out).whole.fit
+    assert fit is not None
+    assert re.fullmatch(r"the \d\d training rows of node", fit.rows)
+    config.write_text("task: link_predictions\n")
+    assert command.main([*given, "--config", str(config)]) == 2
 
 
 def test_wrong_input_is_exit_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
