@@ -13,7 +13,7 @@ from typing import NoReturn
 from raygnn.config import LoadedConfig, load_config
 from raygnn.console import print_json, print_nothing, printing, say
 from raygnn.data.filesystem import is_storage_error, redact
-from raygnn.errors import ConfigError, PreemptedError, RaygnnError, RunError
+from raygnn.errors import ConfigError, PreemptedError, RaygnnError
 from raygnn.loops.signals import Terminated, signals_as_interrupts
 from raygnn.process_start import exit_normally
 
@@ -176,7 +176,7 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
         if not is_storage_error(error):
             raise
         causes = [str(error), *getattr(error, "__notes__", [])]
-        failed = RunError(
+        failed = RaygnnError(
             f"storage failed: {type(error).__name__}: {redact(', '.join(causes))}. Check that the "
             "store can be reached and has space, then repeat the command.",
             id="storage-failed",

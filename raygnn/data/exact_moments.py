@@ -38,6 +38,19 @@ class ExactMoments:
             moments = moments.merged(cls(len(block), _total(sums, 1), _total(squares, 2)))
         return moments
 
+    @classmethod
+    def of_table(cls, count: int, digits: np.ndarray) -> list[ExactMoments]:
+        """Moments of the columns that `add_float32` has added to a table, of `count` rows each."""
+        rows = np.flatnonzero(digits.any(axis=(0, 2)))
+        # Float32 numbers are multiples of 2^-149; the smallest ones have the exponents 0 and 1.
+        shifts = [max(row, 1) - 1 - (_LOWEST - 54) - 149 for row in rows.tolist()]
+        units = np.array([1 << shift for shift in shifts], object)
+        squares = units * units
+        low, high = digits[:, rows, 1].astype(object), digits[:, rows, 2].astype(object)
+        sums = digits[:, rows, 0].astype(object) @ units
+        sums_of_squares = low @ squares + high @ (squares << _HALF_BITS)
+        return [cls(count, *each) for each in zip(sums, sums_of_squares, strict=True)]
+
     def merged(self, other: ExactMoments) -> ExactMoments:
         return ExactMoments(
             self.count + other.count,
@@ -75,6 +88,41 @@ def _add(values, sums, squares):  # type: ignore[no-untyped-def]
         squares[row, 2] += 2 * low * high + middle * middle
         squares[row, 3] += 2 * middle * high
         squares[row, 4] += high * high
+
+
+#: Exponents of float32, and digits: of sums, and two of squares.
+TABLE_SHAPE = (256, 3)
+_HALF_BITS = 24
+
+
+@njit(nogil=True, cache=True)
+def add_float32(rows, bits, marks, tables, low, high, counts):  # type: ignore[no-untyped-def]
+    """Adds rows to the statistics of their columns.
+
+    Args:
+        rows: finite float32 [n, width].
+        bits: the same as int32.
+        marks: float32 [2, width], two values of each column to count.
+        tables: int64 [width, *TABLE_SHAPE].
+        low, high: float32 [width].
+        counts: int64 [2, width], of the marks.
+    """
+    half = np.int64((1 << _HALF_BITS) - 1)
+    for i in range(rows.shape[0]):
+        for j in range(rows.shape[1]):
+            value, pattern = rows[i, j], bits[i, j]
+            exponent = (pattern >> 23) & 255
+            mantissa = np.int64(pattern & 0x7FFFFF)
+            if exponent > 0:
+                mantissa |= 0x800000
+            square = mantissa * mantissa
+            tables[j, exponent, 0] += -mantissa if pattern < 0 else mantissa
+            tables[j, exponent, 1] += square & half
+            tables[j, exponent, 2] += square >> _HALF_BITS
+            low[j] = min(low[j], value)
+            high[j] = max(high[j], value)
+            counts[0, j] += value == marks[0, j]
+            counts[1, j] += value == marks[1, j]
 
 
 def _total(digits: np.ndarray, power: int) -> int:

@@ -14,14 +14,15 @@ import numpy as np
 
 from raygnn.data.arrays import Rows, open_array
 from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, Quantization, column_path
-from raygnn.data.exact_moments import ExactMoments
+from raygnn.data.exact_moments import TABLE_SHAPE, ExactMoments, add_float32
 from raygnn.data.ingest.column_plan import DensePlan, SparsePlan
 from raygnn.data.ingest.read_rows import ReadResult
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.errors import DataError
 
-_BLOCK_ROWS, _BLOCK_COLUMNS = 1 << 17, 16  # 16 MiB of float64
+_BLOCK_ELEMENTS = 1 << 21  # 16 MiB of float64
 _TASK_ELEMENTS = 1 << 25
+_CODES = (*range(-128, 0), *range(127, -1, -1))  # of int8; constant columns have the last one
 _CHUNK_ROWS = 1 << 20
 # Class numbers up to here may have gaps, however few rows there are.
 _ALWAYS_CLASSES = 1000
@@ -167,12 +168,21 @@ def _merged(some: Sequence[Moments], others: Sequence[Moments]) -> Sequence[Mome
     return [a.merged(b) for a, b in zip(some, others, strict=True)]
 
 
-def _statistics(elements: Sequence[Moments]) -> ColumnStatistics | None:
+def _statistics(
+    elements: Sequence[Moments], quantization: Quantization | None
+) -> ColumnStatistics | None:
     if not elements:
         return None
     mean, std = zip(*(each.exact.mean_and_std() for each in elements), strict=True)
-    others = ((e.low, e.high, e.num_zeros, e.num_ones) for e in elements)
-    return ColumnStatistics(elements[0].exact.count, mean, std, *zip(*others, strict=True))
+    low, high = [e.low for e in elements], [e.high for e in elements]
+    if quantization is not None:
+        std = tuple((np.array(quantization.step) * std).tolist())
+        mean, low, high = (
+            quantization.values(np.array([each]))[0].tolist() for each in (mean, low, high)
+        )
+    zeros, ones = tuple(e.num_zeros for e in elements), tuple(e.num_ones for e in elements)
+    count, ends = elements[0].exact.count, (tuple(low), tuple(high))
+    return ColumnStatistics(count, tuple(mean), std, *ends, zeros, ones)
 
 
 #: For each type: its columns, and its folder in each part of the graph.
@@ -208,13 +218,13 @@ def measure_features(
         results = schedule(measure_rows, [task for *_, task in tasks], "measuring features")
         for (name, column, _), moments in zip(tasks, results, strict=True):
             measured[name, column] = _merged(measured.get((name, column), ()), moments)
-    found = {key: _statistics(elements) for key, elements in measured.items()}
+
+    def describe(name: str, info: ColumnInfo) -> ColumnInfo:
+        found = _statistics(measured.get((name, info.name), ()), info.quantization)
+        return replace(info, statistics=found or info.statistics)
+
     return {
-        name: tuple(
-            replace(info, statistics=found.get((name, info.name)) or info.statistics)
-            for info in infos
-        )
-        for name, (infos, _) in columns.items()
+        name: tuple(describe(name, info) for info in infos) for name, (infos, _) in columns.items()
     }
 
 
@@ -222,7 +232,7 @@ def measure_chosen_rows(
     rows: np.ndarray, chosen: np.ndarray, quantization: Quantization | None
 ) -> ColumnStatistics | None:
     """Statistics of the chosen rows of a stored column. None if no row is chosen."""
-    return _statistics(_measure(rows, quantization, chosen))
+    return _statistics(_measure(rows, quantization, chosen), quantization)
 
 
 def measure_rows(task: MeasureTask) -> Sequence[Moments]:
@@ -232,23 +242,55 @@ def measure_rows(task: MeasureTask) -> Sequence[Moments]:
 def _measure(
     rows: np.ndarray, quantization: Quantization | None, chosen: np.ndarray | None
 ) -> Sequence[Moments]:
+    """Statistics of rows, or of their codes."""
     rows = rows.reshape(len(rows), -1)
-    measured: list[Moments] = []
-    for column in range(0, rows.shape[1], _BLOCK_COLUMNS):
-        some = slice(column, column + _BLOCK_COLUMNS)
-        elements: Sequence[Moments] = ()
-        for start in range(0, len(rows), _BLOCK_ROWS):
-            block = rows[start : start + _BLOCK_ROWS, some]
-            if chosen is not None:
-                block = block[chosen[start : start + _BLOCK_ROWS]]
-            if len(block):
-                if quantization is not None:
-                    steps, offsets = quantization.step[some], quantization.offset[some]
-                    block = Quantization(steps, offsets).values(block)
-                values = np.ascontiguousarray(block.T, np.float64)
-                elements = _merged(elements, [Moments.of(each) for each in values])
-        measured += elements
-    return measured
+    if np.can_cast(rows.dtype, np.float32):
+        return _measure_float32(rows, _marks(rows.shape[1], quantization), chosen)
+    elements: Sequence[Moments] = ()
+    for block in _blocks(rows, chosen):
+        columns = np.ascontiguousarray(block.T, np.float64)
+        elements = _merged(elements, [Moments.of(each) for each in columns])
+    return elements
+
+
+def _marks(width: int, quantization: Quantization | None) -> np.ndarray:
+    """float32 [2, width], the numbers 0 and 1, or their codes; NaN without one."""
+    if quantization is None:
+        return np.repeat(np.array([[0], [1]], np.float32), width, axis=1)
+    marks = np.full((2, width), np.nan, np.float32)
+    for code in _CODES:
+        values = quantization.values(np.full((1, width), code))[0]
+        for mark, number in zip(marks, (0, 1), strict=True):
+            mark[values == number] = code
+    return marks
+
+
+def _measure_float32(
+    rows: np.ndarray, marks: np.ndarray, chosen: np.ndarray | None
+) -> Sequence[Moments]:
+    width, num_rows = rows.shape[1], 0
+    digits = np.zeros((width, *TABLE_SHAPE), np.int64)
+    low, high = np.full(width, np.inf, np.float32), np.full(width, -np.inf, np.float32)
+    counts = np.zeros((2, width), np.int64)
+    for block in _blocks(rows, chosen):
+        values = np.ascontiguousarray(block, np.float32)
+        add_float32(values, values.view(np.int32), marks, digits, low, high, counts)
+        num_rows += len(block)
+    if not num_rows:
+        return ()
+    exact = ExactMoments.of_table(num_rows, digits)
+    others = (each.tolist() for each in (low, high, *counts))
+    return [Moments(*each) for each in zip(exact, *others, strict=True)]
+
+
+def _blocks(rows: np.ndarray, chosen: np.ndarray | None) -> Iterator[np.ndarray]:
+    step = max(1, _BLOCK_ELEMENTS // max(rows.shape[1], 1))
+    for start in range(0, len(rows), step):
+        block = rows[start : start + step]
+        if chosen is not None:
+            block = block[chosen[start : start + step]]
+        if len(block):
+            yield block
 
 
 def _cut_column(

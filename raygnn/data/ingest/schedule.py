@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,22 +44,22 @@ def in_threads(
     fn: Callable[[Item], Result], items: Sequence[Item], label: str, num_threads: int
 ) -> list[Result]:
     """Runs repeatable tasks, again if storage fails, and prints the progress of long ones."""
-    run, pace = retried(fn), Pace(label, len(items), "tasks")
+    repeated, pace, numbers = retried(fn), Pace(label, len(items), "tasks"), itertools.count(1)
+
+    def run(item: Item) -> Result:
+        result = repeated(item)
+        pace.reached(next(numbers))
+        return result
+
     if min(len(items), num_threads) <= 1:
-        return list(_counted(map(run, items), pace))
+        return list(map(run, items))
     with ThreadPoolExecutor(num_threads, thread_name_prefix="ingest") as pool:
         futures = [pool.submit(run, item) for item in items]
         try:
-            return list(_counted((future.result() for future in futures), pace))
+            return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-
-
-def _counted(results: Iterable[Result], pace: Pace) -> Iterator[Result]:
-    for number, result in enumerate(results, 1):
-        pace.reached(number)
-        yield result
 
 
 class Write(Protocol):

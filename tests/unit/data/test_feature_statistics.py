@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ from hypothesis.extra import numpy as hnp
 
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
-from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, column_path
+from raygnn.data.bundle_record import (
+    ColumnInfo,
+    ColumnStatistics,
+    Quantization,
+    column_path,
+)
 from raygnn.data.ingest import describe
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.describe import measure_chosen_rows, measure_features
@@ -41,19 +47,16 @@ def measured(rows: np.ndarray, folder: Path) -> ColumnStatistics:
         hnp.array_shapes(min_dims=1, max_dims=3, max_side=9),
     ).filter(lambda rows: np.isfinite(rows).all()),
     block=st.sampled_from([1, 4, 1 << 17]),
-    columns=st.sampled_from([1, 4]),
     blocks_of_task=st.sampled_from([1, 3]),
 )
 def test_any_rows_in_any_blocks(
     tmp_path_factory: pytest.TempPathFactory,
     rows: np.ndarray,
     block: int,
-    columns: int,
     blocks_of_task: int,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(describe, "_BLOCK_ROWS", block)
-        patch.setattr(describe, "_BLOCK_COLUMNS", columns)
+        patch.setattr(describe, "_BLOCK_ELEMENTS", block)
         patch.setattr(describe, "_TASK_ELEMENTS", block * blocks_of_task)
         found = measured(rows, tmp_path_factory.mktemp("rows"))
     exact = rows.reshape(len(rows), -1).astype(np.longdouble)
@@ -99,6 +102,22 @@ def test_the_order_of_rows_changes_no_bit(tmp_path: Path) -> None:
     assert measure_chosen_rows(np.repeat(rows, 2, 0), np.arange(10_000) % 2 == 0, None) == found
 
 
+def test_codes_are_measured_as_their_values() -> None:
+    rng = np.random.default_rng(3)
+    columns = [rng.normal(5, 2, 999), rng.integers(0, 2, 999), np.zeros(999), np.ones(999)]
+    rows = np.stack([*columns, np.full(999, -3.7), rng.integers(-9, 90, 999)], axis=1)
+    is_whole = (rows == np.rint(rows)).all(axis=0)
+    steps = Quantization.of_range(rows.min(axis=0), rows.max(axis=0), is_whole)
+    codes, chosen = steps.codes(rows), rng.random(999) < 0.7
+    found = measure_chosen_rows(codes, chosen, steps)
+    expected = measure_chosen_rows(steps.values(codes), chosen, None)
+    assert found is not None
+    assert expected is not None
+    assert replace(found, mean=(), std=()) == replace(expected, mean=(), std=())
+    assert found.mean == pytest.approx(expected.mean, rel=1e-14)
+    assert found.std == pytest.approx(expected.std, rel=1e-14)
+
+
 @pytest.mark.parametrize("value", [0.1, 1e30, -7.3e-20, 60_000, 1 / 3])
 def test_one_value_has_a_spread_of_exactly_zero(tmp_path: Path, value: float) -> None:
     found = measured(np.full((150_000, 2), value, np.float32), tmp_path)
@@ -125,7 +144,7 @@ def graph(folder: Path, num_shards: int, **options: Any) -> Bundle:
 
 def test_the_same_bits_for_any_number_of_shards(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(describe, "_BLOCK_ROWS", 1000)
+        patch.setattr(describe, "_BLOCK_ELEMENTS", 1000)
         patch.setattr(describe, "_TASK_ELEMENTS", 2000)
         bundles = [graph(tmp_path, num_shards) for num_shards in (1, 2, 7)]
     nodes = [bundle.columns("n")["x"].statistics for bundle in bundles]

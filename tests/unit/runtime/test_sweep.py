@@ -228,7 +228,8 @@ def test_a_failed_trial_says_why_in_a_line(capsys, tmp_path, error, is_pickled, 
 
 def test_a_sweep_prints_a_validation_a_minute(capsys, monkeypatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("raygnn.runtime.sweep_progress.time.monotonic", lambda: clock[0])
+    now = SimpleNamespace(monotonic=lambda: clock[0])
+    monkeypatch.setattr("raygnn.runtime.sweep_progress.time", now)
     progress = SweepProgress("val/loss", "min")
     for number in range(1, 14):  # two minutes, and a validation each 10 s
         result = {"val/loss": 1 / number, TIME_ATTRIBUTE: number}
