@@ -17,7 +17,7 @@ from raygnn.data.tables.read_ids import Ids
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError
 from raygnn.inference.applied_model import load_module, set_up_task, used_recommender
-from raygnn.inference.evaluate import evaluate_model, probe_model
+from raygnn.inference.evaluate import Judged, judge_model, probe_model
 from raygnn.inference.explain_options import ExplainOptions
 from raygnn.inference.explanations import Explanations
 from raygnn.inference.export import export_onnx, export_program
@@ -226,9 +226,15 @@ class TrainedModel(nn.Module):
             DataError: the graph does not fit, has no labels or other classes, or the split is
                 empty.
         """
+        return self.judge(data, split=split, exact=exact).metrics
+
+    def judge(
+        self, data: Any = None, *, split: str | None = None, exact: bool | None = None
+    ) -> Judged:
+        """Evaluates the model as `evaluate` does, with intervals and a digest of the rows."""
         saved = self._open_saved(with_metrics=True)
         is_exact = saved.loaded.config.training.eval == "exact" if exact is None else exact
-        return evaluate_model(saved, self.module, self._bundle(data), split, exact=is_exact)
+        return judge_model(saved, self.module, self._bundle(data), split, exact=is_exact)
 
     def probe(
         self,

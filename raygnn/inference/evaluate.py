@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,25 @@ from raygnn.outputs.saved_model import SavedModel
 _ALL_ARE_TEST = HashSplit(type="hash").model_copy(update={"fractions": [0.0, 0.0, 1.0]})
 
 
-def evaluate_model(
+@dataclass(frozen=True)
+class Judged:
+    """Metrics of a model on a split, without the loss.
+
+    Attributes:
+        intervals: 95 % intervals by metric, if there are enough batches.
+        standard_errors: by metric, if known.
+        rows_digest: see `Task.rows_digest`.
+    """
+
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]]
+    standard_errors: dict[str, float]
+    rows_digest: str | None
+
+
+def judge_model(
     saved: SavedModel, model: nn.Module, bundle: Bundle, split: str | None, *, exact: bool
-) -> dict[str, float]:
+) -> Judged:
     """Evaluates a model with the metrics of its config or task; see `TrainedModel.evaluate`.
 
     Collective: all ranks must call.
@@ -71,7 +87,9 @@ def evaluate_model(
         warn_of_missing(task.missing(model))
         with closing(task):
             task.model = model
-            metrics = evaluate(task, name, None, task.build_metrics())
+            intervals: dict[str, tuple[float, float]] = {}
+            metrics = evaluate(task, name, None, task.build_metrics(), intervals=intervals)
+            digest, precision = task.rows_digest(name, None), task.precision(name)
     if not metrics:
         raise DataError(
             f"split={name!r} is invalid: it is empty in this graph. Declare it in the tables, or "
@@ -80,7 +98,15 @@ def evaluate_model(
         )
     left_out = {"loss", *task.step_metrics}
     plain = {key.partition("/")[2]: value for key, value in metrics.items()}
-    return {key: value for key, value in plain.items() if key not in left_out}
+    kept = {key: value for key, value in plain.items() if key not in left_out}
+    found = {key.partition("/")[2]: ends for key, ends in intervals.items()}
+    errors = {
+        key: error
+        for key, value in kept.items()
+        if precision is not None and (error := precision.standard_error(key, value)) is not None
+    }
+    of_kept = {key: ends for key, ends in found.items() if key in kept}
+    return Judged(kept, of_kept, errors, digest)
 
 
 def _as_asked(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -171,32 +171,39 @@ def label_baselines(
         rows = train.reshape(len(train), num_outputs).astype(np.float64)
         guesses = {"mean": rows.mean(axis=0), "median": np.median(rows, axis=0), **guesses}
     found = {name: _of_guess(metrics, guess, targets) for name, guess in guesses.items()}
+    precision = precision_of(problem, num_outputs, labels, positive_class)
     if problem == "regression":
-        return Baselines(found, len(labels))
+        return replace(precision, metrics=found)
+    counts, of_split = (_counts(problem, num_outputs, part) for part in (train, labels))
     if problem == "multi_class":
-        counts, of_split = (
-            np.bincount(part.reshape(-1).astype(np.int64), minlength=num_outputs)
-            for part in (train, labels)
-        )
         majority = np.zeros(num_outputs)
         majority[counts.argmax()] = 1
-        positives = of_split[[positive_class]] if num_outputs == 2 else of_split
     else:
-        counts, of_split = (
-            part.reshape(len(part), num_outputs).astype(bool).sum(axis=0)
-            for part in (train, labels)
-        )
         majority = np.where(2 * counts > len(train), 1.0, -1.0)
-        positives = of_split
     shares = counts / len(train)
     constant = _of_guess(metrics, majority, targets)
     drawn = constant | _expected_metrics(metrics, shares, of_split, labels)
-    return Baselines(
-        {"majority": constant, "stratified": drawn, **found},
-        len(labels),
-        tuple(positives.tolist()),
-        tuple((len(labels) - positives).tolist()),
-    )
+    return replace(precision, metrics={"majority": constant, "stratified": drawn, **found})
+
+
+def precision_of(
+    problem: str, num_outputs: int, labels: np.ndarray, positive_class: int
+) -> Baselines:
+    """Baselines without predictions, whose standard errors are those of metrics on these labels."""
+    if problem == "regression":
+        return Baselines({}, len(labels))
+    positives = _counts(problem, num_outputs, labels)
+    if problem == "multi_class" and num_outputs == 2:
+        positives = positives[[positive_class]]
+    negatives = len(labels) - positives
+    return Baselines({}, len(labels), tuple(positives.tolist()), tuple(negatives.tolist()))
+
+
+def _counts(problem: str, num_outputs: int, labels: np.ndarray) -> np.ndarray:
+    """Rows of each class or label."""
+    if problem == "multi_class":
+        return np.bincount(labels.reshape(-1).astype(np.int64), minlength=num_outputs)
+    return np.asarray(labels.reshape(len(labels), num_outputs).astype(bool).sum(axis=0))
 
 
 def _of_guess(metrics: Sequence[Any], guess: np.ndarray, targets: Tensor) -> dict[str, float]:

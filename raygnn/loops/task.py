@@ -278,6 +278,17 @@ class Task(ABC, Generic[BatchT]):
         """
         return None
 
+    def rows_digest(self, split: str, num_batches: int | None) -> str | None:
+        """Digest of the rows, and of their labels, that metrics of a split are of; None if unknown.
+
+        `num_batches`: as for `baselines`.
+        """
+        return None
+
+    def precision(self, split: str) -> Baselines | None:
+        """Baselines without predictions, which know standard errors of metrics of a split."""
+        return None
+
     def warnings(self) -> list[str]:
         """Sentences about data that may make a model look better than it is."""
         return []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import yaml
@@ -17,7 +17,7 @@ from raygnn.config.cross_rules import INPUTS_OF_ENCODER
 from raygnn.config.registry import SLOTS
 from raygnn.config.sections import SEVERAL_TASKS
 from raygnn.data.filesystem import exists, join, read_text, redact
-from raygnn.errors import RunError
+from raygnn.errors import RaygnnError, RunError
 from raygnn.loops.baselines import is_error
 from raygnn.outputs.html_page import NUM_COLORS, Chart, Series, duration, interval, render, show
 from raygnn.outputs.report_errors import Table
@@ -47,12 +47,20 @@ _MAX_RUNS_IN_TABLES = 12
 
 @dataclass(frozen=True)
 class StoredRun:
-    """The files of a run; empty if not written yet. All keys of the config are by dotted path."""
+    """The files of a run; empty if not written yet. All keys of the config are by dotted path.
+
+    Attributes:
+        data: section `data` of the config.
+        start: time of its last start, in ISO 8601; empty if unknown.
+    """
 
     name: str
     metrics: Mapping[str, Any]
     history: Sequence[Mapping[str, Any]]
     config: Mapping[str, Any]
+    uri: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    start: str = ""
 
     @classmethod
     def open(cls, uri: str) -> StoredRun:
@@ -66,20 +74,42 @@ class StoredRun:
         metrics = json.loads(_text(uri, "metrics.json") or "{}")
         history = [json.loads(line) for line in _text(uri, "history.jsonl").splitlines()]
         config = yaml.safe_load(_text(uri, "config.yaml")) or {}
-        return cls(uri.rstrip("/").rsplit("/", 1)[-1], metrics, history, dict(_paths(config)))
+        starts = json.loads(_text(uri, "run.json")).get("starts") or [{}]
+        return cls(
+            uri.rstrip("/").rsplit("/", 1)[-1],
+            metrics,
+            history,
+            dict(_paths(config)),
+            uri,
+            config.get("data") or {},
+            starts[-1].get("time", ""),
+        )
 
     @property
     def task_names(self) -> list[str]:
         return _union([path.split(".")[1]] for path in self.config if path.startswith("tasks."))
 
-    def is_of(self, other: StoredRun, name: str) -> bool:
-        """Whether the task of this run is one of several of another run."""
+    @property
+    def is_tested(self) -> bool:
+        return any(name.startswith("test/") for name in self.metrics)
+
+    def is_of(self, other: StoredRun, name: str | None = None) -> bool:
+        """Whether the task of this run is that of another run, or one of several of it."""
         ours, theirs = (
             [run.config.get(f"{place}.{key}") for key in _LEARNED]
-            for run, place in ((self, "task"), (other, f"tasks.{name}"))
+            for run, place in ((self, "task"), (other, f"tasks.{name}" if name else "task"))
         )
         pairs = zip(ours, theirs, strict=True)
         return ours[0] == theirs[0] and all(a == b or None in (a, b) for a, b in pairs)
+
+    def judged(self, metrics: Mapping[str, Any]) -> StoredRun:
+        """The run with other test metrics, and without its own and their baselines."""
+
+        def is_tested(name: str) -> bool:
+            return name.startswith("test/") or bool(re.match(r"baseline/[^/]+/test/", name))
+
+        kept = {name: value for name, value in self.metrics.items() if not is_tested(name)}
+        return replace(self, metrics=kept | dict(metrics))
 
     def as_task(self, name: str) -> StoredRun:
         def metric_of(metric: str) -> str:
@@ -112,14 +142,22 @@ class Comparison:
     sweep_charts: list[Chart]
     tables: dict[str, Table]
     charts: list[Chart]
+    remark: str = ""
 
     def html(self) -> str:
         return render("comparison.html.jinja", self)
 
 
-def compare(uris: Sequence[str]) -> Comparison:
+#: Metrics of a run on the test rows of another one, as `metrics.json` has them. Raises a
+#: RaygnnError if there are none.
+JudgeRun: TypeAlias = Callable[[StoredRun, StoredRun], Mapping[str, Any]]
+
+
+def compare(uris: Sequence[str], judge: JudgeRun | None = None) -> Comparison:
     """Compares runs, or the trials of one sweep: test metrics with intervals, config differences,
     curves, cost. Raises a RunError if a folder has no run.
+
+    `judge`: for runs that were tested on other rows than the newest.
     """
     if len(uris) == 1 and exists(join(uris[0], "trials.json")):
         return _compare_trials(uris[0])
@@ -127,9 +165,39 @@ def compare(uris: Sequence[str]) -> Comparison:
     named = {run.name: run for run in runs}
     if len(named) < len(runs):  # equal names in different folders
         named = {redact(uri): run for uri, run in zip(uris, runs, strict=True)}
+    named, remark, are_same = _on_the_same_rows(named, judge)
     named = _lined_up(named)
     title = f"{len(runs)} runs" if runs[1:] else runs[0].name
-    return Comparison(title, ", ".join(named), [], _tables(named), _curves(named))
+    tables = _tables(named, marks_best=are_same)
+    return Comparison(title, ", ".join(named), [], tables, _curves(named), remark)
+
+
+def _on_the_same_rows(
+    runs: Mapping[str, StoredRun], judge: JudgeRun | None
+) -> tuple[dict[str, StoredRun], str, bool]:
+    """The runs with metrics of the test rows of the newest; a sentence; and False if they cannot be
+    compared.
+    """
+    tested = {name: run for name, run in runs.items() if run.is_tested}
+    digests = {run.metrics.get("test_rows") for run in tested.values()}
+    if len(digests) < 2 and None not in digests:
+        return dict(runs), "", True
+    if None in digests:
+        unknown = "It is not known whether the runs were tested on the same rows."
+        return dict(runs), unknown if len(tested) > 1 else "", True
+    newest = max(tested, key=lambda name: tested[name].start)
+    found = dict(runs)
+    for name, run in tested.items():
+        if run.metrics["test_rows"] == tested[newest].metrics["test_rows"]:
+            continue
+        try:
+            if judge is None or not run.is_of(tested[newest]):
+                raise RunError(f"{name} learns another task", id="report-other-task")
+            found[name] = run.judged(judge(run, tested[newest]))
+        except RaygnnError as error:
+            remark = f"The runs were tested on different rows, so no best is marked: {error}"
+            return dict(runs), remark, False
+    return found, f"Test metrics are of the test rows of {newest}, the newest run.", True
 
 
 def _lined_up(runs: Mapping[str, StoredRun]) -> dict[str, StoredRun]:
@@ -158,24 +226,31 @@ def _compare_trials(uri: str) -> Comparison:
     return Comparison(title, subtitle, sweep_charts(sweep), tables, curves)
 
 
-def _tables(runs: Mapping[str, StoredRun]) -> dict[str, Table]:
+def _tables(runs: Mapping[str, StoredRun], *, marks_best: bool = True) -> dict[str, Table]:
     heads = tuple(runs)
     tables: dict[str, Table] = {}
     names = _union(run.metrics for run in runs.values())
     tested = [
-        (name, *(_with_interval(run.metrics, name) for run in runs.values()), _best(runs, name))
+        (
+            name,
+            *(_with_interval(run.metrics, name) for run in runs.values()),
+            _best(runs, name) if marks_best else "-",
+        )
         for name in names
         if name.startswith("test/")
     ]
     if tested:
         tables["Test metrics, with 95 % intervals"] = ("metric", *heads, "best"), tested
     baselines = [
-        (name.removeprefix("baseline/"), *(show(run.metrics.get(name)) for run in runs.values()))
+        (
+            name.removeprefix("baseline/"),
+            *(_with_interval(run.metrics, name) for run in runs.values()),
+        )
         for name in names
         if re.match(r"baseline/[^/]+/test/", name)
     ]
     if baselines:
-        tables["Baselines"] = ("baseline and metric", *heads), baselines
+        tables["Baselines, with 95 % intervals"] = ("baseline and metric", *heads), baselines
     differing = [
         (path, *(_shown(run.config.get(path)) for run in runs.values()))
         for path in _union(run.config for run in runs.values())

@@ -39,6 +39,7 @@ class Advice(Callback):
         self._verdict: list[str] = []
         self._standard_errors: dict[str, float] = {}
         self._rungs: dict[str, Any] = {}
+        self._test_rows: str | None = None
 
     def on_train_start(self, engine: Engine) -> None:
         self._steps_per_epoch = engine.steps_per_epoch
@@ -78,6 +79,14 @@ class Advice(Callback):
             ]
             errors = {k: baselines.standard_error(k, value) for k, value in of_model.items()}
             self._standard_errors = {f"test/{k}": e for k, e in errors.items() if e is not None}
+            for guess, of_guess in baselines.metrics.items():
+                for name, value in of_guess.items():
+                    error = baselines.standard_error(name, value)
+                    if error is not None:
+                        self._standard_errors[baseline_name(guess, "test", name)] = error
+        if engine.context.rank == 0:
+            limit = engine.config.training.num_test_batches
+            self._test_rows = engine.task.rows_digest("test", limit)
         self._compare_rungs(engine, getattr(baselines, "standings", {}))
 
     def _compare_rungs(self, engine: Engine, of_test: Standings) -> None:
@@ -103,15 +112,16 @@ class Advice(Callback):
         }
 
     def metrics(self) -> dict[str, Any]:
-        """`baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics by name;
-        `steps_per_epoch`; and texts, possibly empty: `warnings`, and the metrics by which the model
-        is `no_better_than_baseline`. If validation chose what predicts: `blend`, the weights of
-        rungs; `rungs`, by split, metric and rung, the value and its difference from the model's
-        with standard errors; and `verdict`, a sentence.
+        """`baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics and of baselines;
+        `test_rows`, a digest of the rows tested; `steps_per_epoch`; and texts, possibly empty:
+        `warnings`, and the metrics by which the model is `no_better_than_baseline`. If validation
+        chose what predicts: `blend`, the weights of rungs; `rungs`, by split, metric and rung, the
+        value and its difference from the model's with standard errors; and `verdict`, a sentence.
         """
         return {
             **self._metrics,
             "standard_errors": self._standard_errors,
+            "test_rows": self._test_rows,
             "steps_per_epoch": self._steps_per_epoch,
             "warnings": " ".join(self._warnings),
             "no_better_than_baseline": ", ".join(self._verdict),

@@ -472,7 +472,7 @@ def test_rows_are_explained_as_of_their_times(busy: tuple[Any, str]) -> None:
     assert table.id.tolist() == [3, 3]
     assert table.time.tolist() == list(asked["time"])
     assert np.allclose(table.score, expected.probability, atol=1e-5)
-    assert set(found.edges.to_pandas().time) == set(asked["time"])
+    assert set(found.columns.to_pandas().time) == set(asked["time"])
 
 
 def test_a_server_answers_rows(busy: tuple[Any, str]) -> None:
@@ -652,7 +652,7 @@ def test_trees_learn_from_rows_that_see_an_older_graph(
     loaded = with_time_defaults(load_config(config), busy[1])
     task = NodeClassification()
     task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
-    counts = [name.endswith("count all") for name in task.history.names].index(True)
+    counts = [name.endswith("count all") for name in task.histories[0].names].index(True)
     train, test = task.target.splits.train, task.target.splits.test
     is_empty = task.row_columns(train, "train")[:, counts] == 0
     assert 0.35 < is_empty.mean() < 0.65

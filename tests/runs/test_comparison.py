@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import yaml
 
+import raygnn
 import raygnn.report
+import raygnn.train
 from raygnn.config import load_config
+from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.outputs.comparison import compare
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config
@@ -40,8 +45,11 @@ def test_runs_stand_side_by_side(runs, tmp_path, capsys):
     ((*tested, best),) = [row[1:] for row in rows if row[0] == "test/accuracy"]
     values = {run.name: of_run["test/accuracy"] for run, of_run in zip(runs, metrics, strict=True)}
     assert values[best] == max(values.values())
-    majority = [f"{of_run['baseline/majority/test/accuracy']:.4f}" for of_run in metrics]
-    assert ["majority/test/accuracy", *majority] in rows
+    (majority,) = (row[1:] for row in rows if row[0] == "majority/test/accuracy")
+    for cell, of_run in zip(majority, metrics, strict=True):
+        name = "baseline/majority/test/accuracy"
+        value, error = of_run[name], of_run["standard_errors"][name]
+        assert cell == f"{value:.4f} (± {1.96 * error:.2g})"
     for cell, of_run in zip(tested, metrics, strict=True):
         low, high = of_run["intervals"]["test/accuracy"]
         assert low <= of_run["test/accuracy"] <= high
@@ -170,3 +178,63 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
         compare([str(tmp_path)])
     assert raygnn.report.main([str(tmp_path)]) == 2
     assert "report-no-run" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def on_other_rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run, and a newer one of the same graph with more test rows."""
+    folder = tmp_path_factory.mktemp("rows")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 4)).astype(np.float32)
+    nodes = {"n": node_rows(np.arange(200), {"x": x}, labels={"y": (x[:, 0] > 0).astype(int)})}
+    edges = {("n", "to", "n"): edge_rows(*rng.integers(0, 200, (2, 600)))}
+    uri = write_tables(GraphTables(nodes, edges), str(folder / "graph"))
+    for name, share in (("old", 0.2), ("new", 0.5)):
+        splits = {"type": "hash", "fractions": [0.8 - share, 0.2, share]}
+        data = {"uri": uri, "splits": splits, "cache_dir": str(folder / "cache")}
+        changes = {"data": data, "run__name": name, "metrics": [{"type": "accuracy"}]}
+        raygnn.train.fit(small_config(folder, scaling__num_workers=0, **changes))
+    return folder / "old", folder / "new"
+
+
+@pytest.mark.slow
+def test_runs_of_other_rows_are_compared_on_those_of_the_newest(
+    on_other_rows: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = on_other_rows
+    metrics = [json.loads((run / "metrics.json").read_text()) for run in on_other_rows]
+    assert metrics[0]["test_rows"] != metrics[1]["test_rows"]
+    out = tmp_path / "out.html"
+    assert raygnn.report.main([str(old), str(new), "--out", str(out)]) == 0
+    assert "of the test rows of new, the newest run" in capsys.readouterr().out
+    rows = [[cell.text or "" for cell in row] for row in ElementTree.parse(out).iter("tr")]
+    (tested,) = (row[1:] for row in rows if row[0] == "test/accuracy")
+    graph = yaml.safe_load((new / "config.yaml").read_text())["data"]
+    model = raygnn.load(str(old), ["--data.splits", json.dumps(graph["splits"])])
+    own = model.evaluate(graph["uri"], split="test")["accuracy"]
+    assert own != metrics[0]["test/accuracy"]
+    assert tested[0].startswith(f"{own:.4f} (")
+    assert tested[1].startswith(f"{metrics[1]['test/accuracy']:.4f} (")
+    best = "old" if own > metrics[1]["test/accuracy"] else "new"
+    assert tested[2] == best
+    (loss,) = (row[1:] for row in rows if row[0] == "test/loss")
+    assert (loss[0], loss[2]) == ("-", "-")
+    Path(graph["uri"]).rename(tmp_path / "moved")  # the graph is not where the run found it
+    assert raygnn.report.main([str(old), str(new), "--out", str(out)]) == 0
+    assert "no best is marked: the graph of new is not here" in capsys.readouterr().out
+    rows = [[cell.text or "" for cell in row] for row in ElementTree.parse(out).iter("tr")]
+    (tested,) = (row[1:] for row in rows if row[0] == "test/accuracy")
+    assert tested[2] == "-"
+    (tmp_path / "moved").rename(graph["uri"])
+
+
+def test_runs_of_other_tasks_have_no_best(tmp_path: Path) -> None:
+    tested = {"test/accuracy": 0.5, "test_rows": "a"}
+    runs = [
+        _write_run(tmp_path / "one", tested, task={"args": {"label": "y"}}),
+        _write_run(tmp_path / "two", tested | {"test_rows": "b"}, task={"args": {"label": "z"}}),
+    ]
+    found = compare(runs, lambda *_: {"test/accuracy": 1.0})
+    assert found.remark.startswith("The runs were tested on different rows, so no best is marked")
+    ((name, *_, best),) = found.tables["Test metrics, with 95 % intervals"][1]
+    assert (name, best) == ("test/accuracy", "-")

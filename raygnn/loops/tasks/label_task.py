@@ -19,7 +19,7 @@ from raygnn.data.standardization import ColumnScale
 from raygnn.data.time_units import window_as_time
 from raygnn.data.transforms.fit import is_heavy_tailed
 from raygnn.errors import ConfigError
-from raygnn.loops.baselines import Baselines, label_baselines, own_metrics
+from raygnn.loops.baselines import Baselines, label_baselines, own_metrics, precision_of
 from raygnn.loops.blend import (
     CONSTANT,
     GNN,
@@ -34,6 +34,7 @@ from raygnn.loops.blend import (
     log_scores,
 )
 from raygnn.loops.boosted_trees import BoostedTrees
+from raygnn.loops.judged_rows import digest_of
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.label_target import METRICS_OF_ORDER, LabelOutput, LabelTarget
@@ -209,6 +210,28 @@ class LabelTask(EncoderTask[BatchT]):
         )
         parts = frozenset() if blend is None else frozenset(blend.shares)
         return replace(found, standings=standings, parts=parts)
+
+    def precision(self, split: str) -> Baselines | None:
+        output = self.output
+        labels = self.target.labels[getattr(self.target.splits, split)]
+        return precision_of(output.problem, output.num_outputs, labels, output.positive_class)
+
+    def rows_digest(self, split: str, num_batches: int | None) -> str | None:
+        loader = self.loader(split)
+        if loader is None:
+            return None
+        last = None if num_batches is None else num_batches * loader.batch_size
+        positions = np.asarray(getattr(self.target.splits, split))[:last]
+        labels, names = self.target.labels[positions], self.output.class_names
+        columns = dict(self.row_ids(positions))
+        if names is not None and labels.ndim == 1:  # codes may differ between graphs
+            columns["class"] = pa.array(names).take(pa.array(labels))
+            return digest_of(columns, None)
+        return digest_of(columns, labels)
+
+    def row_ids(self, positions: np.ndarray) -> Mapping[str, Any]:
+        """Original ids and times of rows, by column."""
+        raise NotImplementedError(f"{type(self).__name__}.row_ids")
 
     @cached_property
     def trees(self) -> BoostedTrees | None:

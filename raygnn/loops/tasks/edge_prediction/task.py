@@ -95,6 +95,13 @@ class EdgePrediction(LabelTask[EdgeBatch]):
             guesses[TREES] = self.trees.predict(self.row_columns(asked, split))
         return guesses
 
+    def row_ids(self, positions: np.ndarray) -> Mapping[str, Any]:
+        edges, bundle = self.target.edges, self.env.bundle
+        ends = zip(("source", "target"), self.output.ends, edges.ends(positions), strict=True)
+        ids = {end: bundle.take_ids(name, nodes) for end, name, nodes in ends}
+        times = {} if edges.times is None else {"time": np.asarray(edges.times)[positions]}
+        return ids | times
+
     def fitted_histories(self, bundle: Bundle) -> Iterable[HistorySpec]:
         edges, temporal = self.target.edges, self.config.sampling.temporal
         train = np.asarray(self.target.splits.train)

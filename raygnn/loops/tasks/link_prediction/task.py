@@ -18,6 +18,7 @@ from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
+from raygnn.loops.judged_rows import digest_of
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.exact_encoding import check_exact, target_attributes
@@ -281,6 +282,21 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         if loader is None:
             return None
         return self._baselines.judge(loader, split, num_batches, metrics)
+
+    def rows_digest(self, split: str, num_batches: int | None) -> str | None:
+        if num_batches is not None or self.loader(split) is None:
+            return None
+        links, bundle = self.target.splits[split], self.env.bundle
+        rows = links.row_of(np.arange(links.num_links))
+        columns = {
+            "anchor": bundle.take_ids(links.anchor_type, links.anchors[rows]),
+            "target": bundle.take_ids(links.target_type, np.asarray(links.targets)),
+        }
+        if links.relations is not None:
+            columns["relation"] = links.relations[rows]
+        if links.times is not None:
+            columns["time"] = np.asarray(links.times)
+        return digest_of(columns, None)
 
     @cached_property
     def _baselines(self) -> LinkBaselines:

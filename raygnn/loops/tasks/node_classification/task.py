@@ -330,6 +330,12 @@ class NodeClassification(LabelTask[NodeBatch]):
                 values = {name: rows - 0.5 for name, rows in values.items()}
         return {name: values[name] for name in names}
 
+    def row_ids(self, positions: np.ndarray) -> Mapping[str, Any]:
+        seeds, node_type = self.target.seeds, self.output.node_type
+        ids = {"id": self.env.bundle.take_ids(node_type, seeds.node_ids(positions))}
+        times = {} if seeds.time is None else {"time": np.asarray(seeds.time)[positions]}
+        return ids | times
+
     def fitted_histories(self, bundle: Bundle) -> Iterable[HistorySpec]:
         target, seeds, train = self.target, self.target.seeds, self.target.splits.train
         times = None if seeds.time is None else np.asarray(seeds.time)[train]
