@@ -30,6 +30,7 @@ from raygnn.data.tables.graph_tables import (
     write_tables,
 )
 from raygnn.data.tables.pyg import load_pyg, tables_from_pyg
+from raygnn.data.tables.source import is_database
 from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
 from raygnn.prepare.csv import CsvSource, csv_tables
 from raygnn.prepare.draft import repair_tables, write_draft
@@ -79,13 +80,22 @@ def _write_tables(args: argparse.Namespace) -> None:
 
 def _write_draft(args: argparse.Namespace) -> int:
     options = {"refs": args.ref, "task": args.task, "encoding": args.encoding}
+    if is_database(args.folder) != (args.out is not None):
+        raise ConfigError(
+            "--out is for databases, and only for these. Name a folder for graph.yaml and "
+            "train.yaml of a database; those of a folder are written into it.",
+            id="prepare-options-clash",
+        )
+    folder = args.folder if args.out is None else args.out
+    if args.out is not None:
+        options["database"] = args.folder
     if args.repair:
-        written, notes = repair_tables(args.folder, **options)
+        written, notes = repair_tables(folder, **options)
         print(f"wrote {count(len(written), 'repaired table')}: {', '.join(map(redact, written))}")
         for note in notes:
             print(f"  ? {note}")
         return 0
-    draft = write_draft(args.folder, args.overwrite, **options)
+    draft = write_draft(folder, args.overwrite, **options)
     for line in draft.picture:
         print(line)
     print(f"wrote {' and '.join(map(redact, draft.written))}; review them")
@@ -302,10 +312,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_draft(commands: Any) -> None:
-    summary = "draft graph.yaml and a config for a folder of tables"
-    text = "Writes graph.yaml and train.yaml into a folder of Parquet, CSV or TSV tables, to edit."
+    summary = "draft graph.yaml and a config for a folder of tables or a database"
+    text = (
+        "Writes graph.yaml and train.yaml into a folder of Parquet, CSV or TSV tables, to edit, or "
+        "for a database into --out."
+    )
     add = _add_parser(commands, "draft", summary, text, run=_write_draft).add_argument
-    add("folder", help="folder of the tables (path or URI)")
+    add("folder", help="folder of the tables (path or URI), or URL of a database")
+    add("--out", metavar="URI", help="folder for the files of a database")
     add("--overwrite", action="store_true", help="replace both files")
     add("--repair", action="store_true", help="only repair tables again that have changed")
     add(

@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.filesystem import join, open_fs, redact, write_text
+from raygnn.data.filesystem import absolute, join, open_fs, redact, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, TrainingTable, manifest_uri
 from raygnn.data.tables.files import list_files, write_parquet
+from raygnn.data.tables.source import database_file
 from raygnn.errors import DataError
+from raygnn.prepare.drafts.catalog import read_database
 from raygnn.prepare.drafts.hindsight import find_hindsight, find_repeated_links, find_untimed_links
 from raygnn.prepare.drafts.manifest_text import label_name, manifest_lines
 from raygnn.prepare.drafts.raw_tables import (
@@ -88,11 +90,13 @@ def draft(
     task: str | None = None,
     encoding: str | None = None,
     old: Manifest | None = None,
+    database: str | None = None,
 ) -> Draft:
     """Drafts the manifest of a folder, and writes nothing.
 
     Args:
         folder: contains Parquet and CSV tables, each a file or a folder of files. Any fsspec URI.
+        database: URL of a database with the tables. The references that it declares are taken.
         refs: corrections of references: `ratings.movie_id=movies.id`, `ratings.stars=none`.
         task: `TABLE.COLUMN` to predict, or a table of links to predict.
         encoding: encoding of text files that are not UTF-8; None detects it.
@@ -103,16 +107,18 @@ def draft(
     """
     labels = {} if old is None else written_labels(old)
     files_of_labels = {entry["files"] for entries in labels.values() for _, entry in entries}
-    found = find_tables(folder, without=files_of_labels)
-    tables = [read_table(name, files, uris, encoding) for name, files, uris in found]
+    declared: list[str] = []
+    if database is None:
+        found = find_tables(folder, without=files_of_labels)
+        tables = [read_table(name, files, uris, encoding) for name, files, uris in found]
+    else:
+        tables, declared = read_database(database)
     tables = [table for table in tables if table.columns]
     if not tables:
-        raise DataError(
-            f"folder {redact(folder)!r} is invalid: it contains no Parquet, CSV or TSV files. Name "
-            "the folder of the tables.",
-            id="prepare-no-tables",
-        )
-    overrides = parse_overrides(refs, tables)
+        what = "it contains no Parquet, CSV or TSV files. Name the folder of the tables"
+        what = what if database is None else f"{redact(database)} has no table that you may read"
+        raise DataError(f"folder {redact(folder)!r} is invalid: {what}.", id="prepare-no-tables")
+    overrides = parse_overrides([*declared, *refs], tables)
     find_references(tables, overrides)
     made = list_missing_nodes(tables, overrides)
     spell_references(tables)
@@ -137,7 +143,7 @@ def draft(
         )
     text = with_labels("".join(manifest_lines(tables, chosen)), labels)
     lines = [*_picture(tables), f"task: {chosen.description}"]
-    if others := list_unread(folder):
+    if database is None and (others := list_unread(folder)):
         lines.insert(0, f"not read: {', '.join(others)} (tables are .parquet, .csv or .tsv files)")
     num_references = sum(len(table.references) for table in tables)
     return Draft(text, list(_notes(text)), made, lines, chosen, num_references)
@@ -176,7 +182,15 @@ def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
     if unreached := given.pop("unreached"):
         found.picture.append(f"no hop of the model reaches {', '.join(unreached)}")
     drops = any("data.on_error: drop" in note for note in found.notes)
-    config, is_new = write_config(folder, **given, about=_ABOUT, drops=drops, overwrite=overwrite)
+    place = database_file(options.get("database") or "")
+    config, is_new = write_config(
+        folder,
+        **given,
+        about=_ABOUT,
+        drops=drops,
+        allow_outside=None if place is None else [absolute(place)],
+        overwrite=overwrite,
+    )
     return found._replace(written=[uri, config] if is_new else [uri], config=config)
 
 

@@ -37,6 +37,7 @@ def write_config(
     splits: dict[str, Any] | None = None,
     temporal: dict[str, Any] | None = None,
     fanouts: dict[str, list[int]] | list[int] | None = None,
+    allow_outside: list[str] | None = None,
     overwrite: bool = False,
 ) -> tuple[str, bool]:
     """Writes a config that trains on a graph.
@@ -57,7 +58,10 @@ def write_config(
         return uri, False
     on_error = "drop" if drops else None
     sampling = {"temporal": temporal, "fanouts": fanouts}
-    data = {"uri": folder, "on_error": on_error, "reverse_edges": reverse_edges, "splits": splits}
+    data = {
+        **{"uri": folder, "allow_outside": allow_outside, "on_error": on_error},
+        **{"reverse_edges": reverse_edges, "splits": splits},
+    }
     config = {
         "data": {key: value for key, value in data.items() if value is not None},
         "task": {"type": task, "args": args},

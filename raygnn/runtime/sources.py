@@ -47,23 +47,45 @@ def with_snapshots(
     """
     manifest, folder = Manifest.load(uri, allow_outside or ()), absolute(manifest_folder(uri))
     sources = {
-        name: _located(table.read, folder)
+        name: located(table.read, folder)
         for name, table in manifest.all_tables.items()
         if table.read is not None
     }
     if not sources:
         return uri
     roots = None if allow_outside is None else [folder, *allow_outside]
+    paths = read_sources(sources, cache_dir, refresh=refresh, roots=roots)
+    files = {
+        name: [join(folder, pattern) for pattern in table.files]
+        for name, table in manifest.all_tables.items()
+    }
+    return _write_graph(manifest, files, paths, cache_dir)
+
+
+def read_sources(
+    sources: Mapping[str, Source],
+    cache_dir: str | None,
+    *,
+    refresh: bool = False,
+    roots: Sequence[str] | None = None,
+) -> dict[str, Path]:
+    """The snapshot of each source, by table. See `with_snapshots`.
+
+    Args:
+        sources: with absolute paths.
+        roots: folders that may have databases to read; None allows all.
+    """
     snapshots = {name: Snapshots.of(source, cache_dir) for name, source in sources.items()}
     paths = {name: each.current() for name, each in snapshots.items()}
-    lock = cache_folder(cache_dir, _FOLDER) / f"{_hash(absolute(uri))}.lock"
+    folders = sorted(str(each.folder) for each in snapshots.values())
+    lock = cache_folder(cache_dir, _FOLDER) / f"{_hash(' '.join(folders))}.lock"
     if refresh or None in paths.values():
         with cache_errors(lock.parent, "rows"), locked(str(lock), say):
             before = {name: each.current() for name, each in snapshots.items()}
             taken: dict[Path, Path] = {}
             for name, each in snapshots.items():
                 if each.folder not in taken and (refresh or before[name] is None):
-                    with _named(name):
+                    with named_failures(name):
                         if roots is not None:
                             _check_place(sources[name], roots)
                         taken[each.folder] = each.take(_batches(sources[name]))
@@ -74,11 +96,7 @@ def with_snapshots(
     found = {name: path for name, path in paths.items() if path is not None}
     for name, path in found.items():
         say(f"snapshot of {name}: {read_record(path)}")
-    files = {
-        name: [join(folder, pattern) for pattern in table.files]
-        for name, table in manifest.all_tables.items()
-    }
-    return _write_graph(manifest, files, found, cache_dir)
+    return found
 
 
 def with_datasets(manifest: Manifest, rows: Mapping[str, Any], cache_dir: str | None) -> str:
@@ -87,7 +105,7 @@ def with_datasets(manifest: Manifest, rows: Mapping[str, Any], cache_dir: str | 
     for name, table in rows.items():
         snapshots = Snapshots.of(Source(type="dataset"), cache_dir)
         is_arrow = isinstance(table, pa.Table)
-        with _named(name):
+        with named_failures(name):
             batches = table.to_batches() if is_arrow else _dataset_batches(table)
             paths[name] = snapshots.take(batches)
         say(f"snapshot of {name}: {read_record(paths[name])}")
@@ -131,7 +149,7 @@ def _hash(text: str) -> str:
 
 
 @contextmanager
-def _named(table: str) -> Iterator[None]:
+def named_failures(table: str) -> Iterator[None]:
     """Reports a failure of any driver or reader as an error of the table's source."""
     try:
         yield
@@ -213,7 +231,7 @@ def _dataset_batches(dataset: Any) -> Iterator[Any]:
         options.preserve_order = before
 
 
-def _located(source: Source, folder: str) -> Source:
+def located(source: Source, folder: str) -> Source:
     """The source with absolute paths; relative ones start at the graph's folder."""
     args = dict(source.args)
     for key, path in _local_paths(source):

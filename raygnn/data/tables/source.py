@@ -20,6 +20,7 @@ from raygnn.config.section import NonEmptyText, Section
 from raygnn.config.validation import broken_section
 from raygnn.errors import ConfigError, Problem
 
+_SYSTEMS = {"sqlite", "duckdb", "postgres", "postgresql", "mysql", "mariadb", "mssql", "oracle"}
 _ROWS = 1 << 16  # of a batch that a Python driver fetches
 #: Words in names of arguments that unpickle files or import code.
 _UNSAFE = ("pickle", "unsafe", "impl")
@@ -91,15 +92,32 @@ def has_password(url: str) -> bool:
 
 def database_file(url: str) -> str | None:
     """Path of a database that is a local file; None for a server."""
-    scheme, _, rest = url.partition("://")
-    return unquote(rest.removeprefix("/")) if scheme in ("sqlite", "duckdb") else None
+    _, _, rest = url.partition("://")
+    return unquote(rest.removeprefix("/")) if system(url) in ("sqlite", "duckdb") else None
+
+
+def system(url: str) -> str:
+    """`sqlite` for `sqlite+pysqlite:///shop.db`."""
+    return url.partition("://")[0].partition("+")[0]
+
+
+def is_postgres(url: str) -> bool:
+    return url.startswith(("postgres://", "postgresql://"))
+
+
+def is_database(url: str) -> bool:
+    """Whether a text is the URL of a database, and not of a folder."""
+    return system(url) in _SYSTEMS
 
 
 def select(url: str, table: str) -> str:
     """The query for all rows of a table, such as `orders` or `shop.orders`."""
-    quote = "`" if url.startswith(("mysql", "mariadb")) else '"'
-    names = (name.replace(quote, quote * 2) for name in table.split("."))
-    return f"SELECT * FROM {'.'.join(f'{quote}{name}{quote}' for name in names)}"
+    return f"SELECT * FROM {'.'.join(quoted(url, name) for name in table.split('.'))}"
+
+
+def quoted(url: str, name: str) -> str:
+    quote = "`" if system(url) in ("mysql", "mariadb") else '"'
+    return f"{quote}{name.replace(quote, quote * 2)}{quote}"
 
 
 def query_batches(url: str, query: str) -> Iterator[pa.RecordBatch]:
@@ -107,17 +125,17 @@ def query_batches(url: str, query: str) -> Iterator[pa.RecordBatch]:
 
     Raises a ConfigError if the driver is not installed.
     """
-    scheme = url.partition("://")[0]
-    if scheme == "sqlite":
+    if system(url) == "sqlite":
         return _sqlite(url, query)
-    if scheme == "duckdb":
+    if system(url) == "duckdb":
         return _duckdb(url, query)
-    if scheme in ("postgres", "postgresql"):
+    if is_postgres(url):
         return _postgres(url, query)
     return _sqlalchemy(url, query)
 
 
-def _driver(module: str, package: str) -> Any:
+def driver(module: str, package: str) -> Any:
+    """Imports a driver. Raises a ConfigError that names the package to install."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -138,14 +156,14 @@ def _sqlite(url: str, query: str) -> Iterator[pa.RecordBatch]:
 
 
 def _duckdb(url: str, query: str) -> Iterator[pa.RecordBatch]:
-    duckdb = _driver("duckdb", "duckdb")
+    duckdb = driver("duckdb", "duckdb")
     with closing(duckdb.connect(database_file(url), read_only=True)) as connection:
         connection.execute("SET enable_external_access = false")
         yield from connection.sql(query).to_arrow_reader(_ROWS)
 
 
 def _postgres(url: str, query: str) -> Iterator[pa.RecordBatch]:
-    dbapi = _driver("adbc_driver_postgresql.dbapi", "adbc-driver-postgresql")
+    dbapi = driver("adbc_driver_postgresql.dbapi", "adbc-driver-postgresql")
     with dbapi.connect(url) as connection, connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION READ ONLY")
         cursor.execute(query)
@@ -153,9 +171,9 @@ def _postgres(url: str, query: str) -> Iterator[pa.RecordBatch]:
 
 
 def _sqlalchemy(url: str, query: str) -> Iterator[pa.RecordBatch]:
-    sqlalchemy = _driver("sqlalchemy", "sqlalchemy")
+    engine = driver("sqlalchemy", "sqlalchemy").create_engine(url)
     options = {"stream_results": True, "max_row_buffer": _ROWS}
-    with sqlalchemy.create_engine(url).connect().execution_options(**options) as connection:
+    with engine.connect().execution_options(**options) as connection:
         yield from _fetched(connection.exec_driver_sql(query).cursor)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 
 import pyarrow.compute as pc
@@ -108,7 +109,7 @@ def _remarks(table: Table) -> Iterator[str]:
 def _node_lines(table: Table, label: str | None) -> Iterator[str]:
     yield f"  {_quoted(table.name)}:\n"
     yield from map("    # ? {}\n".format, _remarks(table))
-    yield f"    files: {_quoted(table.pattern)}\n    id: {_quoted(table.key or '')}\n"
+    yield f"{_rows(table)}    id: {_quoted(table.key or '')}\n"
     roles = roles_of(table, label)
     starts = [column for column in roles.features if is_start(column)]
     start = roles.time or next(iter(starts), None)
@@ -124,7 +125,7 @@ def _training_lines(table: Table, label: str | None) -> Iterator[str]:
     (reference,) = table.references.values()
     yield f"  {_quoted(table.name)}:\n"
     yield from map("    # ? {}\n".format, _remarks(table))
-    yield f"    files: {_quoted(table.pattern)}\n    node_type: {_quoted(reference.table)}\n"
+    yield f"{_rows(table)}    node_type: {_quoted(reference.table)}\n"
     yield f"    node: {_quoted(reference.column)}\n"
     roles = roles_of(table, label)
     yield from _role_lines(roles, "time", "label", "split")
@@ -278,11 +279,18 @@ def _edge(
 ) -> Iterator[str]:
     names = ", ".join(_quoted(name) for name in edge_type)
     yield f"  - type: [{names}]\n"
-    yield f"    files: {_quoted(table.edge_files.get(target, table.pattern))}\n"
+    yield _rows(table, table.edge_files.get(target))
     yield f"    source: {_quoted(source)}\n    target: {_quoted(target)}\n"
     if edge_type[0] == edge_type[2] and not directed:
         note = "messages go both ways; directed: true lets only the target learn of the source"
         yield f"    # ? {note}\n    directed: false\n"
+
+
+def _rows(table: Table, pattern: str | None = None) -> str:
+    rows = table.rows(pattern or table.pattern)
+    if "files" in rows:
+        return f"    files: {_quoted(rows['files'])}\n"
+    return textwrap.indent(dump_yaml(rows, flow_leaves=True).rstrip() + "\n", "    ")
 
 
 def _quoted(text: str) -> str:

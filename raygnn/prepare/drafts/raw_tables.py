@@ -7,8 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,7 @@ from raygnn.data.tables.files import (
     read_parquet,
     suffix_and_format,
 )
+from raygnn.data.tables.source import quoted, select
 from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError
 from raygnn.prepare.drafts.columns import Column, type_name, words_of
@@ -80,7 +82,10 @@ class Table:
     """A table and the draft's findings.
 
     Attributes:
-        pattern: its files, relative to the folder.
+        pattern: its files, relative to the folder; or its name or a query in `database`.
+        database: URL, if the table is not files.
+        declared_key: column that the database declares to be the ids.
+        declared_references: columns that it declares to refer to another table.
         columns: by name, with repaired values.
         repairs: differences from the files. A table with repairs is written as a copy.
         source: file pattern of a copy.
@@ -108,6 +113,9 @@ class Table:
     unsure: list[str] = field(default_factory=list)
     num_added: int = 0
     hindsight: dict[str, str] = field(default_factory=dict)
+    database: str | None = None
+    declared_key: str | None = None
+    declared_references: set[str] = field(default_factory=set)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -116,6 +124,24 @@ class Table:
     @property
     def num_rows(self) -> int:
         return len(next(iter(self.columns.values())).values) if self.columns else 0
+
+    def select(self, columns: Sequence[tuple[str, str]], given: str) -> str:
+        """A query of `database` for columns and their new names, of rows with a given column."""
+        assert self.database is not None
+        quote = partial(quoted, self.database)
+        listed = ", ".join(
+            quote(name) if name == new else f"{quote(name)} AS {quote(new)}"
+            for name, new in columns
+        )
+        rows = select(self.database, self.pattern).replace("*", f"DISTINCT {listed}", 1)
+        return f"{rows} WHERE {quote(given)} IS NOT NULL"
+
+    def rows(self, pattern: str) -> dict[str, Any]:
+        """Keys of graph.yaml that name rows: `pattern`, or a copy of them."""
+        if self.database is None or pattern.startswith(f"{DRAFTED}/"):
+            return {"files": pattern}
+        key = "query" if pattern.startswith("SELECT ") else "table"
+        return {"read": {"type": "sql", "url": self.database, key: pattern}}
 
     def set_column(self, name: str, values: pa.ChunkedArray) -> None:
         self.columns[name] = Column(name, values)
@@ -180,7 +206,7 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
     """
     repairs: list[str] = []
     is_typed = True
-    if is_parquet(pattern):
+    if is_parquet(uris[0]):
         parts = [read_parquet(uri) for uri in uris]
     else:
         try:  # as ingest does
@@ -196,7 +222,7 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
         except DataError:
             parts, is_typed = _read_leniently(uris, encoding, repairs), False
     repairs += _missing_columns(uris, parts)
-    if not is_parquet(pattern):
+    if not is_parquet(uris[0]):
         num_rows = sum(part.num_rows for part in parts)
         parts = [_without_other_lines(part) for part in parts]
         if num_dropped := num_rows - sum(part.num_rows for part in parts):
@@ -223,7 +249,7 @@ def read_table(name: str, pattern: str, uris: Sequence[str], encoding: str | Non
     unsure = [
         f"{column.name}: 1.234 is read as a fraction; if it means 1234, write it without the point"
         for column in columns.values()
-        if not is_parquet(pattern) and column.may_have_thousands
+        if not is_parquet(uris[0]) and column.may_have_thousands
     ]
     unsure += [
         f"{column.name}: {len(others):,} rows are no {kind}, such as {others[0].as_py()!r}; all "

@@ -229,6 +229,8 @@ def _find_key(table: Table, tables: Sequence[Table], overrides: Overrides) -> st
     named = [end[1] for end in overrides.values() if end is not None and end[0] == table.name]
     if named:
         return named[0]
+    if table.declared_key is not None:
+        return table.declared_key
     scores: dict[str, int] = {}
     for column in table.columns.values():
         if not column.can_be_key or (table.name, column.name) in overrides:
@@ -295,7 +297,7 @@ def _find_reference(
         if end is not None:
             other = next(other for other in tables if other.name == end[0])
             rate, num_unknown = _containment(column, other)
-            why = "given by --ref"
+            why = "a declared key" if column.name in table.declared_references else "given by --ref"
             key = other.columns[other.key or ""]
             if rate == 0 and column.ids.type != key.ids.type:
                 raise ConfigError(
@@ -557,10 +559,17 @@ def list_missing_nodes(tables: list[Table], overrides: Overrides) -> dict[str, p
         kind = pa.string() if is_text else pa.int64()
         ids = pa.concat_arrays([pc.cast(column.distinct_ids, kind) for _, column in columns])
         ids = _with_leading_zeros(ids.unique(), [column for _, column in columns])
+        rows = pa.table({"id": ids.take(pc.sort_indices(ids))})
         file = f"{DRAFTED}/{name}_ids.parquet"
-        made[file] = pa.table({"id": ids.take(pc.sort_indices(ids))})
-        nodes = Table(name, file, {"id": Column("id", made[file].column("id"))}, key="id")
-        nodes.unsure.append(f"no table lists these nodes; their ids are written to {file}")
+        nodes = Table(name, file, {"id": Column("id", rows["id"])}, key="id")
+        nodes.database = columns[0][0].database
+        if nodes.database is None:
+            made[file] = rows
+            note = f"their ids are written to {file}"
+        else:
+            ids_of = [table.select([(column.name, "id")], column.name) for table, column in columns]
+            nodes.pattern, note = " UNION ".join(ids_of), "a query reads their ids"
+        nodes.unsure.append(f"no table lists these nodes; {note}")
         tables.append(nodes)
         for table, column in columns:
             table.references[column.name] = Reference(column.name, name, why="no table lists them")
@@ -652,7 +661,7 @@ def _with_leading_zeros(ids: pa.Array, columns: Sequence[Column]) -> pa.Array:
 def read_as_numbers(tables: Sequence[Table]) -> None:
     """Lets digits with leading zeros be numbers where they are not ids, as ingest does."""
     for table in tables:
-        if is_parquet(table.pattern):
+        if table.database is not None or is_parquet(table.pattern):
             continue
         for name, column in table.columns.items():
             if column.is_padded and name not in {table.key, *table.references}:

@@ -102,12 +102,17 @@ def write_gapless_edges(tables: Sequence[Table]) -> dict[str, pa.Table]:
             values = table.columns[name].values
             if not values.null_count:
                 continue
+            num_gaps = int(values.null_count)
+            if table.database is not None and not table.repairs:
+                columns = [(column, column) for column in (table.key, name, *extra)]
+                table.edge_files[name] = table.select(columns, name)
+                table.unsure.append(f"{name}: {num_gaps:,} rows have none; the others are edges")
+                continue
             ids = {table.key: table.columns[table.key].values, name: values}
             pairs = pa.table({**ids, **extra})
             file = f"{DRAFTED}/{table.name}_{type_name(name)}.parquet"
             made[file] = pairs.filter(pc.is_valid(pairs.column(name)))
             table.edge_files[name] = file
-            num_gaps = int(values.null_count)
             table.unsure.append(
                 f"{name}: {num_gaps:,} rows have none; the other rows are edges in {file}"
             )

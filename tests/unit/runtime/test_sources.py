@@ -19,6 +19,7 @@ from raygnn.data.tables.snapshot import Snapshots
 from raygnn.data.tables.source import Source
 from raygnn.errors import DataError
 from raygnn.outputs.saved_model import SavedModel
+from raygnn.prepare.__main__ import main
 from raygnn.runtime import sources
 from raygnn.runtime.data_source import open_bundle
 from raygnn.runtime.sources import snapshot_records, with_snapshots
@@ -259,7 +260,11 @@ def test_postgresql(server: str, tmp_path: Path, monkeypatch, capfd) -> None:
     assert "\n" not in str(raised.value)
     monkeypatch.setenv("PGPASSWORD", PASSWORD)
     _check_shop(_open(graph, tmp_path / "cache"))
-    kept = [p.read_bytes() for p in (tmp_path / "cache").rglob("*") if p.is_file()]
+    monkeypatch.setenv("RAYGNN_CACHE_DIR", str(tmp_path / "cache"))
+    assert main(["draft", server, "--out", str(tmp_path / "draft")]) == 0
+    (edges,) = Manifest.load(tmp_path / "draft").edge_types
+    assert edges.type == ("orders", "customer", "customers")
+    kept = [p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()]
     assert not any(PASSWORD.encode() in content for content in kept)
     assert PASSWORD not in "".join(capfd.readouterr())
 
