@@ -401,7 +401,8 @@ class ModelSpec:
         if transforms != self.transforms.get(name, {}).get(column):
             yield with_id(
                 f"feature {column!r} of {name!r} is invalid: its columns have other transforms "
-                "than in training. Write the feature in graph.yaml as it was in training.",
+                "than in training. Write the feature in graph.yaml as it was in training, or "
+                "partition the tables with --config and the config of the training.",
                 id="model-transforms",
             )
 
