@@ -228,7 +228,7 @@ def _files(folder: Path) -> dict[str, bytes]:
 def test_interrupted_and_resumed_is_as_straight(
     tmp_path: Path, method: Any, is_fitted: bool
 ) -> None:
-    """`is_fitted`: parts are written twice, since transforms are fitted on training rows."""
+    """`is_fitted`: some tables are read twice, since transforms are fitted on training rows."""
     if is_fitted:
         graph = Path(write_tables(late_shop(), str(tmp_path / "graph")))
     else:

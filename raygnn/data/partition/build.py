@@ -40,7 +40,7 @@ from raygnn.data.ingest.schedule import BuildContext, Schedule, in_process
 from raygnn.data.ingest.table_plan import EdgePlan, TrainingPlan, plan_reverse
 from raygnn.data.partition import steps
 from raygnn.data.partition.by_neighbors import assign_parts, check_metis, parts_path
-from raygnn.data.partition.fit import RowsToFit, measure_rows_to_fit
+from raygnn.data.partition.fit import RowsToFit, measure_rows_to_fit, steps_with_transforms
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import (
     RECORD_NAME,
@@ -137,10 +137,10 @@ def partition(
 
             rows = rows_to_fit.find(record.whole, open_outline)
             if not rows.are_all and has_transforms(open_outline()):
-                progress(f"partition: fitting transforms on {rows}, and writing the parts again")
+                progress(f"partition: fitting transforms on {rows}, and reading their tables again")
                 fitted = fit_transforms(manifest_uri, options, open_outline(), rows, progress)
                 plan = plan_graph(source, replace(options, transforms=fitted), run, progress)
-                steps = replace(steps, work=work / "fitted")
+                steps = replace(steps, again=steps_with_transforms(record.whole))
                 record = _Build(plan, partitioning, steps, context).run(folder, name)
             record = measure_rows_to_fit(record, folder, open_outline, rows, run)
             source.check_unchanged()

@@ -48,6 +48,18 @@ class RowsToFit:
     find: Callable[[BundleRecord, OpenOutline], FitRows] = _find_declared
 
 
+def steps_with_transforms(graph: BundleRecord) -> frozenset[str]:
+    """The steps whose results change with the transforms of features."""
+    columns = {name: node.columns for name, node in graph.nodes.items()}
+    columns |= {edge_folder(edge.type): edge.columns for edge in graph.edges}
+    return frozenset(
+        f"{step}/{name}"
+        for name, infos in columns.items()
+        if any(info.transforms is not None for info in infos)
+        for step in ("read", "nodes", "sort")
+    )
+
+
 def measure_rows_to_fit(
     record: PartitionRecord,
     folder: Path,

@@ -76,11 +76,16 @@ class Done:
 
 @dataclass(frozen=True)
 class Steps:
-    """Runs the steps of a partition in a work folder, on nodes that see it."""
+    """Runs the steps of a partition in a work folder, on nodes that see it.
+
+    Attributes:
+        again: names of steps that run once more, with other transforms.
+    """
 
     work: Path
     schedule: Schedule
     progress: Callable[[str], None]
+    again: frozenset[str] = frozenset()
 
     def run(
         self, name: str, fn: TaskFunction[Item], items: Sequence[Item], what: str
@@ -89,7 +94,8 @@ class Steps:
 
         `name`: folder of the step, in the work folder.
         """
-        folders = [self.work / name / f"{number:06d}" for number in range(len(items))]
+        step = self.work / "again" / name if name in self.again else self.work / name
+        folders = [step / f"{number:06d}" for number in range(len(items))]
         tasks = [
             StepTask(fn, item, folder)
             for item, folder in zip(items, folders, strict=True)
