@@ -27,7 +27,12 @@ from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
 from raygnn.loops.tasks.build_encoder import feature_store, find_shared_leaves, graph_store
-from raygnn.loops.tasks.build_sampler import build_sampler, takes_latest, with_all_neighbors
+from raygnn.loops.tasks.build_sampler import (
+    build_sampler,
+    takes_latest,
+    with_all_neighbors,
+    with_own_neighborhoods,
+)
 from raygnn.loops.tasks.exact_encoding import target_attributes
 from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, find_dated_links
@@ -211,10 +216,12 @@ class AppliedModel:
         )
 
     def sampled_config(self) -> LoadedConfig:
-        """The config of samplers."""
-        return (
-            with_all_neighbors(self.env.loaded, self.bundle) if self.is_exact else self.env.loaded
-        )
+        """The config of samplers, as in the run's evaluation."""
+        loaded, output = self.env.loaded, self.spec.output
+        if self.is_exact:
+            loaded = with_all_neighbors(loaded, self.bundle)
+        by_time = isinstance(output, LinkOutput) and output.by_time
+        return with_own_neighborhoods(loaded) if by_time else loaded
 
 
 def used_recommender(model: nn.Module) -> LinearRecommender | None:

@@ -24,7 +24,7 @@ from raygnn.inference.job import TableRequest
 from raygnn.inference.row_tables import with_times
 from raygnn.inference.seed_times import SeedTimes, seed_edges, times_of_pairs
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.tasks.build_sampler import build_sampler
+from raygnn.loops.tasks.build_sampler import build_sampler, with_own_neighborhoods
 from raygnn.loops.tasks.edge_prediction.task import EdgePrediction
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.sampling.batch import EdgeBatch
@@ -190,14 +190,13 @@ class EdgeTables:
         *,
         one_by_one: bool = False,
     ) -> None:
-        spec, bundle, loaded = applied.spec, applied.bundle, applied.sampled_config()
-        config, options, times = loaded.config, loader_options(applied), applied.times
+        spec, bundle, options = applied.spec, applied.bundle, loader_options(applied)
+        loaded = with_own_neighborhoods(applied.sampled_config(), is_disjoint=not one_by_one)
+        times = applied.times
         if applied.is_exact:
             options["batch_size"] = min(options["batch_size"], _MOST_EXACT)
         if one_by_one:
             options["batch_size"] = 1
-        disjoint = config.sampling.model_copy(update={"disjoint": not one_by_one})
-        loaded = replace(loaded, config=config.model_copy(update={"sampling": disjoint}))
         as_of = None if times is None else times.of(edge_type_name(edges.edge_type))
         self.as_of = None if as_of is None else as_of.time
         self._what, self._applied, self._edges = what, applied, edges

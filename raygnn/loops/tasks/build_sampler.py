@@ -85,6 +85,12 @@ def with_all_neighbors(loaded: LoadedConfig, graph: Bundle | GraphStore) -> Load
     return replace(loaded, config=loaded.config.model_copy(update={"sampling": sampling}))
 
 
+def with_own_neighborhoods(loaded: LoadedConfig, *, is_disjoint: bool = True) -> LoadedConfig:
+    """The config with a separate neighborhood for each seed, or a shared one."""
+    sampling = loaded.config.sampling.model_copy(update={"disjoint": is_disjoint})
+    return replace(loaded, config=loaded.config.model_copy(update={"sampling": sampling}))
+
+
 def takes_latest(config: Config) -> bool:
     """Whether nodes read the latest of their edges with times, as many as the fanouts."""
     temporal = config.sampling.temporal

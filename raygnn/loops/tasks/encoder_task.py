@@ -26,7 +26,12 @@ from raygnn.loops.tasks.build_encoder import (
     graph_store,
     make_spec,
 )
-from raygnn.loops.tasks.build_sampler import build_sampler, find_fanouts, with_all_neighbors
+from raygnn.loops.tasks.build_sampler import (
+    build_sampler,
+    find_fanouts,
+    with_all_neighbors,
+    with_own_neighborhoods,
+)
 from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
@@ -61,7 +66,7 @@ class EncoderTask(Task[BatchT]):
         self._sharing: tuple[EncoderTask[Any], ...] = ()
         self._loaders: dict[str, Any] = {}
         self._every: dict[str, Tensor] = {}  # embeddings of all nodes, of an exact evaluation
-        self._samplers: dict[tuple[int, bool], Any] = {}
+        self._samplers: dict[tuple[int, bool, bool], Any] = {}
         self._message_graphs: dict[str, GraphStore] = {}
         self._whole_graphs: dict[frozenset[tuple[str, str]], WholeGraph] = {}
 
@@ -149,14 +154,18 @@ class EncoderTask(Task[BatchT]):
             return first.features
         return feature_store(env.loaded, env.bundle, self.spec, env.parts, env.device)
 
-    def sampler(self, split: str, graph: GraphStore) -> Any:
-        """The sampler of a split; in an exact evaluation with times it samples all neighbors."""
+    def sampler(self, split: str, graph: GraphStore, *, is_disjoint: bool = False) -> Any:
+        """The sampler of a split; in an exact evaluation with times it samples all neighbors.
+
+        `is_disjoint`: each seed has its own neighborhood, whatever the config says.
+        """
         loaded, config = self.env.loaded, self.config
         is_exact = config.training.eval == "exact" and not config.evaluates_by_layers
         takes_all = is_exact and split != "train"
-        key = id(graph), takes_all
+        key = id(graph), takes_all, is_disjoint
         if key not in self._samplers:
             chosen = with_all_neighbors(loaded, graph) if takes_all else loaded
+            chosen = with_own_neighborhoods(chosen) if is_disjoint else chosen
             self._samplers[key] = build_sampler(chosen, graph)
         return self._samplers[key]
 
@@ -318,7 +327,7 @@ class EncoderTask(Task[BatchT]):
     def encode_as_of(
         self, split: str, node_type: str, nodes: np.ndarray, times: np.ndarray
     ) -> Tensor:
-        """Embeddings of nodes from neighborhoods sampled as of times, [num_nodes, channels].
+        """Embeddings of nodes from their own neighborhoods as of times, [num_nodes, channels].
 
         Collective: all ranks must call.
 
@@ -331,6 +340,7 @@ class EncoderTask(Task[BatchT]):
         rows = SeedRows("rows", node_type, len(nodes), nodes, times, None, None, {})
         alone = {"shuffle": False, "classes": None, "samples": None, "rank": 0, "world_size": 1}
         options = {**self.loader_options(split), **alone}
+        options["sampler"] = self.sampler(split, options["graph"], is_disjoint=True)
         seeds = np.arange(len(nodes))
         loader = NeighborLoader(seeds=seeds, node_type=node_type, plan=RowPlan(rows), **options)
 

@@ -15,6 +15,7 @@ import raygnn
 import raygnn.infer
 import raygnn.train
 from raygnn.data.tables.graph_tables import (
+    EdgeRows,
     GraphTables,
     TrainingRows,
     edge_rows,
@@ -30,11 +31,14 @@ from tests.tiers import slow
 NUM_USERS, NUM_FRIENDS, NUM_DAYS = 60, 20, 40
 LABOR = {"type": "labor", "temporal": {"strategy": "uniform"}}
 KNOWS, RATES = ("user", "knows", "user"), ("user", "rates", "film")
+NEXT = ("user", "next", "film")
 
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Users with many more friends than are sampled, rows of users, and rated films."""
+    """Users with many more friends than are sampled, rows of users, rated films, and lists of films
+    that are watched next.
+    """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(NUM_USERS, 4)).astype(np.float32)
     friends = np.repeat(np.arange(NUM_USERS), NUM_FRIENDS)
@@ -43,6 +47,14 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
         "at": dates(np.sort(rng.integers(1, NUM_DAYS, 300))),
         "y": rng.integers(0, 2, 300),
     }
+    days = np.repeat([10, 20, 30], 2 * NUM_USERS)
+    watched = {
+        "user": rng.integers(0, NUM_USERS, len(days)),
+        "film": rng.integers(0, 30, len(days)),
+        "at": dates(days),
+        "split": np.array(["train", "val", "test"])[days // 10 - 1],
+    }
+    lists = pd.DataFrame(watched).drop_duplicates(["user", "film", "at"])
     rated = rng.integers(0, (NUM_USERS, 30), (400, 2)).T
     tables = GraphTables(
         {
@@ -57,6 +69,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> str:
                 labels={"stars": rng.random(400).astype(np.float32)},
             ),
         },
+        label_edges={(NEXT, "positive"): EdgeRows(lists, "user", "film", time="at", split="split")},
         training_tables={
             "asked": TrainingRows(pd.DataFrame(rows), "user", "user", {"y": "y"}, time="at")
         },
@@ -134,6 +147,7 @@ def test_rows_have_one_answer(graph: str, tmp_path: Path, ranks: Any, draws: Any
     assert np.array(answered) == pytest.approx(every[chosen], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_edges_have_one_answer(graph: str, tmp_path: Path) -> None:
     """In the run, in Python, in files, alone and among all, as pairs."""
     task = {"type": "edge_prediction", "args": {"edge_type": "__".join(RATES)}}
@@ -150,3 +164,38 @@ def test_edges_have_one_answer(graph: str, tmp_path: Path) -> None:
         pairs = pairs.sample(20, random_state=size)
         found = model.predict(graph, list(zip(pairs["source_id"], pairs["target_id"], strict=True)))
         assert found["prediction"] == pytest.approx(pairs["prediction"].to_numpy(), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_lists_have_one_answer(graph: str, tmp_path: Path, ranks: Any) -> None:
+    """In the run, on 1 and 2 workers, in any order and number, of rows and of nodes."""
+    args = {"edge_type": "__".join(NEXT), "labels": True, "full_ranking": [5]}
+    config = _config(tmp_path, graph, {"type": "link_prediction", "args": args})
+    config["data"]["splits"] = None
+    config["sampling"]["temporal"] = {}
+    config["model"]["args"]["node_embeddings"] = False  # the encoder alone
+    result = raygnn.train.fit(config)
+    run, name = str(result.path), "full_recall@5"
+    for found in (_judged(run, graph), *ranks.run(_judged, 2, run, graph)):
+        assert found[name] == pytest.approx(result.metrics[f"test/{name}"], rel=1e-6)
+    every = raygnn.load(run).open(graph).top_k_of_rows("next", 30, split="test").to_pandas()
+    rows = pd.read_parquet(Path(graph) / "label_edges").query("split == 'test'")
+    watched = rows.groupby("user")["film"].apply(set)
+    shares = [
+        len(watched[row.id].intersection(row.neighbor_id[:5])) / len(watched[row.id])
+        for row in every.itertuples()
+    ]
+    assert len(shares) == len(watched) > 30
+    assert np.mean(shares) == pytest.approx(result.metrics[f"test/{name}"], rel=1e-6)
+    for size in (1, 7):
+        opened = raygnn.load(run, ["--loader.eval_batch_size", str(size)]).open(graph)
+        chosen = every.sample(10, random_state=size)
+        found = opened.top_k_of_rows(chosen[["id", "time"]], 30).to_pandas()
+        for one, other in zip(found.score, chosen.score, strict=True):
+            assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+        at = opened.as_of(str(chosen.time.iloc[0])).top_k(chosen.id.to_numpy(), 30).to_pandas()
+        assert at.score.to_numpy() == pytest.approx(np.concatenate(found.score), rel=1e-3, abs=1e-5)
+
+
+def _judged(run: str, graph: str) -> dict[str, float]:
+    return raygnn.load(run).evaluate(graph, split="test")
