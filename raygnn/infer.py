@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any
@@ -144,7 +144,7 @@ def predict(
             id="append-no-tables",
         )
     output = OutputOptions(fspath(out), False, overwrite, rows_per_file, chunk_size)
-    return _infer(saved, output, ask, data)
+    return Written(output.uri, launch_inference(saved, output, ask, data))
 
 
 def top_k(
@@ -192,20 +192,11 @@ def top_k(
 
     saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
     output = OutputOptions(fspath(out), False, overwrite, rows_per_file, chunk_size)
-    return _infer(saved, output, ask, data)
+    return Written(output.uri, launch_inference(saved, output, ask, data))
 
 
 def _read_new(saved: SavedModel, bundle: Bundle, uri: str | PathLike[str]) -> Addition:
     return read_new(saved, row_reader(saved, bundle, tables_source(saved)), fspath(uri))
-
-
-def _infer(
-    saved: SavedModel,
-    output: OutputOptions,
-    ask: Callable[[SavedModel, Bundle], Asked],
-    data: Any = None,
-) -> Written:
-    return Written(output.uri, launch_inference(saved, output, ask, data))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -273,7 +264,7 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
 
     saved = SavedModel.open(model, overrides, options.allow_modules, task=options.task)
     how = (options.overwrite, options.rows_per_file, options.chunk_size)
-    _infer(saved, OutputOptions(options.out, True, *how), ask)
+    launch_inference(saved, OutputOptions(options.out, True, *how), ask)
 
 
 #: Options of predictions, and of neighbors.

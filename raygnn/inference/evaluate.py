@@ -22,10 +22,7 @@ from raygnn.loops.process import process_prepared
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise
 from raygnn.loops.tasks.node_classification.task import NodeClassification
-from raygnn.loops.tasks.self_supervised.target import (
-    SelfSupervisedArguments,
-    SelfSupervisedTarget,
-)
+from raygnn.loops.tasks.self_supervised.target import SelfSupervisedArguments, SelfSupervisedTarget
 from raygnn.loops.tasks.self_supervised.task import ProbeRows, fit_probe
 from raygnn.metrics import R2, Accuracy, F1Macro, F1Micro, MeanAbsoluteError, SumMetric
 from raygnn.models.graph_encoder import GraphEncoder

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
 from typing import Any, Self
 
-import pyarrow as pa
+import numpy as np
 
 from raygnn.data.added_rows import AddedRows
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.links.supervision import KnownPositives
 from raygnn.data.tables.read_ids import Ids, as_plain_texts
 from raygnn.errors import ConfigError
 from raygnn.inference.embeddings import NodeEncoder
@@ -62,22 +61,20 @@ class ExtendedGraph(OpenGraph):
                 "these are anchors. Ask for known ones without new nodes.",
                 id="rows-anchor-known",
             )
-        links = []
+        known = []
         if chosen.filter_known:
             types = known_types(self._spec, graph, anchor, target, request.relation)
-            links = [pair for edge_type in types for pair in self._links(edge_type)]
-        most_links = max(Counter(anchor for anchor, _ in links).values(), default=0)
-        most = min(k + most_links, graph.num_nodes(target))
+            known = [self._links(edge_type) for edge_type in types]
         with self._prepared(), self._graph._encoder.encoded([target]) as embeddings:
-            targets = embeddings.all_rows(target)
-            search = NeighborSearch(replace(request, k=most), self._applied, targets)
-            table = search.table(request.anchors, self._encoder.rows(anchor, request.anchors))
-        return Table(_without(table, set(links), k))
+            search = NeighborSearch(request, self._applied, embeddings.all_rows(target), known)
+            rows = self._encoder.rows(anchor, request.anchors)
+            return Table(search.table(request.anchors, rows))
 
-    def _links(self, edge_type: EdgeType) -> list[tuple[object, object]]:
-        ends = zip(edge_type[::2], self._addition.edges[edge_type], strict=True)
-        ids = [self.bundle.take_ids(name, nodes).to_pylist() for name, nodes in ends]
-        return list(zip(*ids, strict=True))
+    def _links(self, edge_type: EdgeType) -> KnownPositives:
+        anchors, targets = self._addition.edges[edge_type]
+        order = np.lexsort((targets, anchors))
+        every = np.arange(self.bundle.num_nodes(edge_type[0]) + 1)
+        return KnownPositives(np.searchsorted(anchors[order], every), targets[order])
 
     def _node_table(self, request: TableRequest, nodes: Ids | None) -> Table:
         if nodes is None:
@@ -87,17 +84,3 @@ class ExtendedGraph(OpenGraph):
     def _edge_table(self, request: TableRequest, pairs: object) -> Table:
         check_no_new_nodes("rows")
         raise AssertionError
-
-
-def _without(table: pa.Table, links: set[tuple[object, object]], k: int) -> pa.Table:
-    positions, ranks, num_kept = [], [], dict[object, int]()
-    pairs = zip(*(table.column(name).to_pylist() for name in table.column_names[:2]), strict=True)
-    for row, (anchor, neighbor) in enumerate(pairs):
-        rank = num_kept.get(anchor, 0) + 1
-        if rank <= k and (anchor, neighbor) not in links:
-            num_kept[anchor] = rank
-            positions.append(row)
-            ranks.append(rank)
-    remaining = table.take(pa.array(positions, pa.int64()))
-    place = remaining.column_names.index("rank")
-    return remaining.set_column(place, "rank", pa.array(ranks, pa.int32()))

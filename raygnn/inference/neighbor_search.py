@@ -16,19 +16,10 @@ from torch import Tensor
 
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.links.split import LinkSplit, find_label_edges
-from raygnn.data.links.supervision import (
-    KnownPositives,
-    known_positives,
-    known_positives_as_of,
-)
+from raygnn.data.links.supervision import KnownPositives, known_positives, known_positives_as_of
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.inference.applied_model import AppliedModel, used_recommender
-from raygnn.inference.embeddings import (
-    KeptEmbeddings,
-    NodeEncoder,
-    SampledEmbeddings,
-    blended,
-)
+from raygnn.inference.embeddings import KeptEmbeddings, NodeEncoder, SampledEmbeddings, blended
 from raygnn.inference.job import Score, TopKRequest
 from raygnn.inference.result_tables import Parts, cut
 from raygnn.inference.row_tables import ID, with_times
@@ -50,9 +41,16 @@ class NeighborSearch:
     Args:
         applied: as of the moment.
         targets: [num_targets, channels], by dense id.
+        known: links that are excluded, besides those of the request.
     """
 
-    def __init__(self, request: TopKRequest, applied: AppliedModel, targets: Tensor) -> None:
+    def __init__(
+        self,
+        request: TopKRequest,
+        applied: AppliedModel,
+        targets: Tensor,
+        known: Sequence[KnownPositives] = (),
+    ) -> None:
         self._request, self._bundle = request, applied.bundle
         self._device = applied.env.device
         output, ends = applied.spec.output, (request.anchor_type, request.target_type)
@@ -65,9 +63,10 @@ class NeighborSearch:
         self._ids = applied.bundle.ids(request.target_type).slice(0, len(targets))
         # By id, so that of equal scores the smaller id comes first.
         self._order = pc.sort_indices(self._ids).to_numpy().astype(np.int64)
-        self._known = run_and_sync_errors(
+        found = run_and_sync_errors(
             lambda: _known(request, applied.bundle, applied.times), "finding known links"
         )
+        self._known = [*known, *found]
         factors = used_recommender(applied.model)
         if factors is not None and factors.settings.hides_known and ends == output.ends:
             links = applied.basis(factors).links

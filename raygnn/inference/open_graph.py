@@ -30,9 +30,7 @@ from raygnn.inference.applied_model import (
     used_recommender,
     warn_of_missing,
 )
-from raygnn.inference.embeddings import (
-    NodeEncoder,
-)
+from raygnn.inference.embeddings import NodeEncoder
 from raygnn.inference.explain_options import ExplainOptions
 from raygnn.inference.explanations import (
     Explanations,
@@ -43,21 +41,10 @@ from raygnn.inference.explanations import (
     seed_pair,
 )
 from raygnn.inference.export import pyg_graph
-from raygnn.inference.job import (
-    TableRequest,
-    TopKOptions,
-    TopKRequest,
-    find_score,
-    relation_of,
-)
+from raygnn.inference.job import TableRequest, TopKOptions, TopKRequest, find_score, relation_of
 from raygnn.inference.neighbor_search import EdgeValues, build_decoder
 from raygnn.inference.new_rows import TablesSource, row_reader
-from raygnn.inference.result_tables import (
-    EdgeTables,
-    Table,
-    check_finite,
-    pairs_to_predict,
-)
+from raygnn.inference.result_tables import EdgeTables, Table, check_finite, pairs_to_predict
 from raygnn.inference.row_tables import (
     DEFAULT_K,
     RowRequest,

@@ -22,11 +22,7 @@ from raygnn.data.links.split import time_unit_of
 from raygnn.data.manifest import DateFormat, Manifest, TimeColumn, TrainingTable
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import list_files, write_parquet
-from raygnn.data.tables.read_ids import (
-    look_up_ids,
-    read_columns,
-    read_id_files,
-)
+from raygnn.data.tables.read_ids import look_up_ids, read_columns, read_id_files
 from raygnn.data.time_units import AsOf, parse_time, unit_words
 from raygnn.data.transforms.values import is_text_type, parsed_times
 from raygnn.errors import ConfigError, DataError

@@ -13,14 +13,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.links.split import find_label_edges
 from raygnn.data.links.supervision import SeedEdges
-from raygnn.data.time_units import (
-    AsOf,
-    Time,
-    latest_time,
-    parse_time,
-    time_unit,
-    window_as_time,
-)
+from raygnn.data.time_units import AsOf, Time, latest_time, parse_time, time_unit, window_as_time
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.node_classification.target import NodeOutput
