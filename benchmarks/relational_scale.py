@@ -37,7 +37,7 @@ from raygnn.config.loader_section import DEFAULT_FANOUTS
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from raygnn.parallel.all_reduce import StepTotals
-from raygnn.runtime.data_checks import find_spec, with_time_defaults
+from raygnn.runtime.data_checks import find_spec, with_task_defaults
 from raygnn.runtime.launch import open_graph
 from raygnn.runtime.stored_samples import sampled_loaders
 
@@ -184,7 +184,7 @@ def _raygnn_rates(work: Path, graph: Path, steps: int) -> tuple[dict[str, float]
 
 
 def _loader(config: dict[str, Any]) -> Any:
-    loaded = with_time_defaults(load_config(config, allow_modules=["relational_scale"]), None)
+    loaded = with_task_defaults(load_config(config, allow_modules=["relational_scale"]), None)
     bundle = open_graph(loaded, None, on_cluster=False)
     return sampled_loaders(loaded, bundle, find_spec(loaded, bundle))["train"]
 

@@ -61,6 +61,15 @@ class LoadedConfig:
         if texts := self._messages.texts(problems):
             raise ConfigError(texts)
 
+    def with_values(self, sections: Mapping[str, Mapping[str, Any]]) -> LoadedConfig:
+        """Sets keys of sections, also in the saved config."""
+        update, saved = {}, dict(self.saved)
+        for name, values in sections.items():
+            section = getattr(self.config, name).model_copy(update=dict(values))
+            update[name], written = section, section.model_dump(mode="json", include={*values})
+            saved[name] = saved[name] | written
+        return replace(self, config=self.config.model_copy(update=update), saved=saved)
+
     def saved_yaml(self) -> str:
         return dump_yaml(self.saved)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raygnn.config import Component, Config, LoadedConfig, LossTerm, resolve
-from raygnn.config.loader_section import TemporalSampling
 from raygnn.config.registry import SLOTS
 from raygnn.console import say, warn
 from raygnn.data.bundle import Bundle
@@ -33,7 +32,7 @@ from raygnn.data.partition.record import PartitionRecord
 from raygnn.data.time_units import time_unit, window_as_time
 from raygnn.errors import ConfigError, RaygnnError
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.loops.tasks.target import target_class
+from raygnn.loops.tasks.target import DeclaredTimes, target_class
 from raygnn.runtime.data_source import ingest_options
 
 if TYPE_CHECKING:
@@ -72,61 +71,28 @@ def _check_fanouts(config: Config, edge_types: Sequence[EdgeType]) -> None:
         )
 
 
-_LR_OF_TABLES, _EMA_DECAY_OF_TABLES = 0.001, 0.98
+def with_task_defaults(loaded: LoadedConfig, tables: str | None = None) -> LoadedConfig:
+    """Completes the config by the task's defaults for the graph. Keys of the config stay.
 
-
-def with_time_defaults(loaded: LoadedConfig, tables: str | None = None) -> LoadedConfig:
-    """Completes the config for a task that learns rows or edges with times, if the graph has times.
-
-    Sampling becomes temporal, takes the latest neighbors, and gives each row its own neighborhood,
-    so that predictions do not depend on other rows of a batch. Training tables have a smaller
-    learning rate and average the weights: runs with 0.005 were best at their first validation, and
-    few steps lie between a good and a bad one. Keys of the config stay; `sampling.temporal: null`
-    turns all of it off. `tables`: URI of graph tables instead of the config's source.
+    `tables`: URI of graph tables instead of the config's source.
     """
-    config = loaded.config
-    sampling, uri = config.sampling, tables or config.data.uri
-    is_off = sampling.temporal is None and "temporal" in sampling.model_fields_set
-    if uri is None or is_off:
-        return loaded
-    if not sampling.draws_neighbors or sampling.ppr is not None:
+    config, kind = loaded.config, target_class(loaded.config.task.type)
+    uri = tables or config.data.uri
+    if uri is None or kind is None:
         return loaded
     try:
-        has_times, of_tables, of_edges = _declared_times(config, uri)
+        found = kind.defaults(config, _declared_times(config, uri))
     except RaygnnError:  # reported when the graph is opened
         return loaded
-    if config.tasks:
-        of_edges = {}  # other tasks may have no times
-    tasks = config.single_tasks
-    if not has_times or not any(_learns_times(task, of_tables, of_edges) for task in tasks):
-        return loaded
-    temporal = sampling.temporal or TemporalSampling()
-    draws = sampling.is_labor or sampling.replace or sampling.weight is not None
-    if "strategy" not in temporal.model_fields_set and not draws:
-        temporal = temporal.model_copy(update={"strategy": "last"})
-    disjoint = sampling.disjoint or "disjoint" not in sampling.model_fields_set
-    say(
-        "sampling.temporal: each row or edge sees the graph up to its own time "
-        f"(strategy {temporal.strategy})"
-    )
-    found = {"temporal": temporal, "disjoint": disjoint}
-    saved = {**loaded.saved["sampling"], "temporal": temporal.model_dump(), "disjoint": disjoint}
-    update: dict[str, Any] = {"sampling": sampling.model_copy(update=found)}
-    all_saved = {**loaded.saved, "sampling": saved}
-    are_tables = all(task.task.type == "node_classification" for task in tasks)
-    if are_tables and "optimizer" not in config.model_fields_set:
-        args = {**config.optimizer.args, "lr": _LR_OF_TABLES}
-        update["optimizer"] = config.optimizer.model_copy(update={"args": args})
-        all_saved["optimizer"] = {**loaded.saved["optimizer"], "args": args}
-        if "ema_decay" not in config.training.model_fields_set:
-            decay = {"ema_decay": _EMA_DECAY_OF_TABLES}
-            update["training"] = config.training.model_copy(update=decay)
-            all_saved["training"] = {**loaded.saved["training"], **decay}
-    return replace(loaded, config=config.model_copy(update=update), saved=all_saved)
+    if "sampling" in found:
+        say(
+            "sampling.temporal: each row or edge sees the graph up to its own time "
+            f"(strategy {found['sampling']['temporal'].strategy})"
+        )
+    return loaded.with_values(found)
 
 
-def _declared_times(config: Config, uri: str) -> tuple[bool, dict[str, bool], dict[str, bool]]:
-    """Whether nodes or edges have times, and whether training tables and labelled edges do."""
+def _declared_times(config: Config, uri: str) -> DeclaredTimes:
     if config.data.mode == "partitioned":
         whole = PartitionRecord.load(absolute(uri)).whole
         nodes = [_roles(record) for record in whole.nodes.values()]
@@ -143,7 +109,7 @@ def _declared_times(config: Config, uri: str) -> tuple[bool, dict[str, bool], di
     has_times = any("time" in roles for roles in [*nodes, *(roles for _, roles in edges)])
     # If a type has both, the task learns the edges unless `task.args.label_edges` is set.
     learned = {name: "time" in roles for name, roles in (*labels, *edges) if "label" in roles}
-    return has_times, tables, learned
+    return DeclaredTimes(has_times, tables, learned)
 
 
 def _roles(record: NodeRecord | EdgeRecord | LabelEdgeRecord | TrainingTableRecord) -> set[str]:
@@ -153,25 +119,6 @@ def _roles(record: NodeRecord | EdgeRecord | LabelEdgeRecord | TrainingTableReco
 def _declared_roles(table: NodeTable | EdgeTable | LabelEdgeTable) -> set[str]:
     labels = {"label"} if table.labels else set()
     return labels | ({"time"} if table.time is not None else set())
-
-
-def _learns_times(
-    config: Config, of_tables: Mapping[str, bool], of_edges: Mapping[str, bool]
-) -> bool:
-    """Whether a task learns rows with times, or edges with times that are split by time: other
-    splits ask about edges of the past.
-    """
-    args, rule = config.task.args, config.data.splits
-    if config.task.type == "edge_prediction":
-        is_by_time = rule is not None and rule.type == "temporal"
-        return is_by_time and _is_timed(of_edges, args.get("edge_type"))
-    if config.task.type != "node_classification" or args.get("target") is not None:
-        return False
-    return _is_timed(of_tables, args.get("table"))
-
-
-def _is_timed(has_times: Mapping[str, bool], name: Any) -> bool:
-    return any(has_times.values()) if name is None else has_times.get(name, False)
 
 
 def open_outline(loaded: LoadedConfig) -> Outline:
@@ -223,7 +170,7 @@ def rows_to_fit(loaded: LoadedConfig, uri: str) -> RowsToFit:
     """Finds the training rows of a run in the parts of graph tables."""
     data = loaded.config.data.model_copy(update={"mode": "in_memory"})
     config = loaded.config.model_copy(update={"data": data})
-    config = with_time_defaults(replace(loaded, config=config), uri).config
+    config = with_task_defaults(replace(loaded, config=config), uri).config
     kind = target_class(config.task.type)
 
     def find(graph: BundleRecord, open_outline: OpenOutline) -> FitRows:

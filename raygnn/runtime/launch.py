@@ -25,7 +25,7 @@ from raygnn.runtime.data_checks import (
     find_spec,
     graph_parts,
     open_outline,
-    with_time_defaults,
+    with_task_defaults,
 )
 from raygnn.runtime.data_source import check_source, open_training_tables, run_tables, tables_uri
 from raygnn.runtime.sources import snapshot_records
@@ -74,7 +74,7 @@ def _launch(loaded: LoadedConfig, data: Any, tried: Training | None = None) -> O
     check_packages(loaded.config.loggers, loaded.allow_modules)
     check_source(loaded, data)
     tables = None if data is None else tables_uri(loaded, data)
-    loaded = with_time_defaults(loaded, tables)
+    loaded = with_task_defaults(loaded, tables)
     name = loaded.config.run.name or default_name(loaded)
     check_writable(check_run_folder(loaded, name), loaded.config.run)
     if loaded.config.scaling.max_workers == 0:

@@ -19,7 +19,7 @@ from raygnn.data.partition.record import RECORD_NAME as PARTITION_NAME
 from raygnn.data.tables.files import open_parquet
 from raygnn.errors import DataError, ResourceError
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import find_spec, with_time_defaults
+from raygnn.runtime.data_checks import find_spec, with_task_defaults
 from raygnn.runtime.data_source import check_source, tables_uri
 from raygnn.runtime.launch import open_graph
 from raygnn.runtime.stored_samples import (
@@ -69,7 +69,7 @@ def presample(
     """
     check_source(loaded, data)
     tables = None if data is None else tables_uri(loaded, data)
-    loaded = with_time_defaults(loaded, tables)
+    loaded = with_task_defaults(loaded, tables)
     config = loaded.config
     assert config.data.samples is not None
     _check_tables(config.data.uri)

@@ -30,7 +30,7 @@ from raygnn.outputs.comparison import compare
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.outputs.run_start import check_run_folder, check_writable, open_run_folder
 from raygnn.runtime.connection import connect
-from raygnn.runtime.data_checks import check_schema, find_spec, with_time_defaults
+from raygnn.runtime.data_checks import check_schema, find_spec, with_task_defaults
 from raygnn.runtime.data_source import open_training_tables, open_trial_bundle, run_tables
 from raygnn.runtime.launch import default_name, warn_of_vanishing
 from raygnn.runtime.preflight import count_fitting_runs, plan_resources
@@ -76,7 +76,7 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
         check_schema(plan.loaded, uri)
     bundle = open_training_tables(plan.loaded, uri, on_cluster=True)
     if is_read_alike:
-        find_spec(with_time_defaults(plan.loaded, uri), bundle)
+        find_spec(with_task_defaults(plan.loaded, uri), bundle)
     record = {"graph": uri, "tables": snapshots} if snapshots else None
     folder = open_run_folder(plan.loaded, name, record)
     warn_of_vanishing(folder)
@@ -238,7 +238,7 @@ def run_trial(
     label_lines(name)
     connect()
     loaded = plan.trial_config(values, name=name, storage_path=folder)
-    loaded = with_time_defaults(loaded, given_tables)
+    loaded = with_task_defaults(loaded, given_tables)
     loaded.check_arguments()
     resources = plan_resources(loaded.config, num_concurrent)
     bundle = open_trial_bundle(loaded, plan.loaded, bundle_path, given_tables)

@@ -19,7 +19,7 @@ from raygnn.data.tables.graph_tables import write_tables
 from raygnn.loops.task import TaskEnvironment
 from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.presample import presample
-from raygnn.runtime.data_checks import with_time_defaults
+from raygnn.runtime.data_checks import with_task_defaults
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.stored_samples import StoredSamples
@@ -114,7 +114,7 @@ def _config(folder: Path, uri: str, **changes: Any) -> dict[str, Any]:
 
 def _loaders(config: dict[str, Any], samples: str | None = None, **share: int) -> dict[str, Any]:
     """The loaders of a run by split, on stored neighborhoods where a set is given."""
-    loaded = with_time_defaults(load_config(config))
+    loaded = with_task_defaults(load_config(config))
     bundle = neighborhood_graph(loaded.config, open_bundle(loaded, None))
     task: Any = build(loaded.config.task, "task", ())
     stored = None if samples is None else StoredSamples.open(samples)

@@ -33,7 +33,7 @@ from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.loops.tasks.node_classification.task import NodeClassification
 from raygnn.models.graph_encoder import GraphEncoder
-from raygnn.runtime.data_checks import with_time_defaults
+from raygnn.runtime.data_checks import with_task_defaults
 from raygnn.runtime.data_source import open_bundle
 from raygnn.sampling.loader import RowPlan
 from raygnn.serving.answers import Answers
@@ -185,7 +185,7 @@ def test_tables_have_a_smaller_learning_rate_and_average_weights(
     config = _config(tmp_path, busy[1], optimizer=optimizer)
     if not optimizer:
         del config["optimizer"]
-    loaded = with_time_defaults(load_config(config))
+    loaded = with_task_defaults(load_config(config))
     assert loaded.config.optimizer.args["lr"] == loaded.saved["optimizer"]["args"]["lr"] == rate
     decay = None if optimizer else 0.98
     assert loaded.config.training.ema_decay == loaded.saved["training"]["ema_decay"] == decay
@@ -565,7 +565,7 @@ def test_two_tables_train_one_model(shop: Shop, tmp_path: Path) -> None:
             assert value == pytest.approx(result.metrics[f"test/{name}/{metric}"], rel=1e-5)
         assert len(model.predict(graph, rows={"id": [3], "time": ["1970-05-01"]})) == 1
     del config["optimizer"]
-    assert with_time_defaults(load_config(config)).config.optimizer.args["lr"] == 0.001
+    assert with_task_defaults(load_config(config)).config.optimizer.args["lr"] == 0.001
     config["tasks"] = {name: _task(table=name, past_labels=name == "active") for name in both}
     with raises("tasks-past-labels", "tasks.active"):
         raygnn.train.fit(config, ["--run.overwrite", "true"])
@@ -649,7 +649,7 @@ def test_trees_learn_from_rows_that_see_an_older_graph(
     """As the model: half of the training rows see as little as the test rows, here nothing."""
     temporal = {"strategy": "last", "until": {"test": "1960-01-01"}}
     config = _config(tmp_path, busy[1], sampling={"temporal": temporal})
-    loaded = with_time_defaults(load_config(config), busy[1])
+    loaded = with_task_defaults(load_config(config), busy[1])
     task = NodeClassification()
     task.setup(TaskEnvironment(loaded, open_bundle(loaded, None), 0, 1, torch.device("cpu")))
     counts = [name.endswith("count all") for name in task.histories[0].names].index(True)

@@ -326,3 +326,8 @@ def label_shape(labels: np.ndarray, info: ColumnInfo, problem: str | None) -> di
         known = info.num_classes
         num_outputs = max(2, int(labels.max(initial=-1)) + 1 if known is None else known)
     return {"problem": problem, "num_outputs": num_outputs, "class_names": info.class_names}
+
+
+def is_timed(has_times: Mapping[str, bool], name: str | None) -> bool:
+    """Whether a table has times, by default any."""
+    return any(has_times.values()) if name is None else has_times.get(name, False)

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from raygnn.config import Config, LoadedConfig
 from raygnn.config.arguments import Arguments, validated_arguments
+from raygnn.config.loader_section import TemporalSampling
 from raygnn.config.registry import TASK_TARGETS
 from raygnn.data.bundle import Bundle
 from raygnn.data.fit_rows import FitRows
@@ -44,6 +45,20 @@ class TaskArguments(Arguments):
         return validated_arguments(cls, args, cls.task, "task.args", "task")
 
 
+class DeclaredTimes(NamedTuple):
+    """Tables of a graph that have times.
+
+    Attributes:
+        has_any: nodes or edges have times.
+        tables: whether a training table has times, by name.
+        edges: whether edges with labels have times, by edge type `src__rel__dst`.
+    """
+
+    has_any: bool
+    tables: Mapping[str, bool]
+    edges: Mapping[str, bool]
+
+
 class TaskTarget(ABC):
     """The learning target in a graph: labels, splits or links, and the model's output.
 
@@ -71,6 +86,32 @@ class TaskTarget(ABC):
     def problems(cls, args: Mapping[str, Any]) -> Sequence[tuple[str, int]]:
         """Possible problems with unvalidated `args`, each with a likely number of outputs."""
         return [(problem, 1) for problem in cls.default_metrics]
+
+    @classmethod
+    def learns_times(cls, config: Config, times: DeclaredTimes) -> bool:
+        """Whether the task learns rows or edges as of their times."""
+        return False
+
+    @classmethod
+    def defaults(cls, config: Config, times: DeclaredTimes) -> dict[str, dict[str, Any]]:
+        """Values of keys that the config leaves out, by section.
+
+        For rows or edges with times, sampling becomes temporal, takes the latest neighbors, and
+        gives each row its own neighborhood, so that predictions do not depend on other rows of a
+        batch. `sampling.temporal: null` turns all of it off.
+        """
+        sampling = config.sampling
+        is_off = sampling.temporal is None and "temporal" in sampling.model_fields_set
+        if is_off or not sampling.draws_neighbors or sampling.ppr is not None:
+            return {}
+        if not times.has_any or not cls.learns_times(config, times):
+            return {}
+        temporal = sampling.temporal or TemporalSampling()
+        draws = sampling.is_labor or sampling.replace or sampling.weight is not None
+        if "strategy" not in temporal.model_fields_set and not draws:
+            temporal = temporal.model_copy(update={"strategy": "last"})
+        disjoint = sampling.disjoint or "disjoint" not in sampling.model_fields_set
+        return {"sampling": {"temporal": temporal, "disjoint": disjoint}}
 
     @classmethod
     def broken_rules(cls, config: Config) -> Iterable[Problem]:

@@ -15,7 +15,7 @@ from raygnn.data.tables.graph_tables import (
     write_tables,
 )
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.runtime.data_checks import find_spec, open_outline, rows_to_fit, with_time_defaults
+from raygnn.runtime.data_checks import find_spec, open_outline, rows_to_fit, with_task_defaults
 from raygnn.runtime.data_source import open_training_tables
 from tests.partitioned_graphs import late_shop
 from tests.small_runs import small_config
@@ -25,7 +25,7 @@ from tests.tiers import slow
 def run_config(folder: Path, data: dict[str, Any], **changes: Any) -> LoadedConfig:
     data = {"cache_dir": str(folder / "cache"), **data}
     config = small_config(folder, data=data, model={"type": "Hetero"}, metrics=[], **changes)
-    return with_time_defaults(load_config(config))
+    return with_task_defaults(load_config(config))
 
 
 def spec_in_memory(folder: Path, uri: str, **changes: Any) -> ModelSpec:
@@ -41,7 +41,7 @@ def spec_of_parts(
     loaded = run_config(folder, {"mode": "partitioned", "uri": str(parts)}, **changes)
     rows = rows_to_fit(loaded, uri) if named else None
     partition(uri, parts, how, IngestOptions(reverse_edges=True), rows_to_fit=rows)
-    loaded = with_time_defaults(loaded)
+    loaded = with_task_defaults(loaded)
     spec = find_spec(loaded, open_outline(loaded))
     assert spec is not None
     return spec

@@ -27,10 +27,12 @@ from raygnn.loops.tasks.label_target import (
     LabelOutput,
     LabelTarget,
     choose_label,
+    is_timed,
     label_shape,
     names_of,
 )
 from raygnn.loops.tasks.link_rules import forward_types, sampler_rules, split_rule, with_reverses
+from raygnn.loops.tasks.target import DeclaredTimes
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,13 @@ class EdgeTarget(LabelTarget):
     output: EdgeOutput
     edges: SeedEdges
     link: LinkSplit
+
+    @classmethod
+    def learns_times(cls, config: Config, times: DeclaredTimes) -> bool:
+        """Edges with times that are split by time: other splits ask about edges of the past."""
+        rule = config.data.splits
+        is_by_time = rule is not None and rule.type == "temporal"
+        return is_by_time and is_timed(times.edges, config.task.args.get("edge_type"))
 
     @classmethod
     def broken_rules(cls, config: Config) -> Iterator[Problem]:

@@ -17,7 +17,8 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.fit_rows import FitRows
 from raygnn.errors import ConfigError, DataError, KeyPath, Problem, dotted, parse_path
 from raygnn.loops.model_spec import ModelSpec, Output, read_output
-from raygnn.loops.tasks.target import TaskArguments, TaskTarget, target_class
+from raygnn.loops.tasks.node_classification.target import NodeTarget, slow_training
+from raygnn.loops.tasks.target import DeclaredTimes, TaskArguments, TaskTarget, target_class
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,17 @@ class SeveralTarget(TaskTarget):
     targets: Mapping[str, TaskTarget]
 
     @classmethod
+    def learns_times(cls, config: Config, times: DeclaredTimes) -> bool:
+        times = times._replace(edges={})  # other tasks may have no times
+        return any(kind.learns_times(of_task, times) for kind, of_task in _kinds(config))
+
+    @classmethod
+    def defaults(cls, config: Config, times: DeclaredTimes) -> dict[str, dict[str, Any]]:
+        found = super().defaults(config, times)
+        learns_nodes = all(kind is NodeTarget for kind, _ in _kinds(config))
+        return found | slow_training(config) if found and learns_nodes else found
+
+    @classmethod
     def problems_with(cls, config: Config) -> list[Problem]:
         return [
             _problem_in_tasks(problem, name, config.tasks[name])
@@ -210,3 +222,8 @@ class SeveralTarget(TaskTarget):
     def summary(self, bundle: Bundle) -> Iterator[str]:
         for name, target in self.targets.items():
             yield from (f"{name}: {line}" for line in target.summary(bundle))
+
+
+def _kinds(config: Config) -> list[tuple[type[TaskTarget], Config]]:
+    found = ((target_class(of_task.task.type), of_task) for of_task in config.single_tasks)
+    return [(kind, of_task) for kind, of_task in found if kind is not None]
