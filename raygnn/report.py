@@ -69,16 +69,23 @@ def _judge(run: StoredRun, newest: StoredRun, graph: str | None) -> dict[str, An
     say(f"{run.name}: predicting the test rows of {newest.name}")
     splits = json.dumps(newest.data.get("splits"))
     judged = load(run.uri, ["--data.splits", splits]).judge(uri, split="test")
-    if judged.rows_digest != newest.metrics["test_rows"]:
+    rows = judged.rows
+    if rows is None or rows.digest != newest.metrics["test_rows"]:
         raise RunError(
             f"{uri} no longer has the test rows of {newest.name}. Name its graph with --graph.",
             id="report-other-rows",
+        )
+    if any(rows.overlaps(sketch) for sketch in run.metrics["learned_rows"]):
+        raise RunError(
+            f"{run.name} learned from some of the test rows of {newest.name}. Train both with the "
+            "same splits.",
+            id="report-learned-rows",
         )
     return {
         **{f"test/{name}": value for name, value in judged.metrics.items()},
         "intervals": {f"test/{name}": ends for name, ends in judged.intervals.items()},
         "standard_errors": {f"test/{name}": e for name, e in judged.standard_errors.items()},
-        "test_rows": judged.rows_digest,
+        "test_rows": rows.digest,
     }
 
 

@@ -231,7 +231,7 @@ class TrainedModel(nn.Module):
     def judge(
         self, data: Any = None, *, split: str | None = None, exact: bool | None = None
     ) -> Judged:
-        """Evaluates the model as `evaluate` does, with intervals and a digest of the rows."""
+        """Evaluates the model as `evaluate` does, with intervals and the rows."""
         saved = self._open_saved(with_metrics=True)
         is_exact = saved.loaded.config.training.eval == "exact" if exact is None else exact
         return judge_model(saved, self.module, self._bundle(data), split, exact=is_exact)

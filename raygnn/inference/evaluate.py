@@ -19,6 +19,7 @@ from raygnn.inference.applied_model import set_up_task, warn_of_missing
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.loops.evaluation import evaluate
 from raygnn.loops.process import process_prepared
+from raygnn.loops.split_rows import SplitRows
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise
 from raygnn.loops.tasks.node_classification.task import NodeClassification
@@ -39,13 +40,13 @@ class Judged:
     Attributes:
         intervals: 95 % intervals by metric, if there are enough batches.
         standard_errors: by metric, if known.
-        rows_digest: see `Task.rows_digest`.
+        rows: the rows of the split; None if unknown.
     """
 
     metrics: dict[str, float]
     intervals: dict[str, tuple[float, float]]
     standard_errors: dict[str, float]
-    rows_digest: str | None
+    rows: SplitRows | None
 
 
 def judge_model(
@@ -86,7 +87,7 @@ def judge_model(
             task.model = model
             intervals: dict[str, tuple[float, float]] = {}
             metrics = evaluate(task, name, None, task.build_metrics(), intervals=intervals)
-            digest, precision = task.rows_digest(name, None), task.precision(name)
+            rows, precision = task.split_rows(name, None), task.precision(name)
     if not metrics:
         raise DataError(
             f"split={name!r} is invalid: it is empty in this graph. Declare it in the tables, or "
@@ -103,7 +104,7 @@ def judge_model(
         if precision is not None and (error := precision.standard_error(key, value)) is not None
     }
     of_kept = {key: ends for key, ends in found.items() if key in kept}
-    return Judged(kept, of_kept, errors, digest)
+    return Judged(kept, of_kept, errors, rows)
 
 
 def _as_asked(

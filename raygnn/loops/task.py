@@ -18,6 +18,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.split_rows import SplitRows
 from raygnn.losses import Candidates
 from raygnn.metrics import Diagnostic, MetricsOverTime
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
@@ -278,8 +279,8 @@ class Task(ABC, Generic[BatchT]):
         """
         return None
 
-    def rows_digest(self, split: str, num_batches: int | None) -> str | None:
-        """Digest of the rows, and of their labels, that metrics of a split are of; None if unknown.
+    def split_rows(self, split: str, num_batches: int | None) -> SplitRows | None:
+        """Rows that metrics of a split are of; None if unknown.
 
         `num_batches`: as for `baselines`.
         """

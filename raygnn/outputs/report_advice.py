@@ -39,7 +39,7 @@ class Advice(Callback):
         self._verdict: list[str] = []
         self._standard_errors: dict[str, float] = {}
         self._rungs: dict[str, Any] = {}
-        self._test_rows: str | None = None
+        self._rows: dict[str, Any] = {}
 
     def on_train_start(self, engine: Engine) -> None:
         self._steps_per_epoch = engine.steps_per_epoch
@@ -86,7 +86,12 @@ class Advice(Callback):
                         self._standard_errors[baseline_name(guess, "test", name)] = error
         if engine.context.rank == 0:
             limit = engine.config.training.num_test_batches
-            self._test_rows = engine.task.rows_digest("test", limit)
+            tested = engine.task.split_rows("test", limit)
+            learned = [engine.task.split_rows(split, None) for split in ("train", "val")]
+            self._rows = {
+                "test_rows": None if tested is None else tested.digest,
+                "learned_rows": [rows.sketch for rows in learned if rows is not None],
+            }
         self._compare_rungs(engine, getattr(baselines, "standings", {}))
 
     def _compare_rungs(self, engine: Engine, of_test: Standings) -> None:
@@ -113,15 +118,16 @@ class Advice(Callback):
 
     def metrics(self) -> dict[str, Any]:
         """`baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics and of baselines;
-        `test_rows`, a digest of the rows tested; `steps_per_epoch`; and texts, possibly empty:
-        `warnings`, and the metrics by which the model is `no_better_than_baseline`. If validation
-        chose what predicts: `blend`, the weights of rungs; `rungs`, by split, metric and rung, the
-        value and its difference from the model's with standard errors; and `verdict`, a sentence.
+        `test_rows` and `learned_rows`, see `SplitRows`; `steps_per_epoch`; and texts, possibly
+        empty: `warnings`, and the metrics by which the model is `no_better_than_baseline`. If
+        validation chose what predicts: `blend`, the weights of rungs; `rungs`, by split, metric and
+        rung, the value and its difference from the model's with standard errors; and `verdict`, a
+        sentence.
         """
         return {
             **self._metrics,
             "standard_errors": self._standard_errors,
-            "test_rows": self._test_rows,
+            **self._rows,
             "steps_per_epoch": self._steps_per_epoch,
             "warnings": " ".join(self._warnings),
             "no_better_than_baseline": ", ".join(self._verdict),

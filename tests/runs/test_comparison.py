@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 
@@ -15,7 +16,7 @@ import raygnn
 import raygnn.report
 import raygnn.train
 from raygnn.config import load_config
-from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.data.tables.graph_tables import GraphTables, NodeRows, edge_rows, write_tables
 from raygnn.outputs.comparison import compare
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config
@@ -181,51 +182,64 @@ def test_what_is_no_run_is_refused(tmp_path, capsys):
 
 
 @pytest.fixture(scope="module")
-def on_other_rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A run, and a newer one of the same graph with more test rows."""
+def on_other_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs of a graph: `old` was trained and tested on 120 of 200 nodes, `new` on all of them, and
+    `leaky` on other ones.
+    """
     folder = tmp_path_factory.mktemp("rows")
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 4)).astype(np.float32)
-    nodes = {"n": node_rows(np.arange(200), {"x": x}, labels={"y": (x[:, 0] > 0).astype(int)})}
-    edges = {("n", "to", "n"): edge_rows(*rng.integers(0, 200, (2, 600)))}
-    uri = write_tables(GraphTables(nodes, edges), str(folder / "graph"))
-    for name, share in (("old", 0.2), ("new", 0.5)):
-        splits = {"type": "hash", "fractions": [0.8 - share, 0.2, share]}
-        data = {"uri": uri, "splits": splits, "cache_dir": str(folder / "cache")}
+    order, found = rng.permutation(200), {}
+    ends = rng.integers(0, 200, (2, 600))
+    splits = {
+        "old": ["train"] * 60 + ["val"] * 20 + ["test"] * 40 + [None] * 80,
+        "leaky": [None] * 20 + ["val"] * 40 + ["test"] * 40 + ["train"] * 100,
+        "new": ["train"] * 60 + ["val"] * 20 + ["test"] * 120,
+    }
+    for name, split in splits.items():
+        given = pd.DataFrame({"id": order, "y": x[order, 0] > 0, "split": split})
+        given["x"] = list(x[order])
+        rows = NodeRows(given.sort_values("id"), "id", {"x": "x"}, {"y": "y"}, split="split")
+        tables = GraphTables({"n": rows}, {("n", "to", "n"): edge_rows(*ends)})
+        uri = write_tables(tables, str(folder / f"graph-{name}"))
+        data = {"uri": uri, "cache_dir": str(folder / "cache")}
         changes = {"data": data, "run__name": name, "metrics": [{"type": "accuracy"}]}
         raygnn.train.fit(small_config(folder, scaling__num_workers=0, **changes))
-    return folder / "old", folder / "new"
+        found[name] = folder / name
+    return found
 
 
 @pytest.mark.slow
 def test_runs_of_other_rows_are_compared_on_those_of_the_newest(
-    on_other_rows: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    on_other_rows: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old, new = on_other_rows
-    metrics = [json.loads((run / "metrics.json").read_text()) for run in on_other_rows]
-    assert metrics[0]["test_rows"] != metrics[1]["test_rows"]
+    old, new = on_other_rows["old"], on_other_rows["new"]
+    of_old, of_new = (json.loads((run / "metrics.json").read_text()) for run in (old, new))
+    assert of_old["test_rows"] != of_new["test_rows"]
     out = tmp_path / "out.html"
-    assert raygnn.report.main([str(old), str(new), "--out", str(out)]) == 0
+
+    def cells(*runs: Path) -> dict[str, list[str]]:
+        assert raygnn.report.main([*map(str, runs), "--out", str(out)]) == 0
+        rows = [[cell.text or "" for cell in row] for row in ElementTree.parse(out).iter("tr")]
+        return {row[0]: row[1:] for row in rows}
+
+    compared = cells(old, new)
     assert "of the test rows of new, the newest run" in capsys.readouterr().out
-    rows = [[cell.text or "" for cell in row] for row in ElementTree.parse(out).iter("tr")]
-    (tested,) = (row[1:] for row in rows if row[0] == "test/accuracy")
-    graph = yaml.safe_load((new / "config.yaml").read_text())["data"]
-    model = raygnn.load(str(old), ["--data.splits", json.dumps(graph["splits"])])
-    own = model.evaluate(graph["uri"], split="test")["accuracy"]
-    assert own != metrics[0]["test/accuracy"]
-    assert tested[0].startswith(f"{own:.4f} (")
-    assert tested[1].startswith(f"{metrics[1]['test/accuracy']:.4f} (")
-    best = "old" if own > metrics[1]["test/accuracy"] else "new"
-    assert tested[2] == best
-    (loss,) = (row[1:] for row in rows if row[0] == "test/loss")
-    assert (loss[0], loss[2]) == ("-", "-")
-    Path(graph["uri"]).rename(tmp_path / "moved")  # the graph is not where the run found it
-    assert raygnn.report.main([str(old), str(new), "--out", str(out)]) == 0
+    graph = yaml.safe_load((new / "config.yaml").read_text())["data"]["uri"]
+    own = raygnn.load(str(old)).evaluate(graph, split="test")["accuracy"]
+    assert own != of_old["test/accuracy"]
+    *values, best = compared["test/accuracy"]
+    for value, cell in zip((own, of_new["test/accuracy"]), values, strict=True):
+        assert cell.startswith(f"{value:.4f} (")
+    assert best == ("old" if own >= of_new["test/accuracy"] else "new")
+    assert compared["test/loss"][::2] == ["-", "-"]
+    assert compared["majority/test/accuracy"][0] == "-"
+    assert cells(on_other_rows["leaky"], new)["test/accuracy"][2] == "-"
+    assert "leaky learned from some of the test rows of new" in capsys.readouterr().out
+    Path(graph).rename(tmp_path / "moved")  # the graph is not where the run found it
+    assert cells(old, new)["test/accuracy"][2] == "-"
     assert "no best is marked: the graph of new is not here" in capsys.readouterr().out
-    rows = [[cell.text or "" for cell in row] for row in ElementTree.parse(out).iter("tr")]
-    (tested,) = (row[1:] for row in rows if row[0] == "test/accuracy")
-    assert tested[2] == "-"
-    (tmp_path / "moved").rename(graph["uri"])
+    (tmp_path / "moved").rename(graph)
 
 
 def test_runs_of_other_tasks_have_no_best(tmp_path: Path) -> None:

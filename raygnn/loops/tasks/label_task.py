@@ -14,6 +14,7 @@ from torch import Tensor
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
+from raygnn.data.hashing import hash_ids
 from raygnn.data.history import History, HistoryColumn, HistorySpec
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.time_units import window_as_time
@@ -34,7 +35,7 @@ from raygnn.loops.blend import (
     log_scores,
 )
 from raygnn.loops.boosted_trees import BoostedTrees
-from raygnn.loops.judged_rows import digest_of
+from raygnn.loops.split_rows import SplitRows
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.label_target import METRICS_OF_ORDER, LabelOutput, LabelTarget
@@ -216,18 +217,16 @@ class LabelTask(EncoderTask[BatchT]):
         labels = self.target.labels[getattr(self.target.splits, split)]
         return precision_of(output.problem, output.num_outputs, labels, output.positive_class)
 
-    def rows_digest(self, split: str, num_batches: int | None) -> str | None:
+    def split_rows(self, split: str, num_batches: int | None) -> SplitRows | None:
         loader = self.loader(split)
         if loader is None:
             return None
         last = None if num_batches is None else num_batches * loader.batch_size
         positions = np.asarray(getattr(self.target.splits, split))[:last]
         labels, names = self.target.labels[positions], self.output.class_names
-        columns = dict(self.row_ids(positions))
         if names is not None and labels.ndim == 1:  # codes may differ between graphs
-            columns["class"] = pa.array(names).take(pa.array(labels))
-            return digest_of(columns, None)
-        return digest_of(columns, labels)
+            labels = (hash_ids(pa.array(names), 0) >> 12)[labels]
+        return SplitRows.of(self.row_ids(positions), labels)
 
     def row_ids(self, positions: np.ndarray) -> Mapping[str, Any]:
         """Original ids and times of rows, by column."""

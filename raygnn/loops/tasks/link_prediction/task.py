@@ -18,7 +18,7 @@ from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
-from raygnn.loops.judged_rows import digest_of
+from raygnn.loops.split_rows import SplitRows
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from raygnn.loops.tasks.exact_encoding import check_exact, target_attributes
@@ -283,7 +283,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             return None
         return self._baselines.judge(loader, split, num_batches, metrics)
 
-    def rows_digest(self, split: str, num_batches: int | None) -> str | None:
+    def split_rows(self, split: str, num_batches: int | None) -> SplitRows | None:
         if num_batches is not None or self.loader(split) is None:
             return None
         links, bundle = self.target.splits[split], self.env.bundle
@@ -296,7 +296,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             columns["relation"] = links.relations[rows]
         if links.times is not None:
             columns["time"] = np.asarray(links.times)
-        return digest_of(columns, None)
+        return SplitRows.of(columns)
 
     @cached_property
     def _baselines(self) -> LinkBaselines:
