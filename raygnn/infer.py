@@ -22,6 +22,7 @@ from raygnn.console import show
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import Addition, ExtendedBundle
 from raygnn.data.tables.read_ids import read_ids
+from raygnn.data.tables.source import is_database
 from raygnn.errors import ConfigError
 from raygnn.inference.job import (
     WHAT,
@@ -101,7 +102,8 @@ def predict(
 
     Args:
         model: folder of a finished run or of an exported model.
-        out: folder to write, with a table per node type.
+        out: folder to write, with a table per node type; or a table of a database, as
+            `sqlite:///shop.sqlite#predictions`.
         overrides: of the config, as on the command line: `["--data.uri", "graph"]`.
         data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of a graph in `overrides`.
         task: which task of a model of several tasks.
@@ -143,7 +145,7 @@ def predict(
             "folder or URI of the graph.",
             id="append-no-tables",
         )
-    output = OutputOptions(fspath(out), False, overwrite, rows_per_file, chunk_size)
+    output = _options(out, overwrite, rows_per_file, chunk_size)
     return Written(output.uri, launch_inference(saved, output, ask, data))
 
 
@@ -191,12 +193,17 @@ def top_k(
         return Asked(request, find_seed_times(saved, bundle, as_of))
 
     saved = SavedModel.open(fspath(model), overrides, allow_modules, task=task)
-    output = OutputOptions(fspath(out), False, overwrite, rows_per_file, chunk_size)
+    output = _options(out, overwrite, rows_per_file, chunk_size)
     return Written(output.uri, launch_inference(saved, output, ask, data))
 
 
 def _read_new(saved: SavedModel, bundle: Bundle, uri: str | PathLike[str]) -> Addition:
     return read_new(saved, row_reader(saved, bundle, tables_source(saved)), fspath(uri))
+
+
+def _options(out: str | PathLike[str], *how: Any) -> OutputOptions:
+    uri = fspath(out)
+    return OutputOptions(uri, is_database(uri), *how)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -233,10 +240,10 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
 
 
 def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str]) -> None:
-    if not str(options.out).endswith((".parquet", ".csv")):
+    if not str(options.out).endswith((".parquet", ".csv")) and not is_database(str(options.out)):
         raise ConfigError(
             f"--out={options.out!r} is invalid: rows are written to one file. Name one that ends "
-            "with .parquet or .csv.",
+            "with .parquet or .csv, or a table as sqlite:///shop.sqlite#predictions.",
             id="infer-rows-out",
         )
 
@@ -306,7 +313,7 @@ def _check_together(options: argparse.Namespace) -> None:
         raise ConfigError(
             "--out is missing. Name a folder or URI to write.", id="infer-out-missing"
         )
-    is_folder = options.table is None and options.rows is None
+    is_folder = options.table is None and options.rows is None and not is_database(str(options.out))
     if is_folder and str(options.out).endswith((".parquet", ".csv")):
         raise ConfigError(
             f"--out={options.out!r} is invalid: tables of nodes and neighbors are written to a "
@@ -327,7 +334,7 @@ def _flag(name: str) -> str:
 def build_parser() -> argparse.ArgumentParser:
     parser = command_parser("raygnn infer", _EXAMPLES, usage=_USAGE)
     add = parser.add_argument_group("what to write").add_argument
-    add("--out", metavar="URI", help="folder to write, any fsspec URI")
+    add("--out", metavar="URI", help="folder to write, any fsspec URI, or a table: URL#TABLE")
     add("--task", metavar="NAME", help="task of a model with several tasks")
     add("--what", help=f"{', '.join(WHAT)} (default: by the task)")
     one_more: dict[str, Any] = {"action": "append", "default": [], "help": "repeatable"}

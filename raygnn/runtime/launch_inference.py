@@ -14,6 +14,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.filesystem import join, redact
 from raygnn.errors import ConfigError
+from raygnn.inference.database_table import DatabaseTable
 from raygnn.inference.job import InferenceJob, OutputOptions, TableRequest, TopKRequest
 from raygnn.inference.output_folder import OutputFolder
 from raygnn.inference.row_tables import write_table
@@ -66,7 +67,10 @@ def launch_inference(
         )
     say(f"model {model.weights_uri}")
     config = model.loaded.config
-    if options.is_file:
+    if (table := DatabaseTable.of(options.uri)) is not None:
+        table.check(options.overwrite)
+        output = OutputFolder.of_file(join(config.run.storage_path, table.name))
+    elif options.is_file:
         output = OutputFolder.of_file(options.uri)
     else:
         output = OutputFolder.check(options.uri, options.overwrite)
@@ -83,6 +87,12 @@ def launch_inference(
     if unread := model.spec.unread_types(bundle):
         say(f"ignoring types that the model does not know: {', '.join(unread)}")
     request, times, addition, convert = ask(model, fitted)
+    if table is not None and isinstance(request, TableRequest) and request.node_types[1:]:
+        raise ConfigError(
+            f"--out is invalid: {', '.join(request.node_types)} are several tables. Choose one "
+            "with --node-type.",
+            id="output-database-table",
+        )
     with graph_parts(bundle, config, on_ray=on_ray) as parts:
         path = str(bundle.path)
         job = InferenceJob(model, path, request, times, output, options, parts, addition)
@@ -145,8 +155,11 @@ def _finish(job: InferenceJob, convert: Convert | None, manifest: Mapping[str, A
     if options.is_file:
 
         def write(table: pa.Table, uri: str) -> None:
-            classes = getattr(output, "class_names", None) or ()
-            write_table(table if convert is None else convert(table), uri, classes)
+            table = table if convert is None else convert(table)
+            if (place := DatabaseTable.of(options.uri)) is not None:
+                place.write(table, options.overwrite)
+            else:
+                write_table(table, uri, getattr(output, "class_names", None) or ())
 
         job.output.finish_file(manifest, write)
         num_rows = sum(table["num_rows"] for table in tables.values())

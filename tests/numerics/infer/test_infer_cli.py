@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import filelock
@@ -278,3 +280,23 @@ def test_values_that_are_not_finite_are_told(node_model, tmp_path, monkeypatch):
     with raises("infer-not-finite", 150):
         predict(node_model, tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def test_predictions_are_rows_of_a_database(capsys, node_model, link_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    local = ["--scaling.num_workers", "0"]
+    graph = [node_model.run, "--data.uri", node_model.plain_graph, *local]
+    status, _ = _status(capsys, *graph, "--out", "sqlite:///shop.db#predictions")
+    assert status == 0
+    with closing(sqlite3.connect("shop.db")) as connection:
+        rows = connection.execute("SELECT * FROM predictions").fetchall()
+    _status(capsys, *graph, "--out", "out")
+    table = pq.read_table("out/node")
+    assert [row[0] for row in rows] == table["id"].to_pylist()
+    assert [row[1] for row in rows] == table.column(1).to_pylist()
+    assert [path.name for path in tmp_path.glob("runs/*")] == []
+    _, printed = _status(capsys, *graph, "--out", "sqlite:///shop.db#predictions")
+    assert "[output-not-empty]" in printed
+    links = [link_model.run, "--data.uri", link_model.graph, *local]
+    _, printed = _status(capsys, *links, "--out", "sqlite:///shop.db#embeddings")
+    assert "[output-database-table]" in printed

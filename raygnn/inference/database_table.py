@@ -1,0 +1,210 @@
+"""A table of a database that receives predictions: all rows appear together, or none."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raygnn.data.filesystem import exists, redact
+from raygnn.data.tables.source import (
+    database_file,
+    driver,
+    has_password,
+    is_database,
+    is_postgres,
+    query_batches,
+    quoted,
+    system,
+)
+from raygnn.errors import ConfigError, RaygnnError, RunError
+
+_CHUNK = 10_000  # rows of one statement
+
+
+@dataclass(frozen=True)
+class DatabaseTable:
+    """`sqlite:///shop.sqlite#predictions`. A name may have a schema: `sales.predictions`."""
+
+    url: str
+    name: str
+
+    @classmethod
+    def of(cls, out: str) -> DatabaseTable | None:
+        """None for a folder or a file. Raises a ConfigError without a table, or for a password."""
+        url, _, name = out.partition("#")
+        if not is_database(url):
+            return None
+        if has_password(url):
+            raise ConfigError(
+                "--out is invalid: it contains a password. Remove it, and let the driver find it, "
+                "as PostgreSQL's does in PGPASSWORD or ~/.pgpass.",
+                id="source-secret",
+            )
+        if not name:
+            raise ConfigError(
+                f"--out={redact(out)!r} is invalid: it names no table. Add one, as in "
+                "sqlite:///shop.sqlite#predictions.",
+                id="output-database-table",
+            )
+        return cls(url, name)
+
+    def check(self, overwrite: bool) -> bool:
+        """Whether the table exists. Raises a RunError if it does, without `overwrite`, or the
+        database cannot be reached.
+        """
+        with self._failures():
+            is_there = self._exists()
+        if is_there and not overwrite:
+            raise RunError(
+                f"out={self} is invalid: the table exists. Name another table, or pass --overwrite "
+                "(overwrite=True) to replace its rows.",
+                id="output-not-empty",
+            )
+        return is_there
+
+    def write(self, rows: pa.Table, overwrite: bool) -> None:
+        """Makes the table, or replaces its rows, in one transaction. Raises a RunError as `check`,
+        or if the database refuses the rows.
+        """
+        columns = dict(zip(rows.column_names, map(_plain, rows.columns), strict=True))
+        is_there = self.check(overwrite)
+        with self._failures():
+            self._writer()(pa.table(columns), is_there)
+
+    def __str__(self) -> str:
+        return repr(redact(f"{self.url}#{self.name}"))
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except RaygnnError:
+            raise
+        except Exception as error:
+            cause = " ".join(redact(str(error)).split())
+            raise RunError(
+                f"out={self} is invalid: the database refuses it ({type(error).__name__}: "
+                f"{cause}). Check the table and the rights of the user; its rows are as before.",
+                id="output-database",
+            ) from error
+
+    @property
+    def _place(self) -> str:
+        return ".".join(quoted(self.url, name) for name in self.name.split("."))
+
+    def _exists(self) -> bool:
+        file, literal = database_file(self.url), self.name.replace("'", "''")
+        if file is not None and not exists(file):
+            return False
+        if is_postgres(self.url):
+            place = self._place.replace("'", "''")
+            query = f"SELECT count(to_regclass('{place}'))"
+        elif system(self.url) == "sqlite":
+            query = f"SELECT count(*) FROM sqlite_master WHERE name = '{literal}'"
+        elif file is not None:
+            query = (
+                "SELECT count(*) FROM information_schema.tables WHERE table_name = "
+                f"'{literal.rpartition('.')[2]}'"
+            )
+        else:
+            sqlalchemy = driver("sqlalchemy", "sqlalchemy")
+            schema, _, name = self.name.rpartition(".")
+            found = sqlalchemy.inspect(sqlalchemy.create_engine(self.url))
+            return bool(found.has_table(name, schema=schema or None))
+        return bool(sum(b.column(0)[0].as_py() for b in query_batches(self.url, query)))
+
+    def _writer(self) -> Callable[[pa.Table, bool], None]:
+        if is_postgres(self.url):
+            return self._write_postgres
+        return {"sqlite": self._write_sqlite, "duckdb": self._write_duckdb}.get(
+            system(self.url), self._write_sqlalchemy
+        )
+
+    def _write_postgres(self, rows: pa.Table, is_there: bool) -> None:
+        dbapi = driver("adbc_driver_postgresql.dbapi", "adbc-driver-postgresql")
+        schema, _, name = self.name.rpartition(".")
+        with dbapi.connect(self.url) as connection, connection.cursor() as cursor:
+            if is_there:
+                cursor.execute(f"DELETE FROM {self._place}")
+            mode = "append" if is_there else "create"
+            cursor.adbc_ingest(name, rows, mode, db_schema_name=schema or None)
+            connection.commit()
+
+    def _write_duckdb(self, rows: pa.Table, is_there: bool) -> None:
+        with closing(driver("duckdb", "duckdb").connect(database_file(self.url))) as connection:
+            connection.register("rows of raygnn", rows)
+            connection.begin()
+            if is_there:
+                connection.execute(f"DELETE FROM {self._place}")
+            how = (
+                f"INSERT INTO {self._place} BY NAME"
+                if is_there
+                else f"CREATE TABLE {self._place} AS"
+            )
+            connection.execute(f'{how} SELECT * FROM "rows of raygnn"')
+            connection.commit()
+
+    def _write_sqlite(self, rows: pa.Table, is_there: bool) -> None:
+        rows = _as_texts(rows)
+        names = [quoted(self.url, field.name) for field in rows.schema]
+        kinds = [_sqlite_type(field.type) for field in rows.schema]
+        marks = ", ".join("?" for _ in names)
+        declared = ", ".join(f"{name} {kind}" for name, kind in zip(names, kinds, strict=True))
+        with closing(
+            sqlite3.connect(database_file(self.url) or "", isolation_level=None)
+        ) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            what = "DELETE FROM {}" if is_there else "CREATE TABLE {} ({})"
+            connection.execute(what.format(self._place, declared))
+            insert = f"INSERT INTO {self._place} ({', '.join(names)}) VALUES ({marks})"
+            for batch in rows.to_batches(_CHUNK):
+                values = (column.to_pylist() for column in batch.columns)
+                connection.executemany(insert, zip(*values, strict=True))
+            connection.execute("COMMIT")
+
+    def _write_sqlalchemy(self, rows: pa.Table, is_there: bool) -> None:
+        sql = driver("sqlalchemy", "sqlalchemy")
+        schema, _, name = self.name.rpartition(".")
+        rows = _as_texts(rows)
+        types = {"INTEGER": sql.BigInteger, "REAL": sql.Double, "TEXT": sql.Text}
+        columns = [sql.Column(f.name, types[_sqlite_type(f.type)]) for f in rows.schema]
+        table = sql.Table(name, sql.MetaData(), *columns, schema=schema or None)
+        with sql.create_engine(self.url).begin() as connection:
+            if is_there:
+                connection.execute(table.delete())
+            else:
+                table.create(connection)
+            for batch in rows.to_batches(_CHUNK):
+                connection.execute(table.insert(), batch.to_pylist())
+
+
+def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values in types that databases have."""
+    if pa.types.is_fixed_size_list(values.type):
+        return pc.cast(values, pa.list_(values.type.value_type))
+    return values
+
+
+def _as_texts(rows: pa.Table) -> pa.Table:
+    """Rows with lists as JSON and times as ISO 8601, for databases without such types."""
+    columns: dict[str, Any] = {}
+    for name, values in zip(rows.column_names, rows.columns, strict=True):
+        if pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type):
+            values = pa.array([v if v is None else json.dumps(v) for v in values.to_pylist()])
+        elif pa.types.is_temporal(values.type):
+            values = pc.cast(values, pa.string())
+        columns[name] = values
+    return pa.table(columns)
+
+
+def _sqlite_type(kind: pa.DataType) -> str:
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return "INTEGER"
+    return "REAL" if pa.types.is_floating(kind) else "TEXT"
