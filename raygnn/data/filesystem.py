@@ -80,6 +80,11 @@ def is_transient(error: BaseException) -> bool:
     return getattr(error, "errno", None) not in _LASTING_NUMBERS
 
 
+def is_of_content(error: BaseException) -> bool:
+    """Whether an OSError is pyarrow's about damaged content, which has no number."""
+    return type(error) is OSError and error.errno is None
+
+
 def retried(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Retries a repeatable function with growing pauses, and logs the retries.
 

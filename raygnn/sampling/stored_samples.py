@@ -10,7 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raygnn.data.checksums import Checksum, checksum
-from raygnn.data.filesystem import absolute, is_remote, join, open_fs, redact, retried, write_bytes
+from raygnn.data.filesystem import (
+    absolute,
+    is_of_content,
+    is_remote,
+    join,
+    open_fs,
+    redact,
+    retried,
+    write_bytes,
+)
 from raygnn.errors import DataError
 from raygnn.sampling.batch_sequence import SampledSequence
 from raygnn.sampling.neighbor_sampler import NeighborSampler
@@ -113,8 +122,8 @@ class StoredSplit:
                 id="samples-file-missing",
             ) from error
         except (pa.ArrowException, OSError) as error:
-            if isinstance(error, OSError) and (type(error) is not OSError or error.errno):
-                raise  # an error of the storage, not of its content
+            if isinstance(error, OSError) and not is_of_content(error):
+                raise
             raise self._damaged(name, error) from error
         arrays: dict[str, Any] = row
         return arrays

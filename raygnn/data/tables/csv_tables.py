@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from raygnn.data.filesystem import redact
+from raygnn.data.filesystem import is_of_content, is_transient, redact
 from raygnn.data.tables.files import PLAIN_CSV, CsvFormat, is_tab_separated, open_stream
 from raygnn.errors import DataError
 
@@ -136,6 +136,8 @@ def read_batches(
                 batch = _with_gaps(batch)
                 yield batch if form.header else batch.rename_columns(_positions(batch.schema))
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError) as error:
+        if is_transient(error) and not is_of_content(error):
+            raise
         raise DataError(
             f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. Repair the file: "
             f"{'one header line, ' * form.header}the same number of fields in each row, ids as in "
@@ -214,6 +216,8 @@ def read_header(uri: str, name: str, form: CsvFormat = PLAIN_CSV) -> tuple[str, 
         with _open_table(uri, form) as reader:
             return tuple(reader.schema.names if form.header else _positions(reader.schema))
     except (pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
+        if is_transient(error) and not is_of_content(error):
+            raise
         raise DataError(
             f"{redact(name)} cannot be read as {_format(uri)}: {_cause(error)}. "
             "Write a header line with the column names, then one line per row.",

@@ -20,6 +20,7 @@ from raygnn.config.section import NonNegativeWhole, Section
 from raygnn.data.filesystem import (
     check_regular,
     is_below,
+    is_of_content,
     is_remote,
     is_transient,
     join,
@@ -277,8 +278,8 @@ def open_parquet(uri: str, footer_only: bool = False) -> Iterator[pq.ParquetFile
             with fs.open(path, "rb") as raw, pq.ParquetFile(raw, pre_buffer=True) as file:
                 yield file
     except (pa.ArrowException, ValueError, OSError, EOFError) as error:  # Ray's types: ValueError
-        if is_transient(error) and (type(error) is not OSError or error.errno):
-            raise  # an error of the storage, not of the file
+        if is_transient(error) and not is_of_content(error):
+            raise
         raise DataError(
             f"{redact(os.fspath(uri))} cannot be read as Parquet: {error}. "
             "Write the file again; it may be empty, cut off or of another format.",
