@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, build
 from raygnn.console import warn
@@ -45,7 +45,7 @@ from raygnn.outputs.saved_model import SavedModel
 from raygnn.parallel import collectives
 from raygnn.recommender.known_links import LinkHistory
 from raygnn.recommender.recommender import LinearRecommender
-from raygnn.recommender.regression import LinkBasis, RegressionSettings
+from raygnn.recommender.regression import AnchorRows, LinkBasis, RegressionSettings
 from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
 from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.parts import PartitionedGraph, map_parts
@@ -88,6 +88,7 @@ class AppliedModel:
 
     def __post_init__(self) -> None:
         self._bases: dict[RegressionSettings, LinkBasis] = {}
+        self._rows: dict[RegressionSettings, dict[str, AnchorRows | Tensor]] = {}
         recommender = used_recommender(self.model)
         if recommender is not None and not recommender.by_time:
             self.is_exact = True  # as in the run's evaluation
@@ -134,7 +135,7 @@ class AppliedModel:
     def as_of(self, times: SeedTimes | None) -> AppliedModel:
         """The same at other times, with the same stores."""
         applied = copy(self)
-        applied.times, applied._bases = times, {}
+        applied.times, applied._bases, applied._rows = times, {}, {}
         return applied
 
     def basis(self, factors: LinearRecommender) -> LinkBasis:
@@ -160,6 +161,22 @@ class AppliedModel:
         assert self.stores.links is not None
         assert self.times is not None
         return LinkBasis.of(self.stores.links.as_of(self.times.moment.time), factors.settings)
+
+    def blended(self, node_type: str, encoded: Tensor, nodes: slice | Tensor) -> Tensor:
+        """Rows of the encoder, joined with those of a linear recommender, if the model has one.
+
+        Args:
+            encoded: [num_nodes, channels].
+            nodes: their dense ids.
+        """
+        recommender, ends = used_recommender(self.model), self.spec.output.ends
+        if recommender is None or node_type not in ends:
+            return encoded
+        key = recommender.settings
+        if key not in self._rows:
+            rows = recommender.rows(self.basis(recommender), self.target_attributes)
+            self._rows[key] = dict(zip(ends, rows, strict=True))
+        return recommender.join(encoded, self._rows[key][node_type][nodes])
 
     @cached_property
     def target_attributes(self) -> np.ndarray | None:

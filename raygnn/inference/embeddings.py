@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from raygnn.data.time_units import Time
-from raygnn.inference.applied_model import AppliedModel, used_recommender
+from raygnn.inference.applied_model import AppliedModel
 from raygnn.inference.seed_times import SeedTimes
 from raygnn.loops.tasks.exact_encoding import encode_exactly, is_layerwise
 from raygnn.models.exact import ExactOptions
 from raygnn.parallel.shared_rows import SharedRows
-from raygnn.recommender.recommender import LinearRecommender
-from raygnn.recommender.regression import AnchorRows
 from raygnn.sampling.loader import RowPlan
 
 # Sampled batches that are made one after the other, so that making the next overlaps.
@@ -51,74 +49,31 @@ class Embeddings(ABC):
 
 
 class KeptEmbeddings(Embeddings):
-    """Precomputed rows of all nodes, [num_nodes, channels] on the CPU by node type."""
+    """Precomputed rows of all nodes, [num_nodes, channels] on the CPU by node type.
 
-    def __init__(self, rows: Mapping[str, Tensor]) -> None:
-        self._rows = rows
-
-    def rows(self, node_type: str, first: int, last: int) -> Tensor:
-        return self._rows[node_type][first:last]
-
-    def all_rows(self, node_type: str) -> Tensor:
-        return self._rows[node_type]
-
-    def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
-        return self._rows[node_type][torch.from_numpy(ids)]
-
-
-class BlendedEmbeddings(Embeddings):
-    """Rows of an encoder followed by those of a linear recommender, of the types that have these.
-
-    `nodes`: as of `SampledEmbeddings`; None if rows are asked for by dense id.
+    `applied`: blends rows with those of its linear recommender as they are read.
     """
 
-    def __init__(
-        self,
-        encoded: Embeddings,
-        recommender: LinearRecommender,
-        rows: Mapping[str, Tensor | AnchorRows],
-        nodes: Mapping[str, np.ndarray] | None = None,
-    ) -> None:
-        self._encoded, self._recommender = encoded, recommender
-        self._rows, self._nodes = rows, nodes or {}
-        self.alignment = encoded.alignment
+    def __init__(self, rows: Mapping[str, Tensor], applied: AppliedModel | None = None) -> None:
+        self._rows, self._applied = rows, applied
 
     def rows(self, node_type: str, first: int, last: int) -> Tensor:
-        return self._join(node_type, self._encoded.rows(node_type, first, last), slice(first, last))
+        return self._read(node_type, slice(first, last))
 
     def all_rows(self, node_type: str) -> Tensor:
-        return self._join(node_type, self._encoded.all_rows(node_type), slice(None))
+        return self._read(node_type, slice(None))
 
     def rows_of(self, node_type: str, ids: np.ndarray) -> Tensor:
-        rows = self._encoded.rows_of(node_type, ids)
-        return self._join(node_type, rows, torch.from_numpy(ids))
+        return self._read(node_type, torch.from_numpy(ids))
 
-    def close(self) -> None:
-        self._encoded.close()
-
-    def _join(self, node_type: str, encoded: Tensor, index: slice | Tensor) -> Tensor:
-        if node_type not in self._rows:
-            return encoded
-        if node_type in self._nodes:
-            index = torch.from_numpy(self._nodes[node_type])[index]
-        return self._recommender.join(encoded, self._rows[node_type][index])
-
-
-def blended(
-    embeddings: Embeddings, applied: AppliedModel, nodes: Mapping[str, np.ndarray] | None = None
-) -> Embeddings:
-    """The embeddings, blended with a linear recommender if the model has one."""
-    recommender = used_recommender(applied.model)
-    if recommender is None:
-        return embeddings
-    anchor_type, target_type = applied.spec.output.ends
-    anchors, targets = recommender.rows(applied.basis(recommender), applied.target_attributes)
-    rows: dict[str, Tensor | AnchorRows] = {anchor_type: anchors, target_type: targets}
-    return BlendedEmbeddings(embeddings, recommender, rows, nodes)
+    def _read(self, node_type: str, index: slice | Tensor) -> Tensor:
+        rows = self._rows[node_type][index]
+        return rows if self._applied is None else self._applied.blended(node_type, rows, index)
 
 
 class SampledEmbeddings(Embeddings):
-    """Rows of fixed batches of nodes in order, computed on demand.
+    """Rows of fixed batches of nodes in order, computed on demand. Those of nodes are blended with
+    rows of a linear recommender, if the model has one.
 
     For a user's model with several outputs, the first one.
 
@@ -134,8 +89,7 @@ class SampledEmbeddings(Embeddings):
         plan: RowPlan | None = None,
     ) -> None:
         self._loaders = {name: applied.loader(name, ids, plan) for name, ids in nodes.items()}
-        self._encoder = applied.encoder
-        self._device = applied.env.device
+        self._applied, self._nodes, self._is_blended = applied, nodes, plan is None
         self._shared = SharedRows(applied.env.scratch)
         self.alignment = applied.env.loaded.config.loader_plan("test").batch_size
 
@@ -146,11 +100,15 @@ class SampledEmbeddings(Embeddings):
         parts = []
         with closing(self._loaders[node_type].iterate(0, first // size, -(-last // size))) as made:
             for batch in made:
-                moved = batch.to(self._device)
-                rows = self._encoder(moved)[node_type]
+                moved = batch.to(self._applied.env.device)
+                rows = self._applied.encoder(moved)[node_type]
                 rows = next(iter(rows.values())) if isinstance(rows, Mapping) else rows
                 parts.append(rows[moved.seed_index].float().cpu())
-        return torch.cat(parts)
+        encoded = torch.cat(parts)
+        if not self._is_blended:
+            return encoded
+        nodes = torch.from_numpy(self._nodes[node_type][first:last])
+        return self._applied.blended(node_type, encoded, nodes)
 
     def all_rows(self, node_type: str) -> Tensor:
         return self._compute(
@@ -241,7 +199,7 @@ class NodeEncoder:
             plan: rows of (node, time); `nodes` are positions in them.
         """
         if plan is not None or all(self._takes_neighborhoods(*each) for each in nodes.items()):
-            with closing(self.sampled(nodes, plan)) as embeddings:
+            with closing(SampledEmbeddings(self.applied, nodes, plan)) as embeddings:
                 yield embeddings
         else:
             with self.encoded(list(nodes)) as every:
@@ -265,17 +223,17 @@ class NodeEncoder:
 
     def encoded(self, node_types: Sequence[str]) -> closing[Embeddings]:
         """Rows of all nodes of some types, by dense id."""
+        applied = self.applied
         every: Embeddings
-        if self.keeps(node_types):
-            every = KeptEmbeddings(self._kept)
-        elif not self._is_layered(node_types):
-            numbers = {name: self.applied.bundle.num_nodes(name) for name in node_types}
-            every = self.sampled({name: np.arange(num) for name, num in numbers.items()})
-        elif not self._keeps_rows:
-            every = self._every(node_types)
-        else:
+        if not self.keeps(node_types) and not self._is_layered(node_types):
+            numbers = {name: applied.bundle.num_nodes(name) for name in node_types}
+            nodes = {name: np.arange(number) for name, number in numbers.items()}
+            every = SampledEmbeddings(applied, nodes)
+        elif self._keeps_rows:
             self._keep_every(node_types)
             every = KeptEmbeddings(self._kept)
+        else:
+            every = KeptEmbeddings(self._every(node_types), applied)
         return closing(every)
 
     def _is_layered(self, node_types: Sequence[str]) -> bool:
@@ -283,20 +241,22 @@ class NodeEncoder:
         return is_layerwise(applied.encoder) and applied.encodes_by_layers(node_types)
 
     def _keep_every(self, node_types: Sequence[str]) -> None:
+        if self.keeps(node_types):
+            return
         wanted = {*node_types, *self.applied.spec.output.ends} - self._kept.keys()
         if self.applied.times is not None:
             wanted -= self.applied.times.own
         order = [name for name in self.applied.bundle.node_types if name in wanted]
-        every = self._every(order)
-        self._kept |= {name: every.all_rows(name) for name in order}
+        for name, rows in self._every(order).items():
+            self._kept[name] = self.applied.blended(name, rows, slice(None))
 
-    def _every(self, node_types: Sequence[str]) -> Embeddings:
+    def _every(self, node_types: Sequence[str]) -> dict[str, Tensor]:
         """All rows of some types, computed layer by layer, without what is later than the moment of
         the model's times. Collective: all ranks must call.
         """
         applied = self.applied
         env, times = applied.env, applied.times
-        rows = encode_exactly(
+        return encode_exactly(
             applied.encoder,
             applied.stores.graph,
             applied.stores.features,
@@ -307,7 +267,3 @@ class NodeEncoder:
                 device=env.device, chunk_size=self._chunk_size, compute=SharedRows(env.scratch)
             ),
         )
-        return blended(KeptEmbeddings(rows), applied)
-
-    def sampled(self, nodes: Mapping[str, np.ndarray], plan: RowPlan | None = None) -> Embeddings:
-        return blended(SampledEmbeddings(self.applied, nodes, plan), self.applied, nodes)

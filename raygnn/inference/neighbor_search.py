@@ -19,7 +19,7 @@ from raygnn.data.links.split import LinkSplit, find_label_edges
 from raygnn.data.links.supervision import KnownPositives, known_positives, known_positives_as_of
 from raygnn.data.tables.read_ids import original_ids
 from raygnn.inference.applied_model import AppliedModel, used_recommender
-from raygnn.inference.embeddings import KeptEmbeddings, NodeEncoder, SampledEmbeddings, blended
+from raygnn.inference.embeddings import NodeEncoder, SampledEmbeddings
 from raygnn.inference.job import Score, TopKRequest
 from raygnn.inference.result_tables import Parts, cut
 from raygnn.inference.row_tables import ID, with_times
@@ -167,11 +167,13 @@ def _lists(
     for moment in np.unique(moments):
         at = encoder if rows.time is None else encoder.at(moment.item())
         num_targets = bundle.num_nodes(target_type)
-        with closing(at.sampled({target_type: np.arange(num_targets)})) as of_targets:
+        targets = {target_type: np.arange(num_targets)}
+        with closing(SampledEmbeddings(at.applied, targets)) as of_targets:
             search = NeighborSearch(request, at.applied, of_targets.all_rows(target_type))
         chosen = mine[moments[mine] == moment]
-        anchors, kept = request.anchors[chosen], KeptEmbeddings({anchor_type: encoded[chosen]})
-        of_anchors = blended(kept, at.applied, {anchor_type: anchors}).all_rows(anchor_type)
+        anchors = request.anchors[chosen]
+        nodes = torch.from_numpy(anchors)
+        of_anchors = at.applied.blended(anchor_type, encoded[chosen], nodes)
         scores[chosen], neighbors[chosen] = search.best(anchors, of_anchors)
 
     def make(first: int, last: int) -> pa.Table:
