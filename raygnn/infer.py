@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
@@ -39,6 +40,7 @@ from raygnn.inference.row_tables import (
     declared_table,
     read_rows,
     relbench_columns,
+    relbench_output,
     request_rows,
 )
 from raygnn.inference.seed_times import find_seed_times
@@ -262,7 +264,9 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
         if options.rows is not None:
             rows = read_rows(options.rows, bundle, output.ends[0], declared)
         if options.format == "relbench":
-            what, convert = relbench_columns(manifest, rows, output)
+            what = relbench_output(manifest, output)
+            assert manifest is not None
+            convert = partial(relbench_columns, manifest=manifest, name=rows, output=output)
         k = DEFAULT_K if output.links and options.top_k is None else options.top_k
         moment = None if times is None else times.moment
         named = RowRequest(rows, options.split, moment, declared)

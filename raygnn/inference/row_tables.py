@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -19,7 +18,7 @@ from raygnn.console import warn
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.filesystem import write_bytes
 from raygnn.data.links.split import time_unit_of
-from raygnn.data.manifest import DateFormat, Manifest, TimeColumn, TrainingTable
+from raygnn.data.manifest import DateFormat, Manifest, TrainingTable
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import list_files, write_parquet
 from raygnn.data.tables.read_ids import look_up_ids, read_columns, read_id_files
@@ -157,50 +156,38 @@ def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str
     write_bytes(uri, table.to_pandas().to_csv(index=False).encode())
 
 
-def relbench_columns(
-    manifest: Manifest | None, name: str, output: Output
-) -> tuple[str, Callable[[pa.Table], pa.Table]]:
-    """What to predict for `relbench.submit`, and a function that names columns as in the files of
-    the table.
-
-    Of two classes, the value is the probability of class 1, of more classes a list. Raises a
-    ConfigError if the graph has no tables, or the model predicts no rows.
+def relbench_output(manifest: Manifest | None, output: Output) -> str | None:
+    """What to predict for `relbench.submit`. Raises a ConfigError if the model predicts no rows of
+    tables.
     """
-    if manifest is not None and isinstance(output, LinkOutput):
-        edges = next(edges for edges in manifest.label_edges if edges.type[1] == name)
-        return "neighbors", partial(
-            _renamed, edges.source, edges.time, edges.target, lambda found: found["neighbor_id"]
-        )
-    if manifest is None or not isinstance(output, NodeOutput):
+    if manifest is None or not isinstance(output, NodeOutput | LinkOutput):
         raise ConfigError(
             "--format='relbench' is invalid: the model does not predict rows of graph tables. "
             "Remove it.",
             id="infer-rows-model",
         )
-    table, is_number = manifest.training_tables[name], output.problem == "regression"
+    if isinstance(output, LinkOutput):
+        return None
+    return "predictions" if output.problem == "regression" else "probabilities"
 
-    def values(found: pa.Table) -> pa.ChunkedArray:
-        values = found["prediction" if is_number else "probability"]
+
+def relbench_columns(found: pa.Table, manifest: Manifest, name: str, output: Output) -> pa.Table:
+    """Predictions in the columns of their table's files, for `relbench.submit`. Of two classes, the
+    value is the probability of class 1, of more classes a list.
+    """
+    if isinstance(output, NodeOutput):
+        table = manifest.training_tables[name]
+        node, time, label = table.node, table.time, table.labels[output.label].columns[0]
+        values = found["prediction" if output.problem == "regression" else "probability"]
         if output.problem == "multi_class" and output.num_outputs == 2:
-            return pc.list_element(values, 1)
-        if pa.types.is_fixed_size_list(values.type):
-            return values.cast(pa.list_(values.type.value_type))  # stays one column
-        return values
-
-    label = table.labels[output.label].columns[0]
-    what = "predictions" if is_number else "probabilities"
-    return what, partial(_renamed, table.node, table.time, label, values)
-
-
-def _renamed(
-    node: str,
-    time: TimeColumn | None,
-    label: str,
-    values: Callable[[pa.Table], pa.ChunkedArray],
-    found: pa.Table,
-) -> pa.Table:
+            values = pc.list_element(values, 1)
+        elif pa.types.is_fixed_size_list(values.type):
+            values = values.cast(pa.list_(values.type.value_type))  # stays one column
+    else:
+        edges = next(edges for edges in manifest.label_edges if edges.type[1] == name)
+        node, time, label, values = edges.source, edges.time, edges.target, found["neighbor_id"]
     times = {} if time is None else {time.column: found[TIME]}
-    return pa.table({node: found[ID], **times, label: values(found)})
+    return pa.table({node: found[ID], **times, label: values})
 
 
 def with_times(table: pa.Table, rows: SeedRows, positions: np.ndarray) -> pa.Table:

@@ -79,17 +79,20 @@ def _say_start(job: InferenceJob, applied: AppliedModel, context: WorkerContext)
             f"ranking {count(num_targets, 'node')} of type {request.target_type} for "
             f"{len(request.anchors):,} of type {request.anchor_type}"
         )
+        has_rows = request.rows is not None
     elif request.node_types:
-        numbers = {name: request.num_rows(bundle, name) for name in types}
-        shown = (f"{count(number, 'node')} of type {name}" for name, number in numbers.items())
-        what = f"encoding {', '.join(shown)}"
+        kind, has_rows = "node" if request.plan is None else "row", request.plan is not None
+        numbers = {name: count(request.num_rows(bundle, name), kind) for name in types}
+        what = "encoding " + ", ".join(
+            f"{number} of type {name}" for name, number in numbers.items()
+        )
     else:
         assert applied.spec.output.predicted_edges is not None
-        types = [edge_type_name(applied.spec.output.predicted_edges)]
+        types, has_rows = [edge_type_name(applied.spec.output.predicted_edges)], False
         what = f"predicting {types[0]}"
-    when = "" if times is None else f", {times.describe(types)}"
-    workers = count(context.world_size, "worker")
-    say(f"{what}: {_how(job)}{when}, {workers}, {context.device}")
+    when = "each at its own time" if has_rows else times and times.describe(types)
+    how = _how(job) if times is None else f"{_how(job)}, {when}"
+    say(f"{what}: {how}, {count(context.world_size, 'worker')}, {context.device}")
 
 
 def _how(job: InferenceJob) -> str:

@@ -381,6 +381,9 @@ def test_each_way_to_ask_gives_the_same(
     assert raygnn.infer.main([*arguments, "--out", str(out)]) == 0
     assert np.allclose(pd.read_csv(out).probability, table.probability, atol=1e-6)
     assert raygnn.infer.main([*arguments, "--out", str(out), "--what", "probabilities"]) == 0
+    unknown = [*arguments[:3], "--table", "nope", "--format", "relbench", "--out", str(out)]
+    assert raygnn.infer.main(unknown) == 2
+    assert "task-table-unknown" in capsys.readouterr().err
     chances = pd.read_csv(out)
     assert list(chances.columns) == ["id", "time", "probability_0", "probability_1"]
     assert np.allclose(chances[["probability_0", "probability_1"]].sum(axis=1), 1)
