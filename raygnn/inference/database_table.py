@@ -118,7 +118,7 @@ class DatabaseTable:
             schema, _, name = self.name.rpartition(".")
             found = sqlalchemy.inspect(sqlalchemy.create_engine(self.url))
             return bool(found.has_table(name, schema=schema or None))
-        return bool(sum(b.column(0)[0].as_py() for b in query_batches(self.url, query)))
+        return any(sum(b.column(0).to_pylist()) for b in query_batches(self.url, query))
 
     def _writer(self) -> Callable[[pa.Table, bool], None]:
         if is_postgres(self.url):

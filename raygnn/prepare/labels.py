@@ -172,7 +172,7 @@ def query_tables(graph: str) -> QueryTables:
 
 def _files_of(graph: str) -> tuple[Manifest, list[str]]:
     """The manifest with snapshots instead of sources, and the folders of its files."""
-    uri = with_snapshots(graph, None)
+    uri = with_snapshots(graph, None, progress=lambda _: None)
     return Manifest.load(uri), [*dict.fromkeys([manifest_folder(uri), manifest_folder(graph)])]
 
 

@@ -129,10 +129,17 @@ def tables_uri(loaded: LoadedConfig, data: Any, *, refresh: bool = False) -> str
     return uri
 
 
-def _of_files(loaded: LoadedConfig, uri: str, *, refresh: bool = False) -> str:
+def _of_files(
+    loaded: LoadedConfig,
+    uri: str,
+    *,
+    refresh: bool = False,
+    progress: Callable[[str], None] = say,
+) -> str:
     section = loaded.config.data
+    allowed = section.allow_outside
     return with_snapshots(
-        uri, section.cache_dir, refresh=refresh, allow_outside=section.allow_outside
+        uri, section.cache_dir, refresh=refresh, allow_outside=allowed, progress=progress
     )
 
 
@@ -218,7 +225,9 @@ def tables_source(saved: SavedModel, uri: str | None = None) -> TablesSource | N
     if uri is None and saved.loaded.config.data.mode != "partitioned":
         uri = saved.loaded.config.data.uri
     options = replace(ingest_options(saved.loaded, uri), transforms=dict(saved.spec.transforms))
-    return None if uri is None else TablesSource(_of_files(saved.loaded, uri), options)
+    if uri is None:
+        return None
+    return TablesSource(_of_files(saved.loaded, uri, progress=lambda _: None), options)
 
 
 def _ingested(loaded: LoadedConfig) -> tuple[Any, ...]:

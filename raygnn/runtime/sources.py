@@ -34,6 +34,7 @@ def with_snapshots(
     *,
     refresh: bool = False,
     allow_outside: Sequence[str] | None = (),
+    progress: Callable[[str], None] = say,
 ) -> str:
     """URI of the graph's tables as files: of `uri` itself, or of snapshots of its sources.
 
@@ -55,6 +56,8 @@ def with_snapshots(
         return uri
     roots = None if allow_outside is None else [folder, *allow_outside]
     paths = read_sources(sources, cache_dir, refresh=refresh, roots=roots)
+    for name, path in paths.items():
+        progress(f"snapshot of {name}: {read_record(path)}")
     files = {
         name: [join(folder, pattern) for pattern in table.files]
         for name, table in manifest.all_tables.items()
@@ -93,10 +96,7 @@ def read_sources(
             for each in snapshots.values():
                 if each.folder in taken:
                     each.use(taken[each.folder])
-    found = {name: path for name, path in paths.items() if path is not None}
-    for name, path in found.items():
-        say(f"snapshot of {name}: {read_record(path)}")
-    return found
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def with_datasets(manifest: Manifest, rows: Mapping[str, Any], cache_dir: str | None) -> str:

@@ -138,7 +138,7 @@ def _write_files(folder: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[tu
         writer.write_table(group)
         num_groups, num_rows = num_groups + 1, num_rows + group.num_rows
     if writer is None:
-        raise DataError("it has no columns. Select some.", id="source-no-columns")
+        raise DataError("it has no rows, and no columns. Check it.", id="source-no-columns")
     writer.close()
     yield path, num_rows
 

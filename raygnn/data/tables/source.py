@@ -68,7 +68,7 @@ def _unfit_values(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, inner in items:
             yield from _unfit_values(inner, (*path, key))
-    elif isinstance(value, str) and (is_secret_name(path[-1]) or has_password(value)):
+    elif isinstance(value, str) and _is_secret(str(path[-1]), value):
         rule = "it contains a password or another secret"
         remedy = (
             "Remove it, and let the driver find it, as PostgreSQL's does in PGPASSWORD or ~/.pgpass"
@@ -77,6 +77,11 @@ def _unfit_values(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
     if path and any(word in str(path[-1]).lower() for word in _UNSAFE):
         rule, remedy = "it can run code that the source contains", "Remove it"
         yield Problem(path, rule, remedy, id="source-unsafe")
+
+
+def _is_secret(name: str, value: str) -> bool:
+    is_place = "://" in value or name.endswith(("file", "path"))  # a dsn, private_key_file
+    return has_password(value) if is_place else is_secret_name(name)
 
 
 def has_password(url: str) -> bool:
@@ -159,7 +164,7 @@ def _duckdb(url: str, query: str) -> Iterator[pa.RecordBatch]:
     duckdb = driver("duckdb", "duckdb")
     with closing(duckdb.connect(database_file(url), read_only=True)) as connection:
         connection.execute("SET enable_external_access = false")
-        yield from connection.sql(query).to_arrow_reader(_ROWS)
+        yield from _read(connection.sql(query).to_arrow_reader(_ROWS))
 
 
 def _postgres(url: str, query: str) -> Iterator[pa.RecordBatch]:
@@ -167,7 +172,12 @@ def _postgres(url: str, query: str) -> Iterator[pa.RecordBatch]:
     with dbapi.connect(url) as connection, connection.cursor() as cursor:
         cursor.execute("SET TRANSACTION READ ONLY")
         cursor.execute(query)
-        yield from cursor.fetch_record_batch()
+        yield from _read(cursor.fetch_record_batch())
+
+
+def _read(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pylist([], reader.schema)  # a table without rows has columns
+    yield from reader
 
 
 def _sqlalchemy(url: str, query: str) -> Iterator[pa.RecordBatch]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -127,6 +129,23 @@ def test_sources_become_current_together(tmp_path: Path, monkeypatch) -> None:
     assert not list(Path(cache).rglob(".building-*"))
 
 
+def test_several_processes_read_a_source_once(tmp_path: Path, monkeypatch) -> None:
+    """Of torchrun, or of runs that start together."""
+    graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
+    cache, queries, query_batches = str(tmp_path / "cache"), [], sources.query_batches
+
+    def slow(url: str, query: str) -> Iterator[pa.RecordBatch]:
+        queries.append(query)
+        time.sleep(0.1)
+        return query_batches(url, query)
+
+    monkeypatch.setattr(sources, "query_batches", slow)
+    with ThreadPoolExecutor(3) as pool:
+        uris = set(pool.map(lambda _: with_snapshots(str(graph), cache), range(3)))
+    assert len(uris) == 1
+    assert len(queries) == 2
+
+
 def test_a_snapshot_records_its_source(tmp_path: Path) -> None:
     graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
     records = snapshot_records(with_snapshots(str(graph), str(tmp_path / "cache")))
@@ -159,6 +178,13 @@ def test_files_do_not_depend_on_batches(tmp_path: Path, monkeypatch) -> None:
     assert len(list((tmp_path / "700" / name).glob("*.parquet"))) == 3
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / ".building-dead"
+    left.mkdir()
+    Snapshots(_source(), tmp_path).take([pa.record_batch({"id": [1]})])
+    assert not left.exists()
+
+
 def test_batches_may_differ_in_type(tmp_path: Path) -> None:
     """Python drivers only know the types of a batch: one without values has none."""
     batches = [pa.record_batch({"id": [1], "x": values}) for values in ([None], [1], [0.5], [None])]
@@ -189,6 +215,18 @@ def test_an_invalid_source(read: str, id: str, part: str) -> None:
     assert "hush" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        "{type: clickhouse, dsn: 'clickhouse+http://reader@host/shop', table: t}",
+        "{type: snowflake, connection_parameters: {private_key_file: /keys/shop.p8}}",
+        "{type: sql, url: 'postgresql://h/d?passfile=/keys/pgpass&sslmode=require', table: t}",
+    ],
+)
+def test_a_source_names_where_its_secret_is(read: str) -> None:
+    Manifest.parse(f"format: raygnn/graph-v1\nnode_types:\n  user: {{read: {read}, id: id}}\n")
+
+
 def test_a_table_is_files_or_a_source(tmp_path: Path) -> None:
     for keys in ("id: id", "id: id, files: x.csv, read: {type: delta, path: x}"):
         with raises("graph-table-rows"):
@@ -211,6 +249,16 @@ def test_an_invalid_query(tmp_path: Path, statement: str, id: str, part: str) ->
     text = text.replace("SELECT * FROM orders ORDER BY order_id", statement)
     (graph / "graph.yaml").write_text(text)
     with raises(id, part):
+        _open(graph, tmp_path / "cache")
+
+
+def test_a_table_of_duckdb_without_rows(tmp_path: Path) -> None:
+    """It arrives in no batches at all, but has columns."""
+    url = write_duckdb(tmp_path / "shop.db")
+    graph = write_graph(tmp_path, url)
+    text = (graph / "graph.yaml").read_text()
+    (graph / "graph.yaml").write_text(text.replace("ORDER BY order_id", "WHERE amount < 0"))
+    with raises("table-empty", "order"):
         _open(graph, tmp_path / "cache")
 
 
