@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, Protocol, TypeVar
@@ -46,8 +47,16 @@ def in_threads(
     """Runs repeatable tasks, again if storage fails, and prints the progress of long ones."""
     repeated, pace, numbers = retried(fn), Pace(label, len(items), "tasks"), itertools.count(1)
 
+    ended = threading.Event()
+
     def run(item: Item) -> Result:
-        result = repeated(item)
+        if ended.is_set():
+            raise CancelledError
+        try:
+            result = repeated(item)
+        except BaseException:
+            ended.set()  # before this thread takes another item
+            raise
         pace.reached(next(numbers))
         return result
 
@@ -58,7 +67,7 @@ def in_threads(
         try:
             return [future.result() for future in futures]
         except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
+            ended.set()
             raise
 
 
