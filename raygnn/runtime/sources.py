@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -236,7 +237,8 @@ def located(source: Source, folder: str) -> Source:
     args = dict(source.args)
     for key, path in _local_paths(source):
         place = absolute(join(folder, path))
-        args[key] = f"{args[key].partition('://')[0]}:///{place}" if key == "url" else place
+        start = f"{args[key].partition('://')[0]}:///"
+        args[key] = f"{start}{quote(place)}" if key == "url" else place
     return Source(type=source.type, **args)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from importlib import import_module
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import pyarrow as pa
 from pydantic import ConfigDict
@@ -130,6 +130,7 @@ def query_batches(url: str, query: str) -> Iterator[pa.RecordBatch]:
 
     Raises a ConfigError if the driver is not installed.
     """
+    query = query.strip().removesuffix(";")  # PostgreSQL's COPY takes none
     if system(url) == "sqlite":
         return _sqlite(url, query)
     if system(url) == "duckdb":
@@ -154,7 +155,7 @@ def _sqlite(url: str, query: str) -> Iterator[pa.RecordBatch]:
     def allow(action: int, *_: str | None) -> int:
         return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
 
-    path = database_file(url)
+    path = quote(database_file(url) or "")
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         connection.set_authorizer(allow)
         yield from _fetched(connection.execute(query))
@@ -206,6 +207,12 @@ def _array(values: Sequence[Any], name: str) -> pa.Array:
         kinds = sorted({type(value).__name__ for value in values if value is not None})
         if set(kinds) == {"float", "int"}:
             return pa.array(values, pa.float64())
+        if len(kinds) == 1:
+            raise ConfigError(
+                f"column {name!r} is of type {kinds[0]}, which cannot be stored. Convert it in "
+                "the query, or leave it out.",
+                id="source-column-type",
+            ) from error
         raise ConfigError(
             f"column {name!r} contains values of several types: {', '.join(kinds)}. Convert it in "
             f"the query, as in CAST({name} AS TEXT).",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +63,26 @@ def test_a_graph_reads_a_database(tmp_path: Path, write: Callable[[Path], str]) 
 def test_a_path_is_relative_to_the_graph(tmp_path: Path) -> None:
     write_sqlite(tmp_path / "shop.db")
     _check_shop(_open(write_graph(tmp_path, "sqlite:///shop.db"), tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("name", ["my shop.db", "50%41.db", "what?.db"])
+def test_the_path_of_a_database_is_that_of_a_url(tmp_path: Path, name: str) -> None:
+    write_sqlite(tmp_path / name)
+    url = f"sqlite:///{quote(name)}"
+    _check_shop(_open(write_graph(tmp_path, url), tmp_path / "cache"))
+
+
+def test_a_manifest_is_written_as_it_is_read(tmp_path: Path) -> None:
+    graph = Manifest.load(write_graph(tmp_path, "sqlite:///shop.db"))
+    assert Manifest.parse(graph.dump()) == graph
+
+
+def test_a_query_may_end_like_a_statement(tmp_path: Path) -> None:
+    write_sqlite(tmp_path / "shop.db")
+    graph = write_graph(tmp_path, "sqlite:///shop.db")
+    text = (graph / "graph.yaml").read_text()
+    (graph / "graph.yaml").write_text(text.replace("ORDER BY order_id", "ORDER BY order_id ;\\n"))
+    _check_shop(_open(graph, tmp_path / "cache"))
 
 
 def test_a_table_may_be_files_beside_a_database(tmp_path: Path) -> None:
