@@ -8,9 +8,10 @@ from dataclasses import replace
 from raygnn.config.loader_section import (
     REST,
     broken_batch_rules,
+    fanouts_by_type,
+    fanouts_of,
     num_hops,
     overridden_fanouts,
-    samples_type,
 )
 from raygnn.config.registry import SLOTS
 from raygnn.config.run_section import broken_space
@@ -216,8 +217,9 @@ def _task_fits(config: Sections, name: str, entry: TaskEntry) -> Iterable[Proble
         yield Problem(place, rule, f"Set {hops} fanouts", id="tasks-hops")
     configured = config.sampling.fanouts
     own = overridden_fanouts(configured, fanouts)
-    names = {REST, *(name for part in (configured, own) if isinstance(part, dict) for name in part)}
-    if unread := sorted(n for n in names if samples_type(own, n) > samples_type(configured, n)):
+    names = {REST, *fanouts_by_type(configured), *fanouts_by_type(own)}
+    read, wanted = ({n for n in names if any(fanouts_of(f, n))} for f in (configured, own))
+    if unread := sorted(wanted - read):
         yield Problem(
             place,
             f"the encoder has no layers for {', '.join(unread)}, as sampling.fanouts has zeros "

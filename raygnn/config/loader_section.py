@@ -72,33 +72,33 @@ FanoutsSetting = Annotated[
 ]
 
 
+def fanouts_by_type(fanouts: Any) -> dict[str, list[int]]:
+    """Fanouts as a map, in which `REST` means all edge types that it does not name."""
+    return fanouts if isinstance(fanouts, dict) else {REST: fanouts}
+
+
+def fanouts_of(fanouts: Any, name: str) -> list[int]:
+    """Fanouts of an edge type, one number per hop."""
+    every = fanouts_by_type(fanouts)
+    return list(every.get(name, every.get(REST, DEFAULT_FANOUTS)))
+
+
 def num_hops(fanouts: Any) -> int:
-    return len(next(iter(fanouts.values())) if isinstance(fanouts, dict) else fanouts)
+    return len(next(iter(fanouts_by_type(fanouts).values())))
 
 
 def with_fanouts(config: Any, change: Callable[[list[int]], list[int]]) -> Any:
-    fanouts = config.sampling.fanouts
-    if isinstance(fanouts, dict):
-        every = fanouts | {REST: fanouts.get(REST, DEFAULT_FANOUTS)}
-        changed: Any = {name: change(hops) for name, hops in every.items()}
-    else:
-        changed = change(fanouts)
+    every = {REST: DEFAULT_FANOUTS} | fanouts_by_type(config.sampling.fanouts)
+    changed: Any = {name: change(hops) for name, hops in every.items()}
+    if not isinstance(config.sampling.fanouts, dict):  # a sampler of the user's may take a list
+        changed = changed[REST]
     sampling = config.sampling.model_copy(update={"fanouts": changed})
     return config.model_copy(update={"sampling": sampling})
 
 
 def overridden_fanouts(fanouts: Any, own: Any) -> Any:
     """The fanouts of a task: a map overrides those of single edge types."""
-    if isinstance(own, dict):
-        return (fanouts if isinstance(fanouts, dict) else {REST: fanouts}) | own
-    return own
-
-
-def samples_type(fanouts: Any, name: str) -> bool:
-    """Whether fanouts sample edges of a type; `REST` means all that a map does not name."""
-    if isinstance(fanouts, dict):
-        fanouts = fanouts.get(name, fanouts.get(REST, DEFAULT_FANOUTS))
-    return any(fanouts)
+    return fanouts_by_type(fanouts) | own if isinstance(own, dict) else own
 
 
 #: `sampling.type` of training on the whole graph.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from raygnn.config.loader_section import DEFAULT_FANOUTS, REST
+from raygnn.config.loader_section import DEFAULT_FANOUTS, REST, fanouts_of, num_hops
 from raygnn.errors import ConfigError, DataError
 
 EdgeType = tuple[str, str, str]
@@ -61,45 +62,29 @@ def resolve_fanouts(fanouts: Fanouts, edge_types: Sequence[EdgeType]) -> dict[Ed
             "in graph.yaml.",
             id="graph-no-edge-types",
         )
-    if not isinstance(fanouts, Mapping):
-        per_type = {edge_type: list(fanouts) for edge_type in edge_types}
-    else:
-        default = list(fanouts.get(REST, DEFAULT_FANOUTS))  # type: ignore[call-overload]
-        per_type = {_edge_type(name): list(hops) for name, hops in fanouts.items() if name != REST}
-        _check_types(per_type, edge_types)
-        missing = [edge_type_name(t) for t in edge_types if t not in per_type]
-        if (
-            missing
-            and REST not in fanouts
-            and {len(hops) for hops in per_type.values()} != {len(default)}
-        ):
-            raise ConfigError.invalid(
-                "sampling.fanouts",
-                _shown(per_type),
-                f"{', '.join(missing)} has no fanouts, and those of the default, {default}, have "
-                "another number of hops",
-                f"Set {REST} in the map for the edge types that it does not name",
-                id="sampling-fanouts-missing",
-            )
-        per_type = {edge_type: per_type.get(edge_type, default) for edge_type in edge_types}
+    named: Any = fanouts
+    if isinstance(fanouts, Mapping):
+        named = {type_name(key): list(hops) for key, hops in fanouts.items()}
+        _check_named(named, list(map(edge_type_name, edge_types)))
+    per_type = {t: fanouts_of(named, edge_type_name(t)) for t in edge_types}
     assert len({len(hops) for hops in per_type.values()}) == 1
     return dict(sorted(per_type.items()))
 
 
-def _edge_type(name: str | EdgeType) -> EdgeType:
-    return parse_edge_type(name) if isinstance(name, str) else name
-
-
-def _check_types(fanouts: Mapping[EdgeType, list[int]], edge_types: Sequence[EdgeType]) -> None:
-    have = ", ".join(map(edge_type_name, edge_types))
-    unknown = [edge_type_name(edge_type) for edge_type in fanouts if edge_type not in edge_types]
-    if unknown:
+def _check_named(fanouts: Mapping[str, list[int]], edge_types: Sequence[str]) -> None:
+    if unknown := [name for name in fanouts if name not in (REST, *edge_types)]:
         raise ConfigError(
             f"sampling.fanouts.{unknown[0]} is invalid: the graph has no such edge type. Set it "
-            f"for {have}.",
+            f"for {', '.join(edge_types)}.",
             id="sampling-fanouts-unknown",
         )
-
-
-def _shown(fanouts: Mapping[EdgeType, list[int]]) -> dict[str, list[int]]:
-    return {edge_type_name(edge_type): hops for edge_type, hops in fanouts.items()}
+    missing = [name for name in edge_types if name not in fanouts]
+    if missing and REST not in fanouts and num_hops(fanouts) != len(DEFAULT_FANOUTS):
+        raise ConfigError.invalid(
+            "sampling.fanouts",
+            fanouts,
+            f"{', '.join(missing)} has no fanouts, and those of the default, {DEFAULT_FANOUTS}, "
+            "have another number of hops",
+            f"Set {REST} in the map for the edge types that it does not name",
+            id="sampling-fanouts-missing",
+        )
