@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from raygnn.config import LoadedConfig, load_config
+from raygnn.config.redaction import forget_environment, without_environment
 from raygnn.console import print_json, print_nothing, printing, say
 from raygnn.data.filesystem import is_storage_error, redact
 from raygnn.errors import ConfigError, PreemptedError, RaygnnError
@@ -156,13 +157,15 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
     Returns:
         0, 1 (failed), 2 (invalid input), or 130 and 143 (stopped by Ctrl-C or SIGTERM).
     """
+    forget_environment()
     try:
         with signals_as_interrupts():
             command()
     except RaygnnError as error:
         if isinstance(error, PreemptedError):
             say("", "stop", reason=error.cause)
-        print(f"{type(error).__name__}:\n{redact(str(error))}", file=sys.stderr)
+        text = redact(without_environment(str(error)))
+        print(f"{type(error).__name__}:\n{text}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt as stop:  # before training, or a second time
         name, status = ("SIGTERM", 143) if isinstance(stop, Terminated) else ("SIGINT", 130)
@@ -175,10 +178,10 @@ def exit_status_of(command: Callable[[], None], *, interrupted: str) -> int:
     except Exception as error:
         if not is_storage_error(error):
             raise
-        causes = [str(error), *getattr(error, "__notes__", [])]
+        causes = ", ".join([str(error), *getattr(error, "__notes__", [])])
         failed = RaygnnError(
-            f"storage failed: {type(error).__name__}: {redact(', '.join(causes))}. Check that the "
-            "store can be reached and has space, then repeat the command.",
+            f"storage failed: {type(error).__name__}: {redact(without_environment(causes))}. Check "
+            "that the store can be reached and has space, then repeat the command.",
             id="storage-failed",
         )
         print(failed, file=sys.stderr)

@@ -17,7 +17,13 @@ from pydantic import BaseModel
 from raygnn.config.components import broken_components
 from raygnn.config.documents import dump_yaml
 from raygnn.config.interpolation import Interpolated, interpolate
-from raygnn.config.redaction import redact, redact_text
+from raygnn.config.redaction import (
+    REDACTED,
+    redact,
+    redact_text,
+    remember_environment,
+    without_environment,
+)
 from raygnn.config.schema import DEFAULT_COMPONENTS, Config
 from raygnn.config.section import MISSING, is_below, leaves, set_value, value_at
 from raygnn.config.source import Source, apply_overrides, read_source
@@ -128,6 +134,7 @@ def load_config(
     misfits = apply_overrides(read, overrides, defaults)
     beside = _defaults_beside(read.value, defaults)
     resolved = interpolate(read.value, beside, os.environ)
+    remember_environment(resolved.environment)
     messages = Messages(read, resolved)
     early = [*misfits, *resolved.problems]
     broken = [str(problem.path[0]) for problem in early if problem.path]
@@ -201,7 +208,7 @@ def _checked_modules(modules: Sequence[str]) -> tuple[str, ...]:
     return tuple(modules)
 
 
-_MIN_HIDDEN = 8  # a shorter text of the environment would be hidden inside of other words
+_ENVIRONMENT = "${env:"
 
 
 class Messages:
@@ -216,6 +223,7 @@ class Messages:
     def _text(self, problem: Problem | str) -> str:
         if isinstance(problem, str):
             return self._without_secrets(problem)
+        problem = self._of_environment(problem)
         value = value_at(self._resolved.shown, problem.path)
         if value is MISSING and problem.path[-1:] == ("type",):
             bare_name = value_at(self._resolved.shown, problem.path[:-1])
@@ -229,11 +237,19 @@ class Messages:
         return self._without_secrets(problem.text(origin, "config"))
 
     def _without_secrets(self, text: str) -> str:
-        text = redact_text(text, self._source.secrets)
-        for name, secret in self._resolved.environment.items():
-            if len(secret) >= _MIN_HIDDEN:
-                text = text.replace(secret, f"${{env:{name}}}")
-        return text
+        return without_environment(redact_text(text, self._source.secrets))
+
+    def _of_environment(self, problem: Problem) -> Problem:
+        """Without what an environment variable contains: the value, and names of unknown keys."""
+        parents = (problem.path[:i] for i in range(len(problem.path)))
+        above = (value_at(self._resolved.shown, path) for path in parents)
+        text = next((v for v in above if isinstance(v, str) and _ENVIRONMENT in v), None)
+        if text is None:
+            return problem
+        path = problem.path
+        if "unknown" in (problem.id or "") and path[-1] != "type":
+            path = (*path[:-1], REDACTED)
+        return replace(problem, path=path, shown=shown(text))
 
 
 #: Keys that end a run: a finished one trains on when its own is raised.

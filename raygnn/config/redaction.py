@@ -79,6 +79,27 @@ _HEADER = re.compile(
 _BEARER = re.compile(r"(?i)\b(bearer\s{1,4})[\w.~+/=-]{8,}")
 
 
+_MIN_HIDDEN = 8  # a shorter text of the environment would be hidden inside of other words
+_read: dict[str, str] = {}
+
+
+def remember_environment(values: Mapping[str, str]) -> None:
+    """Notes environment variables that a config of this process has read."""
+    _read.update(values)
+
+
+def forget_environment() -> None:
+    _read.clear()
+
+
+def without_environment(text: str) -> str:
+    """A text with `${env:X}` in place of the values that configs of this process have read."""
+    for name, value in _read.items():
+        if len(value) >= _MIN_HIDDEN:
+            text = text.replace(value, f"${{env:{name}}}")
+    return text
+
+
 def redact_text(text: str, secrets: Collection[str] = ()) -> str:
     """Replaces secrets in a text: `s3://key:secret@host/x` becomes `s3://***@host/x`.
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ import pyarrow as pa
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import absolute, join, open_fs, redact, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, TrainingTable, manifest_uri
-from raygnn.data.tables.files import list_files, write_parquet
+from raygnn.data.tables.files import list_files, unread_files, write_parquet
 from raygnn.data.tables.source import database_file
 from raygnn.errors import DataError
 from raygnn.prepare.drafts.catalog import read_database
@@ -231,17 +230,14 @@ def _new_files(folder: str, graph: Manifest) -> Iterator[str]:
     """Lines about files that look like more rows of a table of graph.yaml, which does not read
     them.
     """
-    tables: list[NodeTable | EdgeTable | TrainingTable] = [*graph.node_types.values()]
-    tables += [*graph.edge_types, *graph.training_tables.values()]
-    read = {
-        file.name
-        for table in tables
-        for file in list_files(folder, table.files, "files", None, table.csv)
-    }
-    for name, pattern, uris in find_tables(folder):
-        new = [inner for uri in uris if (inner := uri[len(join(folder, "")) :]) not in read]
-        if new and any(fnmatch(name, pattern) for name in read):
-            yield f"{name}: graph.yaml does not read {', '.join(new)}; set files: {pattern}"
+    return unread_files(
+        folder,
+        {
+            file.name
+            for table in graph.all_tables.values()
+            for file in list_files(folder, table.files, "files", None, table.csv)
+        },
+    )
 
 
 def _picture(tables: Sequence[Table]) -> Iterator[str]:

@@ -24,14 +24,14 @@ from raygnn.data.manifest import manifest_folder, manifest_uri
 from raygnn.data.partition.record import RECORD_NAME
 from raygnn.data.transforms.state import Transforms
 from raygnn.errors import ConfigError
-from raygnn.inference.new_rows import TablesSource
 from raygnn.loops.tasks.target import target_class
 from raygnn.outputs.run_folder import SNAPSHOTS, RunFolder
-from raygnn.outputs.saved_model import SavedModel
 from raygnn.runtime.sources import with_datasets, with_snapshots
 
 if TYPE_CHECKING:
     from raygnn.data.tables.graph_tables import GraphTables
+    from raygnn.inference.new_rows import TablesSource
+    from raygnn.outputs.saved_model import SavedModel
 
 
 def check_source(loaded: LoadedConfig, data: Any) -> None:
@@ -222,6 +222,8 @@ def ingest_options(loaded: LoadedConfig, uri: str | None = None) -> IngestOption
 
 def tables_source(saved: SavedModel, uri: str | None = None) -> TablesSource | None:
     """The tables of a graph, by default the config's, for a model; None for one without tables."""
+    from raygnn.inference.new_rows import TablesSource  # with torch, which the driver may not need
+
     if uri is None and saved.loaded.config.data.mode != "partitioned":
         uri = saved.loaded.config.data.uri
     options = replace(ingest_options(saved.loaded, uri), transforms=dict(saved.spec.transforms))

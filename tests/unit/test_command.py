@@ -13,6 +13,9 @@ import pytest
 import raygnn
 import raygnn.__main__ as command
 from raygnn import doctor
+from raygnn.command_line import exit_status_of
+from raygnn.config import load_config
+from raygnn.errors import RunError
 
 ROOT = Path(__file__).parents[2]
 #: What takes long to import, or would start something.
@@ -101,6 +104,17 @@ def test_what_is_no_command_is_refused(capsys):
     assert "command-unknown" in told
     assert "'trian'" in told
     assert "train" in told
+
+
+def test_errors_have_names_of_the_environment(capsys, monkeypatch):
+    monkeypatch.setenv("WHERE", "hunter2-hunter2")
+
+    def fail() -> None:
+        load_config("{run: {storage_path: '${env:WHERE}/runs'}}")
+        raise RunError("run.storage_path='hunter2-hunter2/runs' is invalid")
+
+    assert exit_status_of(fail, interrupted="") == RunError.exit_status
+    assert "run.storage_path='${env:WHERE}/runs'" in capsys.readouterr().err
 
 
 def test_the_console_script_is_declared():

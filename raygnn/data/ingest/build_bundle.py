@@ -50,6 +50,8 @@ def ingest(
     """
     options, progress = options or IngestOptions(), progress or (lambda _: None)
     source = GraphSource.open(manifest_uri, options)
+    for line in source.unread_files():
+        progress(f"warning: {line}")
     if source.num_bytes < min_scheduled_bytes:
         schedule, elsewhere = in_process, None
     path = bundle_folder(cache_dir) / source.fingerprint(options)

@@ -35,7 +35,7 @@ from raygnn.data.manifest import (
     manifest_folder,
     reverses,
 )
-from raygnn.data.tables.files import TableFile, list_files
+from raygnn.data.tables.files import TableFile, list_files, unread_files
 from raygnn.data.time_units import shown_units, unit_words
 from raygnn.data.transforms.state import Transforms
 from raygnn.errors import ConfigError, DataError, choose_from
@@ -141,6 +141,10 @@ class GraphSource:
             for name, table in self.manifest.all_tables.items()
         ]
         return {table.name: table for table in scan_tables(needed, schedule)}
+
+    def unread_files(self) -> list[str]:
+        """Lines about files that look like more rows of the tables."""
+        return list(unread_files(self.roots[0], {f.name for t in self.files.values() for f in t}))
 
     def check_unchanged(self) -> None:
         """Raises a DataError if a file has changed since they were listed."""

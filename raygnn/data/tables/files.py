@@ -6,7 +6,7 @@ import glob
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -46,6 +46,7 @@ _WHOLE_FILE_BYTES = 64 << 20
 _VERSION_KEYS = ("etag", "ETag", "e_tag", "md5Hash", "crc32c", "generation")
 # As many writers name shards: a table of which some are missing is not taken for whole.
 _NUMBER = "-of-"
+_MAX_NAMED = 5
 # Regular expressions of more take minutes on one long name.
 _MAX_STARS = 3
 _STARS = re.compile(r"\*+")
@@ -208,6 +209,42 @@ def check_below(uri: str, roots: Sequence[str], place: str) -> None:
             "folder, or allow the folder that has them with data.allow_outside.",
             id="data-outside",
         )
+
+
+#: The end of a file's name that numbers it.
+NUMBERED_STEM = re.compile(r"[-_.]?(part[-_.]?)?\d+([-_]of[-_]\d+)?$")
+_DATED_STEM = re.compile(r"([-_.]?\d+)+$")
+
+
+def unread_files(folder: str, read: Collection[str]) -> Iterator[str]:
+    """Lines about files that look like more rows of tables, which graph.yaml does not read.
+
+    Args:
+        folder: of graph.yaml.
+        read: paths that it reads, relative to the folder. Those outside are left out.
+    """
+    inside = [name for name in read if not name.startswith(("/", "..")) and "://" not in name]
+    known, parents = set(inside), dict.fromkeys(name.rpartition("/")[0] for name in inside)
+    for parent in parents:
+        start = f"{parent}/" if parent else ""
+        groups: dict[tuple[str, str], list[str]] = {}
+        for name in _names(join(folder, parent) if parent else folder):
+            if (found := suffix_and_format(name)) is not None:
+                stem = NUMBERED_STEM.sub("", name[: -len(found[0])])
+                groups.setdefault((_DATED_STEM.sub("", stem), found[0]), []).append(start + name)
+        for (stem, suffix), names in groups.items():
+            new = [name for name in names if name not in known]
+            if stem and 0 < len(new) < len(names):
+                more = f" and {len(new) - _MAX_NAMED} more" if len(new) > _MAX_NAMED else ""
+                yield (
+                    f"{stem}: graph.yaml does not read {', '.join(new[:_MAX_NAMED])}{more}; set "
+                    f"files: {start}{stem}*{suffix}"
+                )
+
+
+def _names(folder: str) -> list[str]:
+    fs, path = open_fs(folder)
+    return sorted(str(found).rsplit("/", 1)[-1] for found in fs.ls(path, detail=False))
 
 
 def suffix_and_format(uri: str) -> tuple[str, TableFormat] | None:

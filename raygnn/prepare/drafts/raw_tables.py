@@ -32,6 +32,7 @@ from raygnn.data.tables.csv_tables import (
     separator_of,
 )
 from raygnn.data.tables.files import (
+    NUMBERED_STEM,
     CsvFormat,
     is_parquet,
     open_stream,
@@ -46,7 +47,6 @@ from raygnn.prepare.drafts.columns import Column, type_name, words_of
 #: Where a draft writes tables; the next draft of the folder does not read them.
 DRAFTED = "_drafted"
 _TOTAL = re.compile(r"(?i)(grand |sub)?(totals?|sum|summe|gesamt)\b")
-_NUMBERED = re.compile(r"[-_.]?(part[-_.]?)?\d+([-_]of[-_]\d+)?$")
 _OTHER_TABLES = re.compile(r"^(?!readme|license).*\.(txt|dat|data|xlsx?|jsonl?|db|sqlite)(\.gz)?$")
 _DATES = frozenset(["date", "day", "time"])
 _TIMES = _DATES | {"timestamp", "ts", "datetime", "at", "epoch"}
@@ -167,7 +167,7 @@ def find_tables(folder: str, without: Collection[str] = ()) -> Iterator[tuple[st
                 inside.as_posix()
             )
             continue
-        base = _NUMBERED.sub("", stem)
+        base = NUMBERED_STEM.sub("", stem)
         if base == stem:
             groups.setdefault((stem, inside.as_posix()), []).append(inside.as_posix())
         elif base or parent == ".":

@@ -63,6 +63,27 @@ def test_the_environment_is_saved_by_name(monkeypatch: pytest.MonkeyPatch) -> No
     assert load_config(loaded.saved_yaml()).config == loaded.config
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("seed", "hunter2-hunter2", "seed='${env:WHERE}' is invalid"),
+        ("run.name", "a/hunter2", "run.name='${env:WHERE}' is invalid"),
+        ("scaling", "{hunter2: 3}", "scaling.***='${env:WHERE}' is invalid"),
+        ("sampling.fanouts", "[hunter2]", "sampling.fanouts.0='${env:WHERE}' is invalid"),
+        ("loggers", "[{type: hunter2}]", "loggers.0.type='${env:WHERE}' is invalid"),
+        ("task.args", "{hunter2: 1}", "task.args.***='${env:WHERE}' is invalid"),
+    ],
+)
+def test_errors_show_the_name_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, key: str, value: str, shown: str
+) -> None:
+    monkeypatch.setenv("WHERE", value)
+    with pytest.raises(ConfigError) as caught:
+        load_config("{}", [f"--{key}", "${env:WHERE}"]).check_arguments()
+    assert shown in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_literal_reference_survives_saving() -> None:
     loaded = load_config("task: {args: {label: 'a$${seed}'}}")
     assert loaded.config.task.args["label"] == "a${seed}"
