@@ -167,7 +167,7 @@ def say_baselines(
 
 
 def say_warmth(metrics: Mapping[str, Any]) -> None:
-    """Prints the ranks of links by which ends have training links, if some ends have none."""
+    """Prints the ranks of links by which ends have known links, if some ends have none."""
     for name, by_split in metrics.items():
         if not name.endswith("ranks_by_warmth"):
             continue
@@ -177,7 +177,7 @@ def say_warmth(metrics: Mapping[str, Any]) -> None:
             rows = zip(shares["groups"], shares["links"], shares["mrr"], strict=True)
             shown = "  ".join(f"{group} {mrr:.4f} ({num:,})" for group, num, mrr in rows)
             task = name.removesuffix("ranks_by_warmth")
-            say(f"{split}/{task}mrr by training links: {shown}")
+            say(f"{split}/{task}mrr by known links: {shown}")
 
 
 def too_large(bundle: Bundle) -> list[str]:

@@ -11,8 +11,8 @@ from raygnn.outputs.html_page import NUM_COLORS, Chart, Series
 SPLITS = {"train": "training", "val": "validation", "test": "test"}
 _MAX_CLASSES = 200  # in a table
 _RANKS = {
-    "ranks_by_degree": "training links of the target",
-    "ranks_by_warmth": "training links of both ends",
+    "ranks_by_degree": "known links of the target",
+    "ranks_by_warmth": "known links of both ends",
 }
 _MAX_PAIRS = 10  # pairs of classes listed as most often confused
 

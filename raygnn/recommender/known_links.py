@@ -120,6 +120,13 @@ class LinkHistory:
         starts, stops = self._range_of(anchors, times)
         return stops - starts
 
+    @property
+    def reversed(self) -> LinkHistory:
+        """The links from targets to anchors."""
+        num_anchors, num_targets = self.num_nodes
+        num_nodes = num_targets, num_anchors
+        return replace(self, num_nodes=num_nodes, anchors=self.targets, targets=self.anchors)
+
     def _range_of(self, anchors: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Range of the links of rows of (anchor, time) in `_by_anchor`."""
         moments, keys, *_ = self._by_anchor

@@ -85,7 +85,8 @@ def ials(
     """
     linked_anchors, rows = np.unique(anchors, return_inverse=True)
     linked_targets, columns = np.unique(targets, return_inverse=True)
-    by_anchor = sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)))
+    ones, shape = np.ones(len(rows), np.float32), (len(linked_anchors), len(linked_targets))
+    by_anchor = sparse.csr_matrix((ones, (rows, columns)), shape)
     by_target = by_anchor.T.tocsr()
     generator = torch.Generator().manual_seed(0)
     of_targets = 0.1 * torch.randn(len(linked_targets), channels, generator=generator)

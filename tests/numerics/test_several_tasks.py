@@ -269,7 +269,7 @@ def test_log_lines_and_report_show_all_tasks(trained):
     page = (folder / "run" / "report.html").read_text()
     for text in (
         *("genre (node_classification)", "genre: Actual and predicted classes, test"),
-        *("follows: Ranks by training links of the target, test", "rating: validation"),
+        *("follows: Ranks by known links of the target, test", "rating: validation"),
         *("genre/accuracy", "follows/mrr", "rating/mae"),
     ):
         assert text in page, text

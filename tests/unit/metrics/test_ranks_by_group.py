@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from raygnn.data.links.supervision import SupervisionEdges
 from raygnn.loops.tasks.link_prediction.evaluation import ranks_by_group
 from raygnn.outputs.report_advice import say_warmth
 from raygnn.outputs.report_errors import find_errors
+from raygnn.recommender.known_links import LinkHistory
 
 
 def _links(pairs: list[tuple[int, int]], target_type: str = "item") -> SupervisionEdges:
@@ -54,6 +57,26 @@ def test_ranks_of_links_by_degree_and_warmth_are_those_of_a_loop():
         np.testing.assert_allclose(found[name]["hits@10"], hits)
 
 
+def test_rows_in_time_are_cold_until_their_first_known_link():
+    """Training rows do not count, only links until the time of a row."""
+    judged = replace(_links([(0, 1), (0, 2), (1, 1), (1, 3)]), times=np.array([5, 5, 5, 5]))
+    ends = np.array([0, 2, 0]), np.array([1, 1, 2])
+    history = LinkHistory((3, 4), *ends, times=np.array([4, 5, 6]))
+    by_degree, by_warmth = ranks_by_group(9, _links(TRAIN), judged, history)
+    for diagnostic in (by_degree, by_warmth):
+        diagnostic.compute(diagnostic.update(torch.zeros(4, 9), torch.arange(4)))
+    # Item 1 is known to have two links at time 5, user 0 one, user 1 and items 2 and 3 none.
+    assert by_degree.describe()["groups"] == ["0", "2 to 5"]
+    assert by_degree.describe()["links"] == [2, 2]
+    assert by_warmth.describe()["groups"] == [
+        "both warm",
+        "cold target",
+        "cold anchor",
+        "both cold",
+    ]
+    assert by_warmth.describe()["links"] == [1, 1, 1, 1]
+
+
 def test_between_nodes_of_one_type_links_count_for_both_ends():
     found, _ = _described(same_type=True)
     assert found["ranks_by_warmth"]["groups"] == ["both warm", "cold anchor"]
@@ -71,16 +94,16 @@ def test_hits_that_all_links_are_do_not_count():
 def test_the_report_has_a_table_of_each():
     found, _ = _described()
     tables = find_errors({name: {"test": value} for name, value in found.items()}).tables
-    heads, rows = tables["Ranks by training links of the target, test"]
-    assert heads == ("training links of the target", "links", "mrr", "hits@10")
+    heads, rows = tables["Ranks by known links of the target, test"]
+    assert heads == ("known links of the target", "links", "mrr", "hits@10")
     assert [row[:2] for row in rows] == [("0", 2), ("1", 1), ("2 to 5", 1), ("6 to 20", 2)]
-    assert "Ranks by training links of both ends, test" in tables
+    assert "Ranks by known links of both ends, test" in tables
 
 
 def test_the_log_has_cold_links_if_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
     both = {"groups": ["both warm", "cold target"], "links": [90, 10], "mrr": [0.5, 0.25]}
     say_warmth({"ranks_by_warmth": {"test": both}})
-    assert "test/mrr by training links: both warm 0.5000 (90)  cold target 0.2500 (10)" in (
+    assert "test/mrr by known links: both warm 0.5000 (90)  cold target 0.2500 (10)" in (
         capsys.readouterr().out
     )
     say_warmth({"ranks_by_warmth": {"test": {"groups": ["both warm"], "links": [9], "mrr": [1.0]}}})

@@ -20,6 +20,7 @@ from raygnn.metrics.full_ranking import ScoreAll
 from raygnn.metrics.sampled_ranking import sampled_ranks
 from raygnn.models.decoders import Decoder
 from raygnn.recommender.choice import links_of_rows
+from raygnn.recommender.known_links import LinkHistory
 
 #: Scores of rows in memory.
 SCORES_AT_A_TIME = 1 << 24
@@ -203,13 +204,22 @@ class RanksByGroup(Diagnostic):
 
 
 def ranks_by_group(
-    num_outputs: int, train: SupervisionEdges, judged: SupervisionEdges
+    num_outputs: int,
+    train: SupervisionEdges,
+    judged: SupervisionEdges,
+    history: LinkHistory | None = None,
 ) -> list[Diagnostic]:
-    """Ranks by the target's number of training links, and by which ends have training links.
+    """Ranks by the target's number of known links, and by which ends have any.
 
+    Training links are known, or those of `history` until the time of a row of (anchor, time).
     Between nodes of one type, a training link counts for both ends.
     """
-    anchor_degree, target_degree = _degrees(train, judged)
+    if history is None:
+        anchor_degree, target_degree = _degrees(train, judged)
+    else:
+        (anchors, targets), times = ends_of_links(judged), np.asarray(judged.times)
+        anchor_degree = history.num_known_to(anchors, times)
+        target_degree = history.reversed.num_known_to(targets, times)
     by_degree = np.searchsorted(_BOUNDS, target_degree, side="right")
     warmth = 2 * (anchor_degree == 0) + (target_degree == 0)
     names = ("both warm", "cold target", "cold anchor", "both cold")

@@ -266,9 +266,9 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return built if self._ranking is None else [*built, self._ranking]
 
     def diagnostics(self) -> Sequence[Diagnostic]:
-        """Ranks by the target's number of training links, and for cold and warm ends."""
-        train = self.target.splits["train"]
-        return ranks_by_group(self.metric_problem()[0], train, self._judged_links)
+        """Ranks by the target's number of known links, and for cold and warm ends."""
+        train, judged = self.target.splits["train"], self._judged_links
+        return ranks_by_group(self.metric_problem()[0], train, judged, self._history)
 
     @property
     def _judged_links(self) -> SupervisionEdges:
@@ -300,13 +300,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
 
     @cached_property
     def _baselines(self) -> LinkBaselines:
-        target, bundle, config = self.target, self.env.bundle, self.config
-        history = None
-        num_targets = bundle.num_nodes(self.node_types[1])
-        is_small = num_targets <= MOST_RANKED and config.data.mode == "in_memory"
-        if target.by_time and is_small:
-            history = find_dated_links(bundle, config, self.node_types)
-        return LinkBaselines(target, bundle, history)
+        return LinkBaselines(self.target, self.env.bundle, self._history)
 
     def warnings(self) -> list[str]:
         if not reads_messages(self.config):
@@ -469,7 +463,8 @@ class LinkPrediction(EncoderTask[LinkBatch]):
             graph, edge_type = self.message_store(split), self.output.edge_types[0]
             return [LinkHistory.of_edges(graph, self.env.bundle, edge_type)]
         times = self.target.times(split)
-        return [self._dated.as_of(times[at[0]]) for at in self._rows_of(split)]
+        assert self._history is not None  # as for a linear recommender
+        return [self._history.as_of(times[at[0]]) for at in self._rows_of(split)]
 
     @cached_property
     def _attributes(self) -> np.ndarray | None:
@@ -577,10 +572,13 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         self._encoder_ndcg = float(broadcast(of_encoder))
 
     @cached_property
-    def _dated(self) -> LinkHistory:
-        links = find_dated_links(self.env.bundle, self.config, self.node_types)
-        assert links is not None
-        return links
+    def _history(self) -> LinkHistory | None:
+        """Links with times that rows of (anchor, time) know, of few targets in memory."""
+        bundle, config = self.env.bundle, self.config
+        is_small = bundle.num_nodes(self.node_types[1]) <= MOST_RANKED
+        if not self.target.by_time or not is_small or config.data.mode != "in_memory":
+            return None
+        return find_dated_links(bundle, config, self.node_types)
 
     @cached_property
     def _judged(self) -> Sequence[JudgedRows]:
