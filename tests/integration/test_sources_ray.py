@@ -30,6 +30,7 @@ def _graph(folder: Path, read: str) -> dict[str, object]:
     return {"data": {"uri": str(folder), "cache_dir": str(folder / "cache")}}
 
 
+@pytest.mark.slow  # 7 s on a busy machine, as the first query of Ray Data
 def test_a_table_of_delta(ray_session: None, tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     for start in (0, 1000):
@@ -42,6 +43,7 @@ def test_a_table_of_delta(ray_session: None, tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(bundle.column("n", "x")), ids / 2)
 
 
+@pytest.mark.slow  # 2 s
 def test_a_table_of_iceberg(ray_session: None, tmp_path: Path) -> None:
     catalogs = pytest.importorskip("pyiceberg.catalog")
     where = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": str(tmp_path)}

@@ -263,11 +263,11 @@ def documented_commands() -> list[str]:
 @pytest.mark.parametrize("command", documented_commands())
 def test_documented_commands_run(folder: Path, command: str) -> None:
     arguments = shlex.split(command)[2:]
-    if arguments[0] == "labels":
+    if arguments[0] in {"labels", "snapshot"}:
         pytest.importorskip("duckdb")
         assert run("synthetic shop --out build/shop") == 0
     assert prepare.main(arguments) == 0
-    written = arguments[0] if arguments[0] in {"draft", "labels"} else "--out"
+    written = arguments[0] if arguments[0] in {"draft", "labels", "snapshot"} else "--out"
     assert Manifest.load(arguments[arguments.index(written) + 1]).node_types
 
 

@@ -387,6 +387,7 @@ def test_faults_of_postgresql(
     assert not list((tmp_path / "cache").rglob("*.parquet"))
 
 
+@pytest.mark.slow  # 4 s
 def test_a_run_resumes_on_its_snapshot(tmp_path: Path) -> None:
     """Another run may read the database again meanwhile."""
     graph = write_graph(tmp_path, write_sqlite(tmp_path / "shop.db"))
