@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -234,24 +236,30 @@ def _dataset_batches(dataset: Any) -> Iterator[Any]:
 
 def located(source: Source, folder: str) -> Source:
     """The source with absolute paths; relative ones start at the graph's folder."""
-    args = dict(source.args)
-    for key, path in _local_paths(source):
-        place = absolute(join(folder, path))
-        start = f"{args[key].partition('://')[0]}:///"
-        args[key] = f"{start}{quote(place)}" if key == "url" else place
-    return Source(type=source.type, **args)
-
-
-def _local_paths(source: Source) -> Iterator[tuple[str, str]]:
-    """Arguments that name local files, and the paths."""
-    for key, value in source.args.items():
-        is_path = any(word in key for word in ("path", "uri", "root"))
-        if key == "url" and source.type == "sql" and (path := database_file(value)) is not None:
-            yield key, path
-        elif is_path and isinstance(value, str) and not is_remote(value):
-            yield key, value
+    return Source(type=source.type, **_with_places(source.args, "", partial(join, folder)))
 
 
 def _check_place(source: Source, roots: Sequence[str]) -> None:
-    for key, path in _local_paths(source):
-        check_below(path, roots, f"{key}={path!r}")
+    def check(path: str) -> str:
+        check_below(path, roots, f"{path!r}")
+        return path
+
+    _with_places(source.args, "", check)
+
+
+_PLACES = frozenset(["path", "paths", "uri", "root", "warehouse", "location"])
+
+
+def _with_places(value: Any, key: str, change: Callable[[str], str]) -> Any:
+    """A copy of arguments with changed paths of local files, also in lists and mappings."""
+    if isinstance(value, Mapping):
+        return {name: _with_places(inner, name, change) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_places(inner, key, change) for inner in value]
+    if not isinstance(value, str):
+        return value
+    if (path := database_file(value)) is not None:
+        return f"{value.partition('://')[0]}:///{quote(absolute(change(path)))}"
+    is_path = not _PLACES.isdisjoint(re.split(r"\W|_", key))
+    is_local = (is_path and not is_remote(value)) or value.startswith(("file:", "local:"))
+    return absolute(change(value)) if is_local else value

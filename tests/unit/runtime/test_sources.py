@@ -303,6 +303,25 @@ def test_a_database_outside_of_the_graph_is_allowed_by_the_user(tmp_path: Path) 
     _check_shop(_open(graph, tmp_path / "cache"))  # reads the snapshot
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        "{type: delta, path: ../other}",
+        "{type: delta, path: 'file:///etc'}",
+        "{type: parquet, paths: [inside.parquet, /etc/passwd]}",
+        "{type: iceberg, table_identifier: a.b, catalog_kwargs: {uri: 'sqlite:////etc/x'}}",
+        "{type: iceberg, table_identifier: a.b, catalog_kwargs: {warehouse: /etc}}",
+        "{type: sql, url: 'sqlite+pysqlite:////etc/x', table: t}",
+        "{type: sql, url: 'duckdb:///../x', table: t}",
+    ],
+)
+def test_no_argument_leads_out_of_the_graph(tmp_path: Path, read: str) -> None:
+    text = f"format: raygnn/graph-v1\nnode_types:\n  user: {{read: {read}, id: id}}\n"
+    (tmp_path / "graph.yaml").write_text(text)
+    with raises("data-outside", "node_types.user"):
+        with_snapshots(str(tmp_path), str(tmp_path / "cache"))
+
+
 def test_a_missing_driver_is_named(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "adbc_driver_postgresql.dbapi", None)
     graph = write_graph(tmp_path, "postgresql://reader@127.0.0.1:1/shop")
