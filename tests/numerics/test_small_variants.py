@@ -13,6 +13,7 @@ import yaml
 
 import raygnn.train
 from raygnn.config.documents import parse_yaml
+from raygnn.data.splits import hash_split
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import TrainingError
 from tests import user_code
@@ -141,9 +142,15 @@ def _labelled_graph(folder: Path, labels: np.ndarray) -> str:
 def test_regression_and_multi_label(tmp_path):
     rng = np.random.default_rng(1)
     split = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
-    uri = _labelled_graph(tmp_path / "r", rng.normal(size=80).astype(np.float32))
+    # So far from zero that sums of squares would lose the digits of R2.
+    values = rng.integers(0, 9, 80).astype(np.float32) + 2**22
+    uri = _labelled_graph(tmp_path / "r", values)
     result = _fit(tmp_path / "a", uri, metrics=[], data__splits=split)
     assert {"test/mae", "test/r2"} <= set(result.metrics)
+    codes = hash_split(np.arange(80), (0.6, 0.2, 0.2), 0)
+    train, test = (values[codes == code].astype(np.float64) for code in (1, 3))
+    r2 = 1 - np.square(test - train.mean()).sum() / np.square(test - test.mean()).sum()
+    assert result.metrics["baseline/mean/test/r2"] == pytest.approx(r2, abs=1e-8)
     uri = _labelled_graph(tmp_path / "m", rng.integers(0, 2, (80, 3)))
     result = _fit(tmp_path / "b", uri, metrics=[], data__splits=split)
     assert {"test/f1_micro", "test/f1_macro"} <= set(result.metrics)
