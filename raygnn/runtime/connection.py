@@ -233,7 +233,9 @@ def _user_name(uid: int) -> str:
 
 @contextmanager
 def quiet_ray_data() -> Iterator[None]:
-    """Keeps Ray Data's bars and plans out of the log, because raygnn reports progress itself."""
+    """Keeps Ray Data's bars, plans and traces out of the log, because raygnn reports progress and
+    errors itself.
+    """
     import ray.data
 
     context, log = ray.data.DataContext.get_current(), logging.getLogger("ray.data")
@@ -241,7 +243,7 @@ def quiet_ray_data() -> Iterator[None]:
     before, level = {name: getattr(context, name) for name in settings}, log.level
     for name in settings:
         setattr(context, name, False)
-    log.setLevel(logging.ERROR)
+    log.setLevel(logging.CRITICAL)
     try:
         yield
     finally:

@@ -161,15 +161,29 @@ def named_failures(table: str) -> Iterator[None]:
     except (RaygnnError, Terminated):
         raise
     except Exception as error:
-        # Ray and some drivers describe one cause in many lines, of which the last names it.
-        cause = " ".join(redact_text(str(error)).split())[-_MAX_CAUSE:]
+        cause = getattr(error, "cause", None) or error  # of a task of Ray
+        if isinstance(cause, ImportError) and cause.name:
+            module = cause.name.partition(".")[0]
+            package = _PACKAGES.get(module, module)
+            raise DataError(
+                f"{table} cannot be read without {package}: {cause}. Run pip install {package}.",
+                id="source-package",
+            ) from error
+        text = " ".join(redact_text(str(cause)).split())[:_MAX_CAUSE]
         raise DataError(
-            f"{table}.read: it cannot be read ({type(error).__name__}: {cause}). Check the source, "
-            "and that it can be reached from here; nothing of it was stored.",
+            f"{table} cannot be read ({type(cause).__name__}: {text}). Check the source, and that "
+            "it can be reached from here; nothing of it was stored.",
             id="source-unreadable",
         ) from error
 
 
+#: Packages that are named differently from their module.
+_PACKAGES = {
+    "bson": "pymongo",
+    "google": "google-cloud-bigquery google-cloud-bigquery-storage",
+    "lance": "pylance",
+    "snowflake": "snowflake-connector-python",
+}
 _MAX_CAUSE = 500
 
 

@@ -65,13 +65,22 @@ def test_a_table_of_iceberg(ray_session: None, tmp_path: Path) -> None:
         ("{type: delta}", "source-argument", "needs path"),
         ("{type: delta, path: missing}", "source-unreadable", "node_types.n"),
         ("{type: delta, path: /etc}", "data-outside", "/etc"),
+        ("{type: json, paths: broken.json}", "source-unreadable", "JSONDecodeError"),
+        (
+            "{type: mongo, uri: 'mongodb://h', database: d, collection: c}",
+            "source-package",
+            "pymongo",
+        ),
     ],
 )
 def test_an_invalid_reader(
-    ray_session: None, tmp_path: Path, read: str, id: str, part: str
+    ray_session: None, tmp_path: Path, capfd, read: str, id: str, part: str
 ) -> None:
-    with raises(id, part):
+    (tmp_path / "broken.json").write_text('{"id": 1}\n{"id": {"x": 2}}\nno json')
+    with raises(id, part) as raised:
         open_bundle(load_config(_graph(tmp_path, read)), None)
+    assert len(str(raised.value)) < 1000
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_dataset_is_a_table(ray_session: None, tmp_path: Path) -> None:
