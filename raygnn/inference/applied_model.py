@@ -189,18 +189,10 @@ class AppliedModel:
     def missing(self) -> list[str]:
         return self.task.missing(self.model)
 
-    def have_own_times(self, node_types: Collection[str]) -> bool:
-        """Whether nodes of some types are encoded at times of their own."""
-        return self.times is not None and not self.times.own.isdisjoint(node_types)
-
-    def moments_of(self, num_rows: int) -> np.ndarray | None:
-        """[num_rows], the moment of the model's times for each row; None without times."""
-        return None if self.times is None else np.full(num_rows, self.times.moment.time)
-
     def encodes_by_layers(self, node_types: Collection[str]) -> bool:
         """Whether nodes of some types are encoded all together, from all their edges."""
-        latest_only = takes_latest(self.env.loaded.config)
-        return self.is_exact and not latest_only and not self.have_own_times(node_types)
+        have_own = self.times is not None and not self.times.own.isdisjoint(node_types)
+        return self.is_exact and not takes_latest(self.env.loaded.config) and not have_own
 
     def extended(self, addition: Addition) -> AppliedModel:
         """The model on the graph with new nodes and edges."""

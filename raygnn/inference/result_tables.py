@@ -99,10 +99,11 @@ class NodeTables:
         rows = embeddings.rows(node_type, first, last)
         columns: Mapping[str, Any] = {"embedding": rows.float().numpy()}
         if what != "embeddings":
-            times = applied.moments_of(len(dense))
-            if plan is not None and times is not None:
-                times = plan.latest_times(positions)
-            moments = None if times is None else torch.from_numpy(times)
+            moments = None
+            if applied.times is not None:
+                of_all = np.full(len(dense), applied.times.moment.time)
+                times = of_all if plan is None else plan.latest_times(positions)
+                moments = torch.from_numpy(times)
             outputs = self._outputs(rows)
             rows = applied.task.completed(applied.model, outputs, torch.from_numpy(dense), moments)
             columns = applied.task.output_columns(what, rows)

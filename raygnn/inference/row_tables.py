@@ -25,7 +25,7 @@ from raygnn.data.tables.read_ids import look_up_ids, read_columns, read_id_files
 from raygnn.data.time_units import AsOf, parse_time, unit_words
 from raygnn.data.transforms.values import is_text_type, parsed_times
 from raygnn.errors import ConfigError, DataError
-from raygnn.inference.job import Score, TableRequest, TopKRequest, check_k, find_score
+from raygnn.inference.job import TableRequest, TopKRequest, check_k, find_score
 from raygnn.loops.model_spec import ModelSpec, Output
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, LinkTarget, LinkTargetArguments
 from raygnn.loops.tasks.node_classification.target import (
@@ -297,38 +297,41 @@ def link_rows_request(
     Label edges are rows if the model was trained on them by time. A table of ids and times needs a
     model of one relation. Errors are those of `find_rows`.
     """
-    output, rows, split = spec.output, request.rows, request.split
+    output = spec.output
     if not isinstance(output, LinkOutput):
         raise ConfigError(
             "top_k is invalid with rows: the model predicts labels. Leave it out.",
             id="infer-options-clash",
         )
     anchor_type, target_type = output.ends
-
-    def ask(found: SeedRows, relation: int) -> TopKRequest:
-        check_k(k, bundle, anchor_type, target_type)
-        nodes = found.node_ids(np.arange(found.num_rows))
-        score: Score = "decoder"
-        return TopKRequest(k, nodes, anchor_type, target_type, (), score, relation, rows=found)
-
-    if not isinstance(rows, str):
+    if isinstance(request.rows, str):
+        found, relation = _label_rows(config, bundle, output, request)
+    else:
         find_score(spec, "decoder", None)
-        return ask(read_seed_rows(bundle, anchor_type, request), 0)
+        found, relation = read_seed_rows(bundle, anchor_type, request), 0
+    check_k(k, bundle, anchor_type, target_type)
+    nodes = found.node_ids(np.arange(found.num_rows))
+    return TopKRequest(k, nodes, anchor_type, target_type, (), "decoder", relation, rows=found)
+
+
+def _label_rows(
+    config: Config, bundle: Bundle, output: LinkOutput, request: RowRequest
+) -> tuple[SeedRows, int]:
+    """Rows of label edges, and the number of their relation."""
     target = LinkTarget.of(bundle, config, LinkTargetArguments.of(config.task.args), output)
     relations = [relation for _, relation, _ in output.edge_types]
-    if rows not in relations or not target.by_time:
+    if request.rows not in relations or not target.by_time:
         raise ConfigError(
-            f"table={rows!r} is invalid: the model was trained on {', '.join(relations)}. Name "
-            "label edges with times, of a model with sampling.temporal.",
+            f"table={request.rows!r} is invalid: the model was trained on {', '.join(relations)}. "
+            "Name label edges with times, of a model with sampling.temporal.",
             id="infer-rows-type",
         )
-    number = relations.index(rows)
-    anchors, times = [], []
-    for name in SPLIT_NAMES if split is None else (split,):
-        edges, of_split = target.splits[name], target.times(name)
+    number = relations.index(request.rows)
+    parts = []
+    for name in SPLIT_NAMES if request.split is None else (request.split,):
+        edges = target.splits[name]
         chosen = slice(None) if edges.relations is None else edges.relations == number
-        anchors.append(edges.anchors[chosen])
-        times.append(of_split[chosen])
-    nodes, unit = np.concatenate(anchors), time_unit_of(bundle, target.links[0])
-    found = np.concatenate(times)
-    return ask(SeedRows(rows, anchor_type, len(nodes), nodes, found, None, unit, {}), number)
+        parts.append((edges.anchors[chosen], target.times(name)[chosen]))
+    nodes, times = (np.concatenate(part) for part in zip(*parts, strict=True))
+    unit = time_unit_of(bundle, target.links[0])
+    return SeedRows(request.rows, output.ends[0], len(nodes), nodes, times, None, unit, {}), number
