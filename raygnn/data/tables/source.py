@@ -5,6 +5,7 @@ Other sources are readers of Ray Data: `raygnn/runtime/sources.py`.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,7 +24,7 @@ from raygnn.errors import ConfigError, Problem
 _SYSTEMS = {"sqlite", "duckdb", "postgres", "postgresql", "mysql", "mariadb", "mssql", "oracle"}
 _ROWS = 1 << 16  # of a batch that a Python driver fetches
 #: Words in names of arguments that unpickle files or import code.
-_UNSAFE = ("pickle", "unsafe", "impl")
+_UNSAFE = frozenset(["pickle", "unsafe", "impl"])
 
 
 class _Query(Section):
@@ -74,7 +75,7 @@ def _unfit_values(value: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
             "Remove it, and let the driver find it, as PostgreSQL's does in PGPASSWORD or ~/.pgpass"
         )
         yield Problem(path, rule, remedy, id="source-secret")
-    if path and any(word in str(path[-1]).lower() for word in _UNSAFE):
+    if path and not _UNSAFE.isdisjoint(re.split(r"\W|_", str(path[-1]).lower())):
         rule, remedy = "it can run code that the source contains", "Remove it"
         yield Problem(path, rule, remedy, id="source-unsafe")
 
