@@ -30,6 +30,7 @@ raygnn explain runs/papers --graph graph --nodes 17,23 --out out/why
 raygnn explain runs/papers --graph graph --nodes ids.csv --out out/why --method IntegratedGradients
 raygnn explain runs/shop --graph shop --pairs pairs.csv --out out/why-these
 """
+_NUM_SHOWN = 5  # sentences
 _REQUIRED = {"graph": "the folder or URI of a graph", "out": "a folder to write"}
 
 
@@ -65,6 +66,9 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     pairs = None if options.pairs is None else read_pairs(options.pairs, kinds, "--pairs")
     explanations = graph.explain(ids, settings, rows=rows, pairs=pairs, edge_type=options.edge_type)
     explanations.write(options.out, overwrite=options.overwrite)
+    for row in explanations.records[:_NUM_SHOWN]:
+        ids = [str(row[key]) for key in ("id", "from_id", "to_id", "time") if key in row]
+        say(f"{' '.join(ids)}: {row['sentence']}")
     say(f"explained {len(explanations.predictions)} predictions in {options.out}")
 
 

@@ -164,7 +164,9 @@ def test_rows_do_not_see_their_future(run: tuple[Any, str], shop: Shop, tmp_path
     assert np.array_equal(found[0]["probability"], found[1]["probability"])
 
 
-def test_python_command_and_server_explain_alike(run: tuple[Any, str], tmp_path: Path) -> None:
+def test_python_command_and_server_explain_alike(
+    run: tuple[Any, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By the column of purchases that the label follows from, with its table."""
     result, graph = run
     asked = {"id": [3, 4, 3], "time": dates(np.array([120, 150, 180]))}
@@ -174,6 +176,8 @@ def test_python_command_and_server_explain_alike(run: tuple[Any, str], tmp_path:
     where = ["--graph", graph, "--rows", str(tmp_path / "rows.parquet")]
     out = tmp_path / "out"
     assert raygnn.explain.main([str(result.path), *where, "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert all(sentence in printed for sentence in ours.predictions["sentence"])
     for name in TABLES:
         written = pq.read_table(out / name)
         assert written.equals(getattr(ours, name).arrow), name
