@@ -137,3 +137,21 @@ def test_explanations_name_the_cause(run: Any) -> None:
     assert first.index[0] == ("user", "buys", "since last")
     assert first.iloc[0] >= 6
     assert np.mean([" buys for " in each for each in found.predictions["sentence"]]) > 0.7
+
+
+def test_pairs_without_temporal_sampling_are_predicted_as_of_the_latest_edge(
+    tmp_path: Path,
+) -> None:
+    rows = _purchases()
+    graph = _write(tmp_path / "graph", rows, "price")
+    sampling = {"temporal": None, "fanouts": [4, 4]}
+    result = raygnn.train.fit(_config(tmp_path, graph, sampling=sampling))
+    assert result.metrics["blend"]["lightgbm"] > 0.5
+    model = raygnn.load(str(result.path))
+    table = model.predict(graph).arrow.sort_by("row").to_pandas()
+    last = table.drop_duplicates("source_id", keep="last").head(20)
+    pairs = list(zip(last["source_id"], last["target_id"], strict=True))
+    found = model.predict(graph, pairs)["prediction"]
+    # The price follows the days since the last purchase, so it is higher later.
+    since = (rows["day"].max() - rows.groupby("user")["day"].max()).dt.days
+    assert np.corrcoef(found, since[last["source_id"]])[0, 1] > 0.5

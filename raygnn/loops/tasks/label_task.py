@@ -116,7 +116,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     target_class: ClassVar[type[LabelTarget]]
     target: LabelTarget
-    of_graph = ("whole_bundle", "histories", "edge_inputs")
+    of_graph = ("whole_bundle", "histories", "edge_inputs", "latest_time")
     #: Evaluated positions and outputs of encoder and head, once the blend is to be chosen.
     _recorded: list[tuple[Tensor, Tensor]] | None = None
     #: Rungs beside the model on validation, once it is chosen.

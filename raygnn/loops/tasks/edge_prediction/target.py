@@ -223,11 +223,6 @@ class EdgeTarget(LabelTarget):
         values = _values(bundle, edge_type, output.label, label_edges=is_label)
         return cls(arguments, output, values, split_labelled_edges(bundle, link), edges, link)
 
-    def why_no_blend(self, config: Config) -> str | None:
-        if self.edges.times is not None and config.sampling.temporal is None:
-            return "sampling.temporal is null, so edges do not have the times that LightGBM reads"
-        return super().why_no_blend(config)
-
     def fit_rows(self, bundle: Bundle, config: Config) -> FitRows:
         """Rows until the end of training if time splits the edges, else all rows."""
         rule, times = config.data.splits, self.edges.times

@@ -124,6 +124,13 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         columns = [raw_columns(bundle, edge_type, name) for name in self.output.inputs]
         return [column.values for of_feature in columns for column in of_feature]
 
+    @cached_property
+    def latest_time(self) -> float | None:
+        """Time of the latest edge of the type; None without times."""
+        bundle, output = self.whole_bundle, self.output
+        edges = SeedEdges.of_bundle(bundle, output.edge_type, label_edges=output.label_edges)
+        return None if edges.times is None or not edges.num_edges else edges.times.max()
+
     def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
         edges = self.target.edges
         columns = self._columns(self.model, edges, rows, _times_before(edges, rows))
@@ -191,6 +198,8 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         as_of: float | None,
     ) -> np.ndarray:
         times = _times_before(edges, positions)
+        if times is None and as_of is None:
+            as_of = self.latest_time  # pairs for a model that samples without times
         if as_of is not None:
             times = np.full(len(positions), as_of)
         return self._columns(model, edges, positions, times)
