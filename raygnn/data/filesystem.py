@@ -26,7 +26,8 @@ from tenacity import (
     retry,
     retry_if_exception,
     stop_after_attempt,
-    wait_exponential_jitter,
+    wait_exponential,
+    wait_random,
 )
 
 from raygnn.config.redaction import redact_text
@@ -93,7 +94,7 @@ def retried(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
     return retry(
         retry=retry_if_exception(is_transient),
         stop=stop_after_attempt(MAX_TRIES),
-        wait=wait_exponential_jitter(_FIRST_WAIT_S, _LONGEST_WAIT_S, jitter=_JITTER_S),
+        wait=wait_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S) + wait_random(0, _JITTER_S),
         before_sleep=_tell,
         retry_error_callback=_give_up,
     )(function)
