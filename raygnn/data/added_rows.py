@@ -377,7 +377,8 @@ def _as_columns(table: _Table, rows: Rows) -> _NewRows:
             if column not in columns:
                 raise DataError(
                     f"new rows of {name!r} are invalid: graph.yaml has no column {column!r} of "
-                    f"them. {choose_from(column, columns, 'Their columns are')}.",
+                    f"them. {choose_from(column, columns, 'Their columns are')}. Give references "
+                    "to other nodes as edges.",
                     id="rows-column-unknown",
                 )
     return _NewRows({column: _array(name, column, rows) for column in table.needed}, len(rows))

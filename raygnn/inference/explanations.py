@@ -77,7 +77,8 @@ class Explanations:
         columns: `id`, `part`, `node_type`, `table`, `column`, `element` of a list column (else
             null), `value` of the explained node, `importance` in the part, `effect`, `kept`. The
             most important of each part first.
-        records: rows of `predictions`, each with its `parts` and the kept `columns` and `edges`.
+        records: rows of `predictions`, each with its `parts` and its `columns` and `edges`: those
+            kept, and the columns with the largest effects.
     """
 
     predictions: Table
@@ -389,11 +390,20 @@ class _Explained:
         return share.weight * share.scale * found
 
     def record(self) -> dict[str, Any]:
-        """The row of `predictions`, with those of other tables that are kept."""
+        """The row of `predictions`, with those of other tables that are kept, and the columns that
+        its sentence may name.
+        """
         found: dict[str, Any] = self.predictions.to_pylist()[0]
         for name in ("parts", "columns", "edges"):
-            rows = getattr(self, name).drop_columns(list(self._seed.ids)).to_pylist()
-            found[name] = [row for row in rows if row.pop("kept", True)]
+            found[name] = getattr(self, name).drop_columns(list(self._seed.ids)).to_pylist()
+        effects = sorted(abs(row["effect"]) for row in found["columns"])
+        least = min(effects[-self._context.options.num_columns :], default=0.0)
+        for name in ("columns", "edges"):
+            found[name] = [
+                row
+                for row in found[name]
+                if row.pop("kept") or abs(row.get("effect", 0.0)) >= max(least, 1e-12)
+            ]
         return found
 
     def drawn(self) -> Drawn:

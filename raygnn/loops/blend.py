@@ -227,7 +227,7 @@ def verdict(model: str, name: str, standings: Mapping[str, Standing], *, is_erro
         _beside(rung, standings[rung]) for rung in others if sign * standings[rung].difference > 0
     ]
     below = [_beside(rung, standings[rung]) for rung in others][len(above) :]
-    parts = [f"is below {', '.join(above)}"] if above else []
+    parts = [f"is worse than {', '.join(above)}"] if above else []
     parts += [f"beats {', '.join(below)}"] if below else []
     return f"{name}: {model} {own.value:.4f} {' and '.join(parts)}".strip()
 

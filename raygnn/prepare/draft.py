@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.filesystem import absolute, join, open_fs, redact, write_text
+from raygnn.data.filesystem import join, open_fs, redact, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, TrainingTable, manifest_uri
 from raygnn.data.tables.files import list_files, unread_files, write_parquet
-from raygnn.data.tables.source import database_file
 from raygnn.errors import DataError
 from raygnn.prepare.drafts.catalog import read_database
 from raygnn.prepare.drafts.hindsight import find_hindsight, find_repeated_links, find_untimed_links
@@ -51,6 +50,7 @@ from raygnn.prepare.drafts.roles import (
 )
 from raygnn.prepare.labels import with_labels, written_labels
 from raygnn.prepare.train_config import fanouts_to_all, write_config
+from raygnn.runtime.sources import places_outside
 
 _ABOUT = """\
 # A draft: docs/config-reference.md has every key.
@@ -181,13 +181,12 @@ def write_draft(folder: str, overwrite: bool = False, **options: Any) -> Draft:
     if unreached := given.pop("unreached"):
         found.picture.append(f"no hop of the model reaches {', '.join(unreached)}")
     drops = any("data.on_error: drop" in note for note in found.notes)
-    place = database_file(options.get("database") or "")
     config, is_new = write_config(
         folder,
         **given,
         about=_ABOUT,
         drops=drops,
-        allow_outside=None if place is None else [absolute(place)],
+        allow_outside=places_outside(uri),
         overwrite=overwrite,
     )
     return found._replace(written=[uri, config] if is_new else [uri], config=config)

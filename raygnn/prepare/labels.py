@@ -36,7 +36,7 @@ from raygnn.data.transforms.values import (
 from raygnn.errors import ConfigError, DataError, RuleError
 from raygnn.prepare.label_query import TARGET, LabelQuery, QueryTables, longest, table_names
 from raygnn.prepare.train_config import fanouts_to_all, write_config
-from raygnn.runtime.sources import with_snapshots
+from raygnn.runtime.sources import places_outside, with_snapshots
 
 if TYPE_CHECKING:
     import duckdb
@@ -156,7 +156,9 @@ def write_labels(
         kind, task = "label edges", "link_prediction"
         args = {"edge_type": edge_type, "labels": True}
         how["temporal"] = {"strategy": "last"}
-    config, _ = write_config(manifest_folder(graph), task, args, **how)
+    config, _ = write_config(
+        manifest_folder(graph), task, args, allow_outside=places_outside(graph), **how
+    )
     return Labels(kind, tuple(lines), warnings, config)
 
 
@@ -172,7 +174,7 @@ def query_tables(graph: str) -> QueryTables:
 
 def _files_of(graph: str) -> tuple[Manifest, list[str]]:
     """The manifest with snapshots instead of sources, and the folders of its files."""
-    uri = with_snapshots(graph, None, progress=lambda _: None)
+    uri = with_snapshots(graph, None, allow_outside=None, progress=lambda _: None)
     return Manifest.load(uri), [*dict.fromkeys([manifest_folder(uri), manifest_folder(graph)])]
 
 

@@ -59,7 +59,7 @@ def write_config(
     on_error = "drop" if drops else None
     sampling = {"temporal": temporal, "fanouts": fanouts}
     data = {
-        **{"uri": folder, "allow_outside": allow_outside, "on_error": on_error},
+        **{"uri": folder, "allow_outside": allow_outside or None, "on_error": on_error},
         **{"reverse_edges": reverse_edges, "splits": splits},
     }
     config = {

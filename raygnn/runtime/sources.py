@@ -21,7 +21,7 @@ import pyarrow as pa
 from raygnn.config.redaction import redact_text
 from raygnn.console import say
 from raygnn.data.cache import cache_errors, cache_folder
-from raygnn.data.filesystem import absolute, is_remote, join, locked, write_text
+from raygnn.data.filesystem import absolute, is_below, is_remote, join, locked, write_text
 from raygnn.data.manifest import Manifest, manifest_folder
 from raygnn.data.tables.files import check_below
 from raygnn.data.tables.snapshot import RECORD, Snapshots, read_record
@@ -66,6 +66,22 @@ def with_snapshots(
         for name, table in manifest.all_tables.items()
     }
     return _write_graph(manifest, files, paths, cache_dir)
+
+
+def places_outside(uri: str) -> list[str]:
+    """Local databases and files of a graph's sources that are not in its folder."""
+    manifest, folder = Manifest.load(uri), absolute(manifest_folder(uri))
+    found: set[str] = set()
+
+    def note(path: str) -> str:
+        if not is_below(path, [folder]):
+            found.add(absolute(path))
+        return path
+
+    for table in manifest.all_tables.values():
+        if table.read is not None:
+            _with_places(located(table.read, folder).args, "", note)
+    return sorted(found)
 
 
 def read_sources(

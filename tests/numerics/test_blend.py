@@ -63,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, shop: Shop) -> tuple[Any, str]
 def test_the_model_is_no_worse_than_its_rungs(run: tuple[Any, str]) -> None:
     metrics = run[0].metrics
     rungs = metrics["rungs"]["val"]["auroc"]
-    assert {"entity_mean", "last_label", "lightgbm", "gnn", "model"} == set(rungs)
+    assert {"constant", "entity_mean", "last_label", "lightgbm", "gnn", "model"} == set(rungs)
     assert metrics["blend"]["lightgbm"] > 0
     assert metrics["val/auroc"] == pytest.approx(rungs["model"]["value"], abs=1e-6)
     assert metrics["val/loss"] < metrics["baseline/gnn/val/loss"]

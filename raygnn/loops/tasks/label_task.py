@@ -268,18 +268,18 @@ class LabelTask(EncoderTask[BatchT]):
 
     @property
     def selecting_metric(self) -> str:
-        """The metric that simple models are chosen by: the monitored one, else that of the order of
-        two classes, else the first.
+        """The metric that simple models are chosen by: the monitored one, else the error of the
+        loss, that of the order of two classes, or the first.
         """
         config, names = self.config, self.metric_names()
         monitors = [config.early_stopping and config.early_stopping.monitor]
         monitors.append(config.checkpoint.monitor)
         watched = [name.removeprefix("val/") for name in monitors if name]
         watched = [name for name in watched if name in names]
-        is_number = self.output.problem == "regression"
-        is_binary = not is_number and self.output.num_outputs == 2
-        preferred = ["auroc"] * is_binary + ["rmse"] * (is_number and self._is_squared)
-        return [*watched, *(name for name in preferred if name in names), *names][0]
+        if self.output.problem == "regression":
+            return [*watched, "rmse" if self._is_squared else "mae"][0]
+        is_ranked = self.output.num_outputs == 2 and METRICS_OF_ORDER[0] in names
+        return [*watched, *METRICS_OF_ORDER[:is_ranked], *names][0]
 
     def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
         """float64 [num_rows, num_columns], what simple models read of rows at these positions.
@@ -333,7 +333,8 @@ class LabelTask(EncoderTask[BatchT]):
     def _standings(
         self, asked: np.ndarray, values: Mapping[str, np.ndarray], metrics: Sequence[Any]
     ) -> Standings:
-        predictions = {name: rows for name, rows in values.items() if name in RUNGS}
+        predictions = {CONSTANT: np.tile(self.constant, (len(asked), 1)), **values}
+        predictions = {name: rows for name, rows in predictions.items() if name in RUNGS}
         predictions[MODEL] = self._mixed(predictions)
         labels, groups = self.target.labels[asked], self.groups(asked)
         return compare_rungs(own_metrics(metrics), predictions, labels, groups)

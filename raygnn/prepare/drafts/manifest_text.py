@@ -118,7 +118,8 @@ def _node_lines(table: Table, label: str | None) -> Iterator[str]:
     dates = starts or [c for c in roles.features if table.references and may_be_time(c)]
     if roles.time is None and dates:
         names = ", ".join(column.name for column in dates)
-        yield f"    # ? {names}: a feature; if rows exist only from then on, make it the time\n"
+        advice = "if rows exist only from then on, make it their time, and that of their edges"
+        yield f"    # ? {names}: a feature; {advice}\n"
 
 
 def _training_lines(table: Table, label: str | None) -> Iterator[str]:

@@ -108,4 +108,6 @@ def test_the_verdict_names_rungs_in_order_of_strength() -> None:
     text = verdict("blend", "test/auroc", standings, is_error=False)
     assert text == "test/auroc: blend 0.7580 beats lightgbm 0.7540 (not significant), gnn 0.7380"
     text = verdict("blend", "test/mae", standings, is_error=True)
-    assert text == ("test/mae: blend 0.7580 is below gnn 0.7380, lightgbm 0.7540 (not significant)")
+    assert text == (
+        "test/mae: blend 0.7580 is worse than gnn 0.7380, lightgbm 0.7540 (not significant)"
+    )

@@ -92,7 +92,30 @@ def test_gaps_and_missing_tables_are_queries(tmp_path: Path) -> None:
         'SELECT DISTINCT "from" AS "id" FROM "visits" WHERE "from" IS NOT NULL'
         in queries["node_types.node"]
     )
-    with_snapshots(str(tmp_path / "out"), None, allow_outside=None)
+    uri = with_snapshots(str(tmp_path / "out"), None, allow_outside=None)
+    assert uri != str(tmp_path / "out")
+
+
+def test_labels_of_a_database_outside_the_folder_allow_it(tmp_path: Path) -> None:
+    """Also for queries, which the draft has not read, and for runs that read it anew."""
+    rows = ", ".join(
+        f"({i}, {'NULL' if i % 5 == 0 else 1000 + 37 * (i % 40)}, '2024-{1 + i % 12:02}-01')"
+        for i in range(200)
+    )
+    _draft(
+        tmp_path,
+        f"""
+        CREATE TABLE shops (shop_id INTEGER PRIMARY KEY, size REAL);
+        CREATE TABLE visits (id INTEGER PRIMARY KEY, shop INTEGER REFERENCES shops, day DATE);
+        INSERT INTO visits VALUES {rows};
+        INSERT INTO shops SELECT DISTINCT shop, 1.0 / shop FROM visits WHERE shop IS NOT NULL;
+        """,
+    )
+    out, question = tmp_path / "out", "count(visits) over 30d > 0"
+    dates = ["--val", "2024-08-01", "--test", "2024-10-01", "--every", "30d"]
+    ask = [str(out), "--predict", question, "--for", "shops", "--name", "soon"]
+    assert main(["labels", *ask, *dates]) == 0
+    assert f"allow_outside: [{tmp_path}/shop.db]" in (out / "soon.yaml").read_text()
 
 
 def test_tables_without_rows_are_left_out(tmp_path: Path) -> None:
