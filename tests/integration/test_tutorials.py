@@ -123,7 +123,7 @@ def test_tutorial_shop(run):
     assert (firsts[known] == own[known]).mean() >= 0.8
     served = [line for line in texts.splitlines() if " 200000 " in line]
     assert len(served) == 5
-    assert sum("Shoes" in line for line in served) >= 4
+    assert sum("Shoes" in line for line in served) >= 3  # of one category in six
 
 
 def test_tutorial_pyg(run):
