@@ -50,11 +50,7 @@ def with_snapshots(
         DataError: graph.yaml or a source is invalid, or a source cannot be read.
     """
     manifest, folder = Manifest.load(uri, allow_outside or ()), absolute(manifest_folder(uri))
-    sources = {
-        name: located(table.read, folder)
-        for name, table in manifest.all_tables.items()
-        if table.read is not None
-    }
+    sources = _sources(manifest, folder)
     if not sources:
         return uri
     roots = None if allow_outside is None else [folder, *allow_outside]
@@ -70,18 +66,18 @@ def with_snapshots(
 
 def places_outside(uri: str) -> list[str]:
     """Local databases and files of a graph's sources that are not in its folder."""
-    manifest, folder = Manifest.load(uri), absolute(manifest_folder(uri))
-    found: set[str] = set()
+    folder = absolute(manifest_folder(uri))
+    places = [p for s in _sources(Manifest.load(uri), folder).values() for p in _places(s)]
+    return sorted({absolute(place) for place in places if not is_below(place, [folder])})
 
-    def note(path: str) -> str:
-        if not is_below(path, [folder]):
-            found.add(absolute(path))
-        return path
 
-    for table in manifest.all_tables.values():
-        if table.read is not None:
-            _with_places(located(table.read, folder).args, "", note)
-    return sorted(found)
+def _sources(manifest: Manifest, folder: str) -> dict[str, Source]:
+    """The sources of a graph with absolute paths, by table."""
+    return {
+        name: located(table.read, folder)
+        for name, table in manifest.all_tables.items()
+        if table.read is not None
+    }
 
 
 def read_sources(
@@ -109,7 +105,8 @@ def read_sources(
                 if each.folder not in taken and (refresh or before[name] is None):
                     with named_failures(name):
                         if roots is not None:
-                            _check_place(sources[name], roots)
+                            for place in _places(sources[name]):
+                                check_below(place, roots, f"{place!r}")
                         taken[each.folder] = each.take(_batches(sources[name]))
                 paths[name] = taken.get(each.folder) or before[name]
             for each in snapshots.values():
@@ -269,12 +266,16 @@ def located(source: Source, folder: str) -> Source:
     return Source(type=source.type, **_with_places(source.args, "", partial(join, folder)))
 
 
-def _check_place(source: Source, roots: Sequence[str]) -> None:
-    def check(path: str) -> str:
-        check_below(path, roots, f"{path!r}")
+def _places(source: Source) -> list[str]:
+    """Local databases and files that the arguments name."""
+    found: list[str] = []
+
+    def note(path: str) -> str:
+        found.append(path)
         return path
 
-    _with_places(source.args, "", check)
+    _with_places(source.args, "", note)
+    return found
 
 
 _PLACES = frozenset(["path", "paths", "uri", "root", "warehouse", "location"])

@@ -162,11 +162,12 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
             return None
         if self.plan.as_of is not None:
             return np.full(len(positions), self.plan.as_of)
-        assert self.plan.edges.times is not None
-        times = self.plan.edges.times[positions]
-        if times.dtype.kind in "iu":
-            return times.astype(np.int64) - self._sees_pair
-        return np.nextafter(times, -np.inf if self._sees_pair else times, dtype=np.float64)
+        edges = self.plan.edges
+        assert edges.times is not None
+        if self._sees_pair:
+            return edges.times_before(positions)
+        times = edges.times[positions]
+        return times.astype(np.int64 if times.dtype.kind in "iu" else np.float64)
 
     @property
     def _sees_pair(self) -> bool:

@@ -402,6 +402,15 @@ class SeedEdges:
         rows = np.searchsorted(self.indptr, positions, side="right") - 1
         return (others, rows) if self.by_target else (rows, others)
 
+    def times_before(self, positions: np.ndarray) -> np.ndarray | None:
+        """The latest time before each of some edges, int64 or float64; None without times."""
+        if self.times is None:
+            return None
+        times = np.asarray(self.times[positions])
+        if times.dtype.kind in "iu":
+            return times.astype(np.int64) - 1
+        return np.nextafter(times, -np.inf, dtype=np.float64)
+
 
 def _table_rows(bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> np.ndarray | None:
     if not label_edges:

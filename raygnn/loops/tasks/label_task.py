@@ -98,7 +98,7 @@ _NUM_VALUE_BINS = 10  # bins in the table of regression errors
 
 @dataclass(frozen=True)
 class TreeRow:
-    """What LightGBM reads of one row.
+    """LightGBM's columns of one row.
 
     Attributes:
         columns: float64 [1, num_columns].
@@ -116,7 +116,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     target_class: ClassVar[type[LabelTarget]]
     target: LabelTarget
-    of_graph = ("whole_bundle", "histories", "edge_inputs", "latest_time")
+    of_graph: ClassVar[tuple[str, ...]] = ("whole_bundle", "histories")
     #: Evaluated positions and outputs of encoder and head, once the blend is to be chosen.
     _recorded: list[tuple[Tensor, Tensor]] | None = None
     #: Rungs beside the model on validation, once it is chosen.

@@ -50,6 +50,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     target: EdgeTarget
     output: EdgeOutput
     model: EdgePredictor
+    of_graph = (*LabelTask.of_graph, "edge_inputs", "latest_time")
     _start: FactorizedEdges | None = None  # the model's start, if it has one
 
     def build_head(self, encoder: GraphEncoder) -> nn.Module:
@@ -112,7 +113,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
                 node_type,
                 self.target.arguments.feature,
                 nodes,
-                _times_before(edges, train),
+                edges.times_before(train),
                 max_age=self.max_age(unit),
                 edge_features=self.output.inputs,
             )
@@ -133,7 +134,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
 
     def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
         edges = self.target.edges
-        columns = self._columns(self.model, edges, rows, _times_before(edges, rows))
+        columns = self._columns(self.model, edges, rows, edges.times_before(rows))
         if split == "train" and self.output.factorized is not None:
             columns[:, -1] = self._label_factors.held_out[rows]
         return columns
@@ -197,7 +198,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         positions: np.ndarray,
         as_of: float | None,
     ) -> np.ndarray:
-        times = _times_before(edges, positions)
+        times = edges.times_before(positions)
         if times is None and as_of is None:
             as_of = self.latest_time  # pairs for a model that samples without times
         if as_of is not None:
@@ -207,7 +208,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     def tree_row(
         self, model: EdgePredictor, edges: SeedEdges, position: int, as_of: float | None
     ) -> TreeRow:
-        """What LightGBM reads of a pair without features; see `completed_edges`."""
+        """LightGBM's columns of a pair without features, as in `completed_edges`."""
         columns = self._columns_at(model, edges, np.array([position]), as_of)
         source, relation, target = self.output.edge_type
         described, in_units = list[tuple[str, HistoryColumn]](), columns[0].copy()
@@ -291,14 +292,6 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     def evaluates_by_layers(self, split: str) -> bool:
         """Not training edges, which carry messages: a batch excludes its own."""
         return super().evaluates_by_layers(split) and split != "train"
-
-
-def _times_before(edges: SeedEdges, positions: np.ndarray) -> np.ndarray | None:
-    """The latest time that is earlier than each edge."""
-    if edges.times is None:
-        return None
-    times = np.asarray(edges.times)[positions]
-    return times - 1 if times.dtype.kind in "iu" else np.nextafter(times, -np.inf)
 
 
 #: Width of the factors beside the biases.
