@@ -61,7 +61,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class HistoryColumn:
-    """What a column says of a node at a time.
+    """Meaning of a column of a node at a time.
 
     Attributes:
         subject: readable: a table, or a column with its table.

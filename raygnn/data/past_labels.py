@@ -59,7 +59,7 @@ class PastLabels:
 
     @staticmethod
     def describe(table: str, scores: Sequence[str]) -> list[HistoryColumn]:
-        """What each of the columns says. `scores`: names of the numbers that stand for a label."""
+        """Descriptions of the columns. `scores`: names of the numbers that stand for a label."""
         found = [
             HistoryColumn("earlier labels", table, "count", "all"),
             HistoryColumn("earlier labels", table, "since last", is_age=True),

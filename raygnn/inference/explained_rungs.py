@@ -1,4 +1,4 @@
-"""What moves the predictions of a row: effects of the columns that each rung of a blend reads."""
+"""Effects of the columns that each rung of a blend reads on the prediction of a row."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class RowRungs:
         return self._task.trees.contributions(self._row.columns)[:, 0]
 
     def predict(self, outputs: Tensor | None, kept: np.ndarray | None = None) -> Tensor:
-        """What the model predicts, [1, num_outputs] in the unit of the GNN's outputs.
+        """The model's prediction, [1, num_outputs] in the unit of the GNN's outputs.
 
         Args:
             outputs: of the GNN; None if it has no share.
@@ -156,7 +156,7 @@ class RowRungs:
         return self.blend.shares[GNN]
 
     def facts(self, label: int | None, num_kept: int) -> Iterator[Fact]:
-        """What LightGBM, and mean and latest of the earlier labels do to a prediction.
+        """Effects of LightGBM, and of mean and latest of the earlier labels, on a prediction.
 
         Args:
             label: the predicted class; None for a number.

@@ -212,7 +212,7 @@ def explain_batches(
 
 @dataclass(frozen=True)
 class _Context:
-    """What explanations of one call share. `typical`: see `MaskedModel`."""
+    """Inputs that the explanations of one call share. `typical`: see `MaskedModel`."""
 
     applied: AppliedModel
     names: InputNames
@@ -291,7 +291,7 @@ class _Explained:
         return outputs
 
     def _labels_around(self) -> Iterator[Fact]:
-        """What the labels around a node add to its prediction."""
+        """The summand of the labels around a node."""
         labels = self._seed.labels
         if labels is None:
             return

@@ -132,7 +132,7 @@ class NeighborSearch:
 
 
 def neighbors(encoder: NodeEncoder, request: TopKRequest, size: int, share: slice) -> Parts:
-    """The best-scored targets of each anchor, in parts of about `size` rows; see `tables`."""
+    """The best-scored targets of each anchor, in parts of about `size` rows."""
     ranges = cut(len(request.anchors), max(size // request.k, 1))
     if request.rows is not None:
         return Parts(ranges, _lists(encoder, request, request.rows, ranges[share]), share)

@@ -161,7 +161,7 @@ class OutputFolder:
     def finish_file(
         self, content: Mapping[str, Any], write: Callable[[pa.Table, str], None]
     ) -> None:
-        """Joins the parts of the only table and writes it with `write`; see `finish`."""
+        """Joins the parts of the only table and writes it with `write`, as `finish` does."""
         write(pa.concat_tables([read_parquet(uri) for uri in self._written(content)]), self.uri)
         self._abandon()
 

@@ -303,7 +303,7 @@ class DateColumn:
 
 @dataclass(frozen=True)
 class TimeColumn:
-    """What an element of the columns of `RelativeTime` says.
+    """Meaning of an element of the columns of `RelativeTime`.
 
     Attributes:
         what: `age` of the node, `count` and `recency` of edges (their ages, and fading counts),
@@ -416,7 +416,7 @@ class RelativeTime:
         return torch.cat(columns, dim=1)
 
     def describe(self, node_type: str) -> list[TimeColumn]:
-        """What each of the appended columns says, in order."""
+        """Descriptions of the appended columns, in order."""
         found = [TimeColumn("age")] * (AGE_CHANNELS if node_type in self.timed_nodes else 0)
         for edge_type in self.edge_types:
             if edge_type[2] == node_type:

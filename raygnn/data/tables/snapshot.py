@@ -38,7 +38,7 @@ _ROW_GROUPS = 16  # of a file
 
 @dataclass(frozen=True)
 class SnapshotRecord:
-    """What a snapshot contains.
+    """Content of a snapshot.
 
     Attributes:
         source: type and arguments of the source, without secrets.

@@ -357,7 +357,7 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     @cached_property
     def past_columns(self) -> list[HistoryColumn]:
-        """What the columns of past labels say; see `PastLabels.columns`."""
+        """Descriptions of the columns of `PastLabels.columns`."""
         output = self.output
         scores = [output.label]
         if output.num_scores > 1:
@@ -376,7 +376,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         return np.where((found[:, :1] > 0) | (np.arange(found.shape[1]) == 0), found, np.nan)
 
     def tree_row(self, nodes: np.ndarray, times: np.ndarray | None) -> TreeRow:
-        """What LightGBM reads of a row, whose node and time are arrays of one element."""
+        """LightGBM's columns of a row, whose node and time are arrays of one element."""
         columns = self.columns_at(nodes, times)
         (history,) = self.histories
         described, in_units = list(history.described), columns
