@@ -20,6 +20,7 @@ COMMANDS = {
     "infer": "write predictions, embeddings or nearest neighbors",
     "explain": "show which neighbors and columns matter for a prediction",
     "serve": "serve predictions, embeddings, scores and neighbors over HTTP",
+    "events": "append new nodes and edges to a log that servers follow",
     "prepare": "describe, convert or generate tables; make training tables",
     "partition": "split a graph into parts for several machines",
     "presample": "sample the neighborhoods of a training run in advance",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -115,6 +116,7 @@ class RowReader:
         self, uri: str, graph: Bundle, columns: Iterable[str], options: IngestOptions
     ) -> None:
         self._uri, self._graph, self._options = uri, graph, options
+        self._known = graph
         self._manifest = manifest = Manifest.load(uri, options.allow_outside)
         self._reverses = options.added_reverses(manifest.edge_types)
         read, known = frozenset(columns), graph.node_types
@@ -130,6 +132,29 @@ class RowReader:
         self._nodes = {t: table for t, table in tables.items() if isinstance(t, str)}
         self._edges = {edge_type_name(t): tables[t] for t in tables if not isinstance(t, str)}
         self._widths: dict[tuple[str, str], list[int]] = {}
+
+    def on(self, graph: Bundle) -> RowReader:
+        """A reader of rows that come after others: `graph` is this reader's with rows added."""
+        reader = copy(self)
+        reader._known = graph
+        return reader
+
+    def is_edge(self, type_name: str) -> bool:
+        return type_name in self._edges
+
+    def check_directed(self, type_names: Iterable[str]) -> None:
+        """Raises a DataError if rows of an edge type stand for both directions.
+
+        In an ingest, such a row replaces the copy of an earlier one.
+        """
+        for name in type_names:
+            table = self._edges.get(name)
+            if table is not None and self._options.doubles(cast("EdgeTable", table.spec)):
+                raise DataError(
+                    f"new rows of {name!r} are invalid: its edges count in both directions, and a "
+                    "row would replace the copy of an earlier one. Declare two edge types.",
+                    id="events-undirected",
+                )
 
     def read(self, rows: AddedRows) -> Addition:
         """Decodes rows in memory.
@@ -216,7 +241,7 @@ class RowReader:
                 columns[name] = self._decoded(table, new.arrays, wrong)
                 findings += wrong.findings()
         findings = _never_dropped(findings)
-        every = {name: ExtendedIds(self._graph.id_map(name), ids[name]) for name in num_new}
+        every = {name: ExtendedIds(self._known.id_map(name), ids[name]) for name in num_new}
         none = np.empty(0, np.int64)
         added = {edge_type: AddedEdges(none, none) for edge_type in self._graph.edge_types}
         for name, new in edges.items():
@@ -259,7 +284,7 @@ class RowReader:
         return Addition(num_new, ids, added, columns, self._infos)
 
     def _check_unknown(self, name: str, ids: pa.Array, *, of_tables: bool) -> None:
-        id_map = self._graph.id_map(name)
+        id_map = self._known.id_map(name)
         known = np.flatnonzero(id_map.lookup(_typed(ids, self._graph.ids(name).type)) >= 0)
         if len(known):
             shown = [ids[int(row)].as_py() for row in known[:_EXAMPLES]]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from raygnn.data.bundle import Bundle, Csc, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
+from raygnn.data.edge_chains import EdgeChains
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.id_map import IdMap, integer_ids
 from raygnn.data.time_units import TIME
@@ -33,6 +34,11 @@ class Addition:
 
     Columns are read like a bundle's, by the row's number among the new ones. `infos` describes
     those of the graph.
+
+    Attributes:
+        numbers: new nodes by original id, among them perhaps later ones; looked up instead of
+            `ids`.
+        chains: edges by their end in direction `in` or `out`, among them perhaps later ones.
     """
 
     num_new: Mapping[str, int]
@@ -40,6 +46,8 @@ class Addition:
     edges: Mapping[EdgeType, AddedEdges]
     arrays: Mapping[str | EdgeType, Mapping[str, np.ndarray | SparseColumn]]
     infos: Mapping[str | EdgeType, Mapping[str, ColumnInfo]]
+    numbers: Mapping[str, Mapping[Any, int]] = field(default_factory=dict)
+    chains: Mapping[tuple[EdgeType, str], EdgeChains] = field(default_factory=dict)
 
     is_larger_than_memory = False
 
@@ -85,15 +93,40 @@ class ExtendedBundle(Bundle):
         return MergedBundle(self.graph, self.addition)
 
     def id_map(self, node_type: str) -> IdMap:
-        return ExtendedIds(self.graph.id_map(node_type), self.addition.ids[node_type])
+        added = self.addition
+        numbers = added.numbers.get(node_type)
+        return ExtendedIds(self.graph.id_map(node_type), added.ids[node_type], numbers)
+
+    def rows(self, type_: str | EdgeType, name: str, ids: np.ndarray) -> np.ndarray:
+        """Rows of a dense column, as stored."""
+        graph = self.graph
+        first = graph.num_nodes(type_) if isinstance(type_, str) else graph.num_edges(type_)
+        known, added = graph.column(type_, name), self.addition.column(type_, name)
+        assert isinstance(known, np.ndarray)
+        assert isinstance(added, np.ndarray)
+        out, is_new = np.empty((len(ids), *known.shape[1:]), known.dtype), ids >= first
+        out[~is_new] = known[ids[~is_new]]
+        out[is_new] = added[ids[is_new] - first].reshape(-1, *known.shape[1:])
+        return out
 
 
 class ExtendedIds(IdMap):
-    """Looks ids up among known ones, then among new ones, which are numbered after them."""
+    """Looks ids up among known ones, then among new ones, which are numbered after them.
 
-    def __init__(self, known: IdMap, new: pa.Array) -> None:
+    `numbers`: of new ids, and perhaps of further ones, instead of a search in `new`.
+    """
+
+    def __init__(
+        self, known: IdMap, new: pa.Array, numbers: Mapping[Any, int] | None = None
+    ) -> None:
         self.index = known.index
-        self._known, self._new = known, new
+        self._known, self._new, self._numbers = known, new, numbers
+
+    @property
+    def num_ids(self) -> int:
+        known = self._known
+        num_known = known.num_ids if isinstance(known, ExtendedIds) else self.index.num_ids
+        return num_known + len(self._new)
 
     def lookup(self, ids: pa.Array | np.ndarray) -> np.ndarray:
         dense = self._known.lookup(ids)
@@ -106,11 +139,19 @@ class ExtendedIds(IdMap):
                 null = wanted.is_null()
                 values, too_large = integer_ids(wanted)
                 wanted = pa.array(values, mask=null.to_numpy(zero_copy_only=False))
-            wanted = wanted.cast(self._new.type)
-            positions = pc.index_in(wanted, value_set=self._new, skip_nulls=True)
-            positions = np.where(too_large, -1, pc.fill_null(positions, -1).to_numpy())
-            dense[unknown] = np.where(positions < 0, -1, self.index.num_ids + positions)
+            positions = np.where(too_large, -1, self._positions(wanted.cast(self._new.type)))
+            first = self.num_ids - len(self._new)
+            dense[unknown] = np.where(positions < 0, -1, first + positions)
         return dense
+
+    def _positions(self, wanted: pa.Array) -> np.ndarray:
+        """int64 [num_wanted], positions among the new ids; -1 for others."""
+        if self._numbers is None:
+            found = pc.index_in(wanted, value_set=self._new, skip_nulls=True)
+            return np.asarray(pc.fill_null(found, -1).to_numpy(), np.int64)
+        numbers = [-1 if id is None else self._numbers.get(id, -1) for id in wanted.to_pylist()]
+        positions = np.array(numbers, np.int64)
+        return np.where(positions < len(self._new), positions, -1)
 
 
 class MergedBundle(ExtendedBundle):

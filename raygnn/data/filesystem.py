@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import inspect
 import logging
 import os
 import posixpath
@@ -385,6 +386,51 @@ def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def create_bytes(uri: str, content: bytes) -> None:
+    """Writes a whole file that does not exist yet, and returns when it is durable.
+
+    Of several writers of one file, one succeeds. A write whose answer was lost is repeated, and may
+    then find its own file.
+
+    Raises:
+        FileExistsError: the file exists.
+        DataError: the store cannot create files exclusively.
+    """
+    if is_remote(uri):
+        _create_object(uri, content)
+        return
+    target = Path(open_fs(uri)[1])
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@retried
+def _create_object(uri: str, content: bytes) -> None:
+    if generation(uri) is not None:
+        _upload(uri, content, 0)
+        return
+    fs, path = open_fs(uri)
+    if "mode" not in inspect.signature(getattr(fs, "_pipe_file", fs.pipe_file)).parameters:
+        raise DataError(
+            f"uri={redact(uri)!r} is invalid: the store cannot create a file only if there is "
+            "none, so two writers would overwrite each other. Use a local folder, gs:// or s3://.",
+            id="data-store-exclusive",
+        )
+    fs.pipe_file(path, content, mode="create")
 
 
 def arrow_filesystem(uri: str) -> tuple[pyarrow.fs.FileSystem, str]:

@@ -8,6 +8,8 @@ import numpy as np
 
 from raygnn.data.added_rows import AddedRows
 from raygnn.data.edge_types import EdgeType
+from raygnn.data.extended_bundle import Addition
+from raygnn.data.growth import Growth
 from raygnn.data.links.supervision import KnownPositives
 from raygnn.data.tables.read_ids import Ids, as_plain_texts
 from raygnn.errors import ConfigError
@@ -30,12 +32,25 @@ class ExtendedGraph(OpenGraph):
     """A graph as if its tables also contained new nodes and edges.
 
     Each node is encoded from its own neighborhood. Top-k compares new nodes with known ones, whose
-    embeddings do not see the new rows. Nothing is written to disk. `rows`: new rows, or the folder
-    or URI of their tables. Errors: see `TrainedModel.extended`.
+    embeddings do not see the new rows. Nothing is written to disk. Errors: see
+    `TrainedModel.extended`.
+
+    Args:
+        graph: perhaps itself with new nodes and edges.
+        rows: new rows, the folder or URI of their tables, or decoded rows of `graph`.
     """
 
-    def __init__(self, graph: OpenGraph, rows: AddedRows | str) -> None:
-        addition = read_new(graph.saved, graph.row_reader, rows)
+    def __init__(self, graph: OpenGraph, rows: AddedRows | str | Addition) -> None:
+        addition = rows
+        if not isinstance(addition, Addition):
+            reader = graph.row_reader
+            if isinstance(graph, ExtendedGraph):
+                reader = reader.on(graph.bundle)
+            addition = read_new(graph.saved, reader, addition)
+        if isinstance(graph, ExtendedGraph):
+            growth = Growth(graph._graph.bundle, graph._addition)
+            growth.append(addition)
+            graph, addition = graph._graph, growth.view()
         vars(self).update(vars(graph))
         self._graph = graph
         self._addition = addition

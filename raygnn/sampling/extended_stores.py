@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from raygnn.data import edge_kernels
 from raygnn.data.arrays import ragged_positions
 from raygnn.data.bundle import Bundle, Csc, Csr
+from raygnn.data.edge_chains import EdgeChains
 from raygnn.data.edge_kernels import edge_weights, fill_alias
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import ExtendedBundle
@@ -33,9 +33,9 @@ from raygnn.sampling.temporal import Horizon
 class ExtendedGraphStore(StoreOfBundle):
     """A `GraphStore` of a graph and added edges.
 
-    Nodes with added edges have one row of all their edges; other requests go to the graph. Picks
-    equal those of a `LocalGraphStore` on the complete tables, except that added edges are numbered
-    after known ones.
+    A request for nodes with added edges joins all edges of these nodes; other requests go to the
+    graph. Picks equal those of a `LocalGraphStore` on the complete tables, except that added edges
+    are numbered after known ones.
     """
 
     _bundle: ExtendedBundle
@@ -43,7 +43,7 @@ class ExtendedGraphStore(StoreOfBundle):
     def __init__(self, known: LocalGraphStore, bundle: ExtendedBundle) -> None:
         super().__init__(bundle)
         self._known, self.direction = known, known.direction
-        self._rows: dict[tuple[EdgeType, str], _TouchedRows] = {}
+        self._chains = dict(bundle.addition.chains)
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
         """All edges, added ones after the known ones of a node."""
@@ -63,9 +63,8 @@ class ExtendedGraphStore(StoreOfBundle):
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
-        rows = self._touched(edge_type, self.direction)
-        is_touched = np.isin(request.nodes, rows.nodes)
-        if not is_touched.any():
+        is_touched, rows = self._touched(edge_type, self.direction, request.nodes)
+        if rows is None:
             return self._known.pick(edge_type, request, scratch)
         shares = [Share(n, np.flatnonzero(is_touched == n)) for n in (False, True)]
         known, touched = (restricted(request, share.positions) for share in shares)
@@ -75,19 +74,19 @@ class ExtendedGraphStore(StoreOfBundle):
     def _degrees(
         self, edge_type: EdgeType, direction: str, nodes: np.ndarray, horizon: Horizon | None
     ) -> np.ndarray:
-        rows = self._touched(edge_type, direction)
-        touched = np.flatnonzero(np.isin(nodes, rows.nodes))
-        others = np.setdiff1d(np.arange(len(nodes)), touched)
-        counts = np.empty(len(nodes), np.int64)
         of_known = self._known.picker(edge_type, direction)
+        is_touched, rows = self._touched(edge_type, direction, nodes)
+        if rows is None:
+            return of_known.degrees(nodes, horizon)
+        touched, others = np.flatnonzero(is_touched), np.flatnonzero(~is_touched)
+        counts = np.empty(len(nodes), np.int64)
         counts[others] = of_known.degrees(nodes[others], restricted_horizon(horizon, others))
         counts[touched] = rows.degrees(nodes[touched], restricted_horizon(horizon, touched))
         return counts
 
     def _out_degrees(self, edge_type: EdgeType, nodes: np.ndarray) -> np.ndarray:
-        sources = np.sort(self._bundle.addition.edges[edge_type].sources)
-        ends = [np.searchsorted(sources, nodes, side) for side in ("left", "right")]
-        counts = ends[1] - ends[0]
+        positions, _ = self._added(edge_type, "out", nodes)
+        counts = np.bincount(positions, minlength=len(nodes))
         is_known = nodes < self._bundle.graph.num_nodes(edge_type[0])
         counts[is_known] += self._known.neighbor_degrees(edge_type, nodes[is_known])
         return counts
@@ -95,49 +94,73 @@ class ExtendedGraphStore(StoreOfBundle):
     def _count_sources(self, edge_type: EdgeType) -> np.ndarray:
         return self._out_degrees(edge_type, np.arange(self.num_nodes(edge_type[0])))
 
-    def _touched(self, edge_type: EdgeType, direction: str) -> _TouchedRows:
-        key = (edge_type, direction)
+    def _added(
+        self, edge_type: EdgeType, direction: str, nodes: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Added edges of nodes; see `EdgeChains.find`."""
+        added, key = self._bundle.addition, (edge_type, direction)
         with self._lock:
-            if key not in self._rows:
-                self._rows[key] = _TouchedRows(self._bundle, edge_type, direction)
-            return self._rows[key]
+            if key not in self._chains:
+                node_type = ends(edge_type, direction)[1]
+                num_known = self._bundle.graph.num_nodes(node_type)
+                by = added.edges[edge_type][direction == "in"]
+                self._chains[key] = EdgeChains.of(num_known, added.num_new[node_type], by)
+        return self._chains[key].find(nodes, len(added.edges[edge_type].sources))
+
+    def _touched(
+        self, edge_type: EdgeType, direction: str, nodes: np.ndarray
+    ) -> tuple[np.ndarray, _TouchedRows | None]:
+        """bool [num_nodes], whether nodes are new or have added edges, and all edges of these."""
+        positions, _ = self._added(edge_type, direction, nodes)
+        is_touched = nodes >= self._bundle.graph.num_nodes(ends(edge_type, direction)[1])
+        is_touched[positions] = True
+        if not is_touched.any():
+            return is_touched, None
+        touched = np.unique(nodes[is_touched])
+        added = self._added(edge_type, direction, touched)
+        return is_touched, _TouchedRows(self._bundle, edge_type, direction, touched, *added)
 
 
 class _TouchedRows(Bundle):
-    """All edges of one type of the nodes with added ones.
+    """All edges of one type of some nodes.
 
     Edges have the order of an ingest of the complete tables.
 
-    Attributes:
-        nodes: int64, dense ids of these nodes, ascending, including all new nodes.
+    Args:
+        nodes: int64, dense ids, distinct and ascending.
+        rows, added: int64, their added edges: position in `nodes`, and edge.
     """
 
-    def __init__(self, bundle: ExtendedBundle, edge_type: EdgeType, direction: str) -> None:
+    def __init__(
+        self,
+        bundle: ExtendedBundle,
+        edge_type: EdgeType,
+        direction: str,
+        nodes: np.ndarray,
+        rows: np.ndarray,
+        added: np.ndarray,
+    ) -> None:
         super().__init__(bundle.path, bundle._record)
         self.is_larger_than_memory = False
         self._graph, self._addition = bundle.graph, bundle.addition
-        self._edge_type = edge_type
-        sources, targets = self._addition.edges[edge_type]
-        taker, takers, neighbors = edge_type[2], targets, sources
-        if direction != "in":
-            taker, takers, neighbors = edge_type[0], sources, targets
-        first_new = self._graph.num_nodes(taker)
-        new = first_new + np.arange(self._addition.num_new[taker])
-        self.nodes = np.union1d(takers, new)
+        self._edge_type, self._extended = edge_type, bundle
+        self.nodes = nodes
+        edges = self._addition.edges[edge_type]
+        neighbors = edges[direction != "in"][added]
+        first_new = self._graph.num_nodes(ends(edge_type, direction)[1])
         num_known = int(np.searchsorted(self.nodes, first_new))
         known = self._graph.csc(edge_type) if direction == "in" else self._graph.csr(edge_type)
         known_rows, known_edges = ragged_positions(known.indptr, self.nodes[:num_known])
-        rows = np.concatenate([known_rows, np.searchsorted(self.nodes, takers)])
+        rows = np.concatenate([known_rows, rows])
         indices = np.concatenate([known.indices[known_edges], neighbors])
         indices = indices.astype(known.indices.dtype)
-        self._known_edges = known_edges
         if known.e_id is not None:
-            self._known_edges = known.e_id[known_edges].astype(np.int64)
+            known_edges = known.e_id[known_edges].astype(np.int64)
+        self._own_edges = np.concatenate([known_edges, self._graph.num_edges(edge_type) + added])
         self._order = self._sorted(rows, indices)
         self._indices = indices[self._order]
         self._indptr = np.append(0, np.cumsum(np.bincount(rows, minlength=len(self.nodes))))
-        added_edges = self._graph.num_edges(edge_type) + np.arange(len(takers))
-        self._e_id = np.concatenate([self._known_edges, added_edges])[self._order]
+        self._e_id = self._own_edges[self._order]
         self._picker = _TouchedPicker(self, edge_type, direction)
 
     def pick(self, request: PickRequest) -> Picks:
@@ -154,12 +177,9 @@ class _TouchedRows(Bundle):
         return Csr(self._indptr, self._indices, np.arange(len(self._indices)))
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray:
-        """A column of these edges, or of all nodes of the extended graph."""
-        known: Any = self._graph.column(type_, name)
-        added: Any = self._addition.column(type_, name)
-        if isinstance(type_, str):
-            return np.concatenate([known, added])
-        return np.concatenate([known[self._known_edges], added])[self._order]
+        """A column of these edges."""
+        assert not isinstance(type_, str)
+        return self._extended.rows(type_, name, self._own_edges)[self._order]
 
     def alias(self, edge_type: EdgeType, column: str, direction: str) -> np.ndarray:
         table = np.empty(len(self._indices), np.int64)
@@ -182,10 +202,17 @@ class _TouchedRows(Bundle):
 class _TouchedPicker(LocalPicker):
     def __init__(self, rows: _TouchedRows, edge_type: EdgeType, direction: str) -> None:
         super().__init__(rows, edge_type, direction)
-        self._nodes = rows.nodes
+        self._nodes, self._extended = rows.nodes, rows._extended
 
     def _rows_of(self, nodes: np.ndarray) -> np.ndarray:
         return np.searchsorted(self._nodes, nodes)
+
+    def _times_of_neighbors(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        indices = self.adjacency.indices
+        return np.arange(len(indices)), self._extended.rows(self._neighbor_type, column, indices)
+
+    def _times_of_nodes(self, column: str, nodes: np.ndarray) -> np.ndarray:
+        return self._extended.rows(self._node_type, column, nodes)
 
 
 class ExtendedFeatureStore(LocalFeatureStore):

@@ -140,11 +140,18 @@ class LocalPicker:
         assert isinstance(times, np.ndarray)
         return times
 
+    def _times_of_neighbors(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        """The position of each edge's neighbor in an array of times, and the array."""
+        return self.adjacency.indices, self._times(self._neighbor_type, column)
+
+    def _times_of_nodes(self, column: str, nodes: np.ndarray) -> np.ndarray:
+        return self._times(self._node_type, column)[nodes]
+
     def _find_outside(
         self, horizon: Horizon, nodes: np.ndarray, starts: np.ndarray, degrees: np.ndarray
     ) -> Skips | None:
         """Narrows rows sorted by time to the edges in time. Returns the other edges to skip."""
-        indices, e_id = self.adjacency.indices, self.adjacency.e_id
+        e_id = self.adjacency.e_id
         column, latest = horizon.temporal.column, horizon.latest
         if self._has_times(horizon):
             times = self._times(self._edge_type, column)
@@ -153,13 +160,13 @@ class LocalPicker:
             narrow(times, order, *bounds, starts, degrees)
         if column not in self._bundle.columns(self._neighbor_type):
             return None
-        times = self._times(self._neighbor_type, column)
+        indices, times = self._times_of_neighbors(column)
         earliest = horizon.earliest(times.dtype)
         if self._has_times(horizon):
             earliest = earliest[:0]
         elif len(earliest) and column in self._bundle.columns(self._node_type):
-            own = self._times(self._node_type, column)
-            is_recent = own[nodes] >= horizon.earliest(own.dtype)
+            own = self._times_of_nodes(column, nodes)
+            is_recent = own >= horizon.earliest(own.dtype)
             earliest = np.where(is_recent, _first_time(earliest.dtype), earliest)
         rows, ptr = np.empty(len(starts), np.int64), np.empty(len(starts) + 1, np.int64)
         bounds = as_times(latest, times.dtype), earliest

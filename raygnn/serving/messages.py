@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import (
     AliasChoices,
@@ -17,74 +16,15 @@ from pydantic import (
     StrictStr,
     model_validator,
 )
-from pydantic_core import from_json
 
-from raygnn.errors import DataError
+from raygnn.data.plain_json import read_json, refuse
 from raygnn.inference.explain_options import ExplainOptions
 from raygnn.inference.job import TopKOptions
 
-#: Ids, pairs or new rows in one request, and elements of a value of a new row.
-MAX_ELEMENTS = 10_000
 #: Neighbors in one answer: anchors times k.
 MAX_NEIGHBORS = 100_000
 #: Nodes of one request for explanations, each of which takes about half a second.
 MAX_EXPLAINED = 20
-#: Columns of a new row, and types of new rows.
-MAX_COLUMNS = 1_000
-#: Letters of an id, a name or another text.
-MAX_TEXT = 1_000
-# The deepest values are lists in the columns of new rows: body, new, nodes, type, row, column.
-_MAX_OBJECT_DEPTH = 5
-_MAX_LIST_DEPTH = 6
-_INT64 = -(2**63), 2**63 - 1
-
-
-def read_json(body: bytes) -> Any:
-    """Parses a request's body. Raises a DataError unless it is JSON within the limits."""
-    try:
-        content = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        refuse(f"it is not JSON ({error})", "Send an object")
-    _check([content], 0)
-    return content
-
-
-def _check(value: list[Any] | dict[str, Any], depth: int) -> None:
-    if isinstance(value, dict):
-        if depth > _MAX_OBJECT_DEPTH:
-            refuse("a value of a row is an object", "Give numbers, texts, or lists of them")
-        if len(value) > MAX_COLUMNS:
-            refuse(f"an object has {len(value):,} keys", f"Send at most {MAX_COLUMNS:,}")
-        _check_text(max(value, key=len, default=""))
-        elements = list(value.values())
-    else:
-        if depth > _MAX_LIST_DEPTH:
-            refuse("lists are nested", "Give numbers, texts, or lists of them")
-        if len(value) > MAX_ELEMENTS:
-            refuse(f"a list has {len(value):,} elements", f"Send at most {MAX_ELEMENTS:,}")
-        elements = value
-    for element in elements:
-        kind = type(element)
-        if kind is float:
-            if not math.isfinite(element):
-                refuse("a number is not finite", "Send finite numbers, or null for a gap")
-        elif kind is int:
-            if not _INT64[0] <= element <= _INT64[1]:
-                refuse("an integer has more than 64 bits", "Send smaller ones")
-        elif kind is str:
-            _check_text(element)
-        elif kind is list or kind is dict:
-            _check(element, depth + 1)
-
-
-def _check_text(text: str) -> None:
-    if len(text) > MAX_TEXT:
-        refuse(f"a text has {len(text):,} characters", f"Send at most {MAX_TEXT:,}")
-
-
-def refuse(problem: str, remedy: str) -> NoReturn:
-    raise DataError(f"the request is invalid: {problem}. {remedy}.", id="serve-request")
-
 
 _FIRST_PROBLEM: Any = Field(fail_fast=True)  # a list of 10,000 may have as many problems
 
@@ -107,6 +47,36 @@ class NewRows(BaseModel):
     edges: Rows = Field(
         default={}, description="Rows by edge type, src__rel__dst; ends are known or new nodes."
     )
+
+
+class Events(NewRows):
+    """New nodes and edges, to be appended to the log that the server follows."""
+
+    key: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="Name of these rows. Rows of a key that was sent before are not repeated."
+    )
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        """As `Question.parse`."""
+        return cls.model_validate(read_json(body, 1))
+
+
+class RefusedEvent(BaseModel):
+    """A row that does not fit the graph. `row` counts those of its type in the request."""
+
+    type: str
+    row: int
+    reason: str
+    id: str
+
+
+class Appended(BaseModel):
+    """The end of the rows in the log, and the rows that are not there."""
+
+    position: int
+    accepted: int
+    refused: list[RefusedEvent] = []
 
 
 class Question(BaseModel):
@@ -362,12 +332,40 @@ class Refused:
     is_question_wrong: bool = True
 
 
+@dataclass(frozen=True)
+class Version:
+    """What an answer was computed from. The same request has the same answer of it.
+
+    Attributes:
+        model, snapshot: fingerprints of the model's files and of the graph.
+        position: rows of the event log that were added; None without a log.
+        log: sha256 that identifies these rows.
+    """
+
+    model: str
+    snapshot: str
+    position: int | None = None
+    log: str = ""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        named = {"Raygnn-Model": self.model, "Raygnn-Snapshot": self.snapshot}
+        if self.position is not None:
+            named["Raygnn-Position"] = str(self.position)
+        return {**named, "ETag": f'"{"-".join(named.values())}"'}
+
+
 class AnsweredRows(list[dict[str, Any]]):
     """The rows of an answer, as JSON has them, with notes for the client."""
 
-    def __init__(self, rows: Iterable[dict[str, Any]], notes: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        rows: Iterable[dict[str, Any]],
+        notes: Iterable[str] = (),
+        version: Version | None = None,
+    ) -> None:
         super().__init__(rows)
-        self.notes = list(notes)
+        self.notes, self.version = list(notes), version
 
 
 #: Rows, or why there are none.

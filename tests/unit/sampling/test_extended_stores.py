@@ -14,12 +14,13 @@ import pytest
 
 from raygnn.data.added_rows import AddedRows, RowReader
 from raygnn.data.bundle import Bundle
-from raygnn.data.extended_bundle import ExtendedBundle
+from raygnn.data.extended_bundle import Addition, ExtendedBundle
+from raygnn.data.growth import Growth
 from raygnn.data.ingest.build_bundle import ingest
 from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.sampling.extended_stores import ExtendedFeatureStore, ExtendedGraphStore
-from raygnn.sampling.protocols import PickRequest
+from raygnn.sampling.protocols import PickRequest, Picks
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore
 from raygnn.sampling.temporal import Horizon, Temporal
 from tests.errors import raises
@@ -29,6 +30,7 @@ USERS, ITEMS, NEW_USERS, NEW_ITEMS = 60, 40, 4, 3
 BUYS, FOLLOWS = ("user", "buys", "item"), ("user", "follows", "user")
 BLOCKS = ("user", "blocks", "user")  # without a reverse
 COLUMNS = ("x", "edge_attr", "weight", "time")
+OPTIONS = IngestOptions()
 
 
 def shop(*, with_times: bool) -> GraphTables:
@@ -193,6 +195,52 @@ def test_rows_and_ids_are_those_of_the_whole_tables(case):
             found, LocalFeatureStore(case.whole).gather(node_type, "x", nodes)
         )
     assert bundle.id_map("user").lookup(pa.array(["nobody"])).tolist() == [-1]
+
+
+def test_rows_that_come_one_after_another_are_those_of_the_whole_tables(case):
+    """Also the view of each moment, after later rows came."""
+    rng, reader = np.random.default_rng(0), RowReader(case.tables, case.old, COLUMNS, OPTIONS)
+    growth = Growth(case.old, reader.read(AddedRows({})))
+    rows: list[tuple[str, str, Any]] = [
+        (kind, name, row)
+        for kind, tables in (("nodes", case.rows.nodes), ("edges", case.rows.edges))
+        for name, table in tables.items()
+        for row in table
+        if name != "user__follows__user"  # a copy depends on rows of both directions
+    ]
+    ends = np.unique([*rng.integers(1, len(rows), 8), len(rows)])
+    moments = []
+    for first, last in zip([0, *ends], ends, strict=False):
+        added: dict[str, Any] = {"nodes": {}, "edges": {}}
+        for kind, name, row in rows[first:last]:
+            added[kind].setdefault(name, []).append(row)
+        bundle = ExtendedBundle(case.old, growth.view())
+        growth.append(reader.on(bundle).read(AddedRows(**added)))
+        moments.append((growth.view(), *_samples(case, growth.view())))
+    bundle = ExtendedBundle(case.old, growth.view())
+    for view, *samples in moments:
+        np.testing.assert_equal(_samples(case, view), samples)
+    for node_type in case.whole.node_types:
+        ids = case.whole.ids(node_type)
+        np.testing.assert_array_equal(bundle.id_map(node_type).lookup(ids), np.arange(len(ids)))
+        np.testing.assert_array_equal(
+            features(bundle).gather(node_type, "x", np.arange(len(ids))),
+            LocalFeatureStore(case.whole).gather(node_type, "x", np.arange(len(ids))),
+        )
+    whole = LocalGraphStore(case.whole)
+    expected = [whole.pick(t, _last(whole.num_nodes(t[2]))) for t in (BUYS, BLOCKS)]
+    for found, wanted in zip(_samples(case, growth.view()), expected, strict=True):
+        np.testing.assert_array_equal(found.neighbors, wanted.neighbors)
+        np.testing.assert_array_equal(found.offsets, wanted.offsets)
+
+
+def _samples(case: Case, view: Addition) -> list[Picks]:
+    store = ExtendedGraphStore(LocalGraphStore(case.old), ExtendedBundle(case.old, view))
+    return [store.pick(t, _last(store.num_nodes(t[2]))) for t in (BUYS, BLOCKS)]
+
+
+def _last(num_nodes: int) -> PickRequest:
+    return PickRequest(np.arange(num_nodes), 5, False, key=3, hop=0)
 
 
 def _edited(case: Case, **changes: Any) -> AddedRows:

@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("fastapi")  # an extra
 from fastapi.testclient import TestClient
 
+from raygnn.data.plain_json import MAX_ELEMENTS
 from raygnn.errors import ResourceError
 from raygnn.serving.app import build_app
 from raygnn.serving.messages import (
-    MAX_ELEMENTS,
     AnsweredRows,
     Predict,
     Question,

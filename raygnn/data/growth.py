@@ -1,0 +1,110 @@
+"""Rows that are added to a graph batch after batch, in arrays that only grow.
+
+An append costs what its rows cost. A view has the rows until a batch: it shares the arrays, and
+later batches do not change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raygnn.data.bundle import Bundle, SparseColumn
+from raygnn.data.edge_chains import EdgeChains, GrowingArray
+from raygnn.data.edge_types import EdgeType
+from raygnn.data.extended_bundle import AddedEdges, Addition
+
+
+class _GrowingSparse:
+    def __init__(self, rows: SparseColumn) -> None:
+        self._indptr, self._indices = GrowingArray(rows.indptr), GrowingArray(rows.indices)
+        self._values = None if rows.values is None else GrowingArray(rows.values)
+        self._dim = rows.dim
+
+    def append(self, rows: SparseColumn) -> None:
+        first = self._indptr.view()[-1]
+        self._indptr.append(first + rows.indptr[1:])
+        self._indices.append(rows.indices)
+        if rows.values is not None:
+            if self._values is None:  # no row had values so far
+                self._values = GrowingArray(np.ones(int(first), np.float32))
+            self._values.append(rows.values)
+
+    def view(self) -> SparseColumn:
+        values = None if self._values is None else self._values.view()
+        return SparseColumn(self._indptr.view(), self._indices.view(), values, self._dim)
+
+
+class Growth:
+    """The nodes and edges that were added to a graph.
+
+    Args:
+        start: the first ones, perhaps none.
+    """
+
+    def __init__(self, graph: Bundle, start: Addition) -> None:
+        self._infos = start.infos
+        self._num_new, self._ids = dict(start.num_new), dict(start.ids)
+        self._numbers: dict[str, dict[Any, int]] = {
+            name: {id: number for number, id in enumerate(ids.to_pylist())}
+            for name, ids in start.ids.items()
+        }
+        self._edges = {
+            edge_type: tuple(GrowingArray(end) for end in ends)
+            for edge_type, ends in start.edges.items()
+        }
+        self._arrays: dict[str | EdgeType, dict[str, GrowingArray | _GrowingSparse]] = {
+            type_: {
+                name: _GrowingSparse(rows) if isinstance(rows, SparseColumn) else GrowingArray(rows)
+                for name, rows in columns.items()
+            }
+            for type_, columns in start.arrays.items()
+        }
+        self._chains = {
+            (edge_type, direction): EdgeChains.of(
+                graph.num_nodes(node_type), start.num_new[node_type], nodes
+            )
+            for edge_type, ends in start.edges.items()
+            for direction, node_type, nodes in _ends(edge_type, ends)
+        }
+
+    def append(self, addition: Addition) -> None:
+        """Appends rows that are numbered after those of `view`. For one thread at a time."""
+        for edge_type, added in addition.edges.items():
+            for growing, end in zip(self._edges[edge_type], added, strict=True):
+                growing.append(end)
+            for direction, node_type, nodes in _ends(edge_type, added):
+                self._chains[edge_type, direction].append(addition.num_new[node_type], nodes)
+        for type_, columns in addition.arrays.items():
+            for name, rows in columns.items():
+                self._arrays[type_][name].append(rows)  # type: ignore[arg-type]
+        for name, ids in addition.ids.items():
+            if len(ids):
+                first, numbers = self._num_new[name], self._numbers[name]
+                numbers.update((id, first + i) for i, id in enumerate(ids.to_pylist()))
+                self._ids[name] = pa.concat_arrays([self._ids[name], ids])
+                self._num_new[name] = first + len(ids)
+
+    def view(self) -> Addition:
+        """All rows so far. Later appends do not change it."""
+        return Addition(
+            dict(self._num_new),
+            dict(self._ids),
+            {t: AddedEdges(*(end.view() for end in ends)) for t, ends in self._edges.items()},
+            {
+                type_: {name: rows.view() for name, rows in columns.items()}
+                for type_, columns in self._arrays.items()
+            },
+            self._infos,
+            numbers=self._numbers,
+            chains=self._chains,
+        )
+
+
+def _ends(edge_type: EdgeType, edges: AddedEdges) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Direction, node type and nodes of each end."""
+    yield "in", edge_type[2], edges.targets
+    yield "out", edge_type[0], edges.sources
