@@ -220,7 +220,8 @@ def added_rows(rows: Sequence[tuple[str, str]]) -> AddedRows:
 
 def _first_rows(entries: Sequence[Entry]) -> list[Entry]:
     """Entries of one segment: at least one."""
-    num, chosen = 0, []
+    chosen: list[Entry] = []
+    num = 0
     for entry in entries:
         num += len(entry.rows)
         if chosen and num > MAX_ROWS:

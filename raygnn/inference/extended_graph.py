@@ -40,6 +40,9 @@ class ExtendedGraph(OpenGraph):
         rows: new rows, the folder or URI of their tables, or decoded rows of `graph`.
     """
 
+    _graph: OpenGraph
+    _addition: Addition
+
     def __init__(self, graph: OpenGraph, rows: AddedRows | str | Addition) -> None:
         addition = rows
         if not isinstance(addition, Addition):
