@@ -136,7 +136,7 @@ def _line_entries(file: str) -> Iterator[Entry]:
                 )
             entry = Entry.of(body.get("nodes"), body.get("edges"), body.get("key"))
         except DataError as error:
-            raise DataError(f"{redact(file)}, line {number}: {error}") from error
+            raise DataError(f"{redact(file)}:{number}: {error}") from error
         yield entry if "key" in body else Entry(entry.rows, _key(file, number, entry.rows))
 
 

@@ -83,7 +83,7 @@ def test_files_are_appended_once(tmp_path):
         ('{"key": 1}', "events-key"),
     ):
         lines.write_text(text)
-        with raises(id, "line 1"):
+        with raises(id, 1):
             raygnn.events.append_file(log, str(lines))
 
 
