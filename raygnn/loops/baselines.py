@@ -44,6 +44,7 @@ class Baselines:
         negatives: the rows that these are compared with.
         standings: rungs beside the model, if validation chose what predicts.
         parts: baselines that the model consists of, with which it is not compared.
+        uncalibrated: calibration of the model before validation scaled it; None if it did not.
     """
 
     metrics: Mapping[str, Mapping[str, float]]
@@ -52,6 +53,7 @@ class Baselines:
     negatives: tuple[int, ...] = ()
     standings: Standings = field(default_factory=dict)
     parts: frozenset[str] = frozenset()
+    uncalibrated: Mapping[str, Any] | None = None
 
     def best(self, metric: str) -> tuple[str, float] | None:
         """The best baseline by a metric, and its value; None without one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,12 @@ class Share:
 
     def calibrated(self, scores: np.ndarray) -> np.ndarray:
         return self.scale * scores + (np.array(self.shift) if self.shift else 0.0)
+
+    def then(self, next_: Share) -> Share:
+        """This share, with its calibrated scores calibrated once more."""
+        shift = next_.scale * np.array(self.shift or 0.0) + np.array(next_.shift or 0.0)
+        shifts = tuple(shift.tolist()) if shift.ndim else ()
+        return Share(self.weight, self.scale * next_.scale, shifts)
 
     def part(self, scores: np.ndarray) -> np.ndarray:
         """The rung's summand of the prediction, [num_rows, num_outputs]."""
@@ -78,6 +84,12 @@ class Blend:
         """float64 [num_rows, num_outputs], the sum of what these rungs add to the prediction."""
         parts = [self.shares[name].part(rows.astype(np.float64)) for name, rows in scores.items()]
         return sum(parts[1:], parts[0])
+
+    @property
+    def uncalibrated(self) -> Blend:
+        """The same weights of the rungs' scores as they are."""
+        shares = {name: Share(share.weight) for name, share in self.shares.items()}
+        return replace(self, shares=shares)
 
 
 def log_scores(probabilities: np.ndarray) -> np.ndarray:
@@ -123,7 +135,8 @@ class Judge:
 def fit_blend(scores: Mapping[str, np.ndarray], judge: Judge, constant: np.ndarray) -> Blend:
     """Chooses the best rung, then adds others while each lowers the loss by a standard error.
 
-    A rung alone is calibrated if that lowers its loss by a standard error.
+    A rung alone, and the sum of several, are calibrated if that lowers the loss by a standard
+    error.
 
     Args:
         scores: float [num_rows, num_outputs] by rung, of the validation rows. Of equally good
@@ -152,9 +165,14 @@ def fit_blend(scores: Mapping[str, np.ndarray], judge: Judge, constant: np.ndarr
         is_better = gain.mean() > standard_error(gain, judge.groups)
         return Blend({best: shares[best] if is_better else Share(1.0)}, tuple(constant.tolist()))
     chosen = {
-        name: Share(weights[name], shares[name].scale, shares[name].shift)
+        name: replace(shares[name], weight=weights[name])
         for name in sorted(weights, key=lambda name: -weights[name])
     }
+    # A sum of calibrated logits is too cautious where the errors of rungs differ.
+    last = judge.calibration(mixed, constant)
+    gain = current - judge.losses(last.calibrated(mixed))
+    if gain.mean() > standard_error(gain, judge.groups):
+        chosen = {name: share.then(last) for name, share in chosen.items()}
     return Blend(chosen, tuple(constant.tolist()))
 
 

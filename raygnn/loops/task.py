@@ -20,7 +20,7 @@ from raygnn.loops.baselines import Baselines, BaselinesOfParts
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.split_rows import SplitRows
 from raygnn.losses import Candidates
-from raygnn.metrics import Diagnostic, MetricsOverTime
+from raygnn.metrics import Described
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.parts import PartitionedGraph
 from raygnn.sampling.stored_samples import StoredSamples
@@ -263,7 +263,7 @@ class Task(ABC, Generic[BatchT]):
     def build_metrics(self) -> Sequence[Any]:
         return ()
 
-    def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
+    def diagnostics(self) -> Sequence[Described]:
         return ()
 
     def baselines(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,6 +148,97 @@ class ErrorsByValue(Diagnostic):
         }
 
 
+class Coverage(Diagnostic):
+    """Share of the values that lie in their ranges, and the mean width of these, by prediction.
+
+    Args:
+        bounds: float64 [num_bins - 1], ascending least predictions of the bins after the first.
+        find_ends: lower and upper ends of predictions.
+    """
+
+    name = "coverage"
+    problems = ("regression",)
+
+    def __init__(
+        self,
+        num_outputs: int,
+        problem: Problem,
+        bounds: Tensor,
+        find_ends: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    ) -> None:
+        super().__init__(num_outputs, problem)
+        self._bounds, self._find_ends = bounds, find_ends
+
+    def update(self, prediction: Tensor, target: Tensor) -> Tensor:
+        predicted = prediction.detach().cpu().flatten()
+        actual = target.cpu().flatten().to(predicted.dtype)
+        low, high = map(torch.from_numpy, self._find_ends(predicted.numpy()))
+        bins = torch.bucketize(predicted.double(), self._bounds, right=True)
+        contained = ((low <= actual) & (actual <= high)).double()
+        width = (high - low).double()
+        return sums_by_bin(bins, len(self._bounds) + 1, contained, width, predicted.double())
+
+    def _of_state(self, state: Tensor) -> dict[str, Any]:
+        sums = state.view(4, -1)
+        rows, contained, width, predicted = sums[:, sums[0] > 0]
+        return {
+            "share": float(contained.sum() / rows.sum()),
+            "rows": rows.long().tolist(),
+            "predicted": (predicted / rows).tolist(),
+            "contained": (contained / rows).tolist(),
+            "width": (width / rows).tolist(),
+        }
+
+
+class TopRows(GatheredMetric):
+    """Rows of a class among those with its highest probabilities, for lift, gain and thresholds.
+
+    Args:
+        positive: the class, of two.
+        name_of_class: as shown.
+    """
+
+    name = "top_rows"
+    problems = ("multi_class",)
+
+    def __init__(
+        self, num_outputs: int, problem: Problem, positive: int, name_of_class: str
+    ) -> None:
+        super().__init__(num_outputs, problem)
+        self._positive, self._class = positive, name_of_class
+        self._found: dict[str, Any] | None = None
+
+    def compute(self, prediction: Tensor, target: Tensor) -> dict[str, float]:
+        scores = prediction.double().softmax(dim=-1)[:, self._positive].numpy()
+        is_positive = target.flatten().numpy() == self._positive
+        if is_positive.any() and not np.isnan(scores).any():
+            order = np.argsort(-scores, kind="stable")
+            scores, right = scores[order], np.cumsum(is_positive[order])
+            # Rows with equal probabilities have no order: each is as often positive.
+            ends = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
+            rows = np.maximum(np.ceil(_TOP_SHARES * len(scores) - 1e-9), 1).astype(np.int64)
+            found = np.interp(rows, np.append(0, ends + 1), np.append(0, right[ends]))
+            self._found = {
+                "class": self._class,
+                "num_rows": len(scores),
+                "num_positive": int(right[-1]),
+                "share": _TOP_SHARES.tolist(),
+                "rows": rows.tolist(),
+                "positive": found.tolist(),
+                "least_probability": scores[rows - 1].tolist(),
+            }
+        return {}
+
+    def describe(self) -> Any:
+        """By share of the rows, from the highest probability down: their number, how many are
+        positive, and the least probability.
+        """
+        return self._found
+
+
+_TOP_SHARES = np.append([0.001, 0.002, 0.005], np.arange(1, 101) / 100)
+
+
 class MetricsOverTime(GatheredMetric):
     """Metrics by month, quarter or year of the rows: the finest with at most 40 periods.
 
@@ -189,6 +280,9 @@ class MetricsOverTime(GatheredMetric):
         """First month or name, `rows` and metrics of each period; None with fewer than two."""
         return self._found if len(self._found.get("rows", ())) > 1 else None
 
+
+#: What an evaluation saves in `metrics.json` beside its metrics.
+Described = Diagnostic | MetricsOverTime | TopRows
 
 _PERIODS = {"month": 1, "quarter": 3, "year": 12}
 _MAX_PERIODS = 40

@@ -40,6 +40,7 @@ class Advice(Callback):
         self._standard_errors: dict[str, float] = {}
         self._rungs: dict[str, Any] = {}
         self._rows: dict[str, Any] = {}
+        self._uncalibrated: dict[str, Any] = {}
 
     def on_train_start(self, engine: Engine) -> None:
         self._steps_per_epoch = engine.steps_per_epoch
@@ -71,6 +72,8 @@ class Advice(Callback):
             predicted = "links are ranked" if is_link else "classes are predicted"
             say(f"{predicted} by {both if encoder else f'{what} alone'}")
         baselines = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
+        if (before := getattr(baselines, "uncalibrated", None)) is not None:
+            self._uncalibrated = {"uncalibrated": {"test": before}}
         if baselines is not None:
             of_model = {name.removeprefix("test/"): value for name, value in metrics.items()}
             self._verdict = [
@@ -122,10 +125,11 @@ class Advice(Callback):
         empty: `warnings`, and the metrics by which the model is `no_better_than_baseline`. If
         validation chose what predicts: `blend`, the weights of rungs; `rungs`, by split, metric and
         rung, the value and its difference from the model's with standard errors; and `verdict`, a
-        sentence.
+        sentence. If validation scaled the logits: `uncalibrated`, `calibration` before.
         """
         return {
             **self._metrics,
+            **self._uncalibrated,
             "standard_errors": self._standard_errors,
             **self._rows,
             "steps_per_epoch": self._steps_per_epoch,

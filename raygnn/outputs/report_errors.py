@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, TypeVar
 
 from raygnn.outputs.html_page import NUM_COLORS, Chart, Series
@@ -14,6 +15,7 @@ _RANKS = {
     "ranks_by_degree": "known links of the target",
     "ranks_by_warmth": "known links of both ends",
 }
+_SHOWN_SHARES = (0.01, 0.05, 0.1, 0.2)  # of the best rows
 _MAX_PAIRS = 10  # pairs of classes listed as most often confused
 
 #: A table: its heads, and its rows.
@@ -81,16 +83,25 @@ def _errors_of(metrics: Mapping[str, Any]) -> Errors:
         tables |= _most_confused(f"Most often confused, {SPLITS[split]}", figures)
     for split, figures in metrics.get("calibration", {}).items():
         title = f"Calibration, {SPLITS[split]}: expected error {figures['error']:.3f}"
-        points = list(zip(figures["confidence"], figures["accuracy"], strict=True))
-        charts.append(_against_identity(title, "accuracy", points, "probability of the prediction"))
+        curves = {"accuracy": _curve(figures)}
+        if before := metrics.get("uncalibrated", {}).get(split):
+            title += f", before scaling {before['error']:.3f}"
+            curves["before scaling"] = _curve(before)
+        charts.append(_against_identity(title, curves, "probability of the prediction"))
     for split, figures in metrics.get("errors_by_value", {}).items():
         points = list(zip(figures["actual"], figures["predicted"], strict=True))
         title = f"Predicted against actual values, {SPLITS[split]}"
-        charts.append(_against_identity(title, "mean prediction", points, "actual value"))
+        charts.append(_against_identity(title, {"mean prediction": points}, "actual value"))
         columns = (figures[name] for name in ("actual", "predicted", "mae", "rows"))
         rows = list(zip(*columns, strict=True))
         heads = ("mean actual value", "mean prediction", "mean absolute error", "rows")
         tables[f"Errors by value, {SPLITS[split]}"] = heads, rows
+    for split, figures in metrics.get("coverage", {}).items():
+        title = f"Ranges, {SPLITS[split]}: {figures['share']:.1%} of the values in ranges of 80 %"
+        tables[title] = _range_table(figures)
+    for split, figures in metrics.get("top_rows", {}).items():
+        title = f"Rows by probability of {figures['class']!r}, {SPLITS[split]}"
+        tables[title] = _top_table(figures)
     for split, figures in metrics.get("over_time", {}).items():
         rows = list(zip(*figures.values(), strict=True))
         tables[f"Metrics over time, {SPLITS[split]}"] = tuple(figures), rows
@@ -122,11 +133,64 @@ def _most_confused(title: str, entry: Mapping[str, Any]) -> dict[str, Table]:
     return {title: (("actual", "predicted", "rows", "share of the class"), pairs[:_MAX_PAIRS])}
 
 
+def _range_table(figures: Mapping[str, Any]) -> Table:
+    columns = (figures[name] for name in ("predicted", "contained", "width", "rows"))
+    heads = ("mean prediction", "share in the range", "mean width", "rows")
+    return heads, list(zip(*columns, strict=True))
+
+
+def _top_table(figures: Mapping[str, Any]) -> Table:
+    best = [top_row(figures, share) for share in _SHOWN_SHARES]
+    heads = ("best", "rows", "least probability", "precision", "lift", "share found")
+    return heads, [(f"{top.share:.0%}", *astuple(top)[1:]) for top in best]
+
+
+def _curve(figures: Mapping[str, Any]) -> list[tuple[float, float]]:
+    return list(zip(figures["confidence"], figures["accuracy"], strict=True))
+
+
+@dataclass(frozen=True)
+class TopRow:
+    """The rows with the highest probabilities of a class.
+
+    Attributes:
+        share: of all rows.
+        least_probability: of these rows.
+        precision: share of them with the class.
+        lift: precision divided by that of all rows.
+        found: share of all rows with the class that are among them.
+    """
+
+    share: float
+    rows: int
+    least_probability: float
+    precision: float
+    lift: float
+    found: float
+
+
+def top_row(figures: Mapping[str, Any], share: float) -> TopRow:
+    """Reads the smallest stored cut with at least this share of the rows from `top_rows`."""
+    place = min(bisect_left(figures["share"], share - 1e-9), len(figures["share"]) - 1)
+    rows, positive = figures["rows"][place], figures["positive"][place]
+    base = figures["num_positive"] / figures["num_rows"]
+    return TopRow(
+        figures["share"][place],
+        rows,
+        figures["least_probability"][place],
+        positive / rows,
+        positive / rows / base,
+        positive / figures["num_positive"],
+    )
+
+
 def _against_identity(
-    title: str, name: str, points: list[tuple[float, float]], x_label: str
+    title: str, curves: Mapping[str, list[tuple[float, float]]], x_label: str
 ) -> Chart:
-    ends = [points[0][0], points[-1][0]]
-    lines = [Series(name, points, 0), Series("perfect", [(x, x) for x in ends], NUM_COLORS - 1)]
+    every = [x for points in curves.values() for x, _ in points]
+    lines = [Series(name, points, i) for i, (name, points) in enumerate(curves.items())]
+    ends = [(x, x) for x in (min(every), max(every))]
+    lines.append(Series("perfect", ends, NUM_COLORS - 1))
     return Chart(title, lines, x_label=x_label, x_from_zero=False)
 
 

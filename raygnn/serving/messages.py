@@ -201,7 +201,8 @@ class TopK(Question, TopKOptions):
 
 
 class Prediction(BaseModel):
-    """A node's prediction; `probability` of classes, and a list with `what: probabilities`.
+    """A node's prediction; `probability` of classes, and a list with `what: probabilities`; the
+    ends of the range that contains 80 % of the numbers.
 
     `time` is that of the request, as ISO 8601 in UTC where it is a date.
     """
@@ -210,6 +211,8 @@ class Prediction(BaseModel):
     time: Moment | None = None
     prediction: int | float | str | list[int] | list[float] | None = None
     probability: float | list[float] | None = None
+    low: float | None = None
+    high: float | None = None
 
 
 class Part(BaseModel):

@@ -14,6 +14,7 @@ import raygnn
 import raygnn.infer
 import raygnn.train
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, node_rows, write_tables
+from raygnn.report import decide
 from tests.numerics.infer.conftest import dates
 
 NUM_USERS, NUM_ITEMS, NUM = 60, 20, 3_000
@@ -102,6 +103,20 @@ def test_the_saved_model_predicts_what_was_tested(run: Any, tmp_path: Path) -> N
     written = np.array(written.sort_by("row")[column].to_pylist())
     ordered = rows.arrow.sort_by("row")[column].to_pylist()
     assert written == pytest.approx(np.array(ordered), abs=1e-6)
+    if label == "price":
+        assert ((rows["low"] <= rows["prediction"]) & (rows["prediction"] <= rows["high"])).all()
+        price = _purchases()["price"].to_numpy()[rows["row"]]
+        is_test = np.argsort(np.argsort(rows["row"])) >= 0.9 * NUM  # rows are sorted by time
+        share = ((rows["low"] <= price) & (price <= rows["high"]))[is_test].mean()
+        assert share == pytest.approx(result.metrics["coverage"]["test"]["share"], abs=0.02)
+        assert share == pytest.approx(0.8, abs=0.08)
+        return
+    before, after = (
+        result.metrics[name]["test"]["error"] for name in ("uncalibrated", "calibration")
+    )
+    assert after < before
+    assert decide(result.path, top=0.1).startswith("test: the best 0.1 of 300 rows, 30 with a ")
+    assert "at least 0.1667" in decide(result.path, cost=5)
 
 
 def test_edges_and_pairs_do_not_see_their_future(run: Any, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from raygnn.data.standardization import BALANCED, ColumnScale, LabelCounts
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.blend import Blend
 from raygnn.loops.model_spec import Output
+from raygnn.loops.ranges import Ranges
 from raygnn.loops.tasks.objective import label_objective
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.losses.seed_losses import in_units
@@ -45,6 +46,7 @@ class LabelOutput(Output):
         clamp: minimum and maximum of predicted numbers, by target; None without clamping.
         label_counts: training rows by class or label; None for regression and probes.
         blend: what predicts beside the encoder with its head; None if these predict alone.
+        ranges: of a predicted number; None without validation rows.
     """
 
     predictions = ("predictions", "probabilities")
@@ -57,6 +59,7 @@ class LabelOutput(Output):
     clamp: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, kw_only=True)
     label_counts: LabelCounts | None = field(default=None, kw_only=True)
     blend: Blend | None = field(default=None, kw_only=True)
+    ranges: Ranges | None = field(default=None, kw_only=True)
 
     @property
     @abstractmethod

@@ -35,6 +35,7 @@ from raygnn.loops.blend import (
     log_scores,
 )
 from raygnn.loops.boosted_trees import BoostedTrees
+from raygnn.loops.ranges import Ranges
 from raygnn.loops.split_rows import SplitRows
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
@@ -46,9 +47,10 @@ from raygnn.metrics import (
     Calibration,
     ClassFigures,
     Confusion,
-    Diagnostic,
+    Coverage,
+    Described,
     ErrorsByValue,
-    MetricsOverTime,
+    TopRows,
 )
 from raygnn.metrics.seed_metrics import R2, NormalizedMeanAbsoluteError, SeedRankingMetric
 from raygnn.parallel.agreement import agreement, run_and_sync_errors
@@ -61,7 +63,8 @@ def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray
     """The predicted value, in the type of the label column, from [num_rows, num_outputs].
 
     `prediction`: the class (its name if the tables have names), a list of 0 and 1 by label, or the
-    targets. Classes also have `probability`.
+    targets. Classes also have `probability`, and a number has the ends of its range, `low` and
+    `high`.
     """
     if of.problem == "multi_class":
         logits = outputs.float()
@@ -75,7 +78,12 @@ def prediction_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray
     if of.problem == "multi_label":
         return {"prediction": (outputs > 0).numpy().astype(np.int8)}
     targets = of.in_units(outputs).float().numpy()
-    return {"prediction": targets[:, 0] if targets.shape[1] == 1 else targets}
+    if targets.shape[1] > 1:
+        return {"prediction": targets}
+    columns = {"prediction": targets[:, 0]}
+    if of.ranges is not None:
+        columns["low"], columns["high"] = of.ranges.of(targets[:, 0])
+    return dict(columns)
 
 
 def probability_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarray | pa.Array]:
@@ -164,16 +172,24 @@ class LabelTask(EncoderTask[BatchT]):
         own = ColumnScale.of_rows(train) if len(train) else ColumnScale((0.0,), (0.0,))
         return self.output.scale or own
 
-    def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
+    def diagnostics(self) -> Sequence[Described]:
         output = self.output
         problem: Any = output.problem
         width, names = output.num_outputs, output.shown_classes
+        diagnostics: list[Described] = []
         if problem == "regression":
-            bounds = self._value_bounds() if width == 1 else None
-            return [] if bounds is None else [ErrorsByValue(width, problem, bounds)]
-        diagnostics: list[Diagnostic] = [ClassFigures(width, problem, names)]
+            if width == 1 and (bounds := self._value_bounds()) is not None:
+                diagnostics.append(ErrorsByValue(width, problem, bounds))
+            if (ranges := output.ranges) is not None:
+                edges = torch.tensor(ranges.bounds, dtype=torch.float64)
+                diagnostics.append(Coverage(width, problem, edges, ranges.of))
+            return diagnostics
+        diagnostics.append(ClassFigures(width, problem, names))
         if problem == "multi_class":
             diagnostics.append(Calibration(width, problem))
+            positive, splits = output.positive_class, self.target.splits
+            if width == 2 and 2 * max(len(splits.val), len(splits.test)) <= MAX_GATHERED:
+                diagnostics.append(TopRows(width, problem, positive, names[positive]))
             if width <= MAX_CONFUSED:
                 diagnostics.append(Confusion(width, problem, names))
         return diagnostics
@@ -210,7 +226,20 @@ class LabelTask(EncoderTask[BatchT]):
             guesses,
         )
         parts = frozenset() if blend is None else frozenset(blend.shares)
-        return replace(found, standings=standings, parts=parts)
+        before = self._uncalibrated(asked, guesses)
+        return replace(found, standings=standings, parts=parts, uncalibrated=before)
+
+    def _uncalibrated(
+        self, asked: np.ndarray, values: Mapping[str, np.ndarray]
+    ) -> Mapping[str, Any] | None:
+        blend, problem = self.output.blend, self.output.problem
+        if problem != "multi_class" or blend is None or blend.uncalibrated == blend:
+            return None
+        figures = Calibration(self.output.num_outputs, "multi_class")
+        scores = torch.from_numpy(self._mixed(values, blend.uncalibrated))
+        figures.compute(figures.update(scores, torch.from_numpy(self.target.labels[asked])))
+        described: Mapping[str, Any] = figures.describe()
+        return described
 
     def precision(self, split: str) -> Baselines | None:
         output = self.output
@@ -310,17 +339,24 @@ class LabelTask(EncoderTask[BatchT]):
         return rows
 
     def conclude(self) -> bool:
-        """Chooses the model's `Blend` on the validation rows."""
-        target = self.target
-        if target.arguments.blend is False or target.why_no_blend(self.config) is not None:
-            return False
+        """Chooses the model's `Blend` on the validation rows, and finds the ranges of a number."""
+        target, output = self.target, self.output
+        blends = target.arguments.blend is not False and target.why_no_blend(self.config) is None
+        has_ranges = output.problem == "regression" and output.num_outputs == 1
         limit, loader = self.config.training.num_val_batches, self.loader("val")
+        if loader is None or not (blends or has_ranges):
+            return False
         num_batches = min(loader.num_batches, limit or loader.num_batches)
         self._recorded = []
         self.prepare_evaluation("val")
         run_and_sync_errors(lambda: [*self.evaluate("val", num_batches)], "judging the rungs")
         asked = self.target.splits.val[: num_batches * loader.batch_size]
-        values = {**self.guesses("val", asked), GNN: self._recorded_outputs(asked)}
+        values: dict[str, np.ndarray] = {GNN: self._recorded_outputs(asked)}
+        if not blends:
+            self._recorded = None
+            self._keep_ranges(asked, values[GNN])
+            return False
+        values |= self.guesses("val", asked)
         blend = None
         with agreement("choosing among the rungs"):
             if self.env.rank == 0:
@@ -328,14 +364,21 @@ class LabelTask(EncoderTask[BatchT]):
         blend = broadcast_object(blend)
         self.spec = replace(self.spec, output=replace(self.output, blend=blend))
         self.val_standings = self._standings(asked, values, self.build_metrics())
+        if has_ranges:
+            self._keep_ranges(asked, self._mixed(values, blend))
         return not blend.is_gnn
+
+    def _keep_ranges(self, asked: np.ndarray, predictions: np.ndarray) -> None:
+        ranges = Ranges.fit(predictions[:, 0], self.target.labels[asked].reshape(-1))
+        self.spec = replace(self.spec, output=replace(self.output, ranges=ranges))
 
     def _standings(
         self, asked: np.ndarray, values: Mapping[str, np.ndarray], metrics: Sequence[Any]
     ) -> Standings:
         predictions = {CONSTANT: np.tile(self.constant, (len(asked), 1)), **values}
         predictions = {name: rows for name, rows in predictions.items() if name in RUNGS}
-        predictions[MODEL] = self._mixed(predictions)
+        assert self.output.blend is not None
+        predictions[MODEL] = self._mixed(predictions, self.output.blend)
         labels, groups = self.target.labels[asked], self.groups(asked)
         return compare_rungs(own_metrics(metrics), predictions, labels, groups)
 
@@ -410,9 +453,7 @@ class LabelTask(EncoderTask[BatchT]):
             name: rows if name in are_logits else log_scores(rows) for name, rows in values.items()
         }
 
-    def _mixed(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        blend = self.output.blend
-        assert blend is not None
+    def _mixed(self, values: Mapping[str, np.ndarray], blend: Blend) -> np.ndarray:
         constant = np.tile(self.constant, (len(values[GNN]), 1))
         every = self.rung_scores({**values, CONSTANT: constant})
         return blend.mix({name: every[name] for name in blend.shares})

@@ -80,6 +80,38 @@ def test_classes_are_judged_by_what_scores_order_not_by_their_scale() -> None:
     assert judge.losses(blend.mix({GNN: small})).mean() < 0.8 * judge.losses(small).mean()
 
 
+def _losses_before_and_after(labels: np.ndarray, scores: dict[str, np.ndarray]) -> list[float]:
+    judge = _judge(labels, is_class=True)
+    blend = fit_blend(scores, judge, np.log(np.bincount(labels) / len(labels)))
+    assert len(blend.shares) == 2
+    chosen = {name: scores[name] for name in blend.shares}
+    return [judge.losses(each.mix(chosen)).mean() for each in (blend.uncalibrated, blend)]
+
+
+def test_a_sum_of_calibrated_logits_is_calibrated_again() -> None:
+    """Each of two rungs knows one half of the logit, so that their mean is too cautious."""
+    rng = np.random.default_rng(0)
+    halves = 2 * rng.normal(size=(2, NUM))
+    labels = (rng.random(NUM) < 1 / (1 + np.exp(-halves.sum(axis=0)))).astype(np.int64)
+    scores = {
+        name: np.stack([np.zeros(NUM), half], axis=1)
+        for name, half in zip((TREES, GNN), halves, strict=True)
+    }
+    before, after = _losses_before_and_after(labels, scores)
+    true = np.stack([np.zeros(NUM), halves.sum(axis=0)], axis=1)
+    least = _judge(labels, is_class=True).losses(true).mean()
+    assert after < least + 0.01 < before
+
+
+def test_calibration_keeps_the_order_of_two_classes() -> None:
+    share = Share(0.5, 2.0, (0.0, -1.0)).then(Share(1.0, 1.5, (0.0, 0.25)))
+    assert share == Share(0.5, 3.0, (0.0, -1.25))
+    assert Share(1.0).then(Share(1.0, 2.0)) == Share(1.0, 2.0)
+    scores = np.random.default_rng(0).normal(size=(50, 2))
+    margins = [np.diff(each, axis=1)[:, 0] for each in (scores, share.calibrated(scores))]
+    assert (np.argsort(margins[0]) == np.argsort(margins[1])).all()
+
+
 def test_rows_of_one_entity_count_once() -> None:
     """A gain that rests on one entity with many rows is no reason for a blend."""
     rng = np.random.default_rng(0)

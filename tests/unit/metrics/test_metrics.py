@@ -34,6 +34,7 @@ from raygnn.metrics import (
     MetricsOverTime,
     RootMeanSquaredError,
     SumMetric,
+    TopRows,
     TorchMetric,
     as_metric,
 )
@@ -375,3 +376,32 @@ class _TwoNumbers(torchmetrics.Metric):
 
     def compute(self) -> dict[str, Tensor]:
         return {"rows": self.rows, "total": self.total}
+
+
+@settings(max_examples=50)
+@given(multi_class())
+def test_top_rows_are_those_of_all_orders_of_equal_probabilities(
+    rows: tuple[Tensor, Tensor],
+) -> None:
+    prediction, target = rows[0][:, :2], rows[1].clamp(max=1)
+    metric = TopRows(2, "multi_class", 1, "yes")
+    metric.compute(prediction, target)
+    found = metric.describe()
+    is_positive = (target == 1).numpy()
+    if not is_positive.any():
+        assert found is None
+        return
+    scores = prediction.double().softmax(1)[:, 1].numpy()
+    for share, num, positive, least in zip(
+        found["share"],
+        found["rows"],
+        found["positive"],
+        found["least_probability"],
+        strict=True,
+    ):
+        assert num == max(1, math.ceil(share * len(scores) - 1e-9))
+        assert least == np.sort(scores)[::-1][num - 1]
+        above, equal = scores > least, scores == least
+        expected = is_positive[above].sum() + (num - above.sum()) * is_positive[equal].mean()
+        assert positive == pytest.approx(expected)
+    assert found["positive"][-1] == is_positive.sum()

@@ -35,7 +35,7 @@ from raygnn.loops.tasks.node_classification.target import (
     can_propagate,
     find_past_labels,
 )
-from raygnn.metrics import Diagnostic, MetricsOverTime
+from raygnn.metrics import Described, MetricsOverTime
 from raygnn.models.graph_encoder import GraphEncoder, NodePredictor
 from raygnn.models.label_propagation import LabelScores, PropagatedLabels
 from raygnn.parallel.agreement import run_and_sync_errors
@@ -277,7 +277,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         end = target.end_of_graph(self.config, split)
         return RowPlan(target.seeds, labels, as_of=end)
 
-    def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
+    def diagnostics(self) -> Sequence[Described]:
         rows, output = self.target.seeds, self.output
         diagnostics = super().diagnostics()
         has_dates = rows.name is not None and rows.time is not None and rows.time_unit is not None

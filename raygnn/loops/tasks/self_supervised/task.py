@@ -33,7 +33,7 @@ from raygnn.loops.tasks.self_supervised.target import (
 )
 from raygnn.losses import Candidates
 from raygnn.losses.seed_losses import in_full_precision
-from raygnn.metrics import Diagnostic, MetricsOverTime
+from raygnn.metrics import Described
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import run_and_sync_errors
@@ -214,7 +214,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
     def build_metrics(self) -> Sequence[Any]:
         return super().build_metrics() if self.embedding.probe is not None else ()
 
-    def diagnostics(self) -> Sequence[Diagnostic | MetricsOverTime]:
+    def diagnostics(self) -> Sequence[Described]:
         return super().diagnostics() if self.embedding.probe is not None else ()
 
     def baselines(
