@@ -38,6 +38,7 @@ from raygnn.prepare.drafts.roles import GUESS
 from raygnn.prepare.label_query import LabelQuery, parse_question
 from raygnn.prepare.labels import LabelTimes, query_tables, write_labels
 from raygnn.prepare.npz import npz_tables
+from raygnn.prepare.pql import translate
 from raygnn.prepare.question import parse_duration
 from raygnn.prepare.relbench import write_relbench
 from raygnn.prepare.synthetic import GENERATORS, synthetic_tables
@@ -128,12 +129,14 @@ def _write_relbench(args: argparse.Namespace) -> None:
 
 
 def _write_labels(args: argparse.Namespace) -> None:
-    if (args.sql is None) == (args.predict is None):
+    if sum(each is not None for each in (args.sql, args.predict, args.pql)) != 1:
         raise ConfigError(
-            "--sql and --predict are invalid: give exactly one of them. Name a file of SQL, or "
-            'write a question such as --predict "count(purchases) over 30d > 0" --for users.',
+            "--sql, --predict and --pql are invalid: give exactly one of them. Name a file of SQL, "
+            'or write a question such as --predict "count(purchases) over 30d > 0" --for users.',
             id="prepare-options-clash",
         )
+    if args.pql is not None:
+        _translate(args)
     query = _label_query(args)
     times = LabelTimes(
         _parse_time(args.val, "--val"),
@@ -150,6 +153,22 @@ def _write_labels(args: argparse.Namespace) -> None:
     for line in labels.warnings:
         print(f"warning: {line}", file=sys.stderr)
     print(f"next: raygnn train {shlex.quote(redact(labels.config))}")
+
+
+def _translate(args: argparse.Namespace) -> None:
+    if any(each is not None for each in (args.node_type, args.active)):
+        raise ConfigError(
+            "--pql is invalid with --for or --active. Write them into the query, as FOR EACH and "
+            "WHERE.",
+            id="prepare-options-clash",
+        )
+    found = translate(args.pql)
+    args.predict, args.node_type, args.active = found.predict, found.entities, found.active
+    options = {"--predict": found.predict, "--for": found.entities, "--active": found.active}
+    shown = [f"{option} {shlex.quote(text)}" for option, text in options.items() if text]
+    print(f"as raygnn asks it: {' '.join(shown)}")
+    for note in found.notes:
+        print(f"  {note}")
 
 
 def _label_query(args: argparse.Namespace) -> LabelQuery:
@@ -412,6 +431,7 @@ def _add_labels(commands: Any) -> None:
     add("graph", help="folder of graph.yaml (path or URI)")
     add("--sql", metavar="FILE", help="DuckDB query over timestamps(timestamp) and the tables")
     add("--predict", metavar="QUESTION", help='such as "count(purchases) over 30d > 0"')
+    add("--pql", metavar="QUERY", help="a query of Kumo: PREDICT ... FOR EACH ... WHERE ...")
     add("--for", dest="node_type", metavar="TYPE", help="node type of the entities")
     add("--to", dest="target_type", metavar="TYPE", help="with --sql: node type of listed items")
     add(

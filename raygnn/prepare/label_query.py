@@ -14,14 +14,16 @@ from raygnn.prepare.question import (
     Aggregate,
     Condition,
     Name,
-    parse_aggregate,
+    Question,
     parse_duration,
     parse_entities,
+    parse_expression,
 )
 
 #: Column of the targets of links.
 TARGET = "target"
 
+_TIMED_VALUE = "CASE WHEN x.value IS NOT NULL THEN {'time': x.time, 'value': x.value} END"
 #: Aggregations, as SQL over the events of an entity in a window.
 _AGGREGATES = {
     "count": "count(*)",
@@ -31,11 +33,14 @@ _AGGREGATES = {
     "max": "max(x.value)",
     "exists": "1",
     "distinct": "count(DISTINCT x.value)",
+    # Of events at one time, the one with the least or greatest value.
+    "first": f"struct_extract(min({_TIMED_VALUE}), 'value')",
+    "last": f"struct_extract(max({_TIMED_VALUE}), 'value')",
     "list": "list_sort(list(DISTINCT x.value))",
 }
 #: Aggregations that are 0 without events. The others have no value then, and make no row.
 _ZERO_WITHOUT_EVENTS = frozenset({"count", "sum", "exists", "distinct"})
-_ARE_CLASSES = frozenset({"exists", "list"})
+_AS_THEY_ARE = frozenset({"exists", "list", "first", "last"})  # integers are classes
 _WITHOUT_COLUMN = frozenset({"count", "exists", "list"})
 _DEEPEST = 3  # references between an event and an entity, or a column of a condition
 _CHAIN = r'(?:[^\W\d]\w*|"(?:[^"]|"")+")'
@@ -76,12 +81,7 @@ class LabelQuery:
 
 def longest(window: str) -> str:
     """The SQL interval `30 days` as `30d`. Months have 31 days, and years 366."""
-    words = window.split()
-    total = timedelta()
-    for number, unit in zip(words[::2], words[1::2], strict=True):
-        name = unit.removesuffix("s") + "s"
-        days = {"months": 31, "years": 366}.get(name)
-        total += int(number) * (timedelta(days) if days else timedelta(**{name: 1}))
+    words, total = window.split(), _length(window)
     units = {"w": timedelta(7), "d": timedelta(1), "h": timedelta(hours=1)}
     units |= {"m": timedelta(minutes=1), "s": timedelta(seconds=1)}
     unit = words[1][0] if len(words) == 2 and words[1][0] in units and "mo" not in words[1] else "d"
@@ -89,6 +89,26 @@ def longest(window: str) -> str:
         if total % units[letter] == timedelta():
             return f"{total // units[letter]}{letter}"
     raise AssertionError(window)
+
+
+def _length(window: str) -> timedelta:
+    words, total = window.split(), timedelta()
+    for number, unit in zip(words[::2], words[1::2], strict=True):
+        name = unit.removesuffix("s") + "s"
+        days = {"months": 31, "years": 366}.get(name)
+        total += int(number) * (timedelta(days) if days else timedelta(**{name: 1}))
+    return total
+
+
+def _joint_window(asked: Question) -> str:
+    """The SQL interval that contains the windows of all aggregates."""
+    windows = {" ".join(filter(None, (each.offset, each.window))) for each in asked.aggregates}
+    if len(windows) == 1:
+        return windows.pop()
+    longest_ = max(map(_length, windows))
+    if longest_ % timedelta(1):
+        return f"{int(longest_.total_seconds())} seconds"
+    return f"{longest_.days} days"
 
 
 @dataclass(frozen=True)
@@ -283,14 +303,14 @@ def parse_question(
     Args:
         question: `AGGREGATE(TABLE.COLUMN by REFERENCE where CONDITION) over WINDOW after OFFSET >
             NUMBER`. Column, reference, condition (also at the end), offset and comparison are
-            optional.
+            optional. Several aggregates are joined by `+ - * /`, comparisons, `and`, `or`, `not`.
         entities: a node type, with an optional condition: `users where country = 'DE'`.
         active: duration before each time, or a comparison such as `count(orders) over 90d > 2`.
             Rows contain only entities with an event in it, or for which it holds.
     Raises:
         ConfigError: it does not parse, or names unknown tables or columns.
     """
-    asked = parse_aggregate(question)
+    asked = parse_expression(question)
     entity_name, condition = parse_entities(entities)
     node_type, graph = str(entity_name), tables.graph
     if node_type not in graph.node_types:
@@ -300,7 +320,13 @@ def parse_question(
             id="labels-node-type",
         )
     entity = graph.node_types[node_type]
-    events, label, target_type = _events(asked, node_type, tables)
+    made = [_events(each, f"e{i}", node_type, tables) for i, each in enumerate(asked.aggregates)]
+    target_type = made[0].target_type
+    label = asked.sql.format(*(each.value for each in made))
+    if asked.is_true_or_false:
+        label = f"CAST({label} AS INTEGER)"
+    elif not asked.is_aggregate or asked.aggregates[0].function not in _AS_THEY_ARE:
+        label = f"CAST({label} AS DOUBLE)"  # integers are classes
     key = _quoted(entity.id)
     known = seen = "\n  UNION ALL ".join(_times_of_events(node_type, tables))
     if entity.time is not None:
@@ -326,32 +352,52 @@ def parse_question(
         )
         joined = "JOIN recent r ON r.timestamp = t.timestamp AND r.id = k.id\n"
     elif active is not None:
-        past = parse_aggregate(active, "--active")
-        if past.comparison is None and past.function != "exists":
-            raise past.name.text.error("a comparison is missing", "Write one, such as > 0")
-        recent_events, holds, _ = _events(past, node_type, tables, is_past=True)
-        recent = f"recent AS (\n{recent_events}),\n"
-        joined = "LEFT JOIN recent r ON r.timestamp = t.timestamp AND r.id = k.id\n"
-        holds = f"\nWHERE {holds.replace('e.label', 'r.label')} = 1"
+        past = parse_expression(active, "--active")
+        is_exists = past.is_aggregate and past.aggregates[0].function == "exists"
+        if not (past.is_true_or_false or is_exists):
+            raise past.aggregates[0].name.text.error(
+                "a comparison is missing", "Write one, such as > 0"
+            )
+        earlier = [
+            _events(each, f"p{i}", node_type, tables, is_past=True)
+            for i, each in enumerate(past.aggregates)
+        ]
+        recent = "".join(each.cte for each in earlier)
+        joined = "".join(each.join for each in earlier)
+        test = past.sql.format(*(each.value for each in earlier))
+        holds = f"\nWHERE {test}" if past.is_true_or_false else f"\nWHERE {test} = 1"
     sql = (
-        f"WITH known AS ({known}),\n"
-        f"{recent}"
-        f"events AS (\n{events})\n"
+        f"WITH {recent}{''.join(each.cte for each in made)}"
+        f"known AS ({known})\n"
         f"SELECT t.timestamp, k.id AS {key}, {label} AS "
         f"{'label' if target_type is None else TARGET}\n"
         f"FROM timestamps t JOIN known k ON k.since <= t.timestamp\n"
-        f"{joined}"
-        f"LEFT JOIN events e ON e.timestamp = t.timestamp AND e.id = k.id"
-        f"{holds}"
+        f"{joined}{''.join(each.join for each in made)}".rstrip()
+        + holds
     )
-    window = " ".join(filter(None, (asked.offset, asked.window)))
-    return LabelQuery(sql, window, node_type, target_type, "--predict")
+    return LabelQuery(sql, _joint_window(asked), node_type, target_type, "--predict")
+
+
+@dataclass(frozen=True)
+class _Events:
+    """An aggregate as SQL.
+
+    Attributes:
+        cte: rows of (timestamp, id, value).
+        join: adds them to the entities.
+        value: of an entity.
+        target_type: of the elements of a list.
+    """
+
+    cte: str
+    join: str
+    value: str
+    target_type: str | None
 
 
 def _events(
-    asked: Aggregate, node_type: str, tables: QueryTables, is_past: bool = False
-) -> tuple[str, str, str | None]:
-    """SQL of (timestamp, id, label), SQL of the label of an entity, and the type of a list."""
+    asked: Aggregate, alias: str, node_type: str, tables: QueryTables, is_past: bool = False
+) -> _Events:
     view, *column = asked.name.parts
     if view not in tables.tables:
         raise asked.name.error(
@@ -376,8 +422,6 @@ def _events(
                 "Write TABLE.COLUMN with one of these",
             )
         value, target_type = rows.column([], others[0].column), others[0].other
-        if asked.comparison:
-            raise asked.name.error("a list is not compared", "Leave out the comparison")
     elif column:
         value = rows.find(Name((view, *column), asked.name.text, asked.name.start))
     elif asked.function not in _WITHOUT_COLUMN:
@@ -391,25 +435,24 @@ def _events(
     ids_of_event = ids[0] if len(ids) == 1 else f"unnest(list_distinct([{', '.join(ids)}]))"
     when, offset = f"x.{_quoted(time.column)}", asked.offset
     start = f"t.timestamp + INTERVAL '{offset}'" if offset else "t.timestamp"
-    end = "t.timestamp + INTERVAL '{window}'"
+    length = " ".join(filter(None, (offset, asked.window)))
+    end = f"t.timestamp + INTERVAL '{length}'"
     if is_past:
         end = f"t.timestamp - INTERVAL '{offset}'" if offset else "t.timestamp"
-        length = " ".join(filter(None, (offset, asked.window)))
         start = f"t.timestamp - INTERVAL '{length}'"
-    events = (
-        f"  SELECT t.timestamp, x.id, {_AGGREGATES[asked.function]} AS label\n"
+    cte = (
+        f"{alias} AS (\n  SELECT t.timestamp, x.id, {_AGGREGATES[asked.function]} AS value\n"
         f"  FROM timestamps t JOIN (\n"
         f"  SELECT {ids_of_event} AS id, {when} AS time, {value} AS value\n"
         f"  FROM {rows.sql}{where}) x\n"
         f"  ON x.time > {start} AND x.time <= {end}\n"
-        f"  GROUP BY ALL"
+        f"  GROUP BY ALL),\n"
     )
-    label = "coalesce(e.label, 0)" if asked.function in _ZERO_WITHOUT_EVENTS else "e.label"
-    if asked.comparison is not None:
-        label = f"CAST({label} {asked.comparison} AS INTEGER)"
-    elif asked.function not in _ARE_CLASSES:
-        label = f"CAST({label} AS DOUBLE)"  # integers are classes
-    return events, label, target_type
+    join = f"LEFT JOIN {alias} ON {alias}.timestamp = t.timestamp AND {alias}.id = k.id\n"
+    found = f"{alias}.value"
+    if asked.function in _ZERO_WITHOUT_EVENTS:
+        found = f"coalesce({found}, 0)"
+    return _Events(cte, join, found, target_type)
 
 
 def _ways_to_entity(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from raygnn.errors import ConfigError, did_you_mean
 
-AGGREGATES = ("count", "sum", "mean", "min", "max", "exists", "distinct", "list")
+AGGREGATES = (
+    *("count", "sum", "mean", "avg", "min", "max"),
+    *("exists", "distinct", "first", "last", "list"),
+)
+_NUMBER = r"-?\d+(?:\.\d+)?"
 _NAME = r'[\w-]+|"[^"]+"'
 _CHAIN = rf"(?:{_NAME})(?:\.(?:{_NAME}))*"
 _OPERATOR = r"<=|>=|<>|!=|==|=|<|>"
@@ -120,7 +125,6 @@ class Aggregate:
         by: the reference by which events belong to an entity; None takes all.
         window: as an SQL interval, such as `30 days`.
         offset: SQL interval between the time of a row and the window.
-        comparison: such as `> 0`.
     """
 
     function: str
@@ -129,7 +133,25 @@ class Aggregate:
     conditions: tuple[Condition, ...]
     window: str
     offset: str | None = None
-    comparison: str | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """Aggregates, and the expression that makes a label of them.
+
+    Attributes:
+        sql: with `{0}`, `{1}`, ... for the values of the aggregates.
+        is_true_or_false: the expression compares; else its value is a number.
+    """
+
+    aggregates: tuple[Aggregate, ...]
+    sql: str
+    is_true_or_false: bool
+
+    @property
+    def is_aggregate(self) -> bool:
+        """Whether the label is the value of an aggregate."""
+        return self.sql == "{0}"
 
 
 def parse_duration(text: str, option: str) -> str:
@@ -147,36 +169,141 @@ def parse_duration(text: str, option: str) -> str:
     return f"{number} {found[0] if number > 1 else found[0][:-1]}"
 
 
-def parse_aggregate(question: str, option: str = "--predict") -> Aggregate:
-    """Parses a question, of the form in `parse_question`. An error names its place."""
-    text = Text(question, option)
-    text.read("")
-    start, function = text.at, (text.read(r"\w+") or "").lower()
-    if function not in AGGREGATES:
-        rule = f"an aggregate is missing, one of {', '.join(AGGREGATES)}"
-        near = did_you_mean(function, AGGREGATES) if function else ""
-        raise text.error(
-            rule,
-            f"{near}Write it as in --predict 'count(purchases) over 30d > 0', with double quotes "
-            "around names of columns that contain blanks or signs",
-            at=start,
+def parse_expression(question: str, option: str = "--predict") -> Question:
+    """Parses aggregates with arithmetic, comparisons, AND, OR and NOT. An error names its place."""
+    parser = _Parser(Text(question, option))
+    sql, kind = parser.alternatives()
+    if len(parser.aggregates) == 1 and parser.text.word("where"):
+        condition = parser.text.condition()
+        (asked,) = parser.aggregates
+        parser.aggregates = [replace(asked, conditions=(*asked.conditions, condition))]
+    parser.text.end()
+    if not parser.aggregates:
+        raise parser.text.error(*_NO_AGGREGATE, at=0)
+    if any(each.function == "list" for each in parser.aggregates) and sql != "{0}":
+        raise parser.text.error(
+            "a list is not compared", "Leave out the comparison", at=parser.places[0]
         )
-    text.expect(r"\(", "a parenthesis '('")
-    name = parse_name(text, "a table")
-    by = parse_name(text, "a reference") if text.word("by") else None
-    conditions = [text.condition()] if text.word("where") else []
-    text.expect(r"\)", "a parenthesis ')'")
-    text.expect(r"over\b", "over WINDOW")
-    window = _parse_window(text, "over")
-    offset = _parse_window(text, "after") if text.word("after") else None
-    operator = text.read(_OPERATOR)
-    comparison = None
-    if operator is not None:
-        number = text.expect(r"-?\d+(?:\.\d+)?", "a number to compare with")
-        comparison = f"{operator.replace('==', '=')} {number}"
-    conditions += [text.condition()] if text.word("where") else []
-    text.end()
-    return Aggregate(function, name, by, tuple(conditions), window, offset, comparison)
+    return Question(tuple(parser.aggregates), sql, kind == "test")
+
+
+_NO_AGGREGATE = (
+    f"an aggregate is missing, one of {', '.join(AGGREGATES)}",
+    "Write it as in --predict 'count(purchases) over 30d > 0', with double quotes around names of "
+    "columns that contain blanks or signs",
+)
+
+
+class _Parser:
+    """Reads expressions as SQL and their kind: number, test, or either for `exists`.
+
+    Attributes:
+        places: where the aggregates begin.
+    """
+
+    def __init__(self, text: Text) -> None:
+        self.text = text
+        self.aggregates: list[Aggregate] = []
+        self.places: list[int] = []
+
+    def alternatives(self) -> tuple[str, str]:
+        return self._joined("or", self._conjunction)
+
+    def _conjunction(self) -> tuple[str, str]:
+        return self._joined("and", self._negation)
+
+    def _joined(self, word: str, read: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+        start = self._start()
+        sql, kind = read()
+        while self.text.word(word):
+            sql = self._test(sql, kind, start)
+            start = self._start()
+            sql, kind = f"({sql} {word.upper()} {self._test(*read(), start)})", "test"
+        return sql, kind
+
+    def _negation(self) -> tuple[str, str]:
+        if not self.text.word("not"):
+            return self._comparison()
+        start = self._start()
+        return f"(NOT {self._test(*self._negation(), start)})", "test"
+
+    def _comparison(self) -> tuple[str, str]:
+        start = self._start()
+        sql, kind = self._sum()
+        operator = self.text.read(_OPERATOR)
+        if operator is None:
+            return sql, kind
+        left = self._number(sql, kind, start)
+        start = self._start()
+        right = self._number(*self._sum(), start)
+        return f"({left} {operator.replace('==', '=')} {right})", "test"
+
+    def _sum(self) -> tuple[str, str]:
+        return self._calculated(r"[+-]", self._product)
+
+    def _product(self) -> tuple[str, str]:
+        return self._calculated(r"[*/]", self._term)
+
+    def _calculated(self, signs: str, read: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+        start = self._start()
+        sql, kind = read()
+        while (sign := self.text.read(signs)) is not None:
+            left = self._number(sql, kind, start)
+            start = self._start()
+            right = self._number(*read(), start)
+            right = f"nullif({right}, 0)" if sign == "/" else right
+            sql, kind = f"({left} {sign} {right})", "number"
+        return sql, kind
+
+    def _term(self) -> tuple[str, str]:
+        if self.text.read(r"\("):
+            found = self.alternatives()
+            self.text.expect(r"\)", "a parenthesis ')'")
+            return found
+        if (number := self.text.read(_NUMBER)) is not None:
+            return number, "number"
+        start = self._start()
+        aggregate = self._aggregate(after_sign=bool(self.aggregates))
+        self.aggregates.append(aggregate)
+        self.places.append(start)
+        kind = "either" if aggregate.function == "exists" else "number"
+        return f"{{{len(self.aggregates) - 1}}}", kind
+
+    def _aggregate(self, *, after_sign: bool) -> Aggregate:
+        text, start = self.text, self._start()
+        function = (text.read(r"[^\W\d]\w*") or "").lower()
+        if function not in AGGREGATES:
+            rule, remedy = _NO_AGGREGATE
+            if after_sign:
+                rule, remedy = "a number or an aggregate is missing", "Write one, such as 0"
+            near = did_you_mean(function, AGGREGATES) if function else ""
+            raise text.error(rule, f"{near}{remedy}", at=start)
+        text.expect(r"\(", "a parenthesis '('")
+        name = parse_name(text, "a table")
+        by = parse_name(text, "a reference") if text.word("by") else None
+        conditions = [text.condition()] if text.word("where") else []
+        text.expect(r"\)", "a parenthesis ')'")
+        text.expect(r"over\b", "over WINDOW")
+        window = _parse_window(text, "over")
+        offset = _parse_window(text, "after") if text.word("after") else None
+        function = "mean" if function == "avg" else function
+        return Aggregate(function, name, by, tuple(conditions), window, offset)
+
+    def _start(self) -> int:
+        self.text.read("")
+        return self.text.at
+
+    def _test(self, sql: str, kind: str, start: int) -> str:
+        if kind == "number":
+            raise self.text.error("a comparison is missing", "Write one, such as > 0", at=start)
+        return f"({sql} = 1)" if kind == "either" else sql
+
+    def _number(self, sql: str, kind: str, start: int) -> str:
+        if kind == "test":
+            raise self.text.error(
+                "a comparison is not a number", "Compare numbers, and join by AND or OR", at=start
+            )
+        return sql
 
 
 def parse_name(text: Text, what: str) -> Name:

@@ -233,6 +233,93 @@ def test_questions_are_loops_in_pandas(seed: int) -> None:
             assert longest(query.window) in {f"{window + offset}d", f"{window // 7}w"}
 
 
+def _amounts(events: pd.DataFrame, time: Any, days: int) -> pd.Series:
+    rows = events[events.day.between(time, time + days * DAY, "right")].dropna(subset="amount")
+    return rows.sort_values(["day", "amount"]).amount
+
+
+def _num(events: pd.DataFrame, time: Any, days: int) -> int:
+    return int(events.day.between(time, time + days * DAY, "right").sum())
+
+
+#: Question, label of a user's events after a time, and its window.
+JOINT: list[tuple[str, Callable[[Events, Any], Any], str]] = [
+    (
+        "count(orders) over 30d > 2 and not exists(refunds) over 20d",
+        lambda mine, time: int(
+            _num(mine["orders"], time, 30) > 2 and _num(mine["refunds"], time, 20) == 0
+        ),
+        "30d",
+    ),
+    (
+        "count(refunds) over 30d > 0 or count(orders) over 10d = 0 and count(games) over 30d > 3",
+        lambda mine, time: int(
+            _num(mine["refunds"], time, 30) > 0
+            or (_num(mine["orders"], time, 10) == 0 and _num(mine["games"], time, 30) > 3)
+        ),
+        "30d",
+    ),
+    (
+        "(exists(refunds) over 30d or exists(likes) over 30d) and exists(orders) over 36h",
+        lambda mine, time: int(
+            (_num(mine["refunds"], time, 30) > 0 or _num(mine["likes"], time, 30) > 0)
+            and _num(mine["orders"], time, 1) > 0
+        ),
+        "30d",
+    ),
+    (
+        "count(orders) over 30d - 2 * count(refunds) over 45d + 1",
+        lambda mine, time: _num(mine["orders"], time, 30) - 2 * _num(mine["refunds"], time, 45) + 1,
+        "45d",
+    ),
+    (
+        "count(orders) over 30d > count(games) over 30d",
+        lambda mine, time: int(_num(mine["orders"], time, 30) > _num(mine["games"], time, 30)),
+        "30d",
+    ),
+    (
+        "sum(orders.amount) over 30d / count(orders.amount) over 30d",
+        lambda mine, time: _amounts(mine["orders"], time, 30).mean(),
+        "30d",
+    ),
+    ("avg(orders.amount) over 4w", lambda m, t: _amounts(m["orders"], t, 28).mean(), "4w"),
+    (
+        "first(orders.amount) over 30d",
+        lambda mine, time: next(iter(_amounts(mine["orders"], time, 30)), None),
+        "30d",
+    ),
+    (
+        "last(orders.amount) over 30d",
+        lambda mine, time: next(iter(_amounts(mine["orders"], time, 30)[::-1]), None),
+        "30d",
+    ),
+]
+
+
+def test_joined_aggregates_are_loops_in_pandas() -> None:
+    tables = make_tables(0)
+    events = events_of(tables)
+    first = pd.concat([each[["user", "day"]] for each in events.values()]).groupby("user").day.min()
+    times = [START + days * DAY for days in (20, 40, 65)]
+    active = "count(orders) over 30d > 1 and not exists(refunds) over 5d"
+    for question, label, window in JOINT:
+        query = parse_question(question, "users", query_tables(tables), active)
+        expected = {}
+        for time in times:
+            for user in first.index[first <= time]:
+                mine = {key: rows[rows.user == user] for key, rows in events.items()}
+                past = {key: rows[rows.day <= time] for key, rows in mine.items()}
+                is_active = (past["orders"].day > time - 30 * DAY).sum() > 1
+                if not is_active or (past["refunds"].day > time - 5 * DAY).any():
+                    continue
+                if not pd.isna(value := label(mine, time)):
+                    expected[time, int(user)] = value
+        assert len(expected) > 2, question
+        assert len(set(expected.values())) > 1, question
+        assert answer(tables, times, query) == pytest.approx(expected), question
+        assert longest(query.window) == window
+
+
 def test_lists_leave_out_the_reference_to_the_entity() -> None:
     query = parse_question(
         "list(games.loser_id by winner) over 30d", "users", query_tables(make_tables(0))
@@ -256,6 +343,10 @@ def test_lists_leave_out_the_reference_to_the_entity() -> None:
         ("count(games by won) over 30d", "won", ["winner", "loser"]),
         ("count(games where country = 'DE') over 30d", "country", ["winner", "loser"]),
         ("sum(orders) over 30d", "orders", ["column"]),
+        ("count(orders) over 30d > 0 and count(games) over 9d", "count(games", ["comparison"]),
+        ("(count(orders) over 30d > 0) + 1", "(count", ["not a number"]),
+        ("list(orders.product) over 30d > 1", "list", ["list"]),
+        ("3 > 2", "3", ["aggregate"]),
         ("count(products) over 30d", "products", ["time"]),
     ],
 )
