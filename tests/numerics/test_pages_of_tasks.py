@@ -57,7 +57,8 @@ def test_edge_prediction(tmp_path):
     options = [*command[1:3], *SMALL, "--data.cache_dir", str(tmp_path / "cache")]
     written = infer.predict(tmp_path / "runs" / "ratings", tmp_path / "out", options)
     table = pq.read_table(written.table_uri("user__rates__film"))
-    assert table.column_names == ["row", "source_id", "target_id", "time", "prediction"]
+    names = ["row", "source_id", "target_id", "time", "prediction", "low", "high"]
+    assert table.column_names == names
     assert 0.5 < min(table["prediction"].to_pylist()) < max(table["prediction"].to_pylist()) < 6
 
 

@@ -347,9 +347,13 @@ class LabelTask(EncoderTask[BatchT]):
         if loader is None or not (blends or has_ranges):
             return False
         num_batches = min(loader.num_batches, limit or loader.num_batches)
-        self._recorded = []
+        self._recorded = [] if blends else None
         self.prepare_evaluation("val")
-        run_and_sync_errors(lambda: [*self.evaluate("val", num_batches)], "judging the rungs")
+        judged = run_and_sync_errors(
+            lambda: [*self.evaluate("val", num_batches)], "judging the rungs"
+        )
+        if not blends:
+            self._recorded = [(each.ids.cpu(), each.prediction.float().cpu()) for each in judged]
         asked = self.target.splits.val[: num_batches * loader.batch_size]
         values: dict[str, np.ndarray] = {GNN: self._recorded_outputs(asked)}
         if not blends:
