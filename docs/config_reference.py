@@ -23,9 +23,9 @@ _HEAD = """\
 # Config reference
 
 Every key of a config file with its type, default and meaning. `python -m docs.config_reference`
-writes this page from the schema. `raygnn train --print-schema` prints the schema as JSON
-Schema for editors, and `raygnn train CONFIG --print-config` a config with all of its
-defaults.
+writes this page from the schema. `raygnn schema config` prints it as JSON Schema for editors and
+programs (`raygnn schema graph` that of graph.yaml), and `raygnn train CONFIG --print-config` a
+config with all of its defaults.
 
 An override on the command line names a key by its dotted path: `--loader.batch_size 512`,
 `--sampling.fanouts.0 5`, `--early_stopping null`; `--data.synthetic!` deletes a key of the file.

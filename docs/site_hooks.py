@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "AGENTS.md": "agents.md",
     "benchmarks/README.md": "benchmarks.md",
 }
 TUTORIALS = "tutorials/"

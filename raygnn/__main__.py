@@ -24,6 +24,7 @@ COMMANDS = {
     "prepare": "describe, convert or generate tables; make training tables",
     "partition": "split a graph into parts for several machines",
     "presample": "sample the neighborhoods of a training run in advance",
+    "schema": "print the JSON Schema of a config or of graph.yaml",
     "doctor": "check this machine, a cluster, a folder or bucket",
     "completion": "print the shell completion for bash or zsh",
     "version": "print the version",

@@ -51,8 +51,10 @@ def _as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), Field(min_length=1)]
-Patterns = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+_AsTuple = BeforeValidator(_as_tuple, json_schema_input_type=str | int | list[str | int])
+_ANY_FORM: Any = str | int | list[Any] | dict[str, Any]
+Names = Annotated[tuple[str, ...], _AsTuple, Field(min_length=1)]
+Patterns = Annotated[tuple[str, ...], _AsTuple]
 
 
 def _column_kind(value: Any) -> str:
@@ -71,7 +73,7 @@ Columns = Annotated[
         ],
         ...,
     ],
-    BeforeValidator(_as_columns),
+    BeforeValidator(_as_columns, json_schema_input_type=_ANY_FORM),
     Field(min_length=1),
 ]
 
@@ -147,9 +149,9 @@ def _feature_kind(value: Any) -> str:
 FeatureSpec = Annotated[
     Annotated[DenseFeature, Tag("dense")] | Annotated[SparseFeature, Tag("sparse")],
     Discriminator(_feature_kind),
-    BeforeValidator(_read_columns),
+    BeforeValidator(_read_columns, json_schema_input_type=_ANY_FORM),
 ]
-LabelSpec = Annotated[Label, BeforeValidator(_read_label)]
+LabelSpec = Annotated[Label, BeforeValidator(_read_label, json_schema_input_type=_ANY_FORM)]
 EdgeLabels = dict[str, LabelSpec]
 
 
@@ -188,6 +190,8 @@ class TimeColumn(_Section):
     """The column of times, and the format of its dates; in `graph.yaml` also its name alone."""
 
     column: str
+    model_config = ConfigDict(json_schema_extra={"type": ["object", "string", "integer"]})
+
     format: DateFormat | None = None
 
     @model_validator(mode="before")

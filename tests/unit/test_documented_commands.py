@@ -12,7 +12,7 @@ from raygnn.__main__ import COMMANDS, command_module
 from raygnn.config import ConfigError, load_config
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted(ROOT.glob("docs/**/*.md"))]
 _BLOCK = re.compile(
     r"^```(?:bash|console)\n(.*?)^```|((?:^ {4}[^\n]*\n)+)", re.MULTILINE | re.DOTALL
 )
