@@ -124,7 +124,7 @@ def agents() -> str:
             "## Rules",
             "",
             "- `raygnn schema graph` prints the JSON Schema of `graph.yaml`. Any key of a config",
-            "  is an option, as in `--optimizer.args.lr 0.002`. [All keys](docs/config-reference.md).",
+            "  is an option: `--optimizer.args.lr 0.002`. [All keys](docs/config-reference.md).",
             "- Every mistake in an input is printed on standard error with a rule, a remedy and an",
             "  [id](docs/errors.md) in brackets, all together. Nothing is written then.",
             "- `--log-format json` prints one JSON object a line:",
