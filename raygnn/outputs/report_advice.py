@@ -40,7 +40,7 @@ class Advice(Callback):
         self._standard_errors: dict[str, float] = {}
         self._rungs: dict[str, Any] = {}
         self._rows: dict[str, Any] = {}
-        self._uncalibrated: dict[str, Any] = {}
+        self._described: dict[str, Any] = {}
 
     def on_train_start(self, engine: Engine) -> None:
         self._steps_per_epoch = engine.steps_per_epoch
@@ -73,7 +73,9 @@ class Advice(Callback):
             say(f"{predicted} by {both if encoder else f'{what} alone'}")
         baselines = self._find_baselines(engine, "test", engine.config.training.num_test_batches)
         if (before := getattr(baselines, "uncalibrated", None)) is not None:
-            self._uncalibrated = {"uncalibrated": {"test": before}}
+            self._described["uncalibrated"] = {"test": before}
+        if (effects := getattr(engine.task, "column_effects", None)) is not None:
+            self._described["column_effects"] = {"val": effects}
         if baselines is not None:
             of_model = {name.removeprefix("test/"): value for name, value in metrics.items()}
             self._verdict = [
@@ -125,11 +127,12 @@ class Advice(Callback):
         empty: `warnings`, and the metrics by which the model is `no_better_than_baseline`. If
         validation chose what predicts: `blend`, the weights of rungs; `rungs`, by split, metric and
         rung, the value and its difference from the model's with standard errors; and `verdict`, a
-        sentence. If validation scaled the logits: `uncalibrated`, `calibration` before.
+        sentence. If validation scaled the logits: `uncalibrated`, `calibration` before; and
+        `column_effects` of LightGBM, if it has a share.
         """
         return {
             **self._metrics,
-            **self._uncalibrated,
+            **self._described,
             "standard_errors": self._standard_errors,
             **self._rows,
             "steps_per_epoch": self._steps_per_epoch,

@@ -102,6 +102,8 @@ def _errors_of(metrics: Mapping[str, Any]) -> Errors:
     for split, figures in metrics.get("top_rows", {}).items():
         title = f"Rows by probability of {figures['class']!r}, {SPLITS[split]}"
         tables[title] = _top_table(figures)
+    for split, figures in metrics.get("column_effects", {}).items():
+        tables |= _effect_tables(figures, SPLITS[split])
     for split, figures in metrics.get("over_time", {}).items():
         rows = list(zip(*figures.values(), strict=True))
         tables[f"Metrics over time, {SPLITS[split]}"] = tuple(figures), rows
@@ -143,6 +145,27 @@ def _top_table(figures: Mapping[str, Any]) -> Table:
     best = [top_row(figures, share) for share in _SHOWN_SHARES]
     heads = ("best", "rows", "least probability", "precision", "lift", "share found")
     return heads, [(f"{top.share:.0%}", *astuple(top)[1:]) for top in best]
+
+
+def _effect_tables(figures: Mapping[str, Any], split: str) -> dict[str, Table]:
+    rows = f"{figures['rows']:,} rows of {split}"
+    tables: dict[str, Table] = {
+        f"Tables that LightGBM's predictions depend on, {rows}": (
+            ("table", "of", "mean effect", "share"),
+            [(e["table"], e["of"], e["effect"], e["share"]) for e in figures["tables"]],
+        ),
+        f"Columns that LightGBM's predictions depend on, {rows}": (
+            ("column", "of", "mean effect", "share"),
+            [(e["column"], e["of"], e["effect"], e["share"]) for e in figures["columns"]],
+        ),
+    }
+    for cohort in figures["cohorts"]:
+        columns = ("range", "rows", "label", "prediction")
+        tables[f"Cohorts by {cohort['column']}, {rows}"] = (
+            ("range", "rows", "mean label", "mean prediction"),
+            [tuple(each[name] for name in columns) for each in cohort["ranges"]],
+        )
+    return tables
 
 
 def _curve(figures: Mapping[str, Any]) -> list[tuple[float, float]]:

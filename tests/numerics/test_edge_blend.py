@@ -85,6 +85,14 @@ def test_the_model_is_no_worse_than_its_rungs(run: Any) -> None:
     gnn = metrics["rungs"]["test"][name]["gnn"]
     assert better * gnn["difference"] < -2 * gnn["error_of_difference"]
     assert metrics["verdict"].startswith("test/")
+    effects = metrics["column_effects"]["val"]
+    assert "since last" in effects["columns"][0]["column"]
+    assert effects["tables"][0]["table"] == "buys"
+    first = effects["cohorts"][0]["ranges"]
+    assert sum(each["rows"] for each in first) == effects["rows"] == 300
+    known = [each for each in first if each["range"] != "unknown"]
+    assert known[-1]["label"] > known[0]["label"]
+    assert known[-1]["prediction"] > known[0]["prediction"]
 
 
 def test_the_saved_model_predicts_what_was_tested(run: Any, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from raygnn.loops.blend import (
     log_scores,
 )
 from raygnn.loops.boosted_trees import BoostedTrees
+from raygnn.loops.column_effects import MAX_ROWS, describe_effects
 from raygnn.loops.ranges import Ranges
 from raygnn.loops.split_rows import SplitRows
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
@@ -129,6 +130,8 @@ class LabelTask(EncoderTask[BatchT]):
     _recorded: list[tuple[Tensor, Tensor]] | None = None
     #: Rungs beside the model on validation, once it is chosen.
     val_standings: Standings | None = None
+    #: `describe_effects` of LightGBM on validation rows, on rank 0.
+    column_effects: Mapping[str, Any] | None = None
 
     def setup(self, env: TaskEnvironment) -> None:
         super().setup(env)
@@ -318,6 +321,15 @@ class LabelTask(EncoderTask[BatchT]):
         raise NotImplementedError(f"{type(self).__name__}.row_columns")
 
     @property
+    def described_columns(self) -> Sequence[tuple[str, HistoryColumn]]:
+        """Node type and description of each of `row_columns`."""
+        raise NotImplementedError(f"{type(self).__name__}.described_columns")
+
+    def in_units(self, columns: np.ndarray) -> np.ndarray:
+        """`row_columns` in the units of the tables."""
+        raise NotImplementedError(f"{type(self).__name__}.in_units")
+
+    @property
     def categorical_columns(self) -> Sequence[int]:
         """Positions of `row_columns` with categories."""
         return ()
@@ -368,9 +380,36 @@ class LabelTask(EncoderTask[BatchT]):
         blend = broadcast_object(blend)
         self.spec = replace(self.spec, output=replace(self.output, blend=blend))
         self.val_standings = self._standings(asked, values, self.build_metrics())
+        mixed = self._mixed(values, blend)
+        with agreement("describing LightGBM's columns"):
+            if self.env.rank == 0 and TREES in blend.shares:
+                self.column_effects = self._effects(asked, mixed)
         if has_ranges:
-            self._keep_ranges(asked, self._mixed(values, blend))
+            self._keep_ranges(asked, mixed)
         return not blend.is_gnn
+
+    def _effects(self, asked: np.ndarray, mixed: np.ndarray) -> Mapping[str, Any]:
+        """Effects of LightGBM's columns on predictions, at most `MAX_ROWS` of these rows."""
+        output, blend, trees = self.output, self.output.blend, self.trees
+        assert blend is not None
+        assert trees is not None
+        chosen = np.arange(len(asked))[:: -(-len(asked) // MAX_ROWS) or 1]
+        rows, share = asked[chosen], blend.shares[TREES]
+        columns = self.row_columns(rows, "val")
+        added = share.weight * share.scale * trees.contributions(columns)[..., :-1].mean(axis=0)
+        labels = predictions = None
+        if output.problem == "regression":
+            labels, predictions = self.target.labels[rows].reshape(-1), mixed[chosen, 0]
+        elif output.num_outputs == 2:
+            positive = output.positive_class
+            labels = (self.target.labels[rows].reshape(-1) == positive).astype(np.float64)
+            margins = mixed[chosen, positive] - mixed[chosen, 1 - positive]
+            predictions = 1 / (1 + np.exp(-margins))
+        # Of classes, the mean size over them; of two, that of the second, as the first has none.
+        sizes = np.abs(added[:, 1:] if output.num_outputs == 2 else added).mean(axis=1)
+        return describe_effects(
+            self.described_columns, sizes, self.in_units(columns), labels, predictions
+        )
 
     def _keep_ranges(self, asked: np.ndarray, predictions: np.ndarray) -> None:
         ranges = Ranges.fit(predictions[:, 0], self.target.labels[asked].reshape(-1))

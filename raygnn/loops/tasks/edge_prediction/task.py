@@ -15,7 +15,7 @@ from raygnn.data.hashing import splitmix64_array
 from raygnn.data.history import HistoryColumn, HistorySpec
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import SeedEdges
-from raygnn.data.raw_columns import raw_columns
+from raygnn.data.raw_columns import RawColumn, raw_columns
 from raygnn.data.splits import Splits
 from raygnn.data.time_units import time_unit
 from raygnn.loops.blend import TREES
@@ -119,11 +119,11 @@ class EdgePrediction(LabelTask[EdgeBatch]):
             )
 
     @cached_property
-    def edge_inputs(self) -> list[np.ndarray]:
-        """The edges' own features, float64 [num_edges] each."""
+    def edge_inputs(self) -> list[RawColumn]:
+        """The edges' own features."""
         edge_type, bundle = self.output.edge_type, self.whole_bundle
         columns = [raw_columns(bundle, edge_type, name) for name in self.output.inputs]
-        return [column.values for of_feature in columns for column in of_feature]
+        return [column for of_feature in columns for column in of_feature]
 
     @cached_property
     def latest_time(self) -> float | None:
@@ -151,7 +151,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         """
         ends = edges.ends(positions)
         columns = [h.columns(n, times) for h, n in zip(self.histories, ends, strict=True)]
-        columns += [values[positions, None] for values in self.edge_inputs]
+        columns += [column.values[positions, None] for column in self.edge_inputs]
         if self.output.factorized is not None:
             columns.append(self._factorized(model, np.stack(ends))[:, None])
         return np.concatenate(columns, axis=1)
@@ -210,20 +210,30 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     ) -> TreeRow:
         """LightGBM's columns of a pair without features, as in `completed_edges`."""
         columns = self._columns_at(model, edges, np.array([position]), as_of)
+        return TreeRow(columns, self.described_columns, self.in_units(columns)[0])
+
+    @property
+    def described_columns(self) -> Sequence[tuple[str, HistoryColumn]]:
         source, relation, target = self.output.edge_type
-        described, in_units = list[tuple[str, HistoryColumn]](), columns[0].copy()
+        described = list[tuple[str, HistoryColumn]]()
         for end, name, history in zip(
             ("source", "target"), (source, target), self.histories, strict=True
         ):
             for each in history.described:
                 of = ", ".join(filter(None, (end, each.of))) if source == target else each.of
                 described.append((name, replace(each, of=of)))
+        edge = edge_type_name(self.output.edge_type)
+        described += [(edge, HistoryColumn(each.name, relation)) for each in self.edge_inputs]
         if self.output.factorized is not None:
-            expected = HistoryColumn(f"expected {self.output.label}", relation)
-            described.append((edge_type_name(self.output.edge_type), expected))
-            if (scale := self.output.scale) is not None:
-                in_units[-1] = in_units[-1] * scale.std[0] + scale.mean[0]
-        return TreeRow(columns, described, in_units)
+            described.append((edge, HistoryColumn(f"expected {self.output.label}", relation)))
+        return described
+
+    def in_units(self, columns: np.ndarray) -> np.ndarray:
+        scale = self.output.scale
+        if self.output.factorized is None or scale is None:
+            return columns
+        expected = columns[:, -1:] * scale.std[0] + scale.mean[0]
+        return np.concatenate([columns[:, :-1], expected], axis=1)
 
     def warnings(self) -> list[str]:
         """Warnings of the labels, and of edges that read their future."""

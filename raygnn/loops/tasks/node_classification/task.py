@@ -378,14 +378,19 @@ class NodeClassification(LabelTask[NodeBatch]):
     def tree_row(self, nodes: np.ndarray, times: np.ndarray | None) -> TreeRow:
         """LightGBM's columns of a row, whose node and time are arrays of one element."""
         columns = self.columns_at(nodes, times)
+        return TreeRow(columns, self.described_columns, self.in_units(columns)[0])
+
+    @property
+    def described_columns(self) -> Sequence[tuple[str, HistoryColumn]]:
         (history,) = self.histories
-        described, in_units = list(history.described), columns
-        if self._past is not None:
-            num = len(described)
-            described += self.past_columns
-            past = self.past_in_units(columns[:, num:])
-            in_units = np.concatenate([columns[:, :num], past], axis=1)
-        return TreeRow(columns, [(self.output.node_type, d) for d in described], in_units[0])
+        past = [] if self._past is None else self.past_columns
+        return [(self.output.node_type, each) for each in (*history.described, *past)]
+
+    def in_units(self, columns: np.ndarray) -> np.ndarray:
+        if self._past is None:
+            return columns
+        num = len(self.histories[0].described)
+        return np.concatenate([columns[:, :num], self.past_in_units(columns[:, num:])], axis=1)
 
     def columns_at(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
         """float64 [num_nodes, num_columns], history columns of entities and their past labels."""
