@@ -50,7 +50,7 @@ from raygnn.outputs.progress import (
 from raygnn.outputs.report import build_report
 from raygnn.outputs.report_advice import Advice, say_baselines, say_warmth
 from raygnn.outputs.run_folder import RunFolder, RunStatus
-from raygnn.outputs.saved_model import usage
+from raygnn.outputs.saved_model import command, usage
 from raygnn.outputs.worker_memory import check_needs, say_needs
 from raygnn.parallel import collectives
 from raygnn.parallel.agreement import agreement, describe, run_and_sync_errors
@@ -269,7 +269,8 @@ def _write_outputs(
         say(text, "verdict", weights=metrics["blend"])
     for line in verdicts(metrics):
         warn(line)
-    _say_outputs(folder, model_uri, how_to_use)
+    line = None if spec is None else command(folder.uri, loaded, spec)
+    _say_outputs(folder, model_uri, how_to_use, line)
 
 
 def _write_report(
@@ -286,7 +287,7 @@ def _write_report(
     folder.write(folder.report_uri, replace(report, usage=how_to_use).html())
 
 
-def _say_outputs(folder: RunFolder, model_uri: str, usage: str) -> None:
+def _say_outputs(folder: RunFolder, model_uri: str, usage: str, command: str | None) -> None:
     outputs = {
         "model": model_uri,
         "metrics": folder.metrics_uri,
@@ -301,7 +302,7 @@ def _say_outputs(folder: RunFolder, model_uri: str, usage: str) -> None:
         text = f"{what:<12}{uri}" if what == "report" or not is_in_folder else ""
         say(text, "output", what=what, uri=uri)
     if usage:
-        say(f"use it      {usage.splitlines()[-1]}", "usage", python=usage)
+        say(f"use it      {command or usage.splitlines()[-1]}", "usage", python=usage)
 
 
 def _write_failure(

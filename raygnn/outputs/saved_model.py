@@ -17,6 +17,7 @@ from raygnn.data.filesystem import absolute, exists, join, read_text, redact
 from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, ModelSpec
+from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.loops.tasks.several_tasks.target import SeveralOutput, choose_task
 from raygnn.loops.tasks.target import output_classes
 
@@ -206,13 +207,24 @@ def usage(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str:
     overrides, graph = _named_graph(data)
     if overrides:
         options = f", {overrides!r}{options}"
-    if output.predictions:
+    if isinstance(output, NodeOutput) and output.table is not None:
+        call = f"predict({', '.join(filter(None, (graph, 'rows=rows')))}).to_pandas()"
+    elif output.predictions:
         call = f"predict({graph}).to_pandas()"
     elif output.links:
         call = f"top_k({graph or None}, anchors, k=10).to_pandas()"
     else:
         call = f"embed({graph}).to_pandas()"
     return f"import raygnn\nraygnn.load({redact(uri)!r}{options}).{call}"
+
+
+def command(uri: str, loaded: LoadedConfig, spec: ModelSpec) -> str | None:
+    """A command line that applies a model of rows of a training table; None for other models."""
+    output, data = spec.output, loaded.saved["data"]
+    if not isinstance(output, NodeOutput) or output.table is None or not data["uri"]:
+        return None
+    allowed = "".join(f" --allow-module {name}" for name in loaded.allow_modules)
+    return f"raygnn infer {shlex.quote(redact(uri))} --rows rows.csv --out answers.csv{allowed}"
 
 
 def _named_graph(data: Mapping[str, Any]) -> tuple[list[str], str]:
