@@ -269,8 +269,8 @@ def _write_outputs(
         say(text, "verdict", weights=metrics["blend"])
     for line in verdicts(metrics):
         warn(line)
-    line = None if spec is None else command(folder.uri, loaded, spec)
-    _say_outputs(folder, model_uri, how_to_use, line)
+    to_predict = None if spec is None else command(folder.uri, loaded, spec)
+    _say_outputs(folder, model_uri, how_to_use, to_predict)
 
 
 def _write_report(
