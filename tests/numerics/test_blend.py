@@ -93,6 +93,9 @@ def test_the_saved_model_predicts_what_was_tested(run: tuple[Any, str]) -> None:
     scores = torch.from_numpy(np.log(table["probability"]))
     value = metrics_of([auroc], scores, torch.from_numpy(joined["y"].to_numpy(copy=True)))["auroc"]
     assert value == pytest.approx(result.metrics["test/auroc"], abs=1e-6)
+    page = (Path(result.path) / "report.html").read_text()
+    shown = ("rows=rows", "before scaling", "Rows by probability of", "Cohorts by", "share found")
+    assert [text for text in shown if text not in page] == []
 
 
 def test_without_the_blend_the_gnn_alone_predicts(run: tuple[Any, str], tmp_path: Path) -> None:
