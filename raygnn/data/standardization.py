@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, Quantization
-from raygnn.data.exact_moments import ExactMoments
+from raygnn.data.moments import measure
 
 _LEAST_STD = float(np.finfo(np.float32).tiny)  # below it 1 / std is beyond float32
 _MANY_ZEROS = 0.1  # share of rows
@@ -65,9 +65,7 @@ class ColumnScale:
     @classmethod
     def of_rows(cls, rows: np.ndarray) -> ColumnScale:
         """The scale of finite rows in any order, [num_rows] or [num_rows, width], at least one."""
-        values = rows.reshape(len(rows), -1).astype(np.float64)
-        moments = [ExactMoments.of(column).mean_and_std() for column in values.T]
-        return cls(*zip(*moments, strict=True))
+        return cls(*zip(*(each.mean_and_std() for each in measure(rows)), strict=True))
 
     def affine(self) -> Affine:
         """The float32 form of a scale: x becomes (x - shift) * factor + offset.

@@ -14,13 +14,12 @@ import numpy as np
 
 from raygnn.data.arrays import Rows, open_array
 from raygnn.data.bundle_record import ColumnInfo, ColumnStatistics, Quantization, column_path
-from raygnn.data.exact_moments import TABLE_SHAPE, ExactMoments, add_float32
 from raygnn.data.ingest.column_plan import DensePlan, SparsePlan
 from raygnn.data.ingest.read_rows import ReadResult
 from raygnn.data.ingest.schedule import Schedule
+from raygnn.data.moments import Moments, measure, merge_elements
 from raygnn.errors import DataError
 
-_BLOCK_ELEMENTS = 1 << 21  # 16 MiB of float64
 _TASK_ELEMENTS = 1 << 25
 _CODES = (*range(-128, 0), *range(127, -1, -1))  # of int8; constant columns have the last one
 _CHUNK_ROWS = 1 << 20
@@ -134,46 +133,12 @@ class MeasureTask:
     chosen: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Mergeable statistics of one element of some rows."""
-
-    exact: ExactMoments
-    low: float
-    high: float
-    num_zeros: int
-    num_ones: int
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> Moments:
-        """Statistics of float64 values, [n]; at least one."""
-        num_zeros, num_ones = (int(np.count_nonzero(values == number)) for number in (0, 1))
-        exact, low, high = ExactMoments.of(values), float(values.min()), float(values.max())
-        return cls(exact, low, high, num_zeros, num_ones)
-
-    def merged(self, other: Moments) -> Moments:
-        return Moments(
-            self.exact.merged(other.exact),
-            min(self.low, other.low),
-            max(self.high, other.high),
-            self.num_zeros + other.num_zeros,
-            self.num_ones + other.num_ones,
-        )
-
-
-def _merged(some: Sequence[Moments], others: Sequence[Moments]) -> Sequence[Moments]:
-    """Merges the statistics of two sets of rows. Those of no rows are empty."""
-    if not some or not others:
-        return some or others
-    return [a.merged(b) for a, b in zip(some, others, strict=True)]
-
-
 def _statistics(
     elements: Sequence[Moments], quantization: Quantization | None
 ) -> ColumnStatistics | None:
     if not elements:
         return None
-    mean, std = zip(*(each.exact.mean_and_std() for each in elements), strict=True)
+    mean, std = zip(*(each.mean_and_std() for each in elements), strict=True)
     low, high = [e.low for e in elements], [e.high for e in elements]
     if quantization is not None:
         std = tuple((np.array(quantization.step) * std).tolist())
@@ -181,7 +146,7 @@ def _statistics(
             quantization.values(np.array([each]))[0].tolist() for each in (mean, low, high)
         )
     zeros, ones = tuple(e.num_zeros for e in elements), tuple(e.num_ones for e in elements)
-    count, ends = elements[0].exact.count, (tuple(low), tuple(high))
+    count, ends = elements[0].count, (tuple(low), tuple(high))
     return ColumnStatistics(count, tuple(mean), std, *ends, zeros, ones)
 
 
@@ -217,7 +182,7 @@ def measure_features(
     if tasks:
         results = schedule(measure_rows, [task for *_, task in tasks], "measuring features")
         for (name, column, _), moments in zip(tasks, results, strict=True):
-            measured[name, column] = _merged(measured.get((name, column), ()), moments)
+            measured[name, column] = merge_elements(measured.get((name, column), ()), moments)
 
     def describe(name: str, info: ColumnInfo) -> ColumnInfo:
         found = _statistics(measured.get((name, info.name), ()), info.quantization)
@@ -243,54 +208,18 @@ def _measure(
     rows: np.ndarray, quantization: Quantization | None, chosen: np.ndarray | None
 ) -> Sequence[Moments]:
     """Statistics of rows, or of their codes."""
-    rows = rows.reshape(len(rows), -1)
-    if np.can_cast(rows.dtype, np.float32):
-        return _measure_float32(rows, _marks(rows.shape[1], quantization), chosen)
-    elements: Sequence[Moments] = ()
-    for block in _blocks(rows, chosen):
-        columns = np.ascontiguousarray(block.T, np.float64)
-        elements = _merged(elements, [Moments.of(each) for each in columns])
-    return elements
+    return measure(rows, None if quantization is None else _marks(quantization), chosen)
 
 
-def _marks(width: int, quantization: Quantization | None) -> np.ndarray:
-    """float32 [2, width], the numbers 0 and 1, or their codes; NaN without one."""
-    if quantization is None:
-        return np.repeat(np.array([[0], [1]], np.float32), width, axis=1)
+def _marks(quantization: Quantization) -> np.ndarray:
+    """float32 [2, width], the codes of the numbers 0 and 1; NaN without one."""
+    width = len(quantization.step)
     marks = np.full((2, width), np.nan, np.float32)
     for code in _CODES:
         values = quantization.values(np.full((1, width), code))[0]
         for mark, number in zip(marks, (0, 1), strict=True):
             mark[values == number] = code
     return marks
-
-
-def _measure_float32(
-    rows: np.ndarray, marks: np.ndarray, chosen: np.ndarray | None
-) -> Sequence[Moments]:
-    width, num_rows = rows.shape[1], 0
-    digits = np.zeros((width, *TABLE_SHAPE), np.int64)
-    low, high = np.full(width, np.inf, np.float32), np.full(width, -np.inf, np.float32)
-    counts = np.zeros((2, width), np.int64)
-    for block in _blocks(rows, chosen):
-        values = np.ascontiguousarray(block, np.float32)
-        add_float32(values, values.view(np.int32), marks, digits, low, high, counts)
-        num_rows += len(block)
-    if not num_rows:
-        return ()
-    exact = ExactMoments.of_table(num_rows, digits)
-    others = (each.tolist() for each in (low, high, *counts))
-    return [Moments(*each) for each in zip(exact, *others, strict=True)]
-
-
-def _blocks(rows: np.ndarray, chosen: np.ndarray | None) -> Iterator[np.ndarray]:
-    step = max(1, _BLOCK_ELEMENTS // max(rows.shape[1], 1))
-    for start in range(0, len(rows), step):
-        block = rows[start : start + step]
-        if chosen is not None:
-            block = block[chosen[start : start + step]]
-        if len(block):
-            yield block
 
 
 def _cut_column(

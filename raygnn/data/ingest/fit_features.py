@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from raygnn.data.ingest.pieces import Piece, cut_table, read_blocks, read_column
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.manifest import DenseFeature, FeatureSpec
+from raygnn.data.moments import Moments, measure, merge_elements
 from raygnn.data.transforms.fit import (
     Counts,
     TextCounts,
@@ -392,9 +392,6 @@ def _saved_columns(
     return columns
 
 
-_LABEL = "measuring ranges"
-
-
 @dataclass(frozen=True)
 class RangeTask:
     reads_only: ClassVar[bool] = True
@@ -403,34 +400,6 @@ class RangeTask:
     piece: Piece
     types: Mapping[str, pa.DataType]
     plans: tuple[DensePlan, ...]
-
-
-@dataclass(frozen=True)
-class ValueRange:
-    """Mergeable ranges of each element of some rows, and whether all are whole; [width] each."""
-
-    low: np.ndarray
-    high: np.ndarray
-    is_whole: np.ndarray
-
-    @classmethod
-    def of_rows(cls, rows: np.ndarray) -> ValueRange:
-        """The range of floats [n, width]; an empty one without rows."""
-        low = rows.min(axis=0, initial=np.inf).astype(np.float64)
-        high = rows.max(axis=0, initial=-np.inf).astype(np.float64)
-        return cls(low, high, (rows == np.rint(rows)).all(axis=0))
-
-    def merged(self, other: ValueRange) -> ValueRange:
-        return ValueRange(
-            np.minimum(self.low, other.low),
-            np.maximum(self.high, other.high),
-            self.is_whole & other.is_whole,
-        )
-
-    def quantization(self) -> Quantization:
-        is_empty = self.low > self.high
-        low, high = (np.where(is_empty, 0.0, end) for end in (self.low, self.high))
-        return Quantization.of_range(low, high, self.is_whole)
 
 
 def quantize_features(
@@ -450,19 +419,18 @@ def quantize_features(
         if chosen[name]
         for piece in cut_table(tables[name])
     ]
-    none = np.zeros((0, 1), np.float32)
-    limits = {
-        (name, plan.name): ValueRange.of_rows(np.broadcast_to(none, (0, plan.width)))
-        for name in plans
-        for plan in chosen[name]
-    }
-    for task, ranges in zip(tasks, schedule(measure_ranges, tasks, _LABEL), strict=True):
-        for plan, measured in zip(task.plans, ranges, strict=True):
+    totals: dict[tuple[str, str], Sequence[Moments]] = {}
+    for task, pieces in zip(tasks, schedule(measure_plans, tasks, "measuring ranges"), strict=True):
+        for plan, measured in zip(task.plans, pieces, strict=True):
             key = task.table, plan.name
-            limits[key] = limits[key].merged(measured)
+            totals[key] = merge_elements(totals.get(key, ()), measured)
     return {
         name: tuple(
-            replace(plan, dtype="int8", quantization=limits[name, plan.name].quantization())
+            replace(
+                plan,
+                dtype="int8",
+                quantization=quantization_of(totals.get((name, plan.name), ()), plan.width),
+            )
             if plan in chosen[name]
             else plan
             for plan in columns
@@ -471,18 +439,30 @@ def quantize_features(
     }
 
 
-def measure_ranges(task: RangeTask) -> list[ValueRange]:
-    measured: list[list[ValueRange]] = [[] for _ in task.plans]
+def measure_plans(task: RangeTask) -> list[Sequence[Moments]]:
+    """Statistics of the valid rows of each planned column, as they will be stored."""
+    measured: list[Sequence[Moments]] = [()] * len(task.plans)
     findings = FindingCollector(task.table)  # reported when rows are converted
     for _, file, file_row, columns in read_blocks(task.piece, task.types):
-        for plan, ranges in zip(task.plans, measured, strict=True):
+        for i, plan in enumerate(task.plans):
             findings.start_block(file, file_row, len(next(iter(columns.values()))))
             rows = dense_rows(plan, columns, findings)
-            rows = rows.reshape(len(rows), plan.width)
             if findings.bad.any():
                 rows = rows[~findings.bad]
-            ranges.append(ValueRange.of_rows(rows))
-    return [reduce(ValueRange.merged, ranges) for ranges in measured]
+            measured[i] = merge_elements(measured[i], measure(rows))
+    return measured
+
+
+def _quantized(plan: DensePlan, elements: Sequence[Moments]) -> DensePlan:
+    elements = elements or [Moments(low=0.0, high=0.0)] * plan.width  # without rows
+    return replace(plan, dtype="int8", quantization=quantization_of(elements))
+
+
+def quantization_of(elements: Sequence[Moments]) -> Quantization:
+    """The codes of a column from the statistics of its elements."""
+    low, high = np.array([(each.low, each.high) for each in elements], np.float64).T
+    is_whole = np.array([each.num_whole == each.count for each in elements])
+    return Quantization.of_range(low, high, is_whole)
 
 
 def _is_quantized(plan: DensePlan) -> bool:

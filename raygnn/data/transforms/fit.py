@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.exact_moments import ExactMoments
+from raygnn.data.moments import Moments
 from raygnn.data.transforms.state import (
     AnyState,
     Bucket,
@@ -109,10 +109,7 @@ class NumberCounts(_Sampled):
 
     num_rows: int
     num_gaps: int
-    num_values: int
-    low: float
-    high: float
-    moments: ExactMoments
+    moments: Moments
     sample: Sample
 
     @classmethod
@@ -124,7 +121,7 @@ class NumberCounts(_Sampled):
         Args:
             values: float64 [n]; NaN is a gap, infinity a value that is not counted.
             keys: uint64 [n].
-            sums: whether to compute moments.
+            sums: whether to add the values up.
             bound: of a sample that these rows will be merged with; greater keys do not enter it.
         """
         is_finite = np.isfinite(values)
@@ -133,10 +130,7 @@ class NumberCounts(_Sampled):
         return cls(
             len(values),
             int(np.isnan(values).sum()),
-            len(finite),
-            float(finite.min(initial=np.inf)),
-            float(finite.max(initial=-np.inf)),
-            ExactMoments.of(finite) if sums else ExactMoments(),
+            Moments.of(finite, sums=sums),
             Sample.of(keys[near], values[near]),
         )
 
@@ -144,9 +138,6 @@ class NumberCounts(_Sampled):
         return NumberCounts(
             self.num_rows + other.num_rows,
             self.num_gaps + other.num_gaps,
-            self.num_values + other.num_values,
-            min(self.low, other.low),
-            max(self.high, other.high),
             self.moments.merged(other.moments),
             self.sample.merged(other.sample),
         )
@@ -280,7 +271,7 @@ def fit(
         if spec.transform == "auto":
             spec = _chosen_vocabulary(spec, kind, counts, place, embeds)
         return FittedColumn(spec.column, _vocabulary_state(spec, counts, place))
-    if counts.num_values == 0:
+    if counts.moments.count == 0:
         raise DataError(
             f"{place}: column {spec.column!r} is invalid: no training row has a value that can be "
             f"read{' as a time' if kind == 'time' else ''}. Take it out of graph.yaml, or write "
@@ -306,8 +297,8 @@ def describe(fitted: FittedColumn, counts: Counts | None) -> str:
             parts.append("WARNING: a constant, the same in all training rows")
     if isinstance(state, Tfidf):
         parts.append(f"{len(state.vocabulary):,} words and pairs in {state.width} directions")
-    if isinstance(counts, NumberCounts) and counts.low == counts.high:
-        parts.append(f"WARNING: a constant, {counts.low:g} in all training rows")
+    if isinstance(counts, NumberCounts) and counts.moments.low == counts.moments.high:
+        parts.append(f"WARNING: a constant, {counts.moments.low:g} in all training rows")
     if counts is not None and counts.num_gaps:
         parts.append(f"{counts.num_gaps:,} gaps")
     if fitted.indicator:
@@ -316,16 +307,17 @@ def describe(fitted: FittedColumn, counts: Counts | None) -> str:
 
 
 def _number_state(spec: ColumnTransform, counts: NumberCounts, place: str) -> AnyState:
+    low, high = counts.moments.low, counts.moments.high
     match spec.transform:
         case "standard":
             return Standard(*counts.moments.mean_and_std())
         case "min_max":
-            return MinMax(counts.low, counts.high)
+            return MinMax(low, high)
         case "log1p":
-            if counts.low <= -1:
+            if low <= -1:
                 raise DataError(
                     f"{place}: column {spec.column!r} is invalid: log1p needs values above -1, "
-                    f"and the minimum is {counts.low:g}. Set transform: rank_gauss, or repair the "
+                    f"and the minimum is {low:g}. Set transform: rank_gauss, or repair the "
                     f"values.",
                     id="transform-log1p",
                 )
@@ -338,9 +330,9 @@ def _number_state(spec: ColumnTransform, counts: NumberCounts, place: str) -> An
         case "bucket":
             edges = _quantiles(counts, np.linspace(0, 100, (spec.n_bins or 10) + 1))
             apart = edges[np.concatenate([[True], np.diff(edges) > _LEAST_BUCKET])]
-            return Bucket(_tuple(apart) if len(apart) > 1 else (counts.low, counts.high))
+            return Bucket(_tuple(apart) if len(apart) > 1 else (low, high))
         case "time":
-            return Time(counts.high, spec.unit)
+            return Time(high, spec.unit)
     return Number()
 
 
@@ -434,7 +426,7 @@ def _chosen_for_numbers(spec: ColumnTransform, kind: Kind, counts: NumberCounts)
     values = counts.sample.values
     name = None
     if is_heavy_tailed(values):
-        is_log = counts.low >= 0 and not is_heavy_tailed(np.log1p(values))
+        is_log = counts.moments.low >= 0 and not is_heavy_tailed(np.log1p(values))
         name = "log1p" if is_log else "rank_gauss"
     return _chosen(spec, transform=name, missing=missing)
 

@@ -16,7 +16,8 @@ from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import Quantization
 from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.ingest.fit_features import ValueRange
+from raygnn.data.ingest.fit_features import quantization_of
+from raygnn.data.moments import measure
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.part import open_partitioned
 from raygnn.data.standardization import ColumnScale
@@ -30,7 +31,7 @@ _EDGE = ("n", "to", "n")
 
 def _quantized(rows: np.ndarray) -> tuple[Quantization, np.ndarray]:
     """How rows are stored, and what is read of them: float32, as models do."""
-    found = ValueRange.of_rows(rows.reshape(len(rows), -1)).quantization()
+    found = quantization_of(measure(rows))
     affine = ColumnScale((0.0,), (1.0,)).affine_of_codes(found)
     codes = found.codes(rows)
     assert codes.dtype == np.int8

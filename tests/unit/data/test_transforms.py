@@ -32,11 +32,11 @@ from sklearn.preprocessing import (
 )
 
 from raygnn.data.hashing import splitmix64_array
+from raygnn.data.moments import Moments
 from raygnn.data.transforms import fit as fitting
 from raygnn.data.transforms.fit import (
     SAMPLE_SIZE,
     Counts,
-    ExactMoments,
     NumberCounts,
     count,
     describe,
@@ -96,7 +96,7 @@ columns = st.lists(NUMBERS, min_size=2, max_size=40)
 @settings(max_examples=100)
 @given(values=st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
 def test_sums_are_exact(values: list[float]) -> None:
-    found = ExactMoments.of(np.array(values))
+    found = Moments.of(np.array(values))
     exact = [Fraction(value) for value in values]
     mean = sum(exact) / len(exact)
     variance = sum((value - mean) ** 2 for value in exact) / len(exact)
