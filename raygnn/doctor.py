@@ -51,7 +51,7 @@ _LITTLE_SHARED_MEMORY_BYTES = 1e9  # Ray's object store; containers often have 6
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """A line of the doctor's output.
 
     Attributes:
@@ -67,7 +67,7 @@ class Finding:
         return f"{self.level:<5} {self.what}" + (f". {self.remedy}" if self.remedy else "")
 
 
-def findings(uris: Sequence[str] = ()) -> Iterator[Finding]:
+def findings(uris: Sequence[str] = ()) -> Iterator[Check]:
     """Checks everything without starting Ray.
 
     Args:
@@ -85,105 +85,105 @@ def findings(uris: Sequence[str] = ()) -> Iterator[Finding]:
                 yield from check(uri)
         except Exception as error:
             if isinstance(error, RaygnnError) and error.id != "data-uri":
-                yield Finding("fail", str(error))
+                yield Check("fail", str(error))
             elif is_storage_error(error) or isinstance(error, RaygnnError | ImportError):
                 what = f"{redact(uri)} cannot be used: {type(error).__name__}: {redact(str(error))}"
                 remedy = "Check the path, and the rights or credentials of this user"
-                yield Finding("fail", what, remedy)
+                yield Check("fail", what, remedy)
             else:
                 raise
 
 
-def _software() -> Iterator[Finding]:
+def _software() -> Iterator[Check]:
     python = platform.python_version()
     is_old = sys.version_info < _OLDEST_PYTHON
     remedy = "Install Python 3.11 or newer" if is_old else ""
-    yield Finding("fail" if is_old else "ok", f"Python {python}, raygnn {__version__}", remedy)
+    yield Check("fail" if is_old else "ok", f"Python {python}, raygnn {__version__}", remedy)
     if sys.platform != "linux":
-        yield Finding("warn", f"{sys.platform} is not tested", "Run on Linux")
+        yield Check("warn", f"{sys.platform} is not tested", "Run on Linux")
     for name in _PACKAGES:
         try:
-            yield Finding("ok", f"{name} {version(name)}")
+            yield Check("ok", f"{name} {version(name)}")
         except PackageNotFoundError:
-            yield Finding("fail", f"{name} is missing", "Install raygnn again")
+            yield Check("fail", f"{name} is missing", "Install raygnn again")
 
 
-def _machine() -> Iterator[Finding]:
+def _machine() -> Iterator[Check]:
     import psutil
     import torch
 
     cores, all_cores = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    yield Finding("ok", f"{cores} of {all_cores} CPU cores, torch uses {torch.get_num_threads()}")
+    yield Check("ok", f"{cores} of {all_cores} CPU cores, torch uses {torch.get_num_threads()}")
     free = psutil.virtual_memory().available
     little = free < _LITTLE_MEMORY_BYTES
     remedy = "Close other programs, or train on a larger machine" if little else ""
-    yield Finding("warn" if little else "ok", f"{free / _GB:.1f} GB of memory are free", remedy)
+    yield Check("warn" if little else "ok", f"{free / _GB:.1f} GB of memory are free", remedy)
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        yield Finding(
+        yield Check(
             "ok", f"{count(len(names), 'GPU')}: {', '.join(names)}, CUDA {torch.version.cuda}"
         )
     elif any(Path("/dev").glob("nvidia[0-9]*")):
         build = torch.version.cuda or "the CPU"
-        yield Finding(
+        yield Check(
             "warn",
             f"there is a GPU, and torch {torch.__version__} (built for {build}) does not see it",
             "Install a torch for the driver's CUDA, or set CUDA_VISIBLE_DEVICES",
         )
     else:
-        yield Finding("ok", "no GPU: training runs on CPU cores")
+        yield Check("ok", "no GPU: training runs on CPU cores")
     shared = Path("/dev/shm")
     if shared.is_dir():
         size = shutil.disk_usage(shared).total
         little = size < _LITTLE_SHARED_MEMORY_BYTES
         remedy = "Start the container with --shm-size=2g" if little else ""
-        yield Finding("warn" if little else "ok", f"{size / _GB:.1f} GB of shared memory", remedy)
+        yield Check("warn" if little else "ok", f"{size / _GB:.1f} GB of shared memory", remedy)
 
 
-def _cache() -> Iterator[Finding]:
+def _cache() -> Iterator[Check]:
     from raygnn.data.cache import cache_folder
 
     try:
         folder = cache_folder(None, "bundles").parent
     except RaygnnError as error:
-        yield Finding("fail", str(error), f"Set {CACHE_VARIABLE} to a local folder")
+        yield Check("fail", str(error), f"Set {CACHE_VARIABLE} to a local folder")
         return
     free = shutil.disk_usage(folder).free
     little = free < _LITTLE_DISK_BYTES
     remedy = f"Set {CACHE_VARIABLE} to a folder on a larger disk" if little else ""
     what = f"cache {folder}: {free / _GB:.1f} GB free"
-    yield Finding("warn" if little else "ok", what, remedy)
+    yield Check("warn" if little else "ok", what, remedy)
 
 
-def _cluster() -> Finding:
+def _cluster() -> Check:
     from raygnn.runtime.connection import ADDRESS_VARIABLE, choose_ray
 
     try:
         choice = choose_ray()
     except RaygnnError as error:
-        return Finding("fail", str(error))
+        return Check("fail", str(error))
     if choice.warning:
-        return Finding("warn", choice.warning)
+        return Check("warn", choice.warning)
     address = os.environ.get(ADDRESS_VARIABLE)
     variable = f"{ADDRESS_VARIABLE}={address}" if address else f"{ADDRESS_VARIABLE} is not set"
-    return Finding("ok", f"{variable}: Ray is {choice.reason}")
+    return Check("ok", f"{variable}: Ray is {choice.reason}")
 
 
-def _place(uri: str) -> Iterator[Finding]:
+def _place(uri: str) -> Iterator[Check]:
     name, content = join(uri, f".raygnn-doctor-{uuid.uuid4().hex}"), b"raygnn"
     write_bytes(name, content)
     data = read_bytes(name)
     delete(name)
     if data != content:
         what = f"{redact(uri)} returns other bytes than were written"
-        yield Finding("fail", what, "Name another place")
+        yield Check("fail", what, "Name another place")
         return
     where = "bucket" if is_remote(uri) else "folder"
     note = "" if is_remote(uri) else "; on a cluster all machines must mount it"
-    yield Finding("ok", f"{where} {redact(uri)} can be written and read{note}")
+    yield Check("ok", f"{where} {redact(uri)} can be written and read{note}")
 
 
-def _bundle(uri: str) -> Iterator[Finding]:
+def _bundle(uri: str) -> Iterator[Check]:
     from raygnn.data.bundle import Bundle
     from raygnn.data.bundle_record import BundleRecord
     from raygnn.data.cache import NOTE, noted_files
@@ -196,12 +196,12 @@ def _bundle(uri: str) -> Iterator[Finding]:
     for note in Path(uri).rglob(NOTE):
         what, listed = f"derived arrays {note.parent}", noted_files(note.parent)
         if listed is None:
-            yield Finding("fail", f"{what} are damaged: {NOTE} has changed", remedy)
+            yield Check("fail", f"{what} are damaged: {NOTE} has changed", remedy)
         else:
             yield from _files(what, str(note.parent), *listed, remedy)
 
 
-def _parts(uri: str) -> Iterator[Finding]:
+def _parts(uri: str) -> Iterator[Check]:
     from raygnn.data.partition.record import PartitionRecord, check_part, part_name
 
     record = PartitionRecord.load(uri)
@@ -212,7 +212,7 @@ def _parts(uri: str) -> Iterator[Finding]:
         yield from _files(what, folder, listed.file_sizes, listed.checksums, remedy)
 
 
-def _samples(uri: str) -> Iterator[Finding]:
+def _samples(uri: str) -> Iterator[Check]:
     from raygnn.sampling.sample_record import SampleRecord, load_plan
 
     load_plan(uri)
@@ -223,7 +223,7 @@ def _samples(uri: str) -> Iterator[Finding]:
     yield from _files(what, uri, record.file_sizes, record.checksums, remedy)
 
 
-def _model(uri: str) -> Iterator[Finding]:
+def _model(uri: str) -> Iterator[Check]:
     from raygnn.loops.model_spec import SPEC_FILE
     from raygnn.outputs.model_export import saved_digests
 
@@ -243,24 +243,24 @@ def _files(
     sizes: Mapping[str, int],
     checksums: Mapping[str, Checksum],
     remedy: str,
-) -> Iterator[Finding]:
+) -> Iterator[Check]:
     if damage := find_damage(folder, sizes, checksums):
-        yield Finding("fail", f"{what} is damaged: {damage}", remedy)
+        yield Check("fail", f"{what} is damaged: {damage}", remedy)
     else:
         yield _compared(what, len(checksums), changed_files(folder, checksums), remedy)
 
 
-def _compared(what: str, num_files: int, changed: Sequence[str], remedy: str) -> Finding:
+def _compared(what: str, num_files: int, changed: Sequence[str], remedy: str) -> Check:
     if changed:
         shown = ", ".join(changed[:_SHOWN_FILES]) + (", ..." if len(changed) > _SHOWN_FILES else "")
-        return Finding("fail", f"{what} is damaged: {shown} changed after writing", remedy)
+        return Check("fail", f"{what} is damaged: {shown} changed after writing", remedy)
     if num_files == 0:
         remedy = "Only names, sizes and pointers could be checked"
-        return Finding("warn", f"{what} was written without checksums", remedy)
-    return Finding("ok", f"{what}: {count(num_files, 'file')} as written")
+        return Check("warn", f"{what} was written without checksums", remedy)
+    return Check("ok", f"{what}: {count(num_files, 'file')} as written")
 
 
-_STORED: dict[str, Callable[[str], Iterator[Finding]]] = {
+_STORED: dict[str, Callable[[str], Iterator[Check]]] = {
     "bundle.json": _bundle,
     "partition.json": _parts,
     "samples.json": _samples,
@@ -280,7 +280,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _report(reported: Iterator[Finding], write: Callable[[str], None]) -> int:
+def _report(reported: Iterator[Check], write: Callable[[str], None]) -> int:
     failed = False
     for finding in reported:
         failed |= finding.level == "fail"

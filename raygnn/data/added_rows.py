@@ -50,8 +50,6 @@ from raygnn.errors import DataError, choose_from
 
 #: Rows of a table: values by column; a column that is left out is empty.
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
-#: Columns of a type as the graph stores them.
-Columns: TypeAlias = dict[str, Any]
 _EXAMPLES = 5
 
 
@@ -68,7 +66,7 @@ class AddedRows:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _GraphTable:
     type: str | EdgeType
     spec: NodeTable | EdgeTable
     wanted: tuple[ColumnInfo, ...]
@@ -100,7 +98,7 @@ class _NewRows(NamedTuple):
     num_rows: int
     source: str = "new rows"
 
-    def collector(self, table: _Table) -> FindingCollector:
+    def collector(self, table: _GraphTable) -> FindingCollector:
         found = FindingCollector(table.name)
         found.start_block(self.source, 0, self.num_rows)
         return found
@@ -125,7 +123,7 @@ class RowReader:
             for type_ in graph.types
         }
         tables = {
-            type_: _Table(type_, spec, tuple(self._infos.get(type_, {}).values()))
+            type_: _GraphTable(type_, spec, tuple(self._infos.get(type_, {}).values()))
             for type_, spec in manifest.tables.items()
             if set([type_] if isinstance(type_, str) else type_[::2]) <= set(known)
         }
@@ -190,7 +188,7 @@ class RowReader:
         return self._addition(nodes, edges, of_tables=True)
 
     def _read_files(
-        self, table: _Table, uri: str, patterns: Sequence[str], csv: CsvFormat | None
+        self, table: _GraphTable, uri: str, patterns: Sequence[str], csv: CsvFormat | None
     ) -> _NewRows:
         roots = (absolute(manifest_folder(uri)), *self._options.allow_outside)
         files = list_files(roots[0], patterns, "--new-nodes", roots, csv)
@@ -225,7 +223,7 @@ class RowReader:
         drop = of_tables and self._options.on_error == "drop"
         findings: list[Finding] = []
         num_new, ids = {}, {}
-        columns: dict[str | EdgeType, Columns] = {
+        columns: dict[str | EdgeType, dict[str, Any]] = {
             type_: {name: _empty(info) for name, info in infos.items()}
             for type_, infos in self._infos.items()
         }
@@ -309,9 +307,9 @@ class RowReader:
         return ids.cast(graph_ids.type)
 
     def _decoded(
-        self, table: _Table, arrays: Mapping[str, pa.Array], findings: FindingCollector
-    ) -> Columns:
-        decoded: Columns = {}
+        self, table: _GraphTable, arrays: Mapping[str, pa.Array], findings: FindingCollector
+    ) -> dict[str, Any]:
+        decoded: dict[str, Any] = {}
         for info in table.wanted:
             with findings.one_column():
                 if info.sparse:
@@ -322,7 +320,7 @@ class RowReader:
 
     def _dense(
         self,
-        table: _Table,
+        table: _GraphTable,
         info: ColumnInfo,
         arrays: Mapping[str, pa.Array],
         findings: FindingCollector,
@@ -340,7 +338,7 @@ class RowReader:
         )
         return dense_rows(plan, typed, findings).astype(info.dtype, copy=False)
 
-    def _expected(self, table: _Table, info: ColumnInfo) -> list[SourceColumn]:
+    def _expected(self, table: _GraphTable, info: ColumnInfo) -> list[SourceColumn]:
         """The table columns of a stored column, with their widths in the graph."""
         if info.role == "time":
             assert table.spec.time is not None
@@ -367,7 +365,7 @@ class RowReader:
 
     def _widths_of(
         self,
-        table: _Table,
+        table: _GraphTable,
         info: ColumnInfo,
         spec: DenseFeature,
     ) -> list[int]:
@@ -395,7 +393,7 @@ def _check_types(what: str, names: Iterable[str], known: Sequence[str]) -> None:
             )
 
 
-def _as_columns(table: _Table, rows: Rows) -> _NewRows:
+def _as_columns(table: _GraphTable, rows: Rows) -> _NewRows:
     name, columns = type_name(table.type), table_columns(table.spec).names
     for row in rows:
         for column in row:
@@ -519,7 +517,7 @@ def _empty(info: ColumnInfo) -> np.ndarray | SparseColumn:
 
 
 def _sparse(
-    table: _Table,
+    table: _GraphTable,
     info: ColumnInfo,
     arrays: Mapping[str, pa.Array],
     findings: FindingCollector,
@@ -535,7 +533,7 @@ def _sparse(
 
 
 def _typed_source(
-    table: _Table, info: ColumnInfo, expected: SourceColumn, columns: dict[str, pa.Array]
+    table: _GraphTable, info: ColumnInfo, expected: SourceColumn, columns: dict[str, pa.Array]
 ) -> SourceColumn:
     """The layout of a column as new rows have it. Replaces a column without values by a typed one.
 

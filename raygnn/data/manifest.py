@@ -206,7 +206,7 @@ class TimeColumn(_Section):
         )
 
 
-class _Table(_Section):
+class _TableSection(_Section):
     """Rows of files, or of a source that is read into a snapshot first."""
 
     read: Source | None = None
@@ -228,7 +228,7 @@ class _Table(_Section):
         return {key: value for key, value in dump(self).items() if key != "read" or value}
 
 
-class NodeTable(_Table):
+class NodeTable(_TableSection):
     files: Patterns = ()
     id: str
     features: dict[str, FeatureSpec] = Field(default={})
@@ -238,7 +238,7 @@ class NodeTable(_Table):
     csv: CsvFormat | None = None
 
 
-class EdgeTable(_Table):
+class EdgeTable(_TableSection):
     """The table of one edge type. Types named `r` and `rev_r` are reverses without `reverse_of`."""
 
     type: EdgeType
@@ -272,7 +272,7 @@ class EdgeTable(_Table):
         return self
 
 
-class LabelEdgeTable(_Table):
+class LabelEdgeTable(_TableSection):
     """Edges to learn from, as links or by their labels. Sampling never follows them."""
 
     type: EdgeType
@@ -291,7 +291,7 @@ class LabelEdgeTable(_Table):
         return f"{edge_type_name(self.type)}.{self.sign}"
 
 
-class TrainingTable(_Table):
+class TrainingTable(_TableSection):
     """Rows to learn or predict: an entity at a time. They are not nodes of the graph.
 
     Rows keep the order of the files. An entity may have any number of rows.

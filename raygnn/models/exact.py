@@ -23,7 +23,7 @@ _CPU = torch.device("cpu")
 #: (node type, int64 ids) -> features of these nodes.
 RowSource = Callable[[str, np.ndarray], np.ndarray | Features]
 #: The same, by node type, as a layer reads them.
-_Rows = Callable[[str, np.ndarray], Mapping[str, Features]]
+_InputSource = Callable[[str, np.ndarray], Mapping[str, Features]]
 
 
 def compute_here(
@@ -196,7 +196,7 @@ class _LayerByLayer:
             read = rows_before
         return self._outputs[-1]
 
-    def _inputs(self, name: str, inputs: _Rows) -> Tensor:
+    def _inputs(self, name: str, inputs: _InputSource) -> Tensor:
         def rows_of(first: int, last: int) -> Tensor:
             return dense(inputs(name, np.arange(first, last))[name]).cpu()
 
@@ -205,7 +205,7 @@ class _LayerByLayer:
         width = self._encoder.hidden_channels
         return self._options.compute(chunks, rows_of, width, f"inputs of {name}")
 
-    def _apply(self, i: int, name: str, read: _Rows) -> Tensor:
+    def _apply(self, i: int, name: str, read: _InputSource) -> Tensor:
         encoder, device = self._encoder, self._options.device
         is_last = i == encoder.num_layers - 1
         before = self._outputs if encoder.reads_all_layers else []

@@ -20,7 +20,7 @@ from raygnn.data.filesystem import exists, join, read_text, redact
 from raygnn.errors import RaygnnError, RunError
 from raygnn.loops.baselines import is_error
 from raygnn.outputs.html_page import NUM_COLORS, Chart, Series, duration, interval, render, show
-from raygnn.outputs.report_errors import Table
+from raygnn.outputs.report_errors import PageTable
 
 #: Sections of the config that do not influence results.
 _NOT_COMPARED = ("run.", "job_name", "loggers", "tune.")
@@ -140,7 +140,7 @@ class Comparison:
     title: str
     subtitle: str
     sweep_charts: list[Chart]
-    tables: dict[str, Table]
+    tables: dict[str, PageTable]
     charts: list[Chart]
     remark: str = ""
 
@@ -226,9 +226,9 @@ def _compare_trials(uri: str) -> Comparison:
     return Comparison(title, subtitle, sweep_charts(sweep), tables, curves)
 
 
-def _tables(runs: Mapping[str, StoredRun], *, marks_best: bool = True) -> dict[str, Table]:
+def _tables(runs: Mapping[str, StoredRun], *, marks_best: bool = True) -> dict[str, PageTable]:
     heads = tuple(runs)
-    tables: dict[str, Table] = {}
+    tables: dict[str, PageTable] = {}
     names = _union(run.metrics for run in runs.values())
     tested = [
         (
@@ -344,7 +344,7 @@ _MIN_TRIALS = 6  # a curve of three coefficients needs some more points than tha
 _WIDE = 50  # ratio of largest to smallest value, above which the axis is logarithmic
 
 
-def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, Table]:
+def sweep_tables(sweep: Mapping[str, Any]) -> dict[str, PageTable]:
     paths = _sweep_paths(sweep)
     heads = ("trial", sweep["metric"], "validations", "status", *paths)
     rows = [

@@ -28,7 +28,7 @@ from raygnn.outputs.html_page import (
 )
 from raygnn.outputs.ladder import MODEL, Ladder, find_ladder, shown_metrics, verdict_sentence
 from raygnn.outputs.progress import LogRows, show_global_batch
-from raygnn.outputs.report_errors import SPLITS, Errors, Table, find_errors
+from raygnn.outputs.report_errors import SPLITS, Errors, PageTable, find_errors
 
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle
@@ -71,13 +71,13 @@ class Report:
     verdict: str
     tiles: list[tuple[str, str]]
     ladder: LadderTable | None
-    metrics: Table
+    metrics: PageTable
     charts: list[Chart]
     errors: Errors
-    data_tables: dict[str, Table]
+    data_tables: dict[str, PageTable]
     degrees: list[Chart]
-    flat: dict[str, Table]
-    cost_tables: dict[str, Table]
+    flat: dict[str, PageTable]
+    cost_tables: dict[str, PageTable]
     facts: list[tuple[str, str]]
     config_yaml: str
     notes: list[str] = field(default_factory=list)
@@ -162,7 +162,7 @@ def _ladder_table(ladder: Ladder, metrics: Mapping[str, Any]) -> LadderTable:
     )
 
 
-def _metrics_table(metrics: Mapping[str, Any], last: Mapping[str, float]) -> Table:
+def _metrics_table(metrics: Mapping[str, Any], last: Mapping[str, float]) -> PageTable:
     """Test and validation of each metric in one row."""
     measured = [name for name in metrics if name.startswith(("test/", "val/"))]
     names = dict.fromkeys(name.partition("/")[2] for name in measured)
@@ -179,7 +179,7 @@ def _metrics_table(metrics: Mapping[str, Any], last: Mapping[str, float]) -> Tab
     return ("metric", "test", "95 % interval", "validation", "last validation"), rows
 
 
-def _cost_tables(metrics: Mapping[str, Any], starts: list[dict[str, Any]]) -> dict[str, Table]:
+def _cost_tables(metrics: Mapping[str, Any], starts: list[dict[str, Any]]) -> dict[str, PageTable]:
     wall_s, num_workers = metrics["wall_time_s"], metrics["num_workers"]
     rows = [
         ("training time", duration(metrics["training_time_s"])),
@@ -236,7 +236,7 @@ def _version(package: str) -> str | None:
 _MAX_DEGREE_CHARTS = 4
 
 
-def data_tables(engine: Engine) -> dict[str, Table]:
+def data_tables(engine: Engine) -> dict[str, PageTable]:
     bundle = engine.task.env.bundle
     nodes = [(t, bundle.num_nodes(t), _columns(bundle, t)) for t in bundle.node_types]
     edges = [
@@ -286,7 +286,7 @@ def _bin_name(number: int) -> str:
     return f"{low:,}" if low >= high else f"{low:,}-{high:,}"
 
 
-def _label_edges(bundle: Bundle) -> dict[str, Table]:
+def _label_edges(bundle: Bundle) -> dict[str, PageTable]:
     rows = [(edge_type_name(e.edge_type), e.sign, len(e.targets)) for e in bundle.label_edges]
     return {"Label edges": (("type", "sign", "edges"), rows)} if rows else {}
 

@@ -19,7 +19,7 @@ _SHOWN_SHARES = (0.01, 0.05, 0.1, 0.2)  # of the best rows
 _MAX_PAIRS = 10  # pairs of classes listed as most often confused
 
 #: A table: its heads, and its rows.
-Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
+PageTable = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Errors:
 
     confusions: list[ConfusionTable] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, PageTable] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.confusions or self.charts or self.tables)
@@ -52,7 +52,7 @@ def find_errors(metrics: Mapping[str, Any]) -> Errors:
     """Reads prediction errors from `metrics.json`, under `<name>`, or `<task>/<name>` for several
     tasks, whose headings begin with the task.
     """
-    charts, tables = list[Chart](), dict[str, Table]()
+    charts, tables = list[Chart](), dict[str, PageTable]()
     confusions = list[ConfusionTable]()
     for task, described in _by_task(metrics).items():
         errors = _errors_of(described)
@@ -77,7 +77,7 @@ def _behind(names: list[str], titled: Titled) -> Titled:
 
 
 def _errors_of(metrics: Mapping[str, Any]) -> Errors:
-    confusions, charts, tables = list[ConfusionTable](), list[Chart](), dict[str, Table]()
+    confusions, charts, tables = list[ConfusionTable](), list[Chart](), dict[str, PageTable]()
     for split, figures in metrics.get("confusion", {}).items():
         confusions.append(_confusion(f"Actual and predicted classes, {SPLITS[split]}", figures))
         tables |= _most_confused(f"Most often confused, {SPLITS[split]}", figures)
@@ -123,7 +123,7 @@ def _confusion(title: str, entry: Mapping[str, Any]) -> ConfusionTable:
     return ConfusionTable(title, entry["classes"], rows)
 
 
-def _most_confused(title: str, entry: Mapping[str, Any]) -> dict[str, Table]:
+def _most_confused(title: str, entry: Mapping[str, Any]) -> dict[str, PageTable]:
     classes, pairs = entry["classes"], list[tuple[str, str, int, str]]()
     for actual, counts in zip(classes, entry["counts"], strict=True):
         for predicted, count in zip(classes, counts, strict=True):
@@ -217,7 +217,7 @@ def _against_identity(
     return Chart(title, lines, x_label=x_label, x_from_zero=False)
 
 
-def _class_tables(per_class: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, Table]:
+def _class_tables(per_class: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, PageTable]:
     tables = {}
     for split, figures in per_class.items():
         by_support = sorted(figures.items(), key=lambda item: item[1]["support"])

@@ -256,13 +256,13 @@ class _File:
 
 
 @dataclass(frozen=True)
-class _Table:
+class _LoadedFile:
     file: _File
     ids: pa.Array
     values: pa.Array | Features
 
 
-def _read_labels(file: _File, files: CsvSource) -> _Table:
+def _read_labels(file: _File, files: CsvSource) -> _LoadedFile:
     ids = file.ids(files.id, 0, "--id")
     id_position = file.position(files.id, 0, "--id")
     others = [name for i, name in enumerate(file.names) if i != id_position]
@@ -276,7 +276,7 @@ def _read_labels(file: _File, files: CsvSource) -> _Table:
     return _table(file, ids, _typed(values))
 
 
-def _read_features(file: _File, files: CsvSource, notes: list[str]) -> _Table:
+def _read_features(file: _File, files: CsvSource, notes: list[str]) -> _LoadedFile:
     if file.is_json:
         lists = file.column(1)
         indices = lists.flatten().to_numpy()
@@ -297,7 +297,7 @@ def _read_features(file: _File, files: CsvSource, notes: list[str]) -> _Table:
     return _table(file, ids, rows_2d.astype(np.float32))
 
 
-def _table(file: _File, ids: pa.Array, values: pa.Array | Features) -> _Table:
+def _table(file: _File, ids: pa.Array, values: pa.Array | Features) -> _LoadedFile:
     counts = pc.value_counts(ids)
     repeated = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(repeated):
@@ -306,7 +306,7 @@ def _table(file: _File, ids: pa.Array, values: pa.Array | Features) -> _Table:
             f"{', '.join(map(str, repeated[:_EXAMPLES].to_pylist()))}. Keep one row per id.",
             id="prepare-ids-repeated",
         )
-    return _Table(file, ids, values)
+    return _LoadedFile(file, ids, values)
 
 
 def _typed(column: pa.Array) -> pa.Array:
@@ -322,7 +322,7 @@ def _typed(column: pa.Array) -> pa.Array:
     return texts
 
 
-def _place_labels(table: _Table, position: np.ndarray, notes: list[str]) -> pa.Array:
+def _place_labels(table: _LoadedFile, position: np.ndarray, notes: list[str]) -> pa.Array:
     num_missing = int((position < 0).sum())
     if num_missing:
         notes.append(f"{num_missing:,} nodes have no row in {table.file.where}: no label")
@@ -330,7 +330,7 @@ def _place_labels(table: _Table, position: np.ndarray, notes: list[str]) -> pa.A
 
 
 def _place_features(
-    table: _Table, position: np.ndarray, known: pa.Array, notes: list[str]
+    table: _LoadedFile, position: np.ndarray, known: pa.Array, notes: list[str]
 ) -> Features:
     missing = np.flatnonzero(position < 0)
     where = table.file.where

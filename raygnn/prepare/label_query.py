@@ -169,7 +169,7 @@ class QueryTables:
 
 
 @dataclass
-class _Rows:
+class _JoinedRows:
     """Rows of a table `x`, joined with the tables that they refer to.
 
     Attributes:
@@ -336,7 +336,7 @@ def parse_question(
         seen = "\n  UNION ALL ".join(filter(None, (known, seen)))
     chosen = ""
     if condition is not None:
-        rows = _Rows(tables, node_type)
+        rows = _JoinedRows(tables, node_type)
         sql = rows.condition(condition)
         chosen = f" AND id IN (SELECT x.{key} FROM {rows.sql} WHERE {sql})"
     known = (
@@ -408,7 +408,7 @@ def _events(
     if time is None:
         raise asked.name.error(f"{view} has no time", "Declare its time in graph.yaml")
     ways = _ways_to_entity(asked, view, node_type, tables)
-    rows = _Rows(tables, view)
+    rows = _JoinedRows(tables, view)
     target_type, value = None, "NULL"
     if asked.function == "list":
         others = [ref for ref in tables.references(view) if all(ref is not way[0] for way in ways)]
@@ -494,7 +494,7 @@ def _times_of_events(node_type: str, tables: QueryTables) -> Iterator[str]:
         if time is None or tables.tables[name] is tables.graph.node_types[node_type]:
             continue
         for way in tables.paths(name, node_type):
-            rows = _Rows(tables, name)
+            rows = _JoinedRows(tables, name)
             entity = rows.column(way[:-1], way[-1].column)
             yield f"SELECT {entity} AS id, x.{_quoted(time.column)} AS first FROM {rows.sql}"
 

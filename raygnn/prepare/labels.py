@@ -108,7 +108,7 @@ def write_labels(
     with _Tables(graph, query, drops) as tables:
         by_split = tables.times(times)
         asked = tables.run([time for split in by_split.values() for time in split])
-        columns = _Columns.of(asked, query, manifest)
+        columns = _RowColumns.of(asked, query, manifest)
         num_unknown = tables.drop_unknown(columns, "asked")
         tables.check(columns, by_split)
         unrecorded = tables.drop_unrecorded(columns, by_split) if columns.labels else []
@@ -183,7 +183,7 @@ def _shown(time: datetime) -> str:
 
 
 @dataclass(frozen=True)
-class _Columns:
+class _RowColumns:
     time: str
     node: str
     node_type: str
@@ -201,7 +201,7 @@ class _Columns:
         return f'"{self.node}" IN (SELECT "{self.node}" FROM "{self.node_type}")'
 
     @classmethod
-    def of(cls, result: pa.Schema, query: LabelQuery, manifest: Manifest) -> _Columns:
+    def of(cls, result: pa.Schema, query: LabelQuery, manifest: Manifest) -> _RowColumns:
         times = [field.name for field in result if pa.types.is_timestamp(field.type)]
         time = "timestamp" if "timestamp" in result.names else times[0] if len(times) == 1 else None
         if time is None:
@@ -384,7 +384,7 @@ class _Tables:
             ) from error
         return self._connection.sql(f'SELECT * FROM "{into}" LIMIT 0').to_arrow_table().schema
 
-    def drop_unknown(self, columns: _Columns, table: str) -> int:
+    def drop_unknown(self, columns: _RowColumns, table: str) -> int:
         """Leaves out rows of entities that the graph lacks, if asked to; returns their number."""
         if not self._drops:
             return 0
@@ -392,7 +392,7 @@ class _Tables:
         ((num_rows,),) = self._connection.execute(sql).fetchall()
         return int(num_rows)
 
-    def check(self, columns: _Columns, by_split: dict[str, list[datetime]]) -> None:
+    def check(self, columns: _RowColumns, by_split: dict[str, list[datetime]]) -> None:
         """Checks the rows of `asked`.
 
         Raises:
@@ -434,7 +434,9 @@ class _Tables:
             )
             self._compare(columns, [at], end, error)
 
-    def drop_unrecorded(self, columns: _Columns, by_split: dict[str, list[datetime]]) -> list[str]:
+    def drop_unrecorded(
+        self, columns: _RowColumns, by_split: dict[str, list[datetime]]
+    ) -> list[str]:
         """Leaves out the first training and the last test times at which all labels are one value,
         unless chance explains it.
 
@@ -482,7 +484,7 @@ class _Tables:
 
     def _compare(
         self,
-        columns: _Columns,
+        columns: _RowColumns,
         times: Sequence[datetime],
         until: datetime | None,
         error: RuleError,
@@ -518,7 +520,7 @@ class _Tables:
         if rows:
             raise self._broken(columns, rows[0], error)
 
-    def _broken(self, columns: _Columns, row: Sequence[Any], error: RuleError) -> DataError:
+    def _broken(self, columns: _RowColumns, row: Sequence[Any], error: RuleError) -> DataError:
         time, node = row[:2]
         where = f"{self._query.option} is invalid in the row {columns.node}={node!r}"
         problem = error.problem
@@ -527,7 +529,7 @@ class _Tables:
             id=problem.id,
         )
 
-    def leaks(self, columns: _Columns, manifest: Manifest) -> tuple[str, ...]:
+    def leaks(self, columns: _RowColumns, manifest: Manifest) -> tuple[str, ...]:
         found = []
         table = manifest.node_types[columns.node_type]
         features = {
@@ -552,7 +554,7 @@ class _Tables:
                     )
         return tuple(found)
 
-    def rows(self, columns: _Columns, by_split: dict[str, list[datetime]]) -> pa.Table:
+    def rows(self, columns: _RowColumns, by_split: dict[str, list[datetime]]) -> pa.Table:
         cases = "".join(
             f" WHEN \"{columns.time}\" <= TIMESTAMP '{by_split[split][-1]}' THEN '{split}'"
             for split in SPLIT_NAMES
@@ -596,7 +598,7 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
 
 def _declare(
-    graph: str, manifest: Manifest, name: str, columns: _Columns, rows: pa.Table, window: str
+    graph: str, manifest: Manifest, name: str, columns: _RowColumns, rows: pa.Table, window: str
 ) -> None:
     common = {"time": columns.time, "split": "split"}
     entry: dict[str, Any]

@@ -32,8 +32,6 @@ _JUDGED_SCORES = 25_000_000  # three of them are in memory at a time: 300 MB
 _FEW_ROWS, _NUM_FINALISTS = 1500, 4
 _K = 20
 
-Rows = tuple[Tensor | AnchorRows, Tensor]
-
 
 class JudgedRows:
     """NDCG@20 of validation links among all targets, of some anchors, or of rows of one time.
@@ -305,7 +303,9 @@ def _is_better(ndcg: Tensor, other: Tensor) -> bool:
     return float(gain.mean()) > float(gain.std()) / len(gain) ** 0.5
 
 
-def _scores(judged: Sequence[JudgedRows], rows: Iterable[Rows]) -> Iterator[Tensor]:
+def _scores(
+    judged: Sequence[JudgedRows], rows: Iterable[tuple[Tensor | AnchorRows, Tensor]]
+) -> Iterator[Tensor]:
     return (part.scores(*of_part) for part, of_part in zip(judged, rows, strict=True))
 
 

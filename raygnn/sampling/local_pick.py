@@ -51,7 +51,7 @@ class LocalPicker:
         starts = scratch.array("starts", len(nodes), np.int64)
         degrees = scratch.array("degrees", len(nodes), np.int64)
         offsets = scratch.array("offsets", len(nodes) + 1, np.int64)
-        rows = kernels.Rows(nodes, salts, starts, degrees, offsets)
+        rows = kernels.NodeEdges(nodes, salts, starts, degrees, offsets)
         key = np.uint64(hop_key(request.key, request.hop, self._edge_type))
         draws = kernels.Draws(request.fanout, request.replace, key)
         self._ask_for(self.adjacency.indptr, self._rows_of(nodes))
@@ -180,7 +180,7 @@ class LocalPicker:
 
     def _pick_by_neighbor(
         self,
-        rows: kernels.Rows,
+        rows: kernels.NodeEdges,
         draws: kernels.Draws,
         weighting: Weighting,
         skips: tuple[np.ndarray, ...],
@@ -198,7 +198,7 @@ def _first_time(dtype: np.dtype) -> Time:
 
 
 def _pick(
-    rows: kernels.Rows,
+    rows: kernels.NodeEdges,
     draws: kernels.Draws,
     positions: np.ndarray,
     scratch: Scratch,
@@ -214,7 +214,7 @@ def _pick(
 
 
 def _pick_weighted(
-    rows: kernels.Rows,
+    rows: kernels.NodeEdges,
     draws: kernels.Draws,
     weighting: Weighting,
     skips: tuple[np.ndarray, ...],

@@ -26,7 +26,7 @@ _ROWS_AHEAD = 64
 _NEIGHBORS_AHEAD = 128
 
 
-class Rows(NamedTuple):
+class NodeEdges(NamedTuple):
     """Nodes and their edges. Kernels get it as a plain tuple, which numba unpacks faster.
 
     Attributes:

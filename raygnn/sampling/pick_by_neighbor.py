@@ -32,7 +32,7 @@ def pick_by_neighbor(rows, draws, indices, weighting, skips, copies, positions):
     """Fills `positions` with the sampled edges in their order, node by node, and the rows' offsets.
 
     Args:
-        rows: see `raygnn.sampling.pick.Rows`; nodes of one salt draw alike.
+        rows: see `raygnn.sampling.pick.NodeEdges`; nodes of one salt draw alike.
         draws: see `raygnn.sampling.pick.Draws`; without `replace`.
         indices: [num_edges], neighbors.
         weighting: (weights by CSC position, e_id), see `Weighting`; weights may be empty.

@@ -151,11 +151,11 @@ def _statistics(
 
 
 #: For each type: its columns, and its folder in each part of the graph.
-Columns = Mapping[str, tuple[Sequence[ColumnInfo], Sequence[Path]]]
+ColumnsByType = Mapping[str, tuple[Sequence[ColumnInfo], Sequence[Path]]]
 
 
 def measure_features(
-    columns: Columns,
+    columns: ColumnsByType,
     schedule: Schedule,
     *,
     with_times: bool = False,

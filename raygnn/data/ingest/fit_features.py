@@ -426,13 +426,7 @@ def quantize_features(
             totals[key] = merge_elements(totals.get(key, ()), measured)
     return {
         name: tuple(
-            replace(
-                plan,
-                dtype="int8",
-                quantization=quantization_of(totals.get((name, plan.name), ()), plan.width),
-            )
-            if plan in chosen[name]
-            else plan
+            _quantized(plan, totals.get((name, plan.name), ())) if plan in chosen[name] else plan
             for plan in columns
         )
         for name, columns in plans.items()

@@ -23,7 +23,7 @@ from raygnn.data.splits import SPLIT_NAMES, Splits, empty_splits
 from raygnn.data.time_units import AsOf
 from raygnn.errors import DataError
 
-_Rows = tuple[np.ndarray, np.ndarray]  # row bounds, and the columns of each row, ascending
+_Csr = tuple[np.ndarray, np.ndarray]  # row bounds, and the columns of each row, ascending
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def known_positives(
         graph = message_graph(bundle, [link], "val" if split == "train" else "test")
     has_messages = link.edge_type in bundle.edge_types
     is_sorted = not has_messages or message_table(bundle, link.edge_type).is_sorted
-    tables: list[_Rows] = []
+    tables: list[_Csr] = []
     if has_messages:
         csr = graph.csr(link.edge_type)
         tables.append((csr.indptr, csr.indices))
@@ -303,7 +303,7 @@ def _without_links(edges: SupervisionEdges) -> SupervisionEdges:
     )
 
 
-def _label_rows(bundle: Bundle, link: LinkSplit, split: str) -> Iterator[_Rows]:
+def _label_rows(bundle: Bundle, link: LinkSplit, split: str) -> Iterator[_Csr]:
     labels = label_table(bundle, link)
     if split == "test":
         yield labels.indptr, labels.indices
@@ -315,7 +315,7 @@ def _label_rows(bundle: Bundle, link: LinkSplit, split: str) -> Iterator[_Rows]:
         yield np.cumsum(counts), targets
 
 
-def _transposed(rows: _Rows) -> _Rows:
+def _transposed(rows: _Csr) -> _Csr:
     indptr, columns = rows
     bounds = np.zeros_like(indptr)
     np.cumsum(np.bincount(columns, minlength=len(indptr) - 1), out=bounds[1:])
@@ -323,7 +323,7 @@ def _transposed(rows: _Rows) -> _Rows:
     return bounds, anchors[np.argsort(columns, kind="stable")]
 
 
-def _build_known(tables: Sequence[_Rows], shape: tuple[int, int], folder: Path) -> None:
+def _build_known(tables: Sequence[_Csr], shape: tuple[int, int], folder: Path) -> None:
     from scipy import sparse  # the driver imports this module, and seldom builds
 
     links = [

@@ -44,7 +44,7 @@ from raygnn.data.partition.fit import RowsToFit, measure_rows_to_fit, steps_with
 from raygnn.data.partition.part import Outline, Pairs
 from raygnn.data.partition.record import (
     RECORD_NAME,
-    EdgeCounts,
+    PartEdges,
     PartitionRecord,
     check_parts,
     part_folder,
@@ -452,11 +452,11 @@ class _Build:
                 ),
                 nodes_plan.split is not None,
             )
-        counts: dict[str, EdgeCounts] = {}
+        counts: dict[str, PartEdges] = {}
         built = []
         for (plan, found), parts in zip(edges, done, strict=True):
             folders[plan.folder] = stored = [part.folder / ARRAYS for part in parts]
-            counts[plan.folder] = EdgeCounts(
+            counts[plan.folder] = PartEdges(
                 tuple(part.result["num_edges"] for part in parts),
                 tuple(part.result["num_cut"] for part in parts),
             )

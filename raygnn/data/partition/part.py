@@ -45,7 +45,7 @@ from raygnn.data.partition.transfer import part_on_disk, parts_on_disk
 from raygnn.errors import DataError
 
 #: Columns by folder in the bundle.
-_Columns = dict[str, Sequence[ColumnInfo]]
+_ColumnsByType = dict[str, Sequence[ColumnInfo]]
 
 
 def open_partitioned(
@@ -84,7 +84,7 @@ def open_partitioned(
 def _join(
     place: str,
     record: PartitionRecord,
-    columns: _Columns,
+    columns: _ColumnsByType,
     target: Path,
     progress: Callable[[str], None],
 ) -> None:
@@ -122,7 +122,7 @@ def _join_ids(record: NodeRecord, sources: Sequence[Source], target: Path) -> No
     return replace(record, ids=index)
 
 
-def _is_read(columns: _Columns, name: str) -> bool:
+def _is_read(columns: _ColumnsByType, name: str) -> bool:
     folder, has_columns, _ = name.partition("/columns/")
     if not has_columns:
         return name.rpartition("/")[0] in columns
@@ -133,7 +133,7 @@ def _is_read(columns: _Columns, name: str) -> bool:
     )
 
 
-def _columns_of_nodes(graph: BundleRecord, *, features: bool = True) -> _Columns:
+def _columns_of_nodes(graph: BundleRecord, *, features: bool = True) -> _ColumnsByType:
     """Columns of node types and training tables."""
     nodes = {
         f"nodes/{name}": [c for c in rows.columns if features or c.role != "feature"]
@@ -142,7 +142,7 @@ def _columns_of_nodes(graph: BundleRecord, *, features: bool = True) -> _Columns
     return nodes | {table.folder: table.columns for table in graph.training_tables}
 
 
-def _columns_of_labels(graph: BundleRecord) -> _Columns:
+def _columns_of_labels(graph: BundleRecord) -> _ColumnsByType:
     return {edges.folder: edges.columns for edges in graph.label_edges}
 
 

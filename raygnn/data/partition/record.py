@@ -55,7 +55,7 @@ def part_folder(folder: Path, part: int) -> Path:
 
 
 @dataclass(frozen=True)
-class EdgeCounts:
+class PartEdges:
     """The edges of one type by part.
 
     Attributes:
@@ -82,8 +82,8 @@ class PartitionRecord:
     method: str
     num_parts: int
     nodes: Mapping[str, tuple[int, ...]]
-    edges: tuple[EdgeCounts, ...]
-    label_edges: tuple[EdgeCounts, ...]
+    edges: tuple[PartEdges, ...]
+    label_edges: tuple[PartEdges, ...]
     whole: BundleRecord
 
     @property
@@ -98,7 +98,7 @@ class PartitionRecord:
         """CSC position of the first edge of each part, and the number of edges."""
         return list(accumulate(self.counts_of(edge_type).counts, initial=0))
 
-    def counts_of(self, edge_type: EdgeType) -> EdgeCounts:
+    def counts_of(self, edge_type: EdgeType) -> PartEdges:
         return self.edges[[edge.type for edge in self.whole.edges].index(edge_type)]
 
     def save(self, folder: Path) -> None:

@@ -39,7 +39,7 @@ _MAX_ROW_GROUP_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _TableRows:
     """A table with the roles of its columns. DataFrames and mappings of arrays become Arrow. The
     rows of a `ray.data.Dataset` are read when a graph of them is opened.
     """
@@ -55,7 +55,7 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class NodeRows(_Rows):
+class NodeRows(_TableRows):
     id: str
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
     labels: Mapping[str, FeatureSpec] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class NodeRows(_Rows):
 
 
 @dataclass(frozen=True)
-class EdgeRows(_Rows):
+class EdgeRows(_TableRows):
     source: str
     target: str
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class EdgeRows(_Rows):
 
 
 @dataclass(frozen=True)
-class TrainingRows(_Rows):
+class TrainingRows(_TableRows):
     """A training table: rows of (entity, time, label). See `raygnn.data.manifest.TrainingTable`."""
 
     node_type: str
@@ -381,7 +381,7 @@ def _manifest(tables: GraphTables, folders: Mapping[str | EdgeType, str]) -> str
 _NOT_OF_LABEL_EDGES = ("features", "directed", "reverse_of")
 
 
-def _described(rows: _Rows, folder: str, left_out: Sequence[str] = ()) -> dict[str, object]:
+def _described(rows: _TableRows, folder: str, left_out: Sequence[str] = ()) -> dict[str, object]:
     roles = {role.name: getattr(rows, role.name) for role in fields(rows)}
     kinds = {Mapping: dict, tuple: list}
     return {"files": f"{folder}/*.parquet"} | {

@@ -76,7 +76,9 @@ def reverse_types(bundle: Bundle) -> dict[EdgeType, EdgeType]:
 _NUM_LOOKED_UP, _MOST_EDGES, _REVEALED, _BY_CHANCE = 1_000, 10_000, 0.9, 0.5
 
 _Ends = tuple[str, np.ndarray]
-_Rows = tuple[np.ndarray, np.ndarray]  # numbers of links, and nodes that one of their ends reaches
+_Reached = tuple[
+    np.ndarray, np.ndarray
+]  # numbers of links, and nodes that one of their ends reaches
 
 
 def revealing_paths(
@@ -149,13 +151,13 @@ class _LinkPaths:
                 if self._connects(self._reached(first, *events[::-1]), anchors):
                     yield first, last
 
-    def _reached(self, edge_type: EdgeType, nodes: np.ndarray, rows: Any = None) -> _Rows:
+    def _reached(self, edge_type: EdgeType, nodes: np.ndarray, rows: Any = None) -> _Reached:
         request = PickRequest(nodes, fanout=-1, replace=False, key=0, hop=0)
         picks = self._graph.pick(edge_type, request)
         rows = np.arange(len(nodes)) if rows is None else rows
         return np.repeat(rows, np.diff(picks.offsets)), picks.neighbors.astype(np.int64)
 
-    def _events(self, reached: _Rows, edge_type: EdgeType) -> _Rows:
+    def _events(self, reached: _Reached, edge_type: EdgeType) -> _Reached:
         """Reached nodes that have one anchor along an edge type."""
         rows, nodes = reached
         is_sampling = ends(edge_type, self._graph.direction)[0] == self._ends[0][0]
@@ -163,11 +165,11 @@ class _LinkPaths:
         is_event = count(edge_type, nodes) == 1
         return rows[is_event], nodes[is_event]
 
-    def _connects(self, reached: _Rows, wanted: np.ndarray) -> bool:
+    def _connects(self, reached: _Reached, wanted: np.ndarray) -> bool:
         rows, nodes = reached
         return self._reveal(rows[nodes == wanted[rows]], rows[nodes == np.roll(wanted, 1)[rows]])
 
-    def _meet(self, reached: _Rows, others: _Rows) -> bool:
+    def _meet(self, reached: _Reached, others: _Reached) -> bool:
         size = 1 + max((int(nodes.max(initial=0)) for _, nodes in (reached, others)), default=0)
         codes, others_codes = (rows * size + nodes for rows, nodes in (reached, others))
         shifted = (others[0] + 1) % self._num_links * size + others[1]

@@ -94,7 +94,7 @@ class CheckpointStore:
         state = self._load(name, STATE, manifest)
         if LAYOUT in state:
 
-            def read(of_rank: int) -> Rows:
+            def read(of_rank: int) -> RowsByPath:
                 return self._load(name, rows_file(of_rank), manifest)
 
             put_rows(state, read, manifest["world_size"], tables)
@@ -263,15 +263,15 @@ def gather_files(parts: dict[str, bytes]) -> dict[str, File]:
 
 #: Keys from an engine's state down to a tensor.
 Path = tuple[str | int, ...]
-Rows = dict[Path, Tensor]
+RowsByPath = dict[Path, Tensor]
 
 #: Key of the layout of rows stored separately: name of the table, all of its rows, of a block.
 LAYOUT = "rows"
 
 
-def take_rows(state: dict[str, Any], tables: ShardedTables, optimizer: Optimizer) -> Rows:
+def take_rows(state: dict[str, Any], tables: ShardedTables, optimizer: Optimizer) -> RowsByPath:
     """Removes this rank's rows from an engine's state, and marks them as missing there."""
-    rows: Rows = {}
+    rows: RowsByPath = {}
     layout: dict[Path, tuple[str, int, int]] = {}
     held = {name: len(weight) for name, weight in tables.weights.items()}
     for path, name in list(_paths(state, tables, optimizer, held)):
@@ -291,7 +291,7 @@ def keep_held_rows(state: dict[str, Any], tables: ShardedTables, optimizer: Opti
 
 def put_rows(
     state: dict[str, Any],
-    read: Callable[[int], Rows],
+    read: Callable[[int], RowsByPath],
     world_size: int,
     tables: ShardedTables | None,
 ) -> None:

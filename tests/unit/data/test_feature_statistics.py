@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from raygnn.data import moments
 from raygnn.data.arrays import create_array, open_array
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import (
@@ -56,7 +57,7 @@ def test_any_rows_in_any_blocks(
     blocks_of_task: int,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(describe, "_BLOCK_ELEMENTS", block)
+        patch.setattr(moments, "_BLOCK_ELEMENTS", block)
         patch.setattr(describe, "_TASK_ELEMENTS", block * blocks_of_task)
         found = measured(rows, tmp_path_factory.mktemp("rows"))
     exact = rows.reshape(len(rows), -1).astype(np.longdouble)
@@ -144,7 +145,7 @@ def graph(folder: Path, num_shards: int, **options: Any) -> Bundle:
 
 def test_the_same_bits_for_any_number_of_shards(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(describe, "_BLOCK_ELEMENTS", 1000)
+        patch.setattr(moments, "_BLOCK_ELEMENTS", 1000)
         patch.setattr(describe, "_TASK_ELEMENTS", 2000)
         bundles = [graph(tmp_path, num_shards) for num_shards in (1, 2, 7)]
     nodes = [bundle.columns("n")["x"].statistics for bundle in bundles]

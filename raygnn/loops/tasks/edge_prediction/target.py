@@ -105,7 +105,7 @@ class EdgeOutput(LabelOutput):
         return super().of_content({**content, "edge_type": edge_type})
 
 
-_Columns = Mapping[str, ColumnInfo]
+_ColumnInfos = Mapping[str, ColumnInfo]
 
 
 class EdgeTargetArguments(LabelArguments):
@@ -312,8 +312,8 @@ def _find_edges(bundle: Bundle, arguments: EdgeTargetArguments) -> tuple[EdgeTyp
     return chosen[0]
 
 
-def _labels_of(bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> _Columns:
-    columns: _Columns = {}
+def _labels_of(bundle: Bundle, edge_type: EdgeType, *, label_edges: bool) -> _ColumnInfos:
+    columns: _ColumnInfos = {}
     if label_edges:
         columns = bundle.label_edge_columns.get(edge_type, {})
     elif edge_type in bundle.edge_types:

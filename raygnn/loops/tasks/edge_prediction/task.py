@@ -311,7 +311,7 @@ _DEFAULT = 10.0  # penalty of biases, if there are no validation edges
 _MAX_FACTORIZED = 1 << 20  # training edges; of more only biases are fitted
 _NUM_FOLDS = 5
 
-_Rows = tuple[np.ndarray, np.ndarray]
+_Pair = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -328,8 +328,8 @@ class LabelFactors:
 
     ends: np.ndarray
     mean: float
-    rows: _Rows
-    biases: _Rows
+    rows: _Pair
+    biases: _Pair
     held_out: np.ndarray
 
     @classmethod
@@ -350,12 +350,12 @@ class LabelFactors:
         mean = float(values[train].mean())
         values = values - mean
 
-        def fitted(edges: np.ndarray, width: int, l2: tuple[float, float]) -> _Rows:
+        def fitted(edges: np.ndarray, width: int, l2: tuple[float, float]) -> _Pair:
             rows = factorize(ends[:, edges], values[edges], num_nodes, width, l2)
             padding = ((0, 0), (0, NUM_FACTORS - width))
             return np.pad(rows[0], padding), np.pad(rows[1], padding)
 
-        def error(rows: _Rows) -> float:
+        def error(rows: _Pair) -> float:
             return float(np.square(_values(rows, ends[:, val]) - values[val]).mean())
 
         penalties = _BIASES if len(val) else (_DEFAULT,)
@@ -385,7 +385,7 @@ class LabelFactors:
         return self.mean + _values(self.biases, self.ends[:, edges])
 
 
-def _values(rows: _Rows, ends: np.ndarray) -> np.ndarray:
+def _values(rows: _Pair, ends: np.ndarray) -> np.ndarray:
     return factorized(rows[0][ends[0]], rows[1][ends[1]])
 
 

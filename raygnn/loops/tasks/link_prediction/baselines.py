@@ -43,8 +43,8 @@ _EASE_PENALTIES, _IALS_PENALTIES = (30.0, 100.0, 300.0, 1000.0), (1.0, 10.0, 30.
 #: Validation rows that choose settings, and their scores.
 _MOST_JUDGED, _MOST_SCORES = 1500, 25_000_000
 
-Rows = tuple[Any, Tensor]  # of anchors, by index, and of targets
-Fit = Callable[[str], tuple[Decoder, Rows]]
+Factors = tuple[Any, Tensor]  # of anchors, by index, and of targets
+Fit = Callable[[str], tuple[Decoder, Factors]]
 RowFits = Sequence[Callable[[str], RowScores]]
 
 
@@ -125,8 +125,8 @@ class LinkBaselines:
             yield "ials", partial(self._best, "ials", self._ials, _IALS_PENALTIES)
 
     def _best(
-        self, name: str, fit: Callable[[str, float], Rows], choices: Sequence[float], split: str
-    ) -> tuple[Decoder, Rows]:
+        self, name: str, fit: Callable[[str, float], Factors], choices: Sequence[float], split: str
+    ) -> tuple[Decoder, Factors]:
         """Rows of a split with the setting that ranks validation links best."""
         if name not in self._chosen:
             val, num_targets = self._target.splits["val"], self._num_nodes[1]
@@ -204,14 +204,14 @@ class LinkBaselines:
         _, (_, counts) = self._popularity(split)
         return lambda rows: counts.T.expand(len(rows), -1).clone()
 
-    def _ease(self, split: str, l2: float) -> Rows:
+    def _ease(self, split: str, l2: float) -> Factors:
         links = link_matrix(*self._links_before(split), self._num_nodes)
         return _SparseRows(links), ease_weights(links, l2)
 
-    def _ials(self, split: str, l2: float) -> Rows:
+    def _ials(self, split: str, l2: float) -> Factors:
         return ials(*self._links_before(split), self._num_nodes, l2=l2)
 
-    def _recent(self, split: str, part: float) -> Rows:
+    def _recent(self, split: str, part: float) -> Factors:
         known = [self._target.splits[name] for name in self._splits_before(split)]
         times = np.concatenate([edges.times for edges in known if edges.times is not None])
         age = (times.max() - times).astype(np.float64)
@@ -233,7 +233,7 @@ class LinkBaselines:
         )
         return anchors, targets
 
-    def _popularity(self, split: str) -> tuple[Decoder, Rows]:
+    def _popularity(self, split: str) -> tuple[Decoder, Factors]:
         num_relations, num_targets = len(self._target.edge_types), self._num_nodes[1]
         counts = np.zeros(num_relations * num_targets, np.int64)
         for name in self._splits_before(split):
@@ -348,7 +348,7 @@ class _GuessTask:
         target: LinkTarget,
         loader: LinkLoader,
         decoder: Decoder,
-        rows: Rows,
+        rows: Factors,
         metrics: Sequence[Any],
     ) -> None:
         self._target, self._loader = target, loader
