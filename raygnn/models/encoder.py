@@ -117,7 +117,7 @@ class EncoderOptions(StackOptions):
     input_projection: bool = False
 
 
-RowsByType = dict[str, Tensor]
+TypeRows = dict[str, Tensor]
 #: Names of the node and edge type if an encoder receives tensors.
 _ONLY_TYPES = "node", ("node", "to", "node")
 
@@ -193,7 +193,7 @@ class BlockEncoder(nn.Module, ABC):
         """Gives the rows that the first layer reads, by node type; `x` is as in `forward`."""
 
     @abstractmethod
-    def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> RowsByType:
+    def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> TypeRows:
         """Applies layer i, counted from the input. Returns [num_dst, channels] by node type.
 
         `x_src`: by node type, [num_src, channels], sources of the block, the destinations first.
@@ -203,7 +203,7 @@ class BlockEncoder(nn.Module, ABC):
     def readout_of(self, name: str, rows: list[Tensor]) -> Tensor:
         """`readout` of one node type, before rows are scaled to unit norm."""
 
-    def readout(self, layer_outputs: Sequence[Mapping[str, Tensor]]) -> RowsByType:
+    def readout(self, layer_outputs: Sequence[Mapping[str, Tensor]]) -> TypeRows:
         """Computes the output, [num_nodes, out_channels] by node type, from the layers' outputs.
 
         Args:
@@ -376,7 +376,7 @@ class Encoder(BlockEncoder):
             for name, rows in x.items()
         }
 
-    def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> RowsByType:
+    def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> TypeRows:
         ((name, rows),), (edges,) = x_src.items(), block.blocks.values()
         rate = self.options.dropout if i else self.options.input_dropout
         rows = dropout(rows, rate, self.training)

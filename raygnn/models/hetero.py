@@ -17,7 +17,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.errors import ConfigError, Problem
 from raygnn.models.attention_encoders import BlockGATConv, BlockGATv2Conv, BlockTransformerConv
 from raygnn.models.convolutions import BlockGINConv, BlockGINEConv, BlockSAGEConv
-from raygnn.models.encoder import RowsByType, Share, broken_heads
+from raygnn.models.encoder import Share, TypeRows, broken_heads
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
 from raygnn.models.segment import Adjacency, positions, segment_mean
 from raygnn.models.sparse_input import ProjectedRows, formed
@@ -148,9 +148,7 @@ class HeteroLayer(nn.Module):
             }
         )
 
-    def forward(
-        self, x_src: Mapping[str, Tensor | ProjectedRows], block: HeteroBlock
-    ) -> RowsByType:
+    def forward(self, x_src: Mapping[str, Tensor | ProjectedRows], block: HeteroBlock) -> TypeRows:
         x = x_src if self.composes else {name: formed(rows) for name, rows in x_src.items()}
         return {
             name: self._rows_of(name, rows[: block.num_dst.get(name, 0)], x, block)
@@ -268,7 +266,7 @@ class RGCNLayer(nn.Module):
         for matrix in (*self.weight, self.root):
             nn.init.xavier_uniform_(matrix)
 
-    def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> RowsByType:
+    def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> TypeRows:
         weight: Tensor = self.weight
         if self.comp is not None:
             weight = torch.einsum("rb,bio->rio", self.comp, weight)

@@ -23,7 +23,7 @@ from raygnn.models.attention import (
     softmax_over_blocks,
     weighted_segment_sum,
 )
-from raygnn.models.encoder import Activation, RowsByType, Share, broken_heads
+from raygnn.models.encoder import Activation, Share, TypeRows, broken_heads
 from raygnn.models.hetero_encoder import HeteroEncoder, HeteroOptions, block_of
 from raygnn.models.segment import Adjacency, merge_edges, transform_first
 from raygnn.models.sparse_input import ProjectedRows, formed, mapped_from
@@ -72,11 +72,9 @@ class HGTLayer(nn.Module):
         nn.init.uniform_(self.key_relation, -bound, bound)
         nn.init.uniform_(self.value_relation, -bound, bound)
 
-    def forward(
-        self, x_src: Mapping[str, Tensor | ProjectedRows], block: HeteroBlock
-    ) -> RowsByType:
+    def forward(self, x_src: Mapping[str, Tensor | ProjectedRows], block: HeteroBlock) -> TypeRows:
         sources = {name: _Source(self, name, rows) for name, rows in x_src.items()}
-        out: RowsByType = {}
+        out: TypeRows = {}
         for i, name in enumerate(self.node_types):
             x_dst = formed(x_src[name][: block.num_dst.get(name, 0)])
             if not len(x_dst):
@@ -249,14 +247,14 @@ class SimpleHGNLayer(nn.Module):
             nn.init.xavier_normal_(parameter, gain=nn.init.calculate_gain("relu"))
         nn.init.normal_(self.edge_type_rows)
 
-    def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> RowsByType:
+    def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> TypeRows:
         values = {
             name: self.lin(x_src[name]).unflatten(1, (self.num_heads, -1))
             for name in self.node_types
         }
         of_edge_type = self.lin_edge(self.edge_type_rows).unflatten(1, (self.num_heads, -1))
         of_edge_type = (of_edge_type * self.att_edge).sum(dim=-1)
-        out: RowsByType = {}
+        out: TypeRows = {}
         for name in self.node_types:
             x_dst = x_src[name][: block.num_dst.get(name, 0)]
             out[name] = self.lin_res(x_dst)

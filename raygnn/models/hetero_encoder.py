@@ -18,8 +18,8 @@ from raygnn.errors import ConfigError
 from raygnn.models.encoder import (
     ACTIVATIONS,
     BlockEncoder,
-    RowsByType,
     StackOptions,
+    TypeRows,
     build_norm,
     call_before_norm,
     signature_with_options,
@@ -122,7 +122,7 @@ class HeteroEncoder(BlockEncoder):
 
     @abstractmethod
     def build_layer(self, channels: int) -> nn.Module:
-        """Builds a layer, called with (x_src, block) of all node types, that returns RowsByType.
+        """Builds a layer, called with (x_src, block) of all node types, that returns TypeRows.
 
         x_src has [num_src, channels] rows of every node type, possibly empty. The result has
         [num_dst, channels] rows of every node type.
@@ -141,7 +141,7 @@ class HeteroEncoder(BlockEncoder):
             if name in batch.nodes and (name in embedded or feature in batch.nodes[name].columns)
         }
 
-    def encode_inputs(self, x: Mapping[str, Features]) -> RowsByType:
+    def encode_inputs(self, x: Mapping[str, Features]) -> TypeRows:
         return self.inputs(self._drop_features(x))
 
     def _first_inputs(self, x: Mapping[str, Features]) -> Mapping[str, Tensor | ProjectedRows]:
@@ -157,14 +157,14 @@ class HeteroEncoder(BlockEncoder):
             for name, rows in x.items()
         }
 
-    def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> RowsByType:
+    def forward_layer(self, i: int, x_src: Mapping[str, Any], block: HeteroBlock) -> TypeRows:
         """Types without rows may be missing. `ProjectedRows` need `composes_inputs`."""
         none = next(self.parameters()).new_zeros(0, self.hidden_channels)
         x = {name: self._drop(x_src.get(name, none)) for name in self.node_types}
         norms = self.norms[i]
         assert isinstance(norms, ModuleDict)
         norm = next(iter(norms.values()))  # all are of one kind
-        out: RowsByType = call_before_norm(self.layers[i], norm, self.row_biases, x, block)
+        out: TypeRows = call_before_norm(self.layers[i], norm, self.row_biases, x, block)
         return {
             name: self._activate(i, name, rows[: block.num_dst.get(name, 0)])
             for name, rows in out.items()

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.models.encoder import RowsByType
+from raygnn.models.encoder import TypeRows
 from raygnn.models.hetero_encoder import HeteroEncoder, block_of
 from raygnn.models.segment import Adjacency, inverse_sqrt, scale_sampled, segment_sum
 from raygnn.sampling.blocks import HeteroBlock
@@ -29,7 +29,7 @@ class LightGCNLayer(nn.Module):
         super().__init__()
         self.edge_types = list(edge_types)
 
-    def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> RowsByType:
+    def forward(self, x_src: Mapping[str, Tensor], block: HeteroBlock) -> TypeRows:
         any_rows = next(iter(x_src.values()))
         blocks = {t: block_of(block, t, any_rows) for t in self.edge_types}
         of_source = {name: any_rows.new_zeros(len(x)).float() for name, x in x_src.items()}
