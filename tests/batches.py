@@ -51,12 +51,11 @@ def check_ids(batch: Batch) -> None:
 def node_loader(
     small: SmallGraph,
     fanouts: Any = (4, 3),
-    direction: str = "in",
     sampling: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> NeighborLoader:
     """Batches of eight nodes of a small graph, in their order. `sampling`: of the sampler."""
-    graph = LocalGraphStore(small.bundle, direction)
+    graph = LocalGraphStore(small.bundle)
     settings = {
         "sampler": NeighborSampler(graph, fanouts, **sampling),
         "columns": {"x": "x"},
@@ -77,12 +76,11 @@ def link_loader(
     small: SmallGraph,
     links: SupervisionEdges,
     fanouts: Any = (4, 3),
-    direction: str = "in",
     sampling: Mapping[str, Any] = MappingProxyType({}),
     **changes: Any,
 ) -> LinkLoader:
     """Batches of sixteen links of a small graph. `sampling`: of the sampler."""
-    graph = LocalGraphStore(small.bundle, direction)
+    graph = LocalGraphStore(small.bundle)
     settings = {
         "sampler": NeighborSampler(graph, fanouts, **sampling),
         "columns": {},

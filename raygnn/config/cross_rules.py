@@ -141,10 +141,6 @@ def _parts_suffice(config: Sections) -> Iterable[Problem]:
     if config.task.type not in _TASKS_OF_SAMPLER:
         rule = f"{reason} trains one task: {', '.join(_TASKS_OF_SAMPLER)}"
         yield Problem(_task_key(config), rule, f"Set {in_memory}", id="partition-task")
-    if config.sampling.direction != "in":
-        rule = f"{reason} a part stores only the incoming edges of its nodes"
-        remedy = f"Set it to in, or {in_memory}"
-        yield Problem(("sampling", "direction"), rule, remedy, id="partition-direction")
     if not config.sampling.draws_neighbors:
         rule = f"{reason} parts answer raygnn's own sampling only"
         remedy = f"Remove it, or set {in_memory}"

@@ -162,7 +162,6 @@ class Sampling(Section):
         disjoint: Sample a separate neighborhood for each seed: a node near several seeds is in the
             batch once for each. Outside training, the sample of a seed then does not depend on its
             batch. For tasks of nodes, not of links.
-        direction: Whether messages follow the edges (in) or go against them (out).
         type: Null samples the neighbors of each node independently. With `labor`, all nodes of a
             hop share one random number per neighbor, for batches with fewer nodes (layer-neighbor
             sampling). `full` computes each step on the whole graph, for all training seeds. Or the
@@ -176,7 +175,6 @@ class Sampling(Section):
     temporal: TemporalSampling | None = None
     ppr: PprSampling | None = None
     disjoint: bool = False
-    direction: Literal["in", "out"] = "in"
     type: NonEmptyText | None = None
     args: dict[str, Any] = Field(default_factory=dict)
 
@@ -243,10 +241,6 @@ class Sampling(Section):
                 yield Problem((key,), rule, leave_out, id="sampling-own-sampler")
 
     def _broken_ppr_rules(self) -> Iterable[Problem]:
-        if self.direction != "in":
-            rule = "sampling.ppr makes in-edges"
-            remedy = "Set it to in, or remove sampling.ppr"
-            yield Problem(("direction",), rule, remedy, id="sampling-ppr-direction")
         if self.temporal is not None:
             rule = "sampling.ppr counts walks over edges of all times"
             yield Problem(("temporal",), rule, "Remove one of the two", id="sampling-ppr-temporal")

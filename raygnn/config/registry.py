@@ -195,7 +195,7 @@ SLOTS: Mapping[str, Slot] = MappingProxyType(
         "sampler": Slot(
             "sampling",
             ("torch_geometric.sampler.BaseSampler",),
-            injected=frozenset({"graph", "fanouts", "replace", "direction"}),
+            injected=frozenset({"graph", "fanouts", "replace"}),
         ),
     }
 )

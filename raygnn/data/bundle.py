@@ -323,14 +323,14 @@ class Bundle:
         )
         return Csr(*self._adjacency(folder))
 
-    def alias(self, edge_type: EdgeType, column: str, direction: str) -> np.ndarray:
+    def alias(self, edge_type: EdgeType, column: str) -> np.ndarray:
         """Alias table to draw each node's edges in proportion to a column; see `fill_alias`.
 
         Built at the first call, then stored in the bundle's folder and mapped: 8 bytes per edge.
-        `direction`: `in` for the edges of `csc`, `out` for those of `csr`. Raises a DataError if
-        the column cannot weight edges, or the table must be built and the folder is not writable.
+        Raises a DataError if the column cannot weight edges, or the table must be built and the
+        folder is not writable.
         """
-        edges = self.csc(edge_type) if direction == "in" else self.csr(edge_type)
+        edges = self.csc(edge_type)
 
         def build(folder: Path) -> None:
             weights = edge_weights(self.values(edge_type, column), edge_type, column)
@@ -338,7 +338,7 @@ class Bundle:
             fill_alias(edges.indptr, edges.e_id, weights, table)
 
         folder = build_once(
-            self._derived / _ALIAS / f"{self._edges_name(edge_type)}.{direction}.{column}",
+            self._derived / _ALIAS / f"{self._edges_name(edge_type)}.{column}",
             build,
             f"the weights of {edge_type_name(edge_type)}",
         )

@@ -27,7 +27,6 @@ from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.hetero import Hetero, HeteroLayer
 from raygnn.models.to_pyg import to_pyg
-from raygnn.sampling.protocols import message_type
 from raygnn.sampling.stores import LocalFeatureStore
 
 #: The file in a program that describes its inputs and outputs.
@@ -340,10 +339,8 @@ def _note(model: nn.Module, spec: ModelSpec) -> str:
     return json.dumps({**takes, **gives})
 
 
-def pyg_graph(bundle: Bundle, spec: ModelSpec, direction: str) -> Data | HeteroData:
-    """All nodes and edges of a graph; features standardized, edges along the messages of a
-    `sampling.direction`.
-    """
+def pyg_graph(bundle: Bundle, spec: ModelSpec) -> Data | HeteroData:
+    """All nodes and edges of a graph, with standardized features."""
     features, graph = LocalFeatureStore(bundle, spec.standardization), HeteroData()
     for name in bundle.node_types:
         graph[name].num_nodes = bundle.num_nodes(name)
@@ -351,10 +348,9 @@ def pyg_graph(bundle: Bundle, spec: ModelSpec, direction: str) -> Data | HeteroD
             rows = features.gather(name, spec.feature, np.arange(bundle.num_nodes(name)))
             graph[name].x = torch.from_numpy(np.array(rows))
     for edge_type in bundle.edge_types:
-        csc, store = bundle.csc(edge_type), graph[message_type(edge_type, direction)]
+        csc, store = bundle.csc(edge_type), graph[edge_type]
         targets = np.repeat(np.arange(len(csc.indptr) - 1), np.diff(csc.indptr))
-        ends = np.stack([csc.indices.astype(np.int64), targets])
-        store.edge_index = torch.from_numpy(ends if direction == "in" else ends[::-1].copy())
+        store.edge_index = torch.from_numpy(np.stack([csc.indices.astype(np.int64), targets]))
         for column, called in spec.edge_inputs.items():
             if column in bundle.columns(edge_type):
                 rows = features.gather(edge_type, column, np.arange(len(targets)))

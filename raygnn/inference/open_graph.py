@@ -373,7 +373,7 @@ class OpenGraph:
             `edge_index` of all message edges, and `edge_attr` or `edge_weight` if the model reads
             it. Node i has the i-th id of `embed()`.
         """
-        return pyg_graph(self.bundle, self._spec, self._loaded.config.sampling.direction)
+        return pyg_graph(self.bundle, self._spec)
 
     @property
     def _spec(self) -> ModelSpec:

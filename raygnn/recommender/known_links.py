@@ -14,7 +14,6 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.time_units import Time
 from raygnn.sampling.protocols import GraphStore
-from raygnn.sampling.protocols import ends as ends_of
 
 _Side = Literal["left", "right"]
 _Edges = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # both ends, and when they are known
@@ -67,7 +66,7 @@ class LinkHistory:
         edges, times, num_later = graph.adjacency(edge_type), None, None
         neighbors = np.asarray(edges.indices[:])
         nodes = np.repeat(np.arange(len(edges.indptr) - 1), np.diff(edges.indptr))
-        is_by_anchor = ends_of(edge_type, graph.direction)[1] == edge_type[0]
+        is_by_anchor = edge_type[2] == edge_type[0]
         anchors, targets = (nodes, neighbors) if is_by_anchor else (neighbors, nodes)
         if "time" in bundle.columns(edge_type):
             times = np.asarray(bundle.column(edge_type, "time"))

@@ -158,8 +158,7 @@ class Batch(TensorRecord):
         index: number in the epoch, over all ranks.
         input_id: int64 [num_seeds], the seeds as given.
         nodes: by node type.
-        edges: by edge type in the direction of messages: against the edges (`out`), edges of (src,
-            rel, dst) are under (dst, rev_rel, src).
+        edges: by edge type.
         blocks: stored blocks of a reused batch; otherwise `blocks_of` makes them.
         key: key of further draws for this batch; differs between epochs.
         num_added_edges: edges that `Padding` added; None if it did not pad the batch. A padded

@@ -15,7 +15,7 @@ from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.past_labels import PAST, PastLabels
 from raygnn.errors import DataError
 from raygnn.sampling.batch import EdgeRecord, NodeRecord
-from raygnn.sampling.protocols import FeatureStore, GraphStore, SampledSubgraph, ends, message_type
+from raygnn.sampling.protocols import FeatureStore, GraphStore, SampledSubgraph
 from raygnn.sampling.scratch import BufferPool
 from raygnn.sampling.stores import as_tensor
 from raygnn.sampling.tensor_record import StoredRows
@@ -59,8 +59,7 @@ class BatchAssembler:
         return {node_type: self._nodes(subgraph, node_type) for node_type in subgraph.node}
 
     def edges(self, subgraph: SampledSubgraph) -> dict[EdgeType, EdgeRecord]:
-        direction = self._graph.direction
-        return {message_type(t, direction): self._edges(subgraph, t) for t in subgraph.edge_index}
+        return {edge_type: self._edges(subgraph, edge_type) for edge_type in subgraph.edge_index}
 
     def labels(self, node_type: str, seeds: np.ndarray) -> dict[str, Tensor]:
         return self._columns_of(node_type, self._wanted(node_type, labels=True), seeds)
@@ -102,7 +101,7 @@ class BatchAssembler:
         )
 
     def _dst_degree(self, subgraph: SampledSubgraph, edge_type: EdgeType) -> Tensor:
-        neighbor_type, destination_type = ends(edge_type, self._graph.direction)
+        neighbor_type, _, destination_type = edge_type
         nodes = subgraph.node[destination_type]
         if neighbor_type != destination_type:
             nodes = nodes[: len(subgraph.dst_ptr[edge_type]) - 1]
@@ -110,9 +109,8 @@ class BatchAssembler:
         return _floats(self._graph.degrees(edge_type, nodes, latest))
 
     def _src_degree(self, subgraph: SampledSubgraph, edge_type: EdgeType) -> Tensor:
-        neighbor_type, _ = ends(edge_type, self._graph.direction)
-        neighbors = subgraph.node[neighbor_type]
-        latest = subgraph.horizon(neighbor_type, len(neighbors))
+        neighbors = subgraph.node[edge_type[0]]
+        latest = subgraph.horizon(edge_type[0], len(neighbors))
         return _floats(self._graph.neighbor_degrees(edge_type, neighbors, latest))
 
     def _wanted(self, node_type: str, *, labels: bool) -> dict[str, str]:

@@ -442,7 +442,7 @@ class SampledSequence(BatchSequence[BatchT]):
             subgraph = self._samples.read(epoch, index, request, self.sampler)
         if subgraph.seed is None and subgraph.seed_time is None:
             return subgraph
-        return share_leaves(subgraph, self._shared_leaves, self.sampler.graph.direction)
+        return share_leaves(subgraph, self._shared_leaves)
 
     def _threads(self) -> tuple[int, bool]:
         if self._samples is not None and self._samples.is_remote and self.num_threads is None:

@@ -16,7 +16,7 @@ from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.standardization import Affine, Standardization
 from raygnn.sampling.local_pick import LocalPicker
-from raygnn.sampling.protocols import EdgesByNode, PickRequest, Picks, ends
+from raygnn.sampling.protocols import EdgesByNode, PickRequest, Picks
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.stores import (
     LocalFeatureStore,
@@ -42,20 +42,18 @@ class ExtendedGraphStore(StoreOfBundle):
 
     def __init__(self, known: LocalGraphStore, bundle: ExtendedBundle) -> None:
         super().__init__(bundle)
-        self._known, self.direction = known, known.direction
-        self._chains = dict(bundle.addition.chains)
+        self._known, self._chains = known, dict(bundle.addition.chains)
 
     def adjacency(self, edge_type: EdgeType) -> EdgesByNode:
         """All edges, added ones after the known ones of a node."""
         known, added = self._known.adjacency(edge_type), self._bundle.addition.edges[edge_type]
         num_edges, num_added = int(known.indptr[-1]), len(added.sources)
-        of, by = added if self.direction == "in" else added[::-1]
         degrees = np.diff(known.indptr)
-        nodes = np.concatenate([np.repeat(np.arange(len(degrees)), degrees), by])
+        nodes = np.concatenate([np.repeat(np.arange(len(degrees)), degrees), added.targets])
         order = np.argsort(nodes, kind="stable")
-        num_nodes = self.num_nodes(ends(edge_type, self.direction)[1])
+        num_nodes = self.num_nodes(edge_type[2])
         indptr = np.append(0, np.cumsum(np.bincount(nodes, minlength=num_nodes)))
-        indices = np.concatenate([np.asarray(known.indices[:num_edges]), of])
+        indices = np.concatenate([np.asarray(known.indices[:num_edges]), added.sources])
         e_id = np.arange(num_edges) if known.e_id is None else np.asarray(known.e_id[:num_edges])
         e_id = np.concatenate([e_id, num_edges + np.arange(num_added)])
         return EdgesByNode(indptr, indices[order], e_id[order])
@@ -63,7 +61,7 @@ class ExtendedGraphStore(StoreOfBundle):
     def pick(
         self, edge_type: EdgeType, request: PickRequest, scratch: Scratch | None = None
     ) -> Picks:
-        is_touched, rows = self._touched(edge_type, self.direction, request.nodes)
+        is_touched, rows = self._touched(edge_type, "in", request.nodes)
         if rows is None:
             return self._known.pick(edge_type, request, scratch)
         shares = [Share(n, np.flatnonzero(is_touched == n)) for n in (False, True)]
@@ -181,7 +179,7 @@ class _TouchedRows(Bundle):
         assert not isinstance(type_, str)
         return self._extended.rows(type_, name, self._own_edges)[self._order]
 
-    def alias(self, edge_type: EdgeType, column: str, direction: str) -> np.ndarray:
+    def alias(self, edge_type: EdgeType, column: str) -> np.ndarray:
         table = np.empty(len(self._indices), np.int64)
         weights = edge_weights(self.values(edge_type, column), edge_type, column)
         fill_alias(self._indptr, None, weights, table)

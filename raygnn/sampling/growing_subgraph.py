@@ -11,7 +11,7 @@ from numba import njit
 from raygnn.data.edge_types import EdgeType
 from raygnn.errors import DataError
 from raygnn.sampling.hash_tables import LocalIds
-from raygnn.sampling.protocols import GraphStore, Picks, SampledSubgraph, ends
+from raygnn.sampling.protocols import GraphStore, Picks, SampledSubgraph
 from raygnn.sampling.scratch import Scratch
 from raygnn.sampling.temporal import Horizon, Temporal
 
@@ -20,14 +20,13 @@ class GrowingSubgraph:
     """Collects nodes and edges in arrays that are reused for the next batch.
 
     Args:
-        ends: by edge type, in the order of sampling, the types of neighbors and of sampling nodes.
+        edge_types: in the order of sampling.
     """
 
-    def __init__(self, node_types: Sequence[str], ends: Mapping[EdgeType, tuple[str, str]]) -> None:
+    def __init__(self, node_types: Sequence[str], edge_types: Sequence[EdgeType]) -> None:
         self.scratch = Scratch()
-        self._ends = dict(ends)
         self._ids = {node_type: LocalIds() for node_type in node_types}
-        self._edges = {edge_type: _Edges() for edge_type in ends}
+        self._edges = {edge_type: _Edges() for edge_type in edge_types}
         # by type, how many nodes there were before each hop, and before the next one
         self._marks: dict[str, list[int]] = {}
         self._seed_index: dict[str, np.ndarray] = {}
@@ -46,15 +45,12 @@ class GrowingSubgraph:
 
     def frontier(self, edge_type: EdgeType) -> np.ndarray:
         """int64, nodes of the last hop that may sample edges of this type."""
-        _, destination = self._ends[edge_type]
-        first, last = self._marks[destination][-2:]
-        return self._ids[destination].nodes[first:last]
+        first, last = self._marks[edge_type[2]][-2:]
+        return self._ids[edge_type[2]].nodes[first:last]
 
     def add_edges(self, edge_type: EdgeType, picks: Picks) -> None:
-        neighbor_type, _ = self._ends[edge_type]
-        edges = self._edges[edge_type]
-        row = edges.append(picks.e_id, picks.offsets)
-        self._ids[neighbor_type].add(picks.neighbors, row)
+        row = self._edges[edge_type].append(picks.e_id, picks.offsets)
+        self._ids[edge_type[0]].add(picks.neighbors, row)
 
     def add_no_edges(self, edge_type: EdgeType) -> None:
         self._edges[edge_type].append_none(len(self.frontier(edge_type)))
@@ -134,16 +130,11 @@ def fill_columns(dst_ptr, columns):  # type: ignore[no-untyped-def]
             columns[j] = i
 
 
-def share_leaves(
-    subgraph: SampledSubgraph, node_types: Collection[str], direction: str
-) -> SampledSubgraph:
+def share_leaves(subgraph: SampledSubgraph, node_types: Collection[str]) -> SampledSubgraph:
     """Keeps one copy of each node of the last hop, for some node types.
 
     These nodes sample no edges, so the copies for several seeds or times only differ in what a
     model reads of the seed.
-
-    Args:
-        direction: of the sampled graph.
     """
     node, edge_index = dict(subgraph.node), dict(subgraph.edge_index)
     seed = None if subgraph.seed is None else dict(subgraph.seed)
@@ -165,7 +156,7 @@ def share_leaves(
                 part[node_type] = part[node_type][kept]
         shared = np.concatenate([np.arange(first), first + local])
         for edge_type, (row, col) in edge_index.items():
-            if ends(edge_type, direction)[0] == node_type:
+            if edge_type[0] == node_type:
                 edge_index[edge_type] = np.stack([shared[row], col])
     return replace(
         subgraph,

@@ -37,7 +37,7 @@ class LocalPicker:
         self._is_sorted = all(c.role != "time" for c in bundle.columns(edge_type).values())
         self._bundle = bundle
         self._first_node = first_node
-        self._edge_type, self._direction = edge_type, direction
+        self._edge_type = edge_type
         self._neighbor_type, self._node_type = edge_type[:: 2 if direction == "in" else -2]
         self._alias: dict[str, np.ndarray] = {}
         self._weights: dict[str, np.ndarray] = {}
@@ -125,7 +125,7 @@ class LocalPicker:
                 self._weights[column] = edge_weights(stored, self._edge_type, column)
             weights = self._weights[column]
             if has_alias and column not in self._alias:
-                self._alias[column] = self._bundle.alias(self._edge_type, column, self._direction)
+                self._alias[column] = self._bundle.alias(self._edge_type, column)
             alias = self._alias[column] if has_alias else _NO_ALIAS
             return Weighting(alias, weights, e_id)
 

@@ -175,12 +175,11 @@ def _degrees(graph: GraphStore, node_type: str, edge_type: EdgeType | None) -> n
     edge_types = graph.edge_types if edge_type is None else [edge_type]
     into = [t for t in edge_types if t[2] == node_type]
     nodes = np.arange(graph.num_nodes(node_type))
-    is_in = graph.direction == "in"
     total = np.zeros(len(nodes), np.int64)
     for found in into:
-        total += (graph.degrees if is_in else graph.neighbor_degrees)(found, nodes)
+        total += graph.degrees(found, nodes)
     for found in [] if into else [t for t in edge_types if t[0] == node_type]:
-        total += (graph.neighbor_degrees if is_in else graph.degrees)(found, nodes)
+        total += graph.neighbor_degrees(found, nodes)
     return total
 
 

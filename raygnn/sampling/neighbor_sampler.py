@@ -21,7 +21,7 @@ from torch_geometric.sampler import (
 from raygnn.data.edge_types import EdgeType, Fanouts, edge_type_name, resolve_fanouts
 from raygnn.errors import ConfigError
 from raygnn.sampling.growing_subgraph import DisjointIds, GrowingSubgraph
-from raygnn.sampling.protocols import GraphStore, PickRequest, Picks, SampledSubgraph, ends
+from raygnn.sampling.protocols import GraphStore, PickRequest, Picks, SampledSubgraph
 from raygnn.sampling.pyg import link_ends, link_output, link_types, node_output
 from raygnn.sampling.rng import RNG_VERSION, BatchKey, chain_key, text_key
 from raygnn.sampling.scratch import Pool, Scratch
@@ -43,7 +43,7 @@ class NeighborSampler(BaseSampler):
     the same seeds have the same neighborhood in every worker and epoch.
 
     Args:
-        graph: store to sample from. It also sets the direction of messages.
+        graph: store to sample from.
         fanouts: neighbors per node and hop: one list for all edge types, or one per edge type (a
             triple or `src__rel__dst`), all of one length. fanouts[0] is the hop next to the seeds;
             -1 takes all neighbors, 0 none.
@@ -85,8 +85,7 @@ class NeighborSampler(BaseSampler):
         self.seed = seed
         self.fanouts = resolve_fanouts(fanouts, graph.edge_types)
         self.num_hops = max(len(hops) for hops in self.fanouts.values())
-        self._ends = {et: ends(et, graph.direction) for et in self.fanouts}
-        self._workspaces = Pool(partial(GrowingSubgraph, graph.node_types, self._ends))
+        self._workspaces = Pool(partial(GrowingSubgraph, graph.node_types, list(self.fanouts)))
 
     def sample(
         self,
@@ -128,7 +127,7 @@ class NeighborSampler(BaseSampler):
             growing.start(seed_ids if ids is None else ids.encoded(seed_ids))
             for hop in range(self.num_hops):
                 for edge_type, fanouts in self.fanouts.items():
-                    neighbor_type, node_type = self._ends[edge_type]
+                    neighbor_type, _, node_type = edge_type
                     codes = growing.frontier(edge_type)
                     if len(codes) == 0 or fanouts[hop] == 0:
                         growing.add_no_edges(edge_type)
@@ -172,7 +171,6 @@ class NeighborSampler(BaseSampler):
             "temporal": None if temporal is None else temporal.settings,
             "disjoint": self.disjoint,
             "type": "labor" if self.labor else None,
-            "direction": self.graph.direction,
         }
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from raygnn.sampling.protocols import GraphStore, SampledSubgraph, ends
+from raygnn.sampling.protocols import GraphStore, SampledSubgraph
 
 #: Sizes of `Padding`, each larger than the last.
 NUM_SIZES = 4
@@ -32,9 +32,8 @@ class Padding:
     """
 
     def __init__(self, reference: SampledSubgraph, graph: GraphStore) -> None:
-        self._direction = graph.direction
         self._num_seeds = _num_seeds(reference)
-        counts = dict(_counts(reference, graph.direction))
+        counts = dict(_counts(reference))
         for node_type, index in reference.seed_index.items():  # more nodes than seeds: see `Batch`
             counts["nodes", node_type] = [len(index), *counts["nodes", node_type][1:]]
         # Each seed has a neighborhood of its own size, so counts vary by about this share.
@@ -44,7 +43,7 @@ class Padding:
     def __call__(self, subgraph: SampledSubgraph) -> SampledSubgraph:
         """The padded sample; as it is with fewer seeds than the reference, and if no size fits."""
         if _num_seeds(subgraph) == self._num_seeds:
-            counts = _counts(subgraph, self._direction)
+            counts = _counts(subgraph)
             for sizes in self._sizes:
                 if _fits(counts, sizes):
                     return self._padded(subgraph, counts, sizes)
@@ -57,7 +56,7 @@ class Padding:
             loops = want["loops", edge_type]
             num_edges[edge_type] = np.add(want["edges", edge_type], loops).tolist()
             edge_index[edge_type], edge[edge_type], dst_ptr[edge_type] = added.edges(
-                ends(edge_type, self._direction),
+                (edge_type[0], edge_type[2]),
                 (index, subgraph.edge[edge_type], subgraph.dst_ptr[edge_type]),
                 num_edges[edge_type],
                 np.subtract(loops, have["loops", edge_type]),
@@ -84,12 +83,12 @@ def _num_seeds(subgraph: SampledSubgraph) -> int:
     return sum(map(len, subgraph.seed_index.values()))
 
 
-def _counts(subgraph: SampledSubgraph, direction: str) -> Counts:
+def _counts(subgraph: SampledSubgraph) -> Counts:
     counts: dict[tuple[str, Any], list[int]] = {
         ("nodes", t): hops for t, hops in subgraph.num_sampled_nodes.items()
     }
     for edge_type, hops in subgraph.num_sampled_edges.items():
-        neighbor, sampler = ends(edge_type, direction)
+        neighbor, _, sampler = edge_type
         loops = [0] * len(hops)
         if neighbor == sampler:
             row, col = subgraph.edge_index[edge_type]
@@ -121,7 +120,7 @@ def _enlarged(counts: Counts, graph: GraphStore, share: float, k: int) -> Counts
         if kind == "nodes":
             possible = [bool(graph.num_nodes(name) and (i or n)) for i, n in enumerate(hops)]
         else:
-            neighbor, sampler = ends(name, graph.direction)
+            neighbor, _, sampler = name
             is_possible = graph.num_edges(name) > 0
             # Layers skip work where nothing points to itself, so the first size adds no first one.
             is_possible &= kind == "edges" or (neighbor == sampler and (k > 1 or any(hops)))

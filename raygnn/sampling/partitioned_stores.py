@@ -65,7 +65,7 @@ def no_times_of_types(column: str) -> ConfigError:
 
 
 class PartitionedGraphStore(StoreOfBundle):
-    """A `GraphStore` of a partitioned graph, in direction `in`.
+    """A `GraphStore` of a partitioned graph.
 
     Picks equal those of a `LocalGraphStore` on the complete graph.
 

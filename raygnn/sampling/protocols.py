@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from raygnn.data.bundle_record import ColumnInfo
-from raygnn.data.edge_types import EdgeType, edge_type_name, reversed_edge_type
+from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.sampling.exclusion import Exclusion
 from raygnn.sampling.rng import BatchKey
 from raygnn.sampling.scratch import Scratch
@@ -26,8 +26,7 @@ class SampledSubgraph:
 
     Edges point from a neighbor (row) to the node that sampled it (col). They are ordered by hop,
     then by ascending col, so the edges of the first hops, and their nodes, are prefixes. Edge types
-    are those of the graph; against their direction (`out`), an edge (src, rel, dst) has its row
-    among the nodes of type dst.
+    are those of the graph.
 
     Attributes:
         node: by node type, int64 [num_nodes], distinct dense ids.
@@ -182,21 +181,13 @@ class EdgesByNode(NamedTuple):
 
 
 class GraphStore(Protocol):
-    """One-hop neighbors of nodes.
-
-    Nodes sample in-edges, or out-edges if the store's direction is `out`. A node is a destination
-    of messages either way.
-    """
+    """One-hop neighbors of nodes, which sample in-edges."""
 
     @property
     def node_types(self) -> Sequence[str]: ...
 
     @property
     def edge_types(self) -> Sequence[EdgeType]: ...
-
-    @property
-    def direction(self) -> str:
-        """`in` or `out`."""
 
     def num_nodes(self, node_type: str) -> int: ...
 
@@ -269,13 +260,3 @@ class FeatureStore(Protocol):
         self, type_: str | EdgeType, column: str, ids: np.ndarray
     ) -> SparseFeatures | None:
         """The rows of a column as sparse ones; None if only `gather` returns them."""
-
-
-def ends(edge_type: EdgeType, direction: str) -> tuple[str, str]:
-    source, _, target = edge_type
-    return (source, target) if direction == "in" else (target, source)
-
-
-def message_type(edge_type: EdgeType, direction: str) -> EdgeType:
-    """Name of an edge type in models and batches; reversed when sampling against the edges."""
-    return edge_type if direction == "in" else reversed_edge_type(edge_type)

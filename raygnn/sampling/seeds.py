@@ -12,7 +12,7 @@ from raygnn.data.time_units import check_time_units
 from raygnn.errors import DataError
 from raygnn.sampling import pick as kernels
 from raygnn.sampling.exclusion import Exclusion
-from raygnn.sampling.protocols import GraphStore, ends
+from raygnn.sampling.protocols import GraphStore
 from raygnn.sampling.rng import RNG_VERSION, chain_key, text_key
 from raygnn.sampling.temporal import LAST, Temporal
 
@@ -50,11 +50,9 @@ def exclusions(
         assert edge_type in graph.edge_types
         source = _check_ids(graph, edge_type[0], both[0], where)
         target = _check_ids(graph, edge_type[2], both[1], where)
-        destination, neighbor = (target, source) if graph.direction == "in" else (source, target)
         if code is not None:
-            destination_type = ends(edge_type, graph.direction)[1]
-            destination = code(destination_type, destination, numbers[edge_type])
-        by_type[edge_type] = Exclusion.of(destination, neighbor)
+            target = code(edge_type[2], target, numbers[edge_type])
+        by_type[edge_type] = Exclusion.of(target, source)
     return by_type
 
 

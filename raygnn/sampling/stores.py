@@ -117,8 +117,6 @@ _MAX_SPARSE_SHARE = 1 / 8
 class StoreOfBundle(ABC):
     """The types, counts and columns of a graph, which all graph stores read of its bundle."""
 
-    direction = "in"
-
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
         self._num_out_edges: dict[EdgeType, np.ndarray] = {}
@@ -146,19 +144,18 @@ class StoreOfBundle(ABC):
     def degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
-        return self._degrees(edge_type, self.direction, nodes, horizon)
+        return self._degrees(edge_type, "in", nodes, horizon)
 
     def neighbor_degrees(
         self, edge_type: EdgeType, nodes: np.ndarray, horizon: Horizon | None = None
     ) -> np.ndarray:
-        """In direction `in`, the first call counts sources of an edge type without a reverse.
+        """The first call counts the sources of an edge type without a reverse.
 
         This reads all its edges. With a horizon, the edges are sorted by source once.
         """
         if horizon is not None:
-            other = "out" if self.direction == "in" else "in"
-            return self._degrees(edge_type, other, nodes, horizon)
-        by_neighbor = self._bundle.reverse_of(edge_type) if self.direction == "in" else edge_type
+            return self._degrees(edge_type, "out", nodes, horizon)
+        by_neighbor = self._bundle.reverse_of(edge_type)
         if by_neighbor is not None:
             return self._degrees(by_neighbor, "in", nodes, None)
         return self._out_degrees(edge_type, nodes)
@@ -185,19 +182,14 @@ class LocalGraphStore(StoreOfBundle):
     """The graph of a bundle on this machine; a `GraphStore`.
 
     With a weight, the first `pick` of an edge type reads the weights of all its edges.
-
-    Args:
-        direction: `in`: messages follow the edges; `out`: they go against them.
     """
 
-    def __init__(self, bundle: Bundle, direction: str = "in") -> None:
-        assert direction in ("in", "out")
+    def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
-        self.direction = direction
         self._pickers: dict[tuple[EdgeType, str], LocalPicker] = {}
 
-    def __reduce__(self) -> tuple[type[LocalGraphStore], tuple[Bundle, str]]:
-        return (LocalGraphStore, (self._bundle, self.direction))
+    def __reduce__(self) -> tuple[type[LocalGraphStore], tuple[Bundle]]:
+        return (LocalGraphStore, (self._bundle,))
 
     @property
     def fingerprint(self) -> str:
@@ -212,9 +204,9 @@ class LocalGraphStore(StoreOfBundle):
         edges = self.picker(edge_type).adjacency
         return EdgesByNode(edges.indptr, edges.indices, edges.e_id)
 
-    def picker(self, edge_type: EdgeType, direction: str | None = None) -> LocalPicker:
-        """The picker of an edge type, by the sampling or the other end. Raises a DataError."""
-        key = (edge_type, direction or self.direction)
+    def picker(self, edge_type: EdgeType, direction: str = "in") -> LocalPicker:
+        """The picker of an edge type by destination, or by source (`out`). Raises a DataError."""
+        key = (edge_type, direction)
         if key not in self._pickers:
             with self._lock:
                 if key not in self._pickers:

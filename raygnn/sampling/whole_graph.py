@@ -14,7 +14,7 @@ from raygnn.sampling.batch import EdgeRecord, NodeBatch, NodeRecord
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.batch_sequence import BatchSequence
 from raygnn.sampling.blocks import HeteroBlock, hetero_blocks_of
-from raygnn.sampling.protocols import FeatureStore, GraphStore, PickRequest, SampledSubgraph, ends
+from raygnn.sampling.protocols import FeatureStore, GraphStore, PickRequest, SampledSubgraph
 from raygnn.sampling.seeds import check_seeds
 
 _NO_EDGES = np.empty(0, np.int64)
@@ -100,7 +100,7 @@ class WholeGraph:
             seed_index={},
         )
         for edge_type in graph.edge_types:
-            _, destination_type = ends(edge_type, graph.direction)
+            destination_type = edge_type[2]
             ptr = np.zeros(num_nodes[destination_type] + 1, np.int64)
             sources = e_id = _NO_EDGES
             if edge_type in self._used:

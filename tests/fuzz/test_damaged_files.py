@@ -64,7 +64,7 @@ def _read_bundle(folder: Path) -> None:
     bundle.id_map("paper").lookup(pa.array(["paper 3", "paper x"]))
     bundle.take_ids("paper", np.arange(200)).to_pylist()
     bundle.csr(_EDGE)
-    bundle.alias(_EDGE, "weight", "in")
+    bundle.alias(_EDGE, "weight")
 
 
 def _read_parts(folder: Path) -> None:

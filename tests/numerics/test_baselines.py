@@ -219,7 +219,6 @@ FLOW = f"{AWAY}; data.reverse_edges: true lets messages flow both ways."
         ({}, f"95% of the training nodes of type 'account' {SILENT} {FLOW}"),
         ({"data__undirected": True}, None),
         ({"data__reverse_edges": True, "model__type": "RGCN"}, None),
-        ({"sampling__direction": "out"}, None),
     ],
 )
 def test_nodes_that_take_no_messages_are_named(tmp_path, changes, warning):

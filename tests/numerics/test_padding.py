@@ -26,7 +26,7 @@ _NAMES = ["GraphSAGE", "GAT", "Hetero nodes", "RGCN nodes", "training rows"]
 _MORE_NAMES = (
     *("GCN", "GIN", "MLP", "GATv2", "Transformer", "GINE", "GraphSAGE max"),
     *("GATv2 on edge features", "HGT nodes", "SimpleHGN nodes", "Hetero of GAT"),
-    *("labor", "temporal", "out with replacement"),
+    *("labor", "temporal", "with replacement"),
     *("loss mse", "int8 features", "bf16-true", "clipping"),
 )
 

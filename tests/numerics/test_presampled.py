@@ -52,7 +52,7 @@ _CASES: dict[str, dict[str, Any]] = {
     "planted": {},
     "planted labor": {"sampling": {"fanouts": [4, 3], "type": "labor"}},
     "planted pagerank": {"sampling": {"fanouts": [4, 3], "ppr": {"top_k": 8}, "weight": "ppr"}},
-    "planted against": {"sampling": {"fanouts": [4], "direction": "out", "replace": True}},
+    "planted again": {"sampling": {"fanouts": [4], "replace": True}},
     "planted balanced": {"loader": {"batch_size": 16, "train": {"balanced_seeds": True}}},
     "social weighted": {**_NODES, "sampling": {"fanouts": [4, 3], "weight": "weight"}},
     "social disjoint": {**_NODES, "sampling": {"fanouts": [4, 3], "disjoint": True}},

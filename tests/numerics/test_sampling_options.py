@@ -49,7 +49,7 @@ def _config(folder, graph, **changes):
         {"weight": "weight"},
         {"temporal": {}},
         {"temporal": {"strategy": "last"}},
-        {"weight": "weight", "temporal": {"column": "time"}, "direction": "in"},
+        {"weight": "weight", "temporal": {"column": "time"}},
     ],
 )
 def test_only_the_right_neighbors_are_seen(tmp_path, graph, sampling):

@@ -50,7 +50,7 @@ from raygnn.models.hetero_encoder import HeteroEncoder
 from raygnn.models.node_inputs import DateColumn, RelativeTime
 from raygnn.sampling.partitioned_stores import PartitionedFeatureStore, PartitionedGraphStore
 from raygnn.sampling.parts import PartitionedGraph
-from raygnn.sampling.protocols import FeatureStore, GraphStore, message_type
+from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.stores import LocalFeatureStore, LocalGraphStore, find_device_columns
 
 
@@ -144,7 +144,7 @@ def graph_store(
         return PartitionedGraphStore(bundle, parts, messages)
     if messages is not None:
         bundle = message_graph(bundle, messages.links, messages.split, messages.inductive)
-    return LocalGraphStore(bundle, loaded.config.sampling.direction)
+    return LocalGraphStore(bundle)
 
 
 def feature_store(
@@ -204,7 +204,7 @@ def build_encoder(
     model_class = _model_class(loaded)
     if is_encoder(model_class) and model_class.reads_edge_features:
         injected.update(_edge_dims(config, spec, model_class))
-    edge_types = _message_types(config, spec)
+    edge_types = _message_types(spec)
     takes_types = takes_dictionaries(model_class)
     if issubclass(model_class, HeteroEncoder) or takes_types:
         injected["in_channels"] = widths
@@ -233,11 +233,10 @@ def build_encoder(
         encoder, categories, interactions, times, widths=widths, edge_types=edge_types
     )
     if isinstance(built.module, TypedSubgraphModule):
-        direction = config.sampling.direction
         built.module.initialize(
             {
                 name: {
-                    message_type(parse_edge_type(edge_type), direction): width
+                    parse_edge_type(edge_type): width
                     for edge_type, width in spec.edge_columns[column].items()
                 }
                 for column, name in spec.edge_inputs.items()
@@ -275,19 +274,18 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
     span = float(last - min(lows))
     num_until = dict(zip(timed, map(len, times), strict=True))
     is_of_nodes, is_dated = target.output.predicted_edges is None, time_unit(bundle, column) == "us"
-    messages = {t: message_type(t, config.sampling.direction) for t in bundle.edge_types}
     inner = {target.output.ends[0]}  # types of nodes before the last hop, which sample edges
     for _ in range(config.sampling.num_hops - 1):
-        inner |= {source for source, _, into in messages.values() if into in inner}
+        inner |= {source for source, _, into in bundle.edge_types if into in inner}
     # A row has one edge to each of its references, and what it refers to has many rows.
     event_types = [
         name
-        for t, (source, _, into) in messages.items()
-        if source in timed
-        and into in inner
-        and num_until.get(into, bundle.num_nodes(into))
-        < (num_edges := _num_edges_until(bundle, t, source, column, last))
-        and ((name := edge_type_name(t)) not in timed_edges or num_edges <= num_until[source])
+        for t in bundle.edge_types
+        if t[0] in timed
+        and t[2] in inner
+        and num_until.get(t[2], bundle.num_nodes(t[2]))
+        < (num_edges := _num_edges_until(bundle, t, column, last))
+        and ((name := edge_type_name(t)) not in timed_edges or num_edges <= num_until[t[0]])
     ]
     return TimeInput(
         column,
@@ -311,10 +309,8 @@ def _times_until(
     return times[times <= last]
 
 
-def _num_edges_until(
-    bundle: Bundle, edge_type: EdgeType, timed_end: str, column: str, last: np.generic
-) -> int:
-    """Edges up to a time, their own or that of an end.
+def _num_edges_until(bundle: Bundle, edge_type: EdgeType, column: str, last: np.generic) -> int:
+    """Edges up to a time, their own or that of their source.
 
     All edges of a graph in parts that was fitted on other rows.
     """
@@ -325,12 +321,9 @@ def _num_edges_until(
         return counts.get(edge_type_name(edge_type), bundle.num_edges(edge_type))
     if column in bundle.columns(edge_type):
         return len(_times_until(bundle, edge_type, column, last))
-    csc, times = bundle.csc(edge_type), bundle.column(timed_end, column)
+    times = bundle.column(edge_type[0], column)
     assert isinstance(times, np.ndarray)
-    is_known = times <= last
-    if timed_end == edge_type[0]:
-        return int(is_known[csc.indices].sum())
-    return int(np.diff(csc.indptr)[is_known].sum())
+    return int((times <= last)[bundle.csc(edge_type).indices].sum())
 
 
 def _edge_features(config: Config, bundle: Bundle, target: TaskTarget) -> tuple[str, ...]:
@@ -361,16 +354,14 @@ def _relative_time(
     times = spec.relative_time
     if times is None:
         return None
-    direction = config.sampling.direction
-    timed = [message_type(parse_edge_type(name), direction) for name in times.edge_types]
     layer = RelativeTime(
         span=times.span,
         node_types=tuple(name for name in spec.node_types if name not in spec.embedded_types),
         timed_nodes=frozenset(times.node_types),
-        edge_types=tuple(_message_types(config, spec)),
-        timed_edges=frozenset(timed),
+        edge_types=tuple(_message_types(spec)),
+        timed_edges=frozenset(map(parse_edge_type, times.edge_types)),
         edge_features={
-            message_type(parse_edge_type(name), direction): {
+            parse_edge_type(name): {
                 spec.batch_edge_columns[column]: spec.edge_columns[column][name]
                 for column in times.edge_features
                 if name in spec.edge_columns[column]
@@ -380,7 +371,7 @@ def _relative_time(
         averages=spec.output.predicted_edges is None,
         event_widths={
             t: width if (width := widths.get(t[0], 0)) <= _MOST_EVENT_COLUMNS else 0
-            for t in (message_type(parse_edge_type(n), direction) for n in times.event_types)
+            for t in map(parse_edge_type, times.event_types)
         },
         dates={name: _find_dates(spec, name) for name in spec.node_types} if times.dates else {},
         past=(spec.output.ends[0], times.past_labels) if times.past_labels else None,
@@ -479,7 +470,7 @@ def build_layer(
         injected.update(_edge_dims(config, spec, model_class))
     if issubclass(model_class, HeteroEncoder):
         injected["in_channels"] = dict.fromkeys(bundle.node_types, in_channels)
-        injected["edge_types"] = _message_types(config, spec)
+        injected["edge_types"] = _message_types(spec)
     else:
         injected["in_channels"] = in_channels
     layer: nn.Module = build(
@@ -562,22 +553,19 @@ def _find_fanouts(config: Config, bundle: Bundle) -> dict[str, tuple[int, ...]]:
     return {edge_type_name(edge_type): tuple(fanouts) for edge_type in bundle.edge_types}
 
 
-def _message_types(config: Config, spec: ModelSpec) -> list[EdgeType]:
-    names = {t: edge_type_name(t) for t in spec.edge_types}
-    used = [t for t, name in names.items() if any(spec.fanouts.get(name, (1,)))]
-    return [message_type(t, config.sampling.direction) for t in used]
+def _message_types(spec: ModelSpec) -> list[EdgeType]:
+    return [t for t in spec.edge_types if any(spec.fanouts.get(edge_type_name(t), (1,)))]
 
 
 def _edge_dims(config: Config, spec: ModelSpec, model_class: type) -> dict[str, Any]:
     """`edge_dim` or `edge_dims`, if the config leaves them to the graph."""
-    args, direction = config.model.args, config.sampling.direction
+    args = config.model.args
     feature = next((name for name, x in spec.edge_inputs.items() if x == EDGE_ATTR), None)
     if feature is None or args.keys() & {"edge_dim", "edge_dims"}:
         return {}
     widths = spec.edge_columns[feature]
     if issubclass(model_class, HeteroEncoder):
-        types = {parse_edge_type(name): width for name, width in widths.items()}
-        return {"edge_dims": {message_type(t, direction): width for t, width in types.items()}}
+        return {"edge_dims": {parse_edge_type(name): width for name, width in widths.items()}}
     return {"edge_dim": next(iter(widths.values()))}
 
 

@@ -42,7 +42,7 @@ from raygnn.models.graph_inputs import reads_src_degree
 from raygnn.parallel.shared_rows import computed_by_all
 from raygnn.sampling.batch_sequence import BatchSequence, BatchT
 from raygnn.sampling.loader import NeighborLoader, RowPlan
-from raygnn.sampling.protocols import FeatureStore, GraphStore, ends
+from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.whole_graph import WholeGraph, WholeGraphLoader
 
 _MAX_CHECKED = 100_000  # nodes whose edges are counted for a warning
@@ -124,16 +124,14 @@ class EncoderTask(Task[BatchT]):
         if self.config.sampling.component is not None or not len(nodes):
             return []
         fanouts = find_fanouts(self.config, graph.edge_types)
-        along = {t: ends(t, graph.direction) for t, hops in fanouts.items() if any(hops)}
+        along = [t for t, hops in fanouts.items() if any(hops)]
         looked_at = np.asarray(nodes[:: -(-len(nodes) // _MAX_CHECKED)])
-        degrees = [graph.degrees(t, looked_at) for t, (_, by) in along.items() if by == node_type]
+        degrees = [graph.degrees(t, looked_at) for t in along if t[2] == node_type]
         silent = looked_at[sum(degrees, np.zeros(len(looked_at), np.int64)) == 0]
         share = len(silent) / len(looked_at)
         if share <= _MANY:
             return []
-        away = [
-            graph.neighbor_degrees(t, silent) for t, (of, _) in along.items() if of == node_type
-        ]
+        away = [graph.neighbor_degrees(t, silent) for t in along if t[0] == node_type]
         share_away = np.count_nonzero(sum(away, np.zeros(len(silent), np.int64))) / len(silent)
         text = (
             f"{share:.0%} of {what} of type {node_type!r} receive no messages: they have no "

@@ -26,8 +26,6 @@ from raygnn.sampling.protocols import (
     LazyRows,
     PickRequest,
     Picks,
-    ends,
-    message_type,
 )
 from raygnn.sampling.temporal import Horizon
 
@@ -82,7 +80,7 @@ def encode_exactly(
     as_of: AsOf | None = None,
     options: ExactOptions = IN_THIS_PROCESS,
 ) -> dict[str, Tensor]:
-    """Embeds every node of some types from all of its edges, along the graph's direction.
+    """Embeds every node of some types from all of its in-edges.
 
     Args:
         encoder: accepted by `check_exact`.
@@ -118,7 +116,7 @@ def encode_exactly(
     return exact_inference(
         module,
         rows_of,
-        {message_type(t, graph.direction): edges_of(t) for t in graph.edge_types},
+        {t: edges_of(t) for t in graph.edge_types},
         {name: graph.num_nodes(name) for name in graph.node_types},
         list(dict.fromkeys(node_types)),
         options,
@@ -148,7 +146,7 @@ def both_ways(graph: GraphStore) -> tuple[sparse.csr_matrix, dict[str, int]]:
     size = sum(numbers)
     edges = sparse.csr_matrix((size, size), dtype=np.float32)
     for edge_type in graph.edge_types:
-        of, by = (first[name] for name in ends(edge_type, graph.direction))
+        of, by = (first[name] for name in edge_type[::2])
         found = graph.adjacency(edge_type)
         neighbors = np.asarray(found.indices[0 : int(found.indptr[-1])]).astype(np.int64) + of
         nodes = np.repeat(np.arange(len(found.indptr) - 1), np.diff(found.indptr)) + by
@@ -166,7 +164,7 @@ class _MessageEdges:
 
     def __init__(self, graph: GraphStore, edge_type: EdgeType, as_of: AsOf | None) -> None:
         self._graph, self._edge_type, self._as_of = graph, edge_type, as_of
-        self._neighbor_type, destination_type = ends(edge_type, graph.direction)
+        self._neighbor_type, _, destination_type = edge_type
         if as_of is None:
             adjacency = graph.adjacency(edge_type)
             self.indptr, self._e_id = adjacency.indptr, adjacency.e_id

@@ -13,7 +13,7 @@ from raygnn.config.data_section import HashSplit, TemporalSplit
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
 from raygnn.errors import ConfigError, Problem
-from raygnn.sampling.protocols import GraphStore, PickRequest, ends
+from raygnn.sampling.protocols import GraphStore, PickRequest
 
 
 def sampler_rules(config: Config) -> Iterator[Problem]:
@@ -76,9 +76,8 @@ def reverse_types(bundle: Bundle) -> dict[EdgeType, EdgeType]:
 _NUM_LOOKED_UP, _MOST_EDGES, _REVEALED, _BY_CHANCE = 1_000, 10_000, 0.9, 0.5
 
 _Ends = tuple[str, np.ndarray]
-_Reached = tuple[
-    np.ndarray, np.ndarray
-]  # numbers of links, and nodes that one of their ends reaches
+#: Numbers of links, and nodes that one of their ends reaches.
+_Reached = tuple[np.ndarray, np.ndarray]
 
 
 def revealing_paths(
@@ -99,7 +98,7 @@ def revealing_paths(
     is_chosen = np.ones(len(chosen), bool)
     for edge_type in graph.edge_types:
         for node_type, nodes in both:
-            if ends(edge_type, graph.direction)[1] == node_type:
+            if edge_type[2] == node_type:
                 is_chosen &= graph.degrees(edge_type, nodes) <= _MOST_EDGES
     if not is_chosen.any():
         return []
@@ -120,7 +119,7 @@ class _LinkPaths:
         self._types: dict[tuple[str, str], list[EdgeType]] = {}  # by neighbor and sampling node
         for edge_type in graph.edge_types:
             if edge_type not in linked:
-                self._types.setdefault(ends(edge_type, graph.direction), []).append(edge_type)
+                self._types.setdefault((edge_type[0], edge_type[2]), []).append(edge_type)
 
     def found(self) -> Iterator[tuple[EdgeType, ...]]:
         anchors, targets = self._ends
@@ -160,7 +159,7 @@ class _LinkPaths:
     def _events(self, reached: _Reached, edge_type: EdgeType) -> _Reached:
         """Reached nodes that have one anchor along an edge type."""
         rows, nodes = reached
-        is_sampling = ends(edge_type, self._graph.direction)[0] == self._ends[0][0]
+        is_sampling = edge_type[0] == self._ends[0][0]
         count = self._graph.degrees if is_sampling else self._graph.neighbor_degrees
         is_event = count(edge_type, nodes) == 1
         return rows[is_event], nodes[is_event]

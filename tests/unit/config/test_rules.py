@@ -59,8 +59,6 @@ data: {mode: partitioned, uri: parts, undirected: true}
     partition-written | data.undirected=True
 {data: {mode: partitioned, uri: parts}, task: self_supervised}
     partition-task | task.type='self_supervised'
-{data: {mode: partitioned, uri: parts}, sampling: {direction: out}}
-    partition-direction | sampling.direction='out'
 {data: {mode: partitioned, uri: parts}, sampling: {type: full}}
     partition-sampler | sampling.type='full'
 {data: {mode: partitioned, uri: parts}, tune: {space: {seed: {choice: [1, 2]}}}}
@@ -152,8 +150,6 @@ sampling: {weight: w, temporal: {strategy: last}}
     sampling-last-draws-nothing | sampling.weight='w'
 sampling: {replace: true, temporal: {strategy: last}}
     sampling-last-draws-nothing | sampling.replace=True
-sampling: {ppr: {}, direction: out}
-    sampling-ppr-direction | sampling.direction='out'
 sampling: {ppr: {}, temporal: {}}
     sampling-ppr-temporal | sampling.temporal={}
 {sampling: {ppr: {}}, data: {uri: parts, mode: partitioned}}

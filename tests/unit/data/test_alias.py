@@ -32,38 +32,37 @@ def bundle(tmp_path: Path) -> Bundle:
     return ingest(write_tables(tables, str(tmp_path / "tables")), cache_dir=tmp_path / "cache")
 
 
-def _expected(bundle: Bundle, direction: str) -> np.ndarray:
-    edges = bundle.csc(EDGE) if direction == "in" else bundle.csr(EDGE)
+def _expected(bundle: Bundle) -> np.ndarray:
+    edges = bundle.csc(EDGE)
     table = np.empty(len(edges.indices), np.int64)
     fill_alias(edges.indptr, edges.e_id, bundle.column(EDGE, "w"), table)
     return table
 
 
-@pytest.mark.parametrize("direction", ["in", "out"])
-def test_they_are_those_of_the_edges_of_a_graph_or_of_its_messages(bundle, direction):
+def test_they_are_those_of_the_edges_of_a_graph_or_of_its_messages(bundle):
     link = LinkSplit(EDGE, rule=HashSplit(type="hash", fractions=[0.6, 0.2, 0.2]))
     graphs = [bundle, *(message_graph(bundle, [link], split) for split in ("train", "test"))]
     sizes = set()
     for graph in graphs:
-        found = pickle.loads(pickle.dumps(graph)).alias(EDGE, "w", direction)
-        assert np.array_equal(found, _expected(graph, direction))
+        found = pickle.loads(pickle.dumps(graph)).alias(EDGE, "w")
+        assert np.array_equal(found, _expected(graph))
         sizes.add(len(found))
     assert len(sizes) == 3
 
 
 def test_another_process_maps_what_is_there(bundle, monkeypatch):
-    first = bundle.alias(EDGE, "w", "in")
+    first = bundle.alias(EDGE, "w")
 
     def fail(*args: object) -> None:
         raise AssertionError("made twice")
 
     monkeypatch.setattr(module, "fill_alias", fail)
-    assert np.array_equal(Bundle.open(bundle.path).alias(EDGE, "w", "in"), first)
+    assert np.array_equal(Bundle.open(bundle.path).alias(EDGE, "w"), first)
     with pytest.raises(AssertionError, match="made twice"):
-        bundle.alias(EDGE, "w", "out")
+        bundle.alias(EDGE, "w")
 
 
 def test_bad_weights_are_told_and_leave_nothing(bundle):
     with raises("sampling-weight-values", "bad", "node__to__node"):
-        bundle.alias(EDGE, "bad", "in")
+        bundle.alias(EDGE, "bad")
     assert not [path for path in (bundle.path / "alias").iterdir() if path.is_dir()]

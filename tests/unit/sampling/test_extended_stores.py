@@ -117,21 +117,20 @@ def json_rows(table: pa.Table) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("direction", ["in", "out"])
 @pytest.mark.parametrize("fanout", [-1, 3, 60])
 @pytest.mark.parametrize("way", ["uniform", "replace", "weight", "by_neighbor", "horizon"])
-def test_picks_are_those_of_the_whole_tables(case, direction, fanout, way):
+def test_picks_are_those_of_the_whole_tables(case, fanout, way):
     is_timed = "time" in case.whole.columns(BUYS)
     if way == "horizon" and not is_timed:
         pytest.skip("there are no times")
     if way == "replace" and fanout == -1:
         pytest.skip("all edges are taken once")
     bundle = case.extended()
-    extended = ExtendedGraphStore(LocalGraphStore(case.old, direction), bundle)
-    whole = LocalGraphStore(case.whole, direction)
+    extended = ExtendedGraphStore(LocalGraphStore(case.old), bundle)
+    whole = LocalGraphStore(case.whole)
     assert extended.edge_types == whole.edge_types
     for edge_type in whole.edge_types:
-        taker = edge_type[2 if direction == "in" else 0]
+        taker = edge_type[2]
         nodes = np.random.default_rng(1).permutation(whole.num_nodes(taker))
         assert extended.num_nodes(taker) == len(nodes)
         assert extended.num_edges(edge_type) == whole.num_edges(edge_type)
@@ -164,17 +163,16 @@ def _horizon(num_nodes: int) -> Horizon:
     return Horizon(Temporal("time"), np.full(num_nodes, 25_000_000))
 
 
-@pytest.mark.parametrize("direction", ["in", "out"])
 @pytest.mark.parametrize("in_time", [False, True])
-def test_degrees_are_those_of_the_whole_tables(case, direction, in_time):
+def test_degrees_are_those_of_the_whole_tables(case, in_time):
     if in_time and "time" not in case.whole.columns(BUYS):
         pytest.skip("there are no times")
     bundle = case.extended()
-    known, whole = (LocalGraphStore(b, direction) for b in (case.old, case.whole))
+    known, whole = (LocalGraphStore(b) for b in (case.old, case.whole))
     stores = ExtendedGraphStore(known, bundle), whole
     for edge_type in case.whole.edge_types:
         for end, name in ((2, "degrees"), (0, "neighbor_degrees")):
-            node_type = edge_type[end if direction == "in" else 2 - end]
+            node_type = edge_type[end]
             nodes = np.random.default_rng(1).permutation(case.whole.num_nodes(node_type))
             horizon = _horizon(len(nodes)) if in_time else None
             found, expected = (getattr(s, name)(edge_type, nodes, horizon) for s in stores)

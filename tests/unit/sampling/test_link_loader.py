@@ -278,20 +278,16 @@ def _linked_graphs(draw: st.DrawFn) -> tuple[SmallGraph, SupervisionEdges, dict]
 @settings(max_examples=150)
 @given(
     graph=_linked_graphs(),
-    direction=st.sampled_from(["in", "out"]),
     fanouts=st.sampled_from([[-1, -1], [2, 3]]),
     limit=st.sampled_from([None, 1]),
     seeds=st.sampled_from(["links", "anchors"]),
 )
-def test_no_link_of_a_batch_or_its_reverse_carries_messages(
-    graph, direction, fanouts, limit, seeds
-):
+def test_no_link_of_a_batch_or_its_reverse_carries_messages(graph, fanouts, limit, seeds):
     small, links, reverses = graph
-    store = LocalGraphStore(small.bundle, direction)
+    store = LocalGraphStore(small.bundle)
     loader = _loader(
         small,
         links,
-        direction=direction,
         columns={},
         sampler=NeighborSampler(store, fanouts),
         reverse_types=reverses,

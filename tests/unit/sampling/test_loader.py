@@ -257,17 +257,6 @@ def test_several_types():
     sources = torch.from_numpy(small.bundle.csc(buys).indices).long()[batch.edges[buys].e_id]
     assert torch.equal(batch.nodes["user"].n_id[row], sources)
 
-    given |= {"node_type": "user", "batch_size": 5}
-    loader = node_loader(small, [4, 2], "out", **given)
-    batch = loader.make(0, 0)
-    check_ids(batch)
-    assert set(batch.edges) == {("user", "rev_follows", "user"), ("item", "rev_buys", "user")}
-    row, col = batch.edges["item", "rev_buys", "user"].edge_index
-    sources = torch.from_numpy(small.bundle.csc(buys).indices).long()
-    assert torch.equal(
-        batch.nodes["user"].n_id[col], sources[batch.edges["item", "rev_buys", "user"].e_id]
-    )
-
 
 class _Chain(BaseSampler):
     """Gives the seeds, and node 0 as neighbor of each; what `changes` says otherwise."""

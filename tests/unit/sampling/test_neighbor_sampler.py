@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raygnn.sampling import LocalGraphStore, NeighborSampler
-from raygnn.sampling.protocols import PickRequest, SampledSubgraph, ends
+from raygnn.sampling.protocols import PickRequest, SampledSubgraph
 from tests.errors import raises
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 from tests.unit.sampling import reference
@@ -62,10 +62,9 @@ def _expected(
             for start, stop in pairwise(indptr)
         ]
         for source, target in (exclude or {}).get(edge_type, np.empty((2, 0), np.int64)).T.tolist():
-            taker, other = (target, source) if graph.direction == "in" else (source, target)
             own = adjacency[edge_type]
-            own[taker] = [edge for edge in own[taker] if edge[0] != other]
-    pairs = {et: ends(et, graph.direction) for et in graph.edge_types}
+            own[target] = [edge for edge in own[target] if edge[0] != source]
+    pairs = {et: (et[0], et[2]) for et in graph.edge_types}
     return reference.sample(adjacency, pairs, seeds, sampler.fanouts, sampler.replace, key)
 
 
@@ -84,13 +83,12 @@ def _as_lists(subgraph: SampledSubgraph) -> dict:
 @settings(max_examples=150)
 @given(
     small=_small_graphs(),
-    direction=st.sampled_from(["in", "out"]),
     replace=st.booleans(),
     key=st.integers(0, 2**64 - 1),
     data=st.data(),
 )
-def test_samples_are_those_of_the_definition(small, direction, replace, key, data):
-    graph = LocalGraphStore(small.bundle, direction)
+def test_samples_are_those_of_the_definition(small, replace, key, data):
+    graph = LocalGraphStore(small.bundle)
     num_hops = data.draw(st.integers(1, 3))
     hops = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 70]), min_size=num_hops, max_size=num_hops)
     fanouts = {et: data.draw(hops) for et in small.edges}
@@ -108,7 +106,7 @@ def test_samples_are_those_of_the_definition(small, direction, replace, key, dat
         assert subgraph.node[node_type][seed_index].tolist() == ids
     for edge_type, (_, col) in subgraph.edge_index.items():
         dst_ptr = subgraph.dst_ptr[edge_type]
-        taker = ends(edge_type, direction)[1]
+        taker = edge_type[2]
         num_dst = sum(subgraph.num_sampled_nodes[taker][:-1])
         assert np.array_equal(dst_ptr, np.searchsorted(col, np.arange(num_dst + 1)))
         assert dst_ptr[-1] == len(col)
@@ -117,15 +115,12 @@ def test_samples_are_those_of_the_definition(small, direction, replace, key, dat
 @settings(max_examples=150)
 @given(
     small=_small_graphs(),
-    direction=st.sampled_from(["in", "out"]),
     replace=st.booleans(),
     key=st.integers(0, 2**64 - 1),
     data=st.data(),
 )
-def test_excluding_pairs_is_sampling_from_the_graph_without_them(
-    small, direction, replace, key, data
-):
-    graph = LocalGraphStore(small.bundle, direction)
+def test_excluding_pairs_is_sampling_from_the_graph_without_them(small, replace, key, data):
+    graph = LocalGraphStore(small.bundle)
     hops = st.lists(st.sampled_from([-1, 1, 2, 3, 70]), min_size=2, max_size=2)
     fanouts = {et: data.draw(hops) for et in small.edges}
     seeds = {t: list(range(min(size, 4))) for t, size in small.nodes.items()}
@@ -277,9 +272,8 @@ def test_threads_share_a_sampler():
         assert list(pool.map(sample, range(40))) == expected
 
 
-@pytest.mark.parametrize("direction", ["in", "out"])
-def test_a_pickled_sampler_gives_the_same(direction):
-    sampler = NeighborSampler(LocalGraphStore(random_graph().bundle, direction), [4, 3])
+def test_a_pickled_sampler_gives_the_same():
+    sampler = NeighborSampler(LocalGraphStore(random_graph().bundle), [4, 3])
     seeds = {NODE: np.arange(5)}
     expected = _as_lists(sampler.sample(seeds, 1))
     assert _as_lists(pickle.loads(pickle.dumps(sampler)).sample(seeds, 1)) == expected

@@ -43,7 +43,6 @@ def _small_graph(seed: int, dtype: str, edge_times: bool, node_times: bool) -> S
     seed=st.integers(0, 2**32 - 1),
     dtypes=st.tuples(*[st.sampled_from(["int64", "float64"])] * 2),
     has=st.sampled_from([(True, False), (False, True), (True, True)]),
-    direction=st.sampled_from(["in", "out"]),
     strategy=st.sampled_from(["uniform", "last", "labor"]),
     fanouts=st.lists(st.sampled_from([-1, 1, 3, 60]), min_size=1, max_size=3),
     weighted=st.booleans(),
@@ -51,13 +50,13 @@ def _small_graph(seed: int, dtype: str, edge_times: bool, node_times: bool) -> S
     window=st.sampled_from([None, 1, 4, 4.5]),
 )
 def test_nothing_is_later_or_older_than_its_seed_allows(
-    seed, dtypes, has, direction, strategy, fanouts, weighted, excluded, window
+    seed, dtypes, has, strategy, fanouts, weighted, excluded, window
 ):
     small = _small_graph(seed, dtypes[0], *has)
     rng = np.random.default_rng(seed)
     small.stored[EDGE]["weight"] = np.where(rng.random(300) < 0.3, 0, rng.random(300))
     weight = "weight" if weighted and strategy != "last" else None
-    graph = LocalGraphStore(small.bundle, direction)
+    graph = LocalGraphStore(small.bundle)
     labor = strategy == "labor"
     temporal = Temporal(strategy=strategy.replace("labor", "uniform"), window=window)
     sampler = NeighborSampler(graph, fanouts, weight=weight, temporal=temporal, labor=labor)
@@ -77,7 +76,7 @@ def test_nothing_is_later_or_older_than_its_seed_allows(
 
     csc = small.bundle.csc(EDGE)
     ends = [csc.indices, np.repeat(np.arange(25), np.diff(csc.indptr))]
-    neighbor, taker = ends if direction == "in" else ends[::-1]
+    neighbor, taker = ends
     edge_time = small.bundle.column(EDGE, "time") if has[0] else np.full(300, -np.inf)
     born_at = small.stored[NODE]["time"] if has[1] else np.full(25, -np.inf)
     born = born_at[neighbor]

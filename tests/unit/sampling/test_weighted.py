@@ -123,16 +123,15 @@ def test_draws_with_replacement(excluded):
     seed=st.integers(0, 2**32 - 1),
     fanout=st.sampled_from([-1, 1, 2, 5, 60]),
     replace=st.booleans(),
-    direction=st.sampled_from(["in", "out"]),
     zeros=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
     excluded=st.sampled_from([0.0, 0.3, 1.0]),
 )
-def test_as_many_as_there_are(seed, fanout, replace, direction, zeros, excluded):
+def test_as_many_as_there_are(seed, fanout, replace, zeros, excluded):
     small = random_graph(20, 300, seed)
     rng = np.random.default_rng(seed)
     weights = np.where(rng.random(300) < zeros, 0, rng.pareto(0.5, 300) + 1e-3)
     small.stored[EDGE]["w"] = weights.astype(rng.choice(["float64", "float32"]))
-    graph = LocalGraphStore(small.bundle, direction)
+    graph = LocalGraphStore(small.bundle)
     nodes = np.arange(20)
     adjacency = graph.adjacency(EDGE)
     e_id = np.arange(300) if adjacency.e_id is None else adjacency.e_id

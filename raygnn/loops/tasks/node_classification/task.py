@@ -43,7 +43,6 @@ from raygnn.parallel.collectives import broadcast, gather_rows
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.extended_stores import ExtendedGraphStore
 from raygnn.sampling.loader import NeighborLoader, RowPlan
-from raygnn.sampling.protocols import message_type
 from raygnn.sampling.rng import batch_key
 from raygnn.sampling.stores import LocalGraphStore
 from raygnn.sampling.whole_graph import WholeGraphLoader
@@ -181,7 +180,7 @@ class NodeClassification(LabelTask[NodeBatch]):
             return []
         random = []
         for edge_type in bundle.edge_types:
-            events, _, node_type = message_type(edge_type, sampling.direction)
+            events, _, node_type = edge_type
             has_time = [sampling.temporal.column in bundle.columns(t) for t in (events, edge_type)]
             may_choose = bundle.num_edges(edge_type) > bundle.num_nodes(node_type)
             if has_time == [True, False] and may_choose:
