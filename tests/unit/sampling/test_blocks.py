@@ -114,7 +114,7 @@ def test_those_of_several_types():
                 expected = np.bincount(of_end, minlength=small.nodes[node_type])[nodes]
                 assert degree.tolist() == expected.tolist()
             e_id = batch.edges[edge_type].e_id[: of_type.num_edges]
-            if own == BUYS:
+            if edge_type == BUYS:
                 assert torch.equal(of_type.edge_weight, e_id.float())
                 assert torch.equal(of_type.edge_attr[:, 0], e_id.double())
             else:

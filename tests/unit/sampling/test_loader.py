@@ -253,7 +253,7 @@ def test_several_types():
     assert torch.equal(batch.edges[buys].columns["edge_attr"], batch.edges[buys].e_id)
     assert batch.edges[buys].num_sampled[1] == 0
     assert batch.edges[follows].num_sampled[0] == 0
-    row, col = batch.edges[buys].edge_index
+    row, _ = batch.edges[buys].edge_index
     sources = torch.from_numpy(small.bundle.csc(buys).indices).long()[batch.edges[buys].e_id]
     assert torch.equal(batch.nodes["user"].n_id[row], sources)
 
