@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,16 +12,13 @@ from pydantic import AfterValidator, PlainValidator, ValidationInfo
 
 from raygnn.data.checksums import (
     Checksum,
-    cause_of,
-    dump_record,
+    Folder,
+    Seal,
     file_checksums,
     file_sizes,
     find_damage,
-    parse_record,
-    type_adapter,
 )
 from raygnn.data.edge_types import EdgeType, edge_type_name
-from raygnn.data.filesystem import write_text
 from raygnn.data.id_map import IdIndex
 from raygnn.data.transforms.state import FittedFeature
 from raygnn.errors import DataError
@@ -263,19 +260,7 @@ class BundleRecord:
     def save(self, folder: Path) -> None:
         sizes = file_sizes(folder)
         written = replace(self, file_sizes=sizes, checksums=file_checksums(folder, sizes))
-        content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(written)}
-        write_text(str(folder / RECORD_NAME), dump_record(content))
-
-    @classmethod
-    def of_content(cls, content: Mapping[str, Any]) -> BundleRecord:
-        """Reads the record from JSON.
-
-        Raises:
-            ValueError: a value is missing, of another type, or a name that cannot be a file name.
-            DataError: its transforms have another version.
-        """
-        record: BundleRecord = type_adapter(BundleRecord).validate_python(content)
-        return record
+        _SEAL.write(folder, RECORD_NAME, written)
 
     @classmethod
     def load(cls, folder: Path) -> BundleRecord:
@@ -283,41 +268,30 @@ class BundleRecord:
 
         Raises a DataError if there is no bundle, it has another version, or a file is damaged.
         """
-        content = _read(folder)
-        try:
-            record = cls.of_content(content)
-        except ValueError as error:
-            cause = f"{RECORD_NAME} is not a record of one: {cause_of(error)}"
-            raise damaged(folder, cause) from error
+        if not (folder / RECORD_NAME).exists():
+            raise DataError(
+                f"{folder} is not a bundle: it has no {RECORD_NAME}. Set a folder that ingest has "
+                f"written.",
+                id="bundle-missing",
+            )
+        record = _SEAL.read(folder, RECORD_NAME, cls)
         if damage := find_damage(folder, record.file_sizes, record.checksums):
             raise damaged(folder, damage)
         return record
 
 
-def damaged(folder: Path, cause: object) -> DataError:
+def damaged(folder: Folder, cause: object) -> DataError:
     return DataError(
         f"bundle {folder} is damaged: {cause}. Remove the folder; the next run builds it again.",
         id="bundle-damaged",
     )
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    path = folder / RECORD_NAME
-    try:
-        content = parse_record(path.read_bytes())
-    except FileNotFoundError as error:
-        raise DataError(
-            f"{folder} is not a bundle: it has no {RECORD_NAME}. Set a folder that ingest has "
-            f"written.",
-            id="bundle-missing",
-        ) from error
-    except ValueError as error:
-        raise damaged(folder, f"{RECORD_NAME} cannot be read: {error}") from error
-    if content.get("format") != FORMAT or content.get("version") != FORMAT_VERSION:
-        raise DataError(
-            f"bundle {folder} has format {content.get('format')!r} version "
-            f"{content.get('version')!r}; this raygnn reads {FORMAT!r} version {FORMAT_VERSION}. "
-            "Build it again from its tables with this raygnn.",
-            id="bundle-format",
-        )
-    return content
+def _outdated(folder: Folder, other_format: str) -> DataError:
+    return DataError(
+        f"bundle {folder} has {other_format}. Build it again from its tables with this raygnn.",
+        id="bundle-format",
+    )
+
+
+_SEAL = Seal(FORMAT, FORMAT_VERSION, damaged, _outdated)

@@ -10,19 +10,32 @@ import functools
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from raygnn.data.filesystem import files_below, is_remote, join, open_fs, retried
+from raygnn.data.filesystem import (
+    files_below,
+    is_remote,
+    join,
+    open_fs,
+    read_bytes,
+    retried,
+    write_text,
+)
+from raygnn.errors import DataError
 
 _BLOCK_BYTES = 4096
 _CHUNK_BYTES = 4 << 20
 _THREADS = 8
 _OWN = "checksum"  # key of a record's own checksum
+
+Folder = str | os.PathLike[str]
+RecordT = TypeVar("RecordT")
 
 
 class Checksum(NamedTuple):
@@ -107,6 +120,41 @@ def read_listing(content: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, 
     """Sizes and checksums of files. Raises a KeyError or ValueError if they are invalid."""
     sizes = type_adapter(dict[str, int]).validate_python(content["file_sizes"])
     return sizes, type_adapter(dict[str, Checksum]).validate_python(content["checksums"])
+
+
+@dataclass(frozen=True)
+class Seal:
+    """A kind of JSON records that complete a folder: written last, and checked when they are read.
+
+    Attributes:
+        damaged: the error of a folder, from its cause.
+        outdated: the error of a folder with another format or version, from both in words.
+    """
+
+    format: str
+    version: int
+    damaged: Callable[[Folder, str], DataError]
+    outdated: Callable[[Folder, str], DataError]
+
+    def write(self, folder: Folder, name: str, record: Any) -> None:
+        """Writes a record, a dataclass, as `name` in a folder."""
+        content = {"format": self.format, "version": self.version, **asdict(record)}
+        write_text(join(os.fspath(folder), name), dump_record(content))
+
+    def read(self, folder: Folder, name: str, kind: type[RecordT]) -> RecordT:
+        """Reads a record. Raises a DataError if it is damaged, or has another format or version."""
+        written = read_bytes(join(os.fspath(folder), name))
+        try:
+            content = parse_record(written)
+            found = content.get("format"), content.get("version")
+            if found == (self.format, self.version):
+                record: RecordT = type_adapter(cast("Any", kind)).validate_python(content)
+                return record
+        except ValueError as error:
+            cause = f"{name} is not a valid record: {cause_of(error)}"
+            raise self.damaged(folder, cause) from error
+        words = "format {!r} version {!r}; this raygnn reads {!r} version {!r}"
+        raise self.outdated(folder, words.format(*found, self.format, self.version))
 
 
 @functools.cache

@@ -107,7 +107,8 @@ def presample(
                 num_done += num_rows[name]
                 pace.reached(num_done)
     names = [file.name for file in plan.files()]
-    record = SampleRecord(plan, {n: sizes[n] for n in names}, {n: sums[n] for n in names})
+    sizes, sums = {name: sizes[name] for name in names}, {name: sums[name] for name in names}
+    record = SampleRecord(**vars(plan), file_sizes=sizes, checksums=sums)
     record.save(uri)
     num_batches = sum(file.num_rows for file in plan.files())
     say(
@@ -154,7 +155,7 @@ def _resumed(
         and recorded.get(file.name, there[file.name]) == there[file.name]
         and (file.name in recorded or _is_whole(join(uri, file.name)))
     }
-    samples = StoredSamples(uri, SampleRecord(stored, {}, {}))
+    samples = StoredSamples(uri, SampleRecord(**vars(stored), file_sizes={}, checksums={}))
     for name, loader in loaders.items():
         firsts = [f for f in plan.files() if f.split == name and f.name in sizes]
         if firsts:

@@ -71,7 +71,7 @@ def open_samples(loaded: LoadedConfig, bundle: Bundle, spec: ModelSpec | None) -
     assert config.data.samples is not None
     samples = StoredSamples.open(config.data.samples)
     samples.record.check_files(samples.uri)
-    stored = samples.record.plan
+    stored = samples.record
     if spec is not None:
         loaders = sampled_loaders(loaded, bundle, spec)
         wanted = plan_samples(config, loaders, 1, dict.fromkeys(loaders, 1))
@@ -102,7 +102,7 @@ def check_requests(
     for batch in batches:
         digest = loader.request(*batch).digest(loader.sampler.fingerprint)
         if stored.row(*batch)["request"] != digest:
-            raise other_requests(samples.uri, split, samples.record.plan, wanted)
+            raise other_requests(samples.uri, split, samples.record, wanted)
 
 
 def _keys_of_requests(config: Config) -> dict[str, Any]:

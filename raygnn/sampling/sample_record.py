@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from raygnn.data.checksums import (
-    Checksum,
-    cause_of,
-    dump_record,
-    find_damage,
-    parse_record,
-    read_listing,
-    type_adapter,
-)
+from raygnn.data.checksums import Checksum, Folder, Seal, find_damage
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.filesystem import exists, join, read_bytes, redact, write_text
+from raygnn.data.filesystem import exists, join, redact
 from raygnn.errors import DataError
 from raygnn.sampling.growing_subgraph import fill_columns
 from raygnn.sampling.neighbor_sampler import NeighborSampler
@@ -28,7 +20,7 @@ from raygnn.sampling.rng import RNG_VERSION
 from raygnn.sampling.temporal import Temporal
 
 RECORD_NAME, PLAN_NAME = "samples.json", "plan.json"
-_FORMAT, FORMAT_VERSION = "raygnn/samples", 1
+FORMAT_VERSION = 1
 _AGAIN = "run raygnn presample with this config and another --out, and set data.samples to it."
 
 
@@ -91,12 +83,9 @@ class SamplePlan:
         first = index - index % plan.rows_per_file
         return SampleFile(split, epoch, first, min(first + plan.rows_per_file, plan.num_batches))
 
-    def content(self) -> dict[str, Any]:
-        return {"format": _FORMAT, "version": FORMAT_VERSION, **asdict(self)}
-
 
 @dataclass(frozen=True)
-class SampleRecord:
+class SampleRecord(SamplePlan):
     """A complete set.
 
     Attributes:
@@ -104,14 +93,12 @@ class SampleRecord:
         checksums: of these files.
     """
 
-    plan: SamplePlan
-    file_sizes: Mapping[str, int] = field(repr=False)
-    checksums: Mapping[str, Checksum] = field(repr=False)
+    file_sizes: Mapping[str, int] = field(kw_only=True, repr=False)
+    checksums: Mapping[str, Checksum] = field(kw_only=True, repr=False)
 
     def save(self, uri: str) -> None:
         """Writes samples.json, which completes the set."""
-        files = {"file_sizes": dict(self.file_sizes), "checksums": dict(self.checksums)}
-        write_text(join(uri, RECORD_NAME), dump_record({**self.plan.content(), **files}))
+        _SEAL.write(uri, RECORD_NAME, self)
 
     @classmethod
     def load(cls, uri: str) -> SampleRecord:
@@ -125,12 +112,7 @@ class SampleRecord:
                 + (remedy if begun else "Set a folder that raygnn presample has finished."),
                 id="samples-interrupted" if begun else "samples-missing",
             )
-        content = _read(uri, RECORD_NAME)
-        plan = _plan(content, uri)
-        try:
-            return cls(plan, *read_listing(content))
-        except (KeyError, ValueError) as error:
-            raise _damaged(uri, RECORD_NAME, error) from error
+        return _SEAL.read(uri, RECORD_NAME, cls)
 
     def check_files(self, uri: str) -> None:
         """Raises a DataError if a file is missing, or has a wrong size or, on a disk, end."""
@@ -143,12 +125,12 @@ class SampleRecord:
 
 
 def save_plan(uri: str, plan: SamplePlan) -> None:
-    write_text(join(uri, PLAN_NAME), dump_record(plan.content()))
+    _SEAL.write(uri, PLAN_NAME, plan)
 
 
 def load_plan(uri: str) -> SamplePlan | None:
     """The plan of a started or complete set, if any. Raises a DataError if it is damaged."""
-    return _plan(_read(uri, PLAN_NAME), uri) if exists(join(uri, PLAN_NAME)) else None
+    return _SEAL.read(uri, PLAN_NAME, SamplePlan) if exists(join(uri, PLAN_NAME)) else None
 
 
 def check_same_settings(uri: str, stored: SamplePlan, wanted: SamplePlan) -> None:
@@ -212,35 +194,22 @@ def _key_of(setting: str, split: str) -> str:
     return setting
 
 
-def _read(uri: str, name: str) -> dict[str, Any]:
-    try:
-        content = parse_record(read_bytes(join(uri, name)))
-    except ValueError as error:
-        raise _damaged(uri, name, error) from error
-    if content.get("format") != _FORMAT or content.get("version") != FORMAT_VERSION:
-        raise DataError(
-            f"data.samples={redact(uri)!r} is invalid: it has format {content.get('format')!r} "
-            f"version {content.get('version')!r}; this raygnn reads {_FORMAT!r} version "
-            f"{FORMAT_VERSION}. {_AGAIN}",
-            id="samples-version",
-        )
-    return content
-
-
-def _plan(content: Mapping[str, Any], uri: str) -> SamplePlan:
-    try:
-        plan: SamplePlan = type_adapter(SamplePlan).validate_python(content)
-        return plan
-    except ValueError as error:
-        raise _damaged(uri, RECORD_NAME, error) from error
-
-
-def _damaged(uri: str, name: str, error: Exception) -> DataError:
+def _damaged(folder: Folder, cause: str) -> DataError:
     return DataError(
-        f"data.samples={redact(uri)!r} is invalid: {name} is damaged: "
-        f"{cause_of(error)}. Remove the folder, and run raygnn presample again.",
+        f"data.samples={redact(str(folder))!r} is invalid: {cause}. Remove the folder, and run "
+        "raygnn presample again.",
         id="samples-record-damaged",
     )
+
+
+def _outdated(folder: Folder, other_format: str) -> DataError:
+    return DataError(
+        f"data.samples={redact(str(folder))!r} is invalid: it has {other_format}. {_AGAIN}",
+        id="samples-version",
+    )
+
+
+_SEAL = Seal("raygnn/samples", FORMAT_VERSION, _damaged, _outdated)
 
 
 Key = TypeVar("Key", str, EdgeType)

@@ -51,7 +51,7 @@ class StoredSamples:
 
     def of_split(self, split: str, seed: int) -> StoredSplit | None:
         """The neighborhoods of a split, if any. `seed`: of the run; it orders repeated epochs."""
-        return StoredSplit(self, split, seed) if split in self.record.plan.splits else None
+        return StoredSplit(self, split, seed) if split in self.record.splits else None
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class StoredSplit:
 
     def position(self, epoch: int, index: int) -> tuple[int, int]:
         """Maps a training epoch and micro-batch to the stored ones."""
-        plan = self.samples.record.plan.splits[self.split]
+        plan = self.samples.record.splits[self.split]
         if epoch < plan.num_epochs:
             return epoch, index
         (other,) = seed_order(plan.num_batches, self.seed, epoch, index, index + 1).tolist()
@@ -82,7 +82,7 @@ class StoredSplit:
 
         Raises a DataError if it answers another request, or its file is missing or damaged.
         """
-        plan, row = self.samples.record.plan, self.row(epoch, index)
+        plan, row = self.samples.record, self.row(epoch, index)
         if row["request"] != request.digest(sampler.fingerprint):
             raise other_requests(self.samples.uri, self.split, plan, plan)
         try:
@@ -93,7 +93,7 @@ class StoredSplit:
 
     def row(self, epoch: int, index: int) -> dict[str, Any]:
         """A row, by column. Raises a DataError if its file is missing or damaged."""
-        file = self.samples.record.plan.file_of(self.split, epoch, index)
+        file = self.samples.record.file_of(self.split, epoch, index)
         row = self._read(file.name, index - file.first)
         key = (row["split"], row["epoch"], row["number"])
         if key != (self.split, epoch, index):

@@ -76,7 +76,7 @@ def _read_parts(folder: Path) -> None:
 def _read_samples(folder: Path) -> None:
     samples = StoredSamples.open(str(folder))
     samples.record.check_files(str(folder))
-    for name, split in samples.record.plan.splits.items():
+    for name, split in samples.record.splits.items():
         stored = samples.of_split(name, 0)
         assert stored is not None
         for index in range(split.num_batches):

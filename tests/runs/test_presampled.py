@@ -239,7 +239,7 @@ def test_epochs_are_those_of_the_config_and_fewer_of_long_ones(
         limits = {"max_epochs": max_epochs, "max_steps": 1}
         config = _config(tmp_path, small_tables, training=limits)
         out = tmp_path / f"{max_epochs}-{num_epochs}"
-        return presample(config, out, num_epochs=num_epochs).plan.splits["train"].num_epochs
+        return presample(config, out, num_epochs=num_epochs).splits["train"].num_epochs
 
     assert (stored(2), stored(2, 1), stored(1, 3)) == (2, 1, 3)
     monkeypatch.setattr(runtime, "_MOST_BATCHES", 36)  # of 12 batches an epoch

@@ -268,7 +268,7 @@ class Part(Bundle):
                 num_targets = self.record.nodes[edge_type[2]][number]
                 check_edges(self, edge_type, num_targets)
         except (ValueError, OSError) as error:
-            raise damaged(f"part {number}", path, error) from error
+            raise damaged(path, error) from error
 
     def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
         """The part's rows, or all nodes if the outline has the column."""

@@ -3,47 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from raygnn.data.bundle_record import RECORD_NAME as BUNDLE_NAME
 from raygnn.data.bundle_record import BundleRecord
 from raygnn.data.checksums import (
     Checksum,
-    cause_of,
-    dump_record,
+    Folder,
+    Seal,
     file_checksums,
     file_sizes,
     find_damage,
-    parse_record,
-    type_adapter,
 )
 from raygnn.data.edge_types import EdgeType
-from raygnn.data.filesystem import (
-    exists,
-    is_remote,
-    join,
-    read_bytes,
-    reading_input,
-    redact,
-    write_text,
-)
+from raygnn.data.filesystem import exists, is_remote, join, reading_input, redact
 from raygnn.data.manifest import MANIFEST_NAME
 from raygnn.errors import DataError
 
 RECORD_NAME = "partition.json"
 PART_NAME = "part.json"
-_FORMAT, _PART_FORMAT = "raygnn/partition", "raygnn/part"
 FORMAT_VERSION = 1
 _CHECKED_AT_ONCE = 8  # parts in a bucket
-
-#: A folder on a disk or in a bucket.
-Folder = str | os.PathLike[str]
 
 
 def part_name(part: int) -> str:
@@ -86,6 +71,11 @@ class PartitionRecord:
     label_edges: tuple[PartEdges, ...]
     whole: BundleRecord
 
+    def __post_init__(self) -> None:
+        counts = [*self.nodes.values(), *(edges.counts for edges in self.edges)]
+        if any(len(of_parts) != self.num_parts for of_parts in counts):
+            raise ValueError(f"not every count has {self.num_parts} parts")
+
     @property
     def fingerprint(self) -> str:
         return self.whole.fingerprint
@@ -102,18 +92,12 @@ class PartitionRecord:
         return self.edges[[edge.type for edge in self.whole.edges].index(edge_type)]
 
     def save(self, folder: Path) -> None:
-        content = {"format": _FORMAT, "version": FORMAT_VERSION, **asdict(self)}
-        write_text(folder / RECORD_NAME, dump_record(content))
+        _GRAPH_SEAL.write(folder, RECORD_NAME, self)
 
     @classmethod
     def load(cls, folder: Folder) -> PartitionRecord:
         """Reads partition.json. Raises a DataError if it is missing, damaged or too new."""
-        content = _read(folder, RECORD_NAME, "partitioned graph", _FORMAT)
-        with _refusing_damage(folder, RECORD_NAME, "partitioned graph"):
-            record: PartitionRecord = type_adapter(PartitionRecord).validate_python(content)
-            counts = [*record.nodes.values(), *(found.counts for found in record.edges)]
-            if any(len(found) != record.num_parts for found in counts):
-                raise ValueError(f"not every count has {record.num_parts} parts")
+        record = _read(_GRAPH_SEAL, folder, RECORD_NAME, cls, "partitioned graph")
         return replace(record, whole=replace(record.whole, is_of_parts=True))
 
 
@@ -126,23 +110,21 @@ class PartRecord:
     file_sizes: Mapping[str, int]
     checksums: Mapping[str, Checksum]
 
+    def __post_init__(self) -> None:
+        for name in self.file_sizes:
+            if name.startswith("/") or ".." in name.split("/"):
+                raise ValueError(f"{name!r} leads out of the part")
+
     @classmethod
     def load(cls, folder: Folder, part: int) -> PartRecord:
         """Reads part.json. Raises a DataError if it is missing, damaged, or of another version."""
-        content = _read(folder, PART_NAME, f"part {part}", _PART_FORMAT)
-        with _refusing_damage(folder, PART_NAME, f"part {part}"):
-            record: PartRecord = type_adapter(PartRecord).validate_python(content)
-            for name in record.file_sizes:
-                if name.startswith("/") or ".." in name.split("/"):
-                    raise ValueError(f"{name!r} leads out of the part")
-        return record
+        return _read(_PART_SEAL, folder, PART_NAME, cls, f"part {part}")
 
 
 def save_part(folder: Path, fingerprint: str, part: int) -> None:
     sizes = file_sizes(folder)
     record = PartRecord(fingerprint, part, sizes, file_checksums(folder, sizes))
-    content = {"format": _PART_FORMAT, "version": FORMAT_VERSION, **asdict(record)}
-    write_text(folder / PART_NAME, dump_record(content))
+    _PART_SEAL.write(folder, PART_NAME, record)
 
 
 def check_parts(folder: Folder) -> PartitionRecord:
@@ -168,47 +150,41 @@ def check_part(folder: Folder, fingerprint: str, part: int) -> PartRecord:
             id="partition-part-foreign",
         )
     if damage := find_damage(folder, record.file_sizes, record.checksums):
-        raise damaged(f"part {part}", folder, damage)
+        raise damaged(folder, damage)
     return record
 
 
-def damaged(what: str, folder: Folder, cause: object) -> DataError:
+def damaged(folder: Folder, cause: object) -> DataError:
     return DataError(
-        f"{what} in {_shown(folder)} is damaged: {cause}. Remove the folder of the partitioned "
-        "graph and partition again.",
+        f"{_shown(folder)} is damaged: {cause}. Remove the folder of the partitioned graph and "
+        "partition again.",
         id="partition-damaged",
     )
+
+
+def _outdated(folder: Folder, other_format: str) -> DataError:
+    return DataError(
+        f"{_shown(folder)} has {other_format}. Partition the tables again.", id="partition-format"
+    )
+
+
+_GRAPH_SEAL = Seal("raygnn/partition", FORMAT_VERSION, damaged, _outdated)
+_PART_SEAL = Seal("raygnn/part", FORMAT_VERSION, damaged, _outdated)
 
 
 def part_bytes(folder: Folder, part: int) -> int:
     return sum(PartRecord.load(join(os.fspath(folder), part_name(part)), part).file_sizes.values())
 
 
-@contextmanager
-def _refusing_damage(folder: Folder, name: str, what: str) -> Iterator[None]:
-    try:
-        yield
-    except ValueError as error:
-        cause = f"{name} is not a record of one: {cause_of(error)}"
-        raise damaged(what, folder, cause) from error
+RecordT = TypeVar("RecordT", PartitionRecord, PartRecord)
 
 
-def _read(folder: Folder, name: str, what: str, wanted: str) -> dict[str, Any]:
+def _read(seal: Seal, folder: Folder, name: str, kind: type[RecordT], what: str) -> RecordT:
     uri = os.fspath(folder)
     with reading_input(join(uri, name)):
         if not exists(join(uri, name)):
             raise _missing(uri, name, what)
-        written = read_bytes(join(uri, name))
-    with _refusing_damage(folder, name, what):
-        content = parse_record(written)
-    if content.get("format") != wanted or content.get("version") != FORMAT_VERSION:
-        raise DataError(
-            f"{_shown(folder)} has format {content.get('format')!r} version "
-            f"{content.get('version')!r}; this raygnn reads {wanted!r} version {FORMAT_VERSION}. "
-            "Partition the tables again.",
-            id="partition-format",
-        )
-    return content
+        return seal.read(uri, name, kind)
 
 
 def _missing(uri: str, name: str, what: str) -> DataError:
