@@ -116,7 +116,7 @@ def _sharding_fits(config: Sections) -> Iterable[Problem]:
 def _row_sharding_fits(config: Sections, optimizer: str) -> Iterable[Problem]:
     reason, others = "scaling.shard is embeddings, and", "scaling.shard to none"
     if optimizer == "Adafactor":
-        rule = f"{reason} Adafactor needs all rows of a weight, of which a worker has some"
+        rule = f"{reason} Adafactor needs all rows of a weight, and a worker has only some"
         remedy = f"Set it to Adam, or {others}"
         yield Problem(("optimizer", "type"), rule, remedy, id="shard-rows-optimizer")
     if config.training.precision == "fp16-mixed":

@@ -15,11 +15,11 @@ from raygnn.errors import RuleError, choose_from
 LIBRARY_ROOTS = ("torch", "torch_geometric", "torchmetrics", "raygnn")
 
 
-#: Where in the libraries a class must be defined, and a path must lead. Elsewhere are classes whose
-#: constructors run, unpickle or fetch what their arguments say: torch.package.PackageImporter,
-#: torch.utils.benchmark.Timer, torchmetrics.multimodal.CLIPScore (trust_remote_code), and all of
-#: torch_geometric.datasets, which unpickle the files of a folder. Whoever trusts one of these
-#: packages and the files it reads allows it by name.
+#: Modules of the libraries in which a class must be defined, and to which a path must lead.
+#: Constructors of other classes run, unpickle or fetch what their arguments name:
+#: torch.package.PackageImporter, torch.utils.benchmark.Timer, torchmetrics.multimodal.CLIPScore
+#: (trust_remote_code), and all of torch_geometric.datasets, which unpickle the files of a folder.
+#: A user who trusts one of these packages and the files it reads allows it by name.
 _REACHABLE = (
     "raygnn",
     "torch.nn",

@@ -53,12 +53,12 @@ _TASKS = {
 TASK_TARGETS: Mapping[str, str] = MappingProxyType(
     {name: f"raygnn.loops.tasks.{name}.target.{target}" for name, (_, target) in _TASKS.items()}
 )
-#: Of torch.optim, without LBFGS (needs a closure) and Muon (matrices only).
+#: Names of torch.optim, without LBFGS (needs a closure) and Muon (matrices only).
 _OPTIMIZERS = (
     *("ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam"),
     *("RMSprop", "Rprop", "SGD", "SparseAdam"),
 )
-#: Of torch.optim.lr_scheduler, without schedulers whose arguments are functions.
+#: Names of torch.optim.lr_scheduler, without schedulers whose arguments are functions.
 _SCHEDULERS = (
     *("ConstantLR", "ChainedScheduler", "CosineAnnealingLR", "CosineAnnealingWarmRestarts"),
     *("CyclicLR", "ExponentialLR", "LinearLR", "MultiStepLR", "OneCycleLR", "PolynomialLR"),

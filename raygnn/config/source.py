@@ -95,7 +95,7 @@ def _read(name: str) -> str:
         with fsspec.open(name, "rt", encoding="utf-8") as file:
             return str(file.read(MAX_CHARACTERS + 1))
     except FileNotFoundError:
-        rule = "there is no such file"
+        rule = "the file does not exist"
     except IsADirectoryError:
         rule = "it is a folder"
     except UnicodeDecodeError:

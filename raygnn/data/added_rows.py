@@ -170,7 +170,7 @@ class RowReader:
         """Decodes rows of files, with the columns of the graph's manifest.
 
         With `on_error: drop`, edges that break a rule are left out, but never nodes. Raises a
-        DataError as `read`, or if there is no such file.
+        DataError as `read`, or if a file is missing.
 
         Args:
             uri: a folder with files named like the graph's, or with a `graph.yaml`, of which only

@@ -157,8 +157,8 @@ def write_table(table: pa.Table, uri: str | PathLike[str], classes: Sequence[str
 
 
 def relbench_output(manifest: Manifest | None, output: Output) -> str | None:
-    """What to predict for `relbench.submit`. Raises a ConfigError if the model predicts no rows of
-    tables.
+    """Kind of the predictions for `relbench.submit`; None for ranked lists. Raises a ConfigError if
+    the model predicts no rows of tables.
     """
     if manifest is None or not isinstance(output, NodeOutput | LinkOutput):
         raise ConfigError(

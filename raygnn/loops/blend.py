@@ -192,7 +192,7 @@ class Standing:
     error_of_difference: float | None
 
 
-#: Standings by metric and rung, of which `MODEL` is what the model predicts.
+#: Standings by metric and rung; `MODEL` is the rung of the model itself.
 Standings = dict[str, dict[str, Standing]]
 MODEL = "model"
 

@@ -105,7 +105,7 @@ class EarlyStopper:
 #: A metric, and whether less ("min") or more ("max") is better.
 Watched = tuple[str, str]
 VALIDATION_LOSS: Watched = ("val/loss", "min")
-#: Of a ranking metric. A link model whose encoder does not help changes it by less.
+#: Least change of a ranking metric. A link model whose encoder does not help changes it by less.
 _LEAST_GAIN = 2e-4
 
 

@@ -66,7 +66,7 @@ def _columns(widths: Mapping[str, int], spec: ModelSpec, type_: str) -> tuple[Co
 
 
 FORMAT = "raygnn/model-v1"
-# What a trained model is, beside its config.yaml.
+# Files of a trained model, in addition to its config.yaml.
 MODEL_FILE = "model.safetensors"
 SPEC_FILE = "model.json"
 #: LightGBM's text, if the model has it among its rungs.
@@ -367,7 +367,7 @@ class ModelSpec:
                     id="model-node-type-missing",
                 )
                 continue
-            # Where learned rows are the input, the feature's width is of no matter.
+            # With learned rows as input, the width of the feature does not matter.
             if read.ids is None or read.width is None:
                 yield from self._broken_feature(bundle, name, read.width)
             if read.ids is not None and read.ids != ids_digest(bundle.ids(name)):

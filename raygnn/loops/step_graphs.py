@@ -1,4 +1,4 @@
-"""Forward and backward passes as CUDA graphs, which start all kernels of a pass at once."""
+"""Forward and backward passes as CUDA graphs, which start all kernels of a pass together."""
 
 from __future__ import annotations
 

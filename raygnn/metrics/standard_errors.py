@@ -51,7 +51,7 @@ def influences(metric: Any, prediction: np.ndarray, target: np.ndarray) -> np.nd
 
 
 def standard_error(influence: np.ndarray, groups: np.ndarray) -> float:
-    """The standard error of a mean of rows, of which those of a group may be dependent.
+    """The standard error of a mean of rows; rows of one group may be dependent.
 
     Args:
         influence: float64 [num_rows], or any values by row, whose mean is subtracted.

@@ -70,7 +70,7 @@ class Decoder(nn.Module, ABC):
         if isinstance(relation, int) and not 0 <= relation < self.num_relations:
             raise ConfigError(
                 f"task.args.decoder.args.num_relations={self.num_relations!r} is invalid: relation "
-                f"{relation} was asked for. Set it to the number of relations.",
+                f"{relation} is requested. Set it to the number of relations.",
                 id="model-num-relations",
             )
 

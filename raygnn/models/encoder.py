@@ -463,7 +463,7 @@ def call_before_norm(
 
 def build_norm(norm: str | None, channels: int) -> nn.Module:
     if norm == "batch":
-        # The last micro-batch of an epoch may hold one seed, of which no variance can be taken:
+        # The last micro-batch of an epoch may contain one seed, which has no variance:
         # it is normalised by the running statistics.
         return BatchNorm(channels, allow_single_element=True)
     if norm == "layer":

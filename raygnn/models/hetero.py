@@ -224,7 +224,7 @@ def _checked_edge_dims(
             raise ConfigError.invalid(
                 "model.args.edge_dims",
                 name,
-                "there is no such edge type",
+                "the graph has no edge type of this name",
                 f"Set one of {', '.join(names)}",
                 id="model-edge-dims-unknown",
             )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from raygnn.data.hashing import splitmix64_array
 from raygnn.data.splits import Splits
 
-#: Weight of each further hop, of which validation chooses one.
+#: Weights of a further hop, for validation to choose from.
 _DECAYS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 _DEFAULT = 0.8  # without validation nodes
 _NUM_HOPS = 40
@@ -60,7 +60,7 @@ class PropagatedLabels:
         Args:
             adjacency: symmetric weights of edges between nodes of all types.
             first: row of the first labelled node.
-            labels: int [num_nodes], of which those of training and validation nodes are read.
+            labels: int [num_nodes]; only those of training and validation nodes are read.
             num: number of classes.
         Source: Zhou et al., Learning with Local and Global Consistency, NeurIPS 2003, of which the
             node's own label is left out.
@@ -117,7 +117,7 @@ def fit_weights(scores: Sequence[np.ndarray], labels: np.ndarray) -> tuple[np.nd
     """Weights of several scores [num_nodes, num_classes] whose sum predicts the labels best.
 
     Returns:
-        float64 weights, of which the last is at least 0, and the cross-entropy of each node.
+        float64 weights, the last at least 0, and the cross-entropy of each node.
     """
     stacked = np.stack([each.astype(np.float64) for each in scores], axis=1)
     own = stacked[np.arange(len(labels)), :, labels]

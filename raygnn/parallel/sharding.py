@@ -1,4 +1,4 @@
-"""`scaling.shard`: `DTensor`s, of which each rank stores a part, and their complete form in
+"""`scaling.shard`: `DTensor`s, sharded over the ranks, and their complete form in
 checkpoints.
 """
 

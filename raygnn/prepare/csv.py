@@ -173,7 +173,7 @@ class _File:
             return given
         known = ", ".join(map(repr, self.names)) if self.has_header else "no names (--no-header)"
         raise DataError(
-            f"{self.where}: {option}={given!r} is invalid: there is no such column; it has "
+            f"{self.where}: {option}={given!r} is invalid: the file has no such column, only "
             f"{len(self.names)} columns, from 0, of {known}. Name one of these.",
             id="spec-column-missing",
         )

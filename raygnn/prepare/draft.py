@@ -99,7 +99,7 @@ def draft(
         refs: corrections of references: `ratings.movie_id=movies.id`, `ratings.stars=none`.
         task: `TABLE.COLUMN` to predict, or a table of links to predict.
         encoding: encoding of text files that are not UTF-8; None detects it.
-        old: a graph.yaml of the folder, of which the labels of `prepare labels` are kept.
+        old: a graph.yaml of the folder; its labels of `prepare labels` are kept.
     Raises:
         DataError: there are no tables, none can be nodes, or one is unreadable.
         ConfigError: `refs` or `task` name unknown tables or columns.
@@ -307,7 +307,7 @@ def _config_of(graph: Manifest, task: Task) -> dict[str, Any] | None:
     has_one_way = any(t.directed and t.type[0] == t.type[2] for t in graph.edge_types)
     is_plain = len(graph.node_types) == 1 == len(graph.edge_types) and not has_one_way
     has_features = all(table.features for table in graph.node_types.values())
-    # What people like is best read from all their links, and from nothing that happens later.
+    # The taste of people is best read from all of their earlier links.
     is_liking = kind == "link_prediction" and is_timed and len({*ends}) == 2
     is_default = name in graph.training_tables or kind == "edge_prediction" or is_liking
     of_types: dict[str, list[int]] = {}  # fanouts

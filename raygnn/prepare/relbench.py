@@ -28,7 +28,7 @@ from raygnn.prepare.train_config import write_config
 
 _MOST_REPEATED = 0.5  # texts with a larger share of distinct values are names, not categories
 _ROW_ID = "row_id"
-#: What the manifests of a database and of tasks need.
+#: Keys that the manifests of a database and of tasks need.
 _DATABASE = ("tables", "test_timestamp")
 _LABELS = ("task_type", "entity_table", "entity_col", "target_col")
 _LINKS = ("src_entity_table", "src_entity_col", "dst_entity_table", "dst_entity_col")

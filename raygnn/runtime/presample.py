@@ -46,7 +46,7 @@ from raygnn.sampling.stored_samples import (
     write_file,
 )
 
-#: Of training, unless the command says how many epochs: what more variety does not change, and
+#: Default epochs of training: more variety does not change the result, and
 #: what small epochs, as of one batch of all anchors, need.
 _MOST_EPOCHS, _MOST_BATCHES = 10, 2_000
 

@@ -21,8 +21,8 @@ _RAY_PRINTS = "ray_print_logs"  # the handler that Ray's driver prints with
 _MARK = "raygnn-mark-"
 _MARK_WITHIN_S = 5.0
 
-#: What Ray's processes write beside errors that it raises too: lines of its C++ core, and of an
-#: actor that only tidies up after Ray Train.
+#: Lines that Ray's processes print in addition to errors that it raises: those of its C++ core,
+#: and of an actor that only tidies up after Ray Train.
 _CORE_LINE = re.compile(r"\[[\d-]+ [\d:,]+ [A-Z] \d+ \d+\] \S+\.cc:\d+: ")
 _TIDYING_ACTORS = frozenset({"PlacementGroupCleaner"})
 

@@ -367,8 +367,8 @@ class SampledSequence(BatchSequence[BatchT]):
     Args:
         samples: stored neighborhoods, read instead of sampling. Epochs beyond the stored ones
             repeat their micro-batches, with the same neighbors and negatives, in another order.
-        shared_leaves: node types of which the last hop has each node once, because the model reads
-            the same of it for all seeds.
+        shared_leaves: node types whose nodes appear once in the last hop, because the model reads
+            the same of them for all seeds.
         pads: give batches few shapes, see `Padding`; needs a `NeighborSampler`.
     """
 

@@ -8,7 +8,7 @@ from raygnn.data.intrinsics import prefetch
 from raygnn.data.standardization import Affine
 
 _LINE_BYTES = 64
-# How many cache lines are asked for ahead (of rows of 512 bytes in a file of 1 GB: two thirds of
+# Cache lines that are prefetched (of rows of 512 bytes in a file of 1 GB: two thirds of
 # the time without), and of one row: the processor itself continues from there.
 _LINES_AHEAD = 128
 _LINES_OF_ROW = 8

@@ -10,7 +10,7 @@ from raygnn.data.intrinsics import prefetch
 
 _SMALLEST_TABLE = 1 << 10
 _SLOTS_PER_NODE = 4  # fuller tables cost more in second looks than smaller ones save in cache
-_SLOTS_AHEAD = 16  # how many nodes ahead a slot is asked for
+_SLOTS_AHEAD = 16  # nodes between the prefetch of a slot and its use
 
 
 class LocalIds:

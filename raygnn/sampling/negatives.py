@@ -27,7 +27,7 @@ NONE = -1
 _DEGREE_EXPONENT = 0.75
 # Weights are whole numbers, the same on all platforms: of degree 1 it is this.
 _WEIGHT_OF_ONE = 1024
-# Of this many times the candidates wanted, those that are known links are left out.
+# Draws per wanted candidate; known links among them are dropped.
 _SPARE = 2
 
 

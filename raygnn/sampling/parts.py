@@ -24,8 +24,8 @@ from raygnn.sampling.protocols import GraphStore, PickRequest, Picks
 from raygnn.sampling.scratch import Pool, Scratch
 from raygnn.sampling.temporal import Horizon
 
-_MAX_ASKED = 1 << 20  # ids whose degrees are asked for at a time
-_MAX_FETCHED_BYTES = 32 << 20  # rows that are asked for at a time
+_MAX_ASKED = 1 << 20  # ids per request for degrees
+_MAX_FETCHED_BYTES = 32 << 20  # of rows per request
 
 
 class Traffic:

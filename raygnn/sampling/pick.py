@@ -21,7 +21,7 @@ NO_SALTS = np.empty(0, np.uint64)
 
 # Up to here, comparing with all earlier picks is faster than a hash table; the picks are the same.
 _LINEAR_SEARCH = 48
-# How many elements ahead cache misses are asked for: at 40 M edges, half the time of either loop.
+# Elements between a prefetch and its use: at 40 M edges, half the time of either loop.
 _ROWS_AHEAD = 64
 _NEIGHBORS_AHEAD = 128
 

@@ -20,7 +20,7 @@ from raygnn.sampling.hash_tables import slot_of
 from raygnn.sampling.pick import ALL
 from raygnn.sampling.pick_weighted import weight_of
 
-_CHUNK = 64  # edges ranked at once
+_CHUNK = 64  # edges ranked together
 _SLACK = 3.0  # standard deviations by which more edges are looked at than are taken
 _HALF = np.uint64(32)
 _LARGEST, _ODD = np.uint32(0xFFFFFFFF), np.uint32(0x9E3779B1)

@@ -38,7 +38,7 @@ from raygnn.sampling.sparse_features import SparseFeatures
 from raygnn.sampling.temporal import Horizon
 from raygnn.sampling.tensor_record import DeviceColumn
 
-#: Stored types of which a device computes what the host does, bit for bit.
+#: Stored types that a device decodes to the same bits as the host.
 _DEVICE_DTYPES = ("float32", "float16", "bfloat16", "int8")
 
 
@@ -64,7 +64,7 @@ def shares_of(first: np.ndarray, ids: np.ndarray) -> Iterator[Share]:
         yield Share(0, np.empty(0, np.int64))
         return
     part_of = np.searchsorted(first, ids, side="right") - 1
-    # Of few bytes, so that NumPy counts instead of comparing.
+    # A type of few bytes, so that NumPy counts instead of comparing.
     positions = np.argsort(part_of.astype(np.min_scalar_type(len(first))), kind="stable")
     starts = np.searchsorted(part_of[positions], np.arange(len(first)))
     for part in range(len(first) - 1):

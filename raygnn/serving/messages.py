@@ -276,7 +276,7 @@ class PairScore(BaseModel):
 
 
 class Neighbor(BaseModel):
-    """A neighbor of an anchor, with the columns that were asked for; `rank` counts from 1."""
+    """A neighbor of an anchor, with the requested columns; `rank` counts from 1."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -44,8 +44,8 @@ from raygnn.data.transforms.values import (
 from raygnn.errors import DataError
 
 _ANY_KEY = np.uint64(np.iinfo(np.uint64).max)
-# What all tasks of a round return is held at once. The first rounds are short: they bound the
-# samples of all later ones, and find columns of ids.
+# The results of all tasks of a round are in memory together. The first rounds are short: they
+# bound the samples of all later ones, and find columns of ids.
 _FIRST_ROUND, _LONGEST_ROUND = 4, 64
 _MAX_SHOWN = 10  # columns in a line of the log
 _PROBED_ROWS = 1024

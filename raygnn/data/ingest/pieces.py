@@ -19,7 +19,7 @@ PIECE_BYTES = 128 << 20
 # no fewer pieces than that.
 _MIN_PIECE_BYTES = 1 << 20
 _MIN_PIECES = 64
-# Rows that are held and checked at once, by their uncompressed bytes.
+# Uncompressed bytes of the rows that are in memory and checked together.
 _BLOCK_BYTES = 16 << 20
 _MIN_BLOCK_ROWS = 1024
 _MAX_BLOCK_ROWS = 1 << 18

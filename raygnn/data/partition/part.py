@@ -146,7 +146,7 @@ def _columns_of_labels(graph: BundleRecord) -> _ColumnsByType:
     return {edges.folder: edges.columns for edges in graph.label_edges}
 
 
-#: Edge types of which pairs are read, and the features that are read of each.
+#: Edge types whose pairs are read, with the features to read of each.
 Pairs = Mapping[EdgeType, Sequence[str]]
 
 _OF_PAIRS = ("time", "split", "label", "row")  # roles of columns that come with pairs

@@ -44,7 +44,7 @@ _FORMATS: dict[str, TableFormat] = {
 _WHOLE_FILE_BYTES = 64 << 20
 # Names of the value that changes with an object's content, in order of preference.
 _VERSION_KEYS = ("etag", "ETag", "e_tag", "md5Hash", "crc32c", "generation")
-# As many writers name shards: a table of which some are missing is not taken for whole.
+# Many writers name shards like this: a table with missing shards is rejected.
 _NUMBER = "-of-"
 _MAX_NAMED = 5
 # Regular expressions of more take minutes on one long name.

@@ -109,7 +109,7 @@ class Log1p(State):
         return np.log1p(values)[:, None]
 
     def refused(self, values: np.ndarray) -> tuple[str, np.ndarray]:
-        return "values of -1 or less, of which log1p is not a number", values <= -1
+        return "values of -1 or less, which have no log1p", values <= -1
 
 
 @dataclass(frozen=True)

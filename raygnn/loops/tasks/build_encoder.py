@@ -439,8 +439,8 @@ def _interactions(
 _SECOND = 1e6  # in microseconds, the unit of dates
 _YEAR = YEAR_S * _SECOND
 _SEASONS = 2 * _YEAR  # training must see a season twice
-_MOST_EVENT_COLUMNS = 128  # of a type of events or edges, of which a node reads four means
-_MAX_TIMES = 100_000  # of a type, of which the first are found
+_MOST_EVENT_COLUMNS = 128  # per type of events or edges; a node reads four means of each
+_MAX_TIMES = 100_000  # read per type to find the first ones
 _FIRST_ROWS = 0.01  # share of rows that may be earlier than the first time that counts
 
 #: Arguments of an encoder that say nothing of a single layer.

@@ -475,7 +475,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     @cached_property
     def constant(self) -> np.ndarray:
-        """The score of rows of which nothing is known, float64 [num_outputs]: logarithms of the
+        """The score of rows without known events, float64 [num_outputs]: logarithms of the
         classes' shares, or mean or median.
         """
         output = self.output

@@ -44,7 +44,7 @@ from raygnn.data.transforms.values import is_text_type
 from raygnn.errors import DataError
 from raygnn.prepare.drafts.columns import Column, type_name, words_of
 
-#: Where a draft writes tables; the next draft of the folder does not read them.
+#: Folder in which a draft writes tables; the next draft of the folder does not read them.
 DRAFTED = "_drafted"
 _TOTAL = re.compile(r"(?i)(grand |sub)?(totals?|sum|summe|gesamt)\b")
 _OTHER_TABLES = re.compile(r"^(?!readme|license).*\.(txt|dat|data|xlsx?|jsonl?|db|sqlite)(\.gz)?$")

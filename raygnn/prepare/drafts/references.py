@@ -67,7 +67,7 @@ _UNNAMED_RATE = 0.99
 _UNLISTED = 0.05  # share of the ids above which a table lists only a part of them
 _BY_CHANCE = 1e-6  # of numbers to be among the keys
 _DENSE = 0.3  # share of the numbers between two keys that are keys too
-_FEW = 10  # distinct values of which a match proves little
+_FEW = 10  # distinct values; a match of fewer proves little
 _LISTED = 20  # distinct ids that make a column without a table a node type
 _MANY = 100  # distinct ids whose largest proves something
 #: Level of the names of a table's own ids; see `key_level`.

@@ -110,7 +110,7 @@ class LinkObjective(Objective):
 
 #: The k of the full ranking where the config is silent.
 _DEFAULT_K = 20
-#: Of the nodes of a training batch, where links are split by time.
+#: Share of the nodes of a training batch that are cold, if links are split by time.
 _COLD_SHARE_IN_TIME = 0.1
 
 
