@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property, partial
 from typing import Any
 
@@ -162,13 +163,12 @@ class NeighborSampler(BaseSampler):
     def settings(self) -> dict[str, Any]:
         """Settings that determine a sample, besides the arguments of `sample`, as JSON."""
         assert isinstance(self.graph, LocalGraphStore)
-        temporal = self.temporal
         return {
             "graph": self.graph.fingerprint,
             "fanouts": {edge_type_name(t): list(hops) for t, hops in self.fanouts.items()},
             "replace": self.replace,
             "weight": self.weight,
-            "temporal": None if temporal is None else temporal.settings,
+            "temporal": None if self.temporal is None else asdict(self.temporal),
             "disjoint": self.disjoint,
             "type": "labor" if self.labor else None,
         }

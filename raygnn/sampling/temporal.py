@@ -31,11 +31,6 @@ class Temporal:
     strategy: Literal["uniform", "last"] = UNIFORM
     window: Time | None = None
 
-    @property
-    def settings(self) -> list[str | Time]:
-        """As JSON; without a window, equal to the settings of versions without windows."""
-        return [self.column, self.strategy] + ([] if self.window is None else [self.window])
-
 
 class Horizon(NamedTuple):
     """Latest edge times of some nodes.
