@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from raygnn.sampling import LocalGraphStore, NeighborSampler
 from raygnn.sampling.exclusion import Exclusion
-from raygnn.sampling.protocols import PickRequest, ends
+from raygnn.sampling.protocols import PickRequest
 from raygnn.sampling.temporal import Horizon, Temporal
 from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
 from tests.unit.sampling.reference import chain, check_law, fnv1a, law_of_pairs
@@ -197,4 +197,3 @@ def test_relations_draw_for_themselves():
         graph.pick(t, PickRequest(NODE_0, 9, False, 0, 0, by_neighbor=True)) for t in types
     )
     assert likes.neighbors.tolist() != follows.neighbors.tolist()
-    assert ends(types[0], "in") == (NODE, NODE)
