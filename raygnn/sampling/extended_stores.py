@@ -99,7 +99,7 @@ class ExtendedGraphStore(StoreOfBundle):
         added, key = self._bundle.addition, (edge_type, direction)
         with self._lock:
             if key not in self._chains:
-                node_type = ends(edge_type, direction)[1]
+                node_type = edge_type[2 if direction == "in" else 0]
                 num_known = self._bundle.graph.num_nodes(node_type)
                 by = added.edges[edge_type][direction == "in"]
                 self._chains[key] = EdgeChains.of(num_known, added.num_new[node_type], by)
@@ -110,7 +110,7 @@ class ExtendedGraphStore(StoreOfBundle):
     ) -> tuple[np.ndarray, _TouchedRows | None]:
         """bool [num_nodes], whether nodes are new or have added edges, and all edges of these."""
         positions, _ = self._added(edge_type, direction, nodes)
-        is_touched = nodes >= self._bundle.graph.num_nodes(ends(edge_type, direction)[1])
+        is_touched = nodes >= self._bundle.graph.num_nodes(edge_type[2 if direction == "in" else 0])
         is_touched[positions] = True
         if not is_touched.any():
             return is_touched, None
@@ -145,7 +145,7 @@ class _TouchedRows(Bundle):
         self.nodes = nodes
         edges = self._addition.edges[edge_type]
         neighbors = edges[direction != "in"][added]
-        first_new = self._graph.num_nodes(ends(edge_type, direction)[1])
+        first_new = self._graph.num_nodes(edge_type[2 if direction == "in" else 0])
         num_known = int(np.searchsorted(self.nodes, first_new))
         known = self._graph.csc(edge_type) if direction == "in" else self._graph.csr(edge_type)
         known_rows, known_edges = ragged_positions(known.indptr, self.nodes[:num_known])

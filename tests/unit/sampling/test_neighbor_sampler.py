@@ -238,20 +238,6 @@ def test_the_order_of_the_frontier_changes_no_pick():
     assert all(np.array_equal(taken[node], again[i]) for i, node in enumerate(shuffled))
 
 
-def test_out_is_in_of_the_transposed_graph():
-    small = random_graph()
-    seeds = {NODE: np.arange(20)}
-    out = NeighborSampler(LocalGraphStore(small.bundle, "out"), [4, 3]).sample(seeds, 3)
-    other = NeighborSampler(LocalGraphStore(small.transposed().bundle), [4, 3]).sample(seeds, 3)
-    assert np.array_equal(out.node[NODE], other.node[NODE])
-    assert np.array_equal(out.edge_index[EDGE], other.edge_index[EDGE])
-    csc = small.bundle.csc(EDGE)
-    owner = np.repeat(np.arange(200), np.diff(csc.indptr))
-    nodes, (row, col) = out.node[NODE], out.edge_index[EDGE]
-    assert np.array_equal(owner[out.edge[EDGE]], nodes[row])
-    assert np.array_equal(csc.indices[out.edge[EDGE]], nodes[col])
-
-
 def test_batches_of_any_size_follow_each_other():
     graph = LocalGraphStore(random_graph(20_000, 60_000).bundle)
     sampler = NeighborSampler(graph, [10, 10])
