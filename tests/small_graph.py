@@ -64,10 +64,6 @@ class SmallGraph:
         weakref.finalize(bundle, shutil.rmtree, path)
         return bundle
 
-    def transposed(self) -> SmallGraph:
-        """The same edges, named alike, the other way round."""
-        return SmallGraph(self.nodes, {et: ends[::-1] for et, ends in self.edges.items()})
-
     def _write_edges(self, path: Path, edge_type: EdgeType) -> EdgeRecord:
         folder = path / "edges" / edge_type_name(edge_type)
         source, target = self.edges[edge_type]

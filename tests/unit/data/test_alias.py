@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,7 @@ def test_another_process_maps_what_is_there(bundle, monkeypatch):
 
     monkeypatch.setattr(module, "fill_alias", fail)
     assert np.array_equal(Bundle.open(bundle.path).alias(EDGE, "w"), first)
+    shutil.rmtree(bundle.path / "alias")
     with pytest.raises(AssertionError, match="made twice"):
         bundle.alias(EDGE, "w")
 
