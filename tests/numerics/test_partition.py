@@ -304,9 +304,9 @@ def _raise_version(folder: Path) -> None:
     ("damage", "id", "values"),
     [
         (_remove, "partition-missing", [1]),
-        (_cut_off, "partition-damaged", [1, "columns/x.npy"]),
+        (_cut_off, "partition-damaged", ["part-00001", "columns/x.npy"]),
         (_swap, "partition-part-foreign", [0, 1]),
-        (_garble_part, "partition-damaged", [1, PART_NAME]),
+        (_garble_part, "partition-damaged", ["part-00001", PART_NAME]),
         (_garble_record, "partition-damaged", [RECORD_NAME]),
         (_raise_version, "partition-format", [99]),
     ],
