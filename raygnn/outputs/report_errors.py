@@ -135,21 +135,21 @@ def _most_confused(title: str, entry: Mapping[str, Any]) -> dict[str, PageTable]
     return {title: (("actual", "predicted", "rows", "share of the class"), pairs[:_MAX_PAIRS])}
 
 
-def _range_table(figures: Mapping[str, Any]) -> Table:
+def _range_table(figures: Mapping[str, Any]) -> PageTable:
     columns = (figures[name] for name in ("predicted", "contained", "width", "rows"))
     heads = ("mean prediction", "share in the range", "mean width", "rows")
     return heads, list(zip(*columns, strict=True))
 
 
-def _top_table(figures: Mapping[str, Any]) -> Table:
+def _top_table(figures: Mapping[str, Any]) -> PageTable:
     best = [top_row(figures, share) for share in _SHOWN_SHARES]
     heads = ("best", "rows", "least probability", "precision", "lift", "share found")
     return heads, [(f"{top.share:.0%}", *astuple(top)[1:]) for top in best]
 
 
-def _effect_tables(figures: Mapping[str, Any], split: str) -> dict[str, Table]:
+def _effect_tables(figures: Mapping[str, Any], split: str) -> dict[str, PageTable]:
     rows = f"{figures['rows']:,} rows of {split}"
-    tables: dict[str, Table] = {
+    tables: dict[str, PageTable] = {
         f"Tables that LightGBM's predictions depend on, {rows}": (
             ("table", "of", "mean effect", "share"),
             [(e["table"], e["of"], e["effect"], e["share"]) for e in figures["tables"]],
