@@ -21,6 +21,7 @@ COMMANDS = {
     "explain": "show which neighbors and columns matter for a prediction",
     "serve": "serve predictions, embeddings, scores and neighbors over HTTP",
     "events": "append new nodes and edges to a log that servers follow",
+    "replay": "compute recorded answers of a server again, and compare them",
     "prepare": "describe, convert or generate tables; make training tables",
     "partition": "split a graph into parts for several machines",
     "presample": "sample the neighborhoods of a training run in advance",
@@ -82,7 +83,7 @@ _PACKAGES = {"prepare": "raygnn.prepare.__main__"}
 
 
 #: Commands that take keys of the config as options.
-_TAKE_KEYS = ("train", "tune", "infer", "explain", "serve", "presample")
+_TAKE_KEYS = ("train", "tune", "infer", "explain", "serve", "replay", "presample")
 
 _SCRIPT = """\
 # Completion of raygnn, written by: raygnn completion {shell}

@@ -21,6 +21,7 @@ from raygnn.command_line import (
 )
 from raygnn.console import show
 from raygnn.data.bundle import Bundle
+from raygnn.data.event_log import EventLog
 from raygnn.data.extended_bundle import Addition, ExtendedBundle
 from raygnn.data.tables.read_ids import read_ids
 from raygnn.data.tables.source import is_database
@@ -33,6 +34,7 @@ from raygnn.inference.job import (
     TopKRequest,
     check_no_new_nodes,
 )
+from raygnn.inference.logged_rows import LoggedRows
 from raygnn.inference.new_rows import read_new, row_reader
 from raygnn.inference.row_tables import (
     DEFAULT_K,
@@ -256,6 +258,12 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
             if output.links:
                 check_no_new_nodes(options.new_nodes)
             addition = _read_new(saved, bundle, options.new_nodes)
+        elif options.follow is not None:
+            reader = row_reader(saved, bundle, source)
+            logged = LoggedRows(saved, bundle, reader, times)
+            logged.follow(EventLog(options.follow), options.position)
+            addition = logged.picklable
+        if addition is not None:
             bundle = ExtendedBundle(bundle, addition)
             times = None if times is None else times.extended(addition)
         manifest, what, convert = None if source is None else source.manifest(), options.what, None
@@ -289,9 +297,16 @@ _NOT_WITH = {
     "top_k": {"what", "node_types", "new_nodes"},
     "table": {"rows", "as_of", "node_types", *_OF_NEIGHBORS},
     "rows": {"as_of", "node_types", *_OF_NEIGHBORS},
+    "follow": {"new_nodes", "top_k"},
 }
 #: By option, another one that it needs.
-_ONLY_WITH = {"label": "probe", "format": "table", **dict.fromkeys(_OF_NEIGHBORS, "top_k")}
+_ONLY_WITH = {
+    "label": "probe",
+    "follow": "rows",
+    "position": "follow",
+    "format": "table",
+    **dict.fromkeys(_OF_NEIGHBORS, "top_k"),
+}
 
 
 def _check_together(options: argparse.Namespace) -> None:
@@ -348,6 +363,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--split", choices=splits, help="split of --table (default: all rows)")
     add("--format", choices=("relbench",), help="with --table: write the format of relbench.submit")
     add("--rows", metavar="FILE", help="predict the rows (id, time) of a Parquet or CSV file")
+    add("--follow", metavar="LOG", help="with --rows: event log whose rows are part of the graph")
+    add("--position", type=int, metavar="N", help="with --follow: rows of the log (default: all)")
     add("--new-nodes", metavar="URI", help="tables of new nodes: predict these nodes only")
     add(
         "--metrics",

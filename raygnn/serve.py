@@ -23,7 +23,9 @@ from raygnn.data.filesystem import absolute
 from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
+    from raygnn.inference.open_graph import OpenGraph
     from raygnn.serving.answers import Answers
+    from raygnn.serving.event_intake import EventIntake
     from raygnn.trained_model import TrainedModel
 
 TOKEN_VARIABLE = "RAYGNN_SERVE_TOKEN"
@@ -74,6 +76,8 @@ def start(
     precomputed: bool = False,
     as_of: str | int | float | None = None,
     columns: Sequence[str] = (),
+    follow: str | PathLike[str] | None = None,
+    record: str | PathLike[str] | None = None,
     allow_modules: Sequence[str] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -94,6 +98,10 @@ def start(
             sampled neighborhood.
         as_of: see `raygnn.infer.predict`.
         columns: columns of node tables that clients may request with `top_k`.
+        follow: folder or URI of an event log, created if it is missing. Its rows are part of the
+            graph, and `POST /events` appends to it.
+        record: local file to which answers are appended, with their requests. Each is then computed
+            alone, so that `raygnn.replay.replay` can compute it again.
         allow_modules: modules whose classes the config may name, besides raygnn's and torch's.
         host: listening address. Addresses other than loopback need a token or `no_auth`.
         port: of that address.
@@ -112,6 +120,7 @@ def start(
     try:
         from raygnn.runtime.serving import ReplicaOptions, Replicas
         from raygnn.serving.app import build_app
+        from raygnn.serving.records import Recorder
         from raygnn.serving.web_server import WebServer, is_loopback, listen
     except ImportError as error:
         raise ConfigError(
@@ -134,21 +143,38 @@ def start(
     keys = [*overrides, "--data.uri", absolute(fspath(graph))]
     # Reports what is wrong here, and leaves the graph in the cache, where replicas map it.
     opened = partial(load, uri, keys, task=task, allow_modules=tuple(allow_modules))
-    opened().open(as_of=as_of)
+    graph = opened().open(as_of=as_of)
+    log = None if follow is None else absolute(fspath(follow))
+    events = None if log is None else _intake(graph, log, precomputed=precomputed)
+    recorder = None if record is None else Recorder(fspath(record))
     listening = listen(host, port)
     try:
         connect()
-        replicas = Replicas(partial(_answers, opened, precomputed, as_of, columns), replica_options)
+        make = partial(_answers, opened, precomputed, as_of, columns, log, record is not None)
+        replicas = Replicas(make, replica_options)
     except BaseException:
         listening.close()
+        if events is not None:
+            events.stop()
         raise
     checks_host = token is None and is_loopback(host)
-    app = build_app(replicas.ask, replicas.check_alive, token, checks_host=checks_host)
+    app = build_app(
+        replicas.ask,
+        replicas.check_alive,
+        token,
+        checks_host=checks_host,
+        events=events,
+        recorder=recorder,
+    )
     web_server = WebServer(app, listening)
 
     def stop() -> None:
         web_server.stop()
+        if events is not None:
+            events.stop()
         replicas.stop()
+        if recorder is not None:
+            recorder.close()
 
     shown = f"[{host}]" if ":" in host else host
     return Server(f"http://{shown}:{port}", stop, replicas.wait_until_gone)
@@ -184,11 +210,26 @@ def _answers(
     precomputed: bool,
     as_of: str | int | float | None,
     columns: Sequence[str],
+    log: str | None,
+    is_alone: bool,
 ) -> Answers:
     from raygnn.serving.answers import Answers
 
     with printing(lambda event: None):  # `start` has reported the graph
-        return Answers(opened(), precomputed=precomputed, as_of=as_of, columns=columns)
+        how: dict[str, Any] = {"precomputed": precomputed, "as_of": as_of, "columns": columns}
+        answers = Answers(opened(), **how, follow=log, is_alone=is_alone)
+    answers.follow()
+    return answers
+
+
+def _intake(graph: OpenGraph, log: str, *, precomputed: bool) -> EventIntake:
+    from raygnn.data.event_log import EventLog
+    from raygnn.inference.logged_rows import LoggedRows
+    from raygnn.serving.answers import check_can_follow
+    from raygnn.serving.event_intake import EventIntake
+
+    check_can_follow(graph.saved.spec, precomputed=precomputed)
+    return EventIntake(LoggedRows.of(graph), EventLog.create(log))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -232,6 +273,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="columns of node tables that top_k may return, such as a title",
     )
+    text = "event log whose rows are part of the graph, and that POST /events appends to"
+    add("--follow", metavar="LOG", help=text)
+    add("--record", metavar="FILE", help="append answers to a file for raygnn replay")
     add("--precomputed", action="store_true", help="encode all nodes at the start, exactly")
     add_as_of(add)
     add_allow_module(parser)

@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.data.bundle import Bundle, Csc, SparseColumn
+from raygnn.data.bundle import Bundle, SparseColumn
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_chains import EdgeChains
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.id_map import IdMap, integer_ids
-from raygnn.data.time_units import TIME
 
 
 class AddedEdges(NamedTuple):
@@ -89,9 +88,6 @@ class ExtendedBundle(Bundle):
         order = np.argsort(is_new, kind="stable")
         return pa.concat_arrays([known, new]).take(pa.array(np.argsort(order)))
 
-    def merged(self) -> MergedBundle:
-        return MergedBundle(self.graph, self.addition)
-
     def id_map(self, node_type: str) -> IdMap:
         added = self.addition
         numbers = added.numbers.get(node_type)
@@ -152,47 +148,3 @@ class ExtendedIds(IdMap):
         numbers = [-1 if id is None else self._numbers.get(id, -1) for id in wanted.to_pylist()]
         positions = np.array(numbers, np.int64)
         return np.where(positions < len(self._new), positions, -1)
-
-
-class MergedBundle(ExtendedBundle):
-    """The arrays of a graph and its additions as of one ingest of all tables.
-
-    Every array is copied, so this is for readers that look at complete types.
-    """
-
-    def csc(self, edge_type: EdgeType) -> Csc:
-        known, added = self.graph.csc(edge_type), self.addition.edges[edge_type]
-        num_nodes = self.num_nodes(edge_type[2])
-        known_ptr = np.pad(known.indptr, (0, num_nodes + 1 - len(known.indptr)), "edge")
-        indptr = known_ptr + np.append(
-            0, np.cumsum(np.bincount(added.targets, minlength=num_nodes))
-        )
-        order, places = self._places(edge_type)
-        return Csc(indptr, np.insert(known.indices, places, added.sources[order]))
-
-    def column(self, type_: str | EdgeType, name: str) -> np.ndarray | SparseColumn:
-        known, added = self.graph.column(type_, name), self.addition.column(type_, name)
-        assert isinstance(known, np.ndarray)
-        assert isinstance(added, np.ndarray)
-        added = added.reshape(len(added), *known.shape[1:])
-        if isinstance(type_, str):
-            return np.concatenate([known, added])
-        order, places = self._places(type_)
-        return np.insert(known, places, added[order], axis=0)
-
-    def _places(self, edge_type: EdgeType) -> tuple[np.ndarray, np.ndarray]:
-        """The order of added edges by (target, time), and the positions that they go before."""
-        indptr, targets = self.graph.csc(edge_type).indptr, self.addition.edges[edge_type].targets
-        rows = np.minimum(targets, len(indptr) - 2)
-        is_new = targets > rows
-        first, last = (np.where(is_new, indptr[-1], indptr[rows + end]) for end in (0, 1))
-        if TIME not in self.columns(edge_type):
-            order = np.argsort(targets, kind="stable")
-            return order, last[order]
-        times, added = (
-            np.asarray(part.column(edge_type, TIME)) for part in (self.graph, self.addition)
-        )
-        order = np.lexsort((added, targets))
-        ends = zip(first[order], last[order], added[order], strict=True)
-        places = [low + np.searchsorted(times[low:high], at, "right") for low, high, at in ends]
-        return order, np.array(places, np.int64)

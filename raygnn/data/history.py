@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -489,6 +490,22 @@ class History:
         #: Positions of columns of categories.
         self.categorical = tuple(i for i, each in enumerate(self.described) if each.is_category)
 
+    def on(self, bundle: Bundle, others: Sequence[History]) -> History:
+        """The same columns on another graph of the same types.
+
+        `others`: columns of the other ends, in the order of `spec.others`.
+        """
+        history, arrays = copy(self), _Arrays(bundle)
+        history._arrays, history._others = arrays, list(others)
+        history._events = [each.on(arrays) for each in self._events]
+        own = arrays.columns(self.spec.node_type, self.spec.feature) if self.spec.own else {}
+        history._own = list(own.values())
+        return history
+
+    def reference(self, edge_type: EdgeType) -> np.ndarray | None:
+        """See `single_targets`."""
+        return self._arrays.reference(edge_type)
+
     def _describe(self) -> Iterator[HistoryColumn]:
         table = self.spec.node_type
         for column in self._own:
@@ -591,6 +608,11 @@ class _EventColumns:
         # Counts of categories have two spans, a middle one and all.
         spans = len(self._windows) + 1
         self._few = slice(None) if spans <= 2 else slice(spans // 2, None, spans - 1 - spans // 2)
+
+    def on(self, arrays: _Arrays) -> _EventColumns:
+        columns = copy(self)
+        columns._arrays, columns._sums = arrays, {}
+        return columns
 
     @property
     def _events(self) -> Events:

@@ -52,7 +52,7 @@ from raygnn.inference.row_tables import (
     find_rows,
     request_rows,
 )
-from raygnn.inference.seed_times import find_seed_times, seed_edges, times_of_pairs
+from raygnn.inference.seed_times import SeedTimes, find_seed_times, seed_edges, times_of_pairs
 from raygnn.inference.tables import tables
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.process import process_prepared
@@ -122,6 +122,10 @@ class OpenGraph:
         """
         with self._prepared():
             self._encoder.keep(list(dict.fromkeys(self._spec.output.ends)))
+
+    @property
+    def times(self) -> SeedTimes | None:
+        return self._applied.times
 
     @property
     def moment(self) -> AsOf | None:

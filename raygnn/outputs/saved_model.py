@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from raygnn.config import LoadedConfig, load_config
@@ -13,7 +15,7 @@ from raygnn.config.data_section import PLACES
 from raygnn.config.section import MISSING, value_at
 from raygnn.config.source import Source, parse_source
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import absolute, exists, join, read_text, redact
+from raygnn.data.filesystem import absolute, exists, join, read_bytes, read_text, redact
 from raygnn.data.pagerank_graph import neighborhood_graph
 from raygnn.errors import ConfigError, RunError
 from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, ModelSpec
@@ -134,6 +136,15 @@ class SavedModel:
             )
         spec = ModelSpec.from_json(read_text(spec_uri), redact(spec_uri), output_classes())
         return cls(absolute(folder), loaded, spec, _graph(written)).of_task(task)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 letters of a sha256 of the model's files, whose digests `model.json` has, and of what
+        overrides changed.
+        """
+        read = self.loaded.config.model_dump_json(exclude={"data", "scaling", "run"})
+        content = read_bytes(join(self.uri, SPEC_FILE)) + read.encode()
+        return hashlib.sha256(content).hexdigest()[:16]
 
     @property
     def weights_uri(self) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -13,13 +16,17 @@ from typing import Any
 import numpy as np
 
 from raygnn.data.added_rows import AddedRows
+from raygnn.data.edge_types import edge_type_name
+from raygnn.data.event_log import EventLog
 from raygnn.data.time_units import Time
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.explain_options import ExplainOptions
 from raygnn.inference.extended_graph import ExtendedGraph
+from raygnn.inference.logged_rows import LoggedRows
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.inference.result_tables import Table
 from raygnn.inference.row_tables import note_on_times, read_times
+from raygnn.loops.model_spec import ModelSpec
 from raygnn.serving.messages import (
     Answer,
     AnsweredRows,
@@ -30,11 +37,16 @@ from raygnn.serving.messages import (
     Refused,
     Score,
     TopK,
+    Version,
 )
 from raygnn.trained_model import TrainedModel
 
 _MAX_SHOWN = 20  # letters of a text of the client
 _TIMES_KEPT = 4  # times of top-k, each with embeddings of all nodes
+_LOOK_EVERY_S = 0.1
+_RETRY_AFTER_S = 2.0
+
+_LOGGER = logging.getLogger(__name__)
 
 
 class Answers:
@@ -48,6 +60,13 @@ class Answers:
             is encoded from its own neighborhood.
         as_of: see `TrainedModel.open`, which also lists the errors.
         columns: table columns that clients may request.
+        follow: folder or URI of an event log, whose rows are part of the graph.
+        until: position of the log to stop at; None reads all.
+        is_alone: computes each question alone, as always with a log, so that its answer can be
+            computed again bit for bit.
+
+    Raises:
+        ConfigError: the model or an option cannot follow a log.
     """
 
     def __init__(
@@ -58,8 +77,12 @@ class Answers:
         precomputed: bool = False,
         as_of: str | Time | None = None,
         columns: Collection[str] = (),
+        follow: str | None = None,
+        until: int | None = None,
+        is_alone: bool = False,
     ) -> None:
         self._columns = columns
+        self._is_alone = is_alone or follow is not None
         self._every = model.open(graph, as_of=as_of)
         self._near = self._every
         self._at = lru_cache(_TIMES_KEPT)(self._every.as_of)
@@ -70,35 +93,83 @@ class Answers:
         ends = dict.fromkeys(model.spec.output.ends)
         for node_type in ends:  # compiles what the first question would wait for
             self._near.embed(self._near.bundle.ids(node_type).slice(0, 1), node_type=node_type)
+        saved, bundle = self._near.saved, self._near.bundle
+        self._version = Version(saved.fingerprint, bundle.fingerprint)
+        self._rows, self._log = None, None
+        if follow is not None:
+            check_can_follow(saved.spec, precomputed=precomputed)
+            self._rows = LoggedRows.of(self._near)
+            self._log = EventLog(follow)
+        self._live = self._near, self._version
+        self.catch_up(until)
+
+    def catch_up(self, until: int | None = None) -> None:
+        """Adds the rows that were appended to the log, or those until a position. Raises a
+        DataError if the log is damaged, or does not have the position.
+        """
+        if self._rows is None or self._log is None:
+            return
+        is_first = self._live[1].position is None
+        if self._rows.follow(self._log, until) or is_first:
+            graph = ExtendedGraph(self._near, self._rows.addition)
+            version = replace(self._version, position=self._rows.position, log=self._rows.sha256)
+            self._live = graph, version
+
+    def follow(self) -> None:
+        """Adds rows as they are appended, in a thread, while the process runs.
+
+        A damaged log is reported once; answers then stay at the position before the damage.
+        """
+
+        def look() -> None:
+            while self._rows is not None:
+                time.sleep(_LOOK_EVERY_S)
+                try:
+                    self.catch_up()
+                except DataError:
+                    _LOGGER.exception("The event log is not followed any more.")
+                    return
+                except Exception:
+                    _LOGGER.exception("The event log could not be read.")
+                    time.sleep(_RETRY_AFTER_S)
+
+        threading.Thread(target=look, name="raygnn-follow", daemon=True).start()
 
     def answer(self, questions: Sequence[Question]) -> list[Answer]:
         """Answers questions in order, each as if it had come alone."""
+        live = self._live
         alike: dict[Any, list[int]] = defaultdict(list)
         for place, question in enumerate(questions):
             kind = tuple(question.options().items())
-            alone = None if question.new is None else place
+            alone = place if self._is_alone or question.new is not None else None
             alike[type(question), type(question.items[0]), kind, alone].append(place)
         answers: list[Answer] = [AnsweredRows([])] * len(questions)
         for places in alike.values():
-            replies = self._answer_alike([questions[place] for place in places])
+            replies = self._answer_alike([questions[place] for place in places], *live)
             for place, answer in zip(places, replies, strict=True):
                 answers[place] = answer
         return answers
 
-    def _answer_alike(self, questions: Sequence[Question]) -> list[Answer]:
+    def _answer_alike(
+        self, questions: Sequence[Question], near: OpenGraph, version: Version
+    ) -> list[Answer]:
         """If questions with the same options fail together, each half is answered alone."""
         try:
-            return self._answer_together(questions)
+            return self._answer_together(questions, near, version)
         except Exception as error:  # noqa: BLE001, `_refused` logs what is not expected
             if len(questions) == 1:
                 return [_refused(questions[0], error)]
         middle = len(questions) // 2
-        return self._answer_alike(questions[:middle]) + self._answer_alike(questions[middle:])
+        halves = questions[:middle], questions[middle:]
+        return [answer for half in halves for answer in self._answer_alike(half, near, version)]
 
-    def _answer_together(self, questions: Sequence[Question]) -> list[Answer]:
+    def _answer_together(
+        self, questions: Sequence[Question], near: OpenGraph, version: Version
+    ) -> list[Answer]:
         items = [item for question in questions for item in question.items]
-        first = questions[0]
-        graph = self._near
+        first, graph = questions[0], near
+        if self._rows is not None:
+            check_can_answer(first, near)
         if isinstance(first, TopK):
             if hidden := [name for name in first.columns if name not in self._columns]:
                 raise ConfigError.invalid(
@@ -115,12 +186,12 @@ class Answers:
             rows = AddedRows(first.new.nodes, first.new.edges)
             graph = ExtendedGraph(graph, rows)
         return [
-            AnsweredRows(rows, self._notes(question))
+            AnsweredRows(rows, self._notes(question, near), version)
             for rows, question in zip(_answers(graph, questions, items), questions, strict=True)
         ]
 
-    def _notes(self, question: Question) -> list[str]:
-        end = self._every.moment
+    def _notes(self, question: Question, near: OpenGraph) -> list[str]:
+        end = near.moment
         if (
             end is None
             or not isinstance(question, Predict | Explain | TopK)
@@ -136,10 +207,44 @@ class Answers:
         return [] if note is None else [note]
 
 
+def check_can_follow(spec: ModelSpec, *, precomputed: bool) -> None:
+    """Raises a ConfigError if a model, or precomputed embeddings, cannot follow an event log."""
+    if precomputed:
+        raise ConfigError.invalid(
+            "--precomputed",
+            True,
+            "embeddings of all nodes would be older than the log",
+            "Leave out one of --precomputed and --follow",
+            id="serve-follow-precomputed",
+        )
+    if spec.output.predicted_edges is not None:
+        raise ConfigError(
+            "--follow is invalid: the model predicts edges of the graph, and takes no new rows. "
+            "Leave it out.",
+            id="serve-follow-edges",
+        )
+
+
+def check_can_answer(question: Question, graph: OpenGraph) -> None:
+    """Raises a ConfigError for questions about all nodes, or about links at their own times."""
+    links, times = graph.saved.spec.output.links, graph.times
+    has_own = times is not None and any(times.of(edge_type_name(link)) is None for link in links)
+    if isinstance(question, TopK) or (isinstance(question, Score) and has_own):
+        raise ConfigError(
+            f"/{_ROUTE_OF[type(question)]} is not answered while the server follows an event log"
+            f"{'' if isinstance(question, TopK) else ' without --as-of'}. Send the request to a "
+            "server without --follow.",
+            id="serve-follow-question",
+        )
+
+
+_ROUTE_OF = {TopK: "top_k", Score: "score"}
+
+
 def _refused(question: Question, error: Exception) -> Refused:
     if isinstance(error, ConfigError | DataError):
         return Refused(shortened(str(error), question), error.id or "")
-    logging.getLogger(__name__).error("A request failed.", exc_info=error)
+    _LOGGER.error("A request failed.", exc_info=error)
     message = f"the model failed: {type(error).__name__}. The log of the replica has the reason."
     return Refused(message, "serve-failed", is_question_wrong=False)
 

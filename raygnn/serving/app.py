@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
 from pydantic import ValidationError
 from pydantic.json_schema import models_json_schema
 
 from raygnn import __version__
 from raygnn.errors import DataError, ResourceError
 from raygnn.serving import messages
+from raygnn.serving.event_intake import EventIntake
 from raygnn.serving.messages import Answer, Question, Refused
+from raygnn.serving.records import Recorder
 from raygnn.serving.web_server import Gate, problem_response
 
 #: Asks a replica. Raises a ResourceError if no replica accepts or answers the question.
@@ -39,6 +42,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     500: {"description": "The model failed on this request."},
     503: {"description": "No replica answered. Ask again later."},
 }
+_EVENTS = "/events"
 _ROUTES = (
     ("/predict", messages.Predict, messages.Predictions),
     ("/explain", messages.Explain, messages.ExplainedRows),
@@ -54,11 +58,14 @@ def build_app(
     token: str | None = None,
     *,
     checks_host: bool = False,
+    events: EventIntake | None = None,
+    recorder: Recorder | None = None,
 ) -> FastAPI:
     """The routes of a server; `/docs` is its OpenAPI page.
 
     `check_alive` returns when a replica has answered. `token`: required from clients, except for
-    `/health` and the OpenAPI page; None allows all. `checks_host`: see `Gate`.
+    `/health` and the OpenAPI page; None allows all. `checks_host`: see `Gate`. `events`: of a
+    server that follows a log; adds the route `/events`. `recorder`: keeps the answers.
     """
     app = FastAPI(
         title="raygnn",
@@ -73,10 +80,14 @@ def build_app(
         registry=registry,
         token=token,
         open_paths=("/health", "/docs", "/openapi.json"),
-        routes=[path for path, *_ in _ROUTES],
+        routes=[*(path for path, *_ in _ROUTES), _EVENTS],
         checks_host=checks_host,
     )
-    for path, question, answer in _ROUTES:
+    routes = [(*route, _handler(ask, route[1], recorder)) for route in _ROUTES]
+    if events is not None:
+        registry.register(_EventFigures(events))
+        routes.append((_EVENTS, messages.Events, messages.Appended, _events_handler(events)))
+    for path, question, answer, handler in routes:
         schema = {"schema": {"$ref": f"#/components/schemas/{question.__name__}"}}
         app.post(
             path,
@@ -84,7 +95,7 @@ def build_app(
             responses=_ERRORS,
             summary=question.__doc__,
             openapi_extra={"requestBody": {"content": {"application/json": schema}}},
-        )(_handler(ask, question))
+        )(handler)
 
     @app.get("/health", responses={503: _ERRORS[503]}, summary="Whether a replica answers.")
     async def health() -> Response:
@@ -110,18 +121,46 @@ def build_app(
     return app
 
 
-def _handler(ask: Ask, kind: type[Question]) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
-        body = await request.body()
+def _handler(
+    ask: Ask, kind: type[Question], recorder: Recorder | None
+) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(body: bytes) -> Response | Refused:
+        # Large bodies and answers are converted in a thread, while the loop serves others.
+        parse = partial(kind.parse, body)
+        question = await asyncio.to_thread(parse) if len(body) > _LARGE_BYTES else parse()
+        result = await ask(question)
+        if isinstance(result, Refused):
+            return result
+        if recorder is not None:
+            await asyncio.to_thread(recorder.record, kind.__name__.lower(), body, result)
+        headers = {} if result.version is None else result.version.headers
+        content = {"rows": result, "notes": result.notes}
+        write = partial(JSONResponse, content, headers=headers)
+        return await asyncio.to_thread(write) if len(result) > _LARGE_ROWS else write()
+
+    return _reporting(answer, kind.__name__.lower())
+
+
+def _events_handler(events: EventIntake) -> Callable[[Request], Awaitable[Response]]:
+    async def append(body: bytes) -> Response:
+        posted = await asyncio.to_thread(lambda: events.post(messages.Events.parse(body)))
+        appended = await asyncio.wrap_future(posted)
+        is_refused = appended.refused and not appended.accepted
+        return JSONResponse(appended.model_dump(), 422 if is_refused else 200)
+
+    return _reporting(append, "events")
+
+
+def _reporting(
+    answer: Callable[[bytes], Awaitable[Response | Refused]], name: str
+) -> Callable[[Request], Awaitable[Response]]:
+    """A route whose errors are statuses with problems."""
+
+    async def route(request: Request) -> Response:
         try:
-            # Large bodies and answers are converted in a thread, while the loop serves others.
-            parse = partial(kind.parse, body)
-            question = await asyncio.to_thread(parse) if len(body) > _LARGE_BYTES else parse()
-            result = await ask(question)
-            if not isinstance(result, Refused):
-                write = partial(JSONResponse, {"rows": result, "notes": result.notes})
-                is_large = len(result) > _LARGE_ROWS
-                return await asyncio.to_thread(write) if is_large else write()
+            result = await answer(await request.body())
+            if isinstance(result, Response):
+                return result
         except ValidationError as error:
             return JSONResponse({"detail": _problems(error)}, 422)
         except DataError as error:
@@ -134,8 +173,27 @@ def _handler(ask: Ask, kind: type[Question]) -> Callable[[Request], Awaitable[Re
             result = Refused("the server failed; its log has the reason.", "serve-failed", False)
         return problem_response(result.id, result.message, 422 if result.is_question_wrong else 500)
 
-    answer.__name__ = kind.__name__.lower()
-    return answer
+    route.__name__ = name
+    return route
+
+
+class _EventFigures(Collector):
+    """The state of the log, for Prometheus."""
+
+    def __init__(self, events: EventIntake) -> None:
+        self._events = events
+
+    def collect(self) -> Iterator[Metric]:
+        events = self._events
+        yield GaugeMetricFamily(
+            "raygnn_log_position", "Rows of the event log.", value=events.position
+        )
+        yield CounterMetricFamily(
+            "raygnn_late_events", "Rows earlier than the latest time before them.", events.num_late
+        )
+        yield CounterMetricFamily(
+            "raygnn_refused_log_rows", "Rows of the log that do not fit.", events.num_refused
+        )
 
 
 def _problems(error: ValidationError) -> list[dict[str, Any]]:
@@ -152,7 +210,7 @@ def _problems(error: ValidationError) -> list[dict[str, Any]]:
 
 def _add_questions(schema: dict[str, Any], *, has_token: bool) -> None:
     _, definitions = models_json_schema(
-        [(question, "validation") for _, question, _ in _ROUTES],
+        [(question, "validation") for question in (*(q for _, q, _ in _ROUTES), messages.Events)],
         ref_template="#/components/schemas/{model}",
     )
     components = schema["components"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
+from raygnn.data.extended_history import ExtendedHistory
 from raygnn.data.hashing import hash_ids
 from raygnn.data.history import History, HistoryColumn, HistorySpec
 from raygnn.data.standardization import ColumnScale
@@ -128,6 +129,8 @@ class LabelTask(EncoderTask[BatchT]):
     of_graph: ClassVar[tuple[str, ...]] = ("whole_bundle", "histories")
     #: Evaluated positions and outputs of encoder and head, once the blend is to be chosen.
     _recorded: list[tuple[Tensor, Tensor]] | None = None
+    #: The task without the nodes and edges that were added to its graph.
+    known: LabelTask[BatchT] | None = None
     #: Rungs beside the model on validation, once it is chosen.
     val_standings: Standings | None = None
     #: `describe_effects` of LightGBM on validation rows, on rank 0.
@@ -438,7 +441,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     @cached_property
     def whole_bundle(self) -> Bundle:
-        """The graph with added rows, for LightGBM. Raises a ConfigError on parts of a graph."""
+        """The graph, for LightGBM. Raises a ConfigError on parts of a graph."""
         bundle = self.env.bundle
         if bundle.is_of_parts:
             raise ConfigError.invalid(
@@ -448,14 +451,22 @@ class LabelTask(EncoderTask[BatchT]):
                 "Set it to in_memory, or train with task.args.blend: false",
                 id="blend-of-parts",
             )
-        return bundle.merged() if isinstance(bundle, ExtendedBundle) else bundle
+        return bundle
 
     @cached_property
     def histories(self) -> Sequence[History]:
         """History columns that LightGBM reads: of a row's node, or of both ends of an edge."""
         bundle, blend = self.whole_bundle, self.output.blend
+        if isinstance(bundle, ExtendedBundle):
+            assert self.known is not None
+            return [ExtendedHistory(each, bundle) for each in self.known.histories]
         specs = self.fitted_histories(bundle) if blend is None else blend.history
         return [History(bundle, spec, max_age=self.max_age(spec.unit)) for spec in specs]
+
+    def extended(self, bundle: ExtendedBundle) -> Self:
+        task = super().extended(bundle)
+        task.known = self
+        return task
 
     def fitted_histories(self, bundle: Bundle) -> Iterable[HistorySpec]:
         """Chooses history columns by the training rows."""

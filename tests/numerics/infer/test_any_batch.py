@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,12 +17,16 @@ import yaml
 
 import raygnn
 import raygnn.infer
+import raygnn.replay
 import raygnn.train
+from raygnn.data.event_log import Entry, EventLog
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.models.hetero import CONVS
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import Embed, NewRows, Predict, Question, Refused, Score, TopK
+from raygnn.serving.records import Recorder
 from raygnn.trained_model import TrainedModel
+from tests.errors import raises
 from tests.numerics.infer.conftest import dates
 from tests.small_runs import small_config
 from tests.tiers import slow
@@ -271,3 +276,89 @@ def test_new_nodes_are_those_of_the_whole_tables(case: Case, users: list[int]) -
         question = Predict(nodes=users, time=times, what="probabilities", new=new)
         rows = _answer(case.answers, question)
         assert _values(rows, "probability") == pytest.approx(expected, abs=1e-5)
+
+
+def _questions(case: Case, users: list[int], time: str) -> list[Question]:
+    """Of all users, alone and together, and as of a time."""
+    embed = [Embed(nodes=users, node_type="user"), Embed(nodes=users[-1:], node_type="user")]
+    if case.task != "rows":
+        return embed
+    return [*embed, *(Predict(nodes=users, time=t, what="probabilities") for t in (time, None))]
+
+
+def _numbers(answers: Answers, question: Question) -> np.ndarray:
+    column = "embedding" if isinstance(question, Embed) else "probability"
+    return _values(_answer(answers, question), column)
+
+
+def test_a_followed_log_gives_the_whole_tables(case: Case, tmp_path: Path) -> None:
+    """Rows in any portions, with requests between them, which can be answered again."""
+    uri = str(tmp_path / "log")
+    if case.task == "edges":
+        with raises("serve-follow-edges"):
+            Answers(case.model, case.old, follow=uri)
+        return
+    log = EventLog.create(uri)
+    answers = Answers(case.model, case.old, follow=uri)
+    known, early = list(range(NEW[0])), str(dates(np.array([50]))[0])
+    past, given = _questions(case, known, early), []
+    rows = Entry.of(case.new.nodes, case.new.edges).rows
+    for number, row in enumerate(rows):
+        log.append([Entry((row,), str(number))])
+        answers.catch_up()
+        for question in past:
+            (answer,) = answers.answer([question])
+            given.append((question, answer, answer.version))
+    assert {version.position for *_, version in given} == set(range(1, len(rows) + 1))
+    as_of = [answer for question, answer, _ in given if getattr(question, "time", None)]
+    (day,) = {row["day"] for row in case.new.edges[BUYS]}
+    assert str(day) > early
+    assert all(answer == as_of[0] for answer in as_of)  # no later event changes it
+    _check_replayed(case, tmp_path, uri, given)
+    once = tmp_path / "once"  # all rows in one segment
+    EventLog.create(str(once)).append([Entry(rows, "all")])
+    whole, together = (
+        Answers(case.model, case.whole),
+        Answers(case.model, case.old, follow=str(once)),
+    )
+    for question in _questions(case, [*known, *NEW], "2100-01-01"):
+        found = _numbers(answers, question)
+        assert found == pytest.approx(_numbers(whole, question), rel=1e-4, abs=1e-5)
+        np.testing.assert_array_equal(found, _numbers(together, question))
+    user = {**case.new.nodes["user"][0], "id": 1_000}
+    new = NewRows(
+        nodes={"user": [user]}, edges={BUYS: [{**case.new.edges[BUYS][0], "user": NEW[1]}]}
+    )
+    alone = _answer(answers, Embed(nodes=[1_000, NEW[1]], node_type="user", new=new))
+    extended = case.model.extended(case.whole, new.nodes, new.edges)
+    expected = extended.embed([1_000, NEW[1]], node_type="user")["embedding"]
+    assert _values(alone, "embedding") == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    (refused,) = answers.answer([TopK(anchors=[0], k=2)])
+    assert isinstance(refused, Refused)
+    assert refused.id == "serve-follow-question" if case.task == "links" else refused.id
+
+
+def _check_replayed(case: Case, folder: Path, log: str, given: list[Any]) -> None:
+    """Answers are computed again bit for bit, by a server and by infer."""
+    answers, recorder = folder / "answers.jsonl", Recorder(str(folder / "answers.jsonl"))
+    for question, answer, _ in given[::-1]:
+        body = question.model_dump_json(exclude_unset=True).encode()
+        recorder.record(type(question).__name__.lower(), body, answer)
+    recorder.close()
+    assert raygnn.replay.replay(case.run, answers, case.old, follow=log) == len(given)
+    lines = answers.read_text().splitlines()
+    changed = json.loads(lines[1])
+    changed["rows"][0][next(name for name in changed["rows"][0] if name != "id")] = 0
+    answers.write_text("\n".join([lines[0], json.dumps(changed), ""]))
+    with raises("replay-differs", 1, 2, "line 2"):
+        raygnn.replay.replay(case.run, answers, case.old, follow=log)
+    if case.task != "rows":
+        return
+    question, answer, version = next(each for each in given[::-1] if each[0].options().get("time"))
+    rows = pd.DataFrame({"user": question.nodes, "day": question.times})
+    rows.to_csv(folder / "rows.csv", index=False)
+    asked = ["--rows", str(folder / "rows.csv"), "--out", str(folder / "out.parquet")]
+    asked += ["--follow", log, "--position", str(version.position), "--what", "probabilities"]
+    assert raygnn.infer.main([case.run, *asked, "--data.uri", case.old]) == 0
+    written = pq.read_table(folder / "out.parquet")["probability"].to_pylist()
+    assert written == [row["probability"] for row in answer]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from raygnn.data.added_rows import AddedRows, RowReader
 from raygnn.data.bundle import Bundle
 from raygnn.data.checksums import type_adapter
+from raygnn.data.extended_bundle import ExtendedBundle
+from raygnn.data.extended_history import ExtendedHistory
+from raygnn.data.growth import Growth
 from raygnn.data.history import History, HistorySpec
+from raygnn.data.ingest.plan_bundle import IngestOptions
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from tests.graph_writer import ingest_tables
 
@@ -231,3 +236,40 @@ def _bundle_with_transform(
     }
     (folder / "graph.yaml").write_text(yaml.safe_dump(manifest))
     return ingest(str(folder), IngestOptions(), str(folder / "cache"))
+
+
+@pytest.mark.parametrize("times", ["edges", "nodes"])
+def test_added_rows_give_the_columns_of_the_whole_tables(tmp_path: Path, times: str) -> None:
+    """Bit by bit, after each of several portions, of all nodes together and of one."""
+    orders, num_old, options = _orders(150), 100, IngestOptions(reverse_edges=True)
+    known = _bundle(tmp_path / "old", {k: v[:num_old] for k, v in orders.items()}, times)
+    spec, (nodes, asked) = _spec(known), _asked()
+    reader = RowReader(str(tmp_path / "old" / "tables"), known, ["x", "time"], options)
+    growth = Growth(known, reader.read(AddedRows({})))
+    of_known = History(known, spec)
+    for first, last in ((100, 101), (101, 130), (130, 150)):
+        added, day = range(first, last), orders["day"].tolist()
+        of = {
+            holder: [{"time": moment} if holder == times else {} for moment in day]
+            for holder in ("nodes", "edges")
+        }
+        rows = AddedRows(
+            {"order": [{"id": i, "x": [orders["amount"][i]], **of["nodes"][i]} for i in added]},
+            {
+                f"order__{name}__{to}": [
+                    {"source": i, "target": orders[to][i], **of["edges"][i]} for i in added
+                ]
+                for name, to in (("by", "user"), ("at", "shop"))
+            },
+        )
+        bundle = ExtendedBundle(known, growth.view())
+        growth.append(reader.on(bundle).read(rows))
+        whole = _bundle(tmp_path / f"{last}", {k: v[:last] for k, v in orders.items()}, times)
+        expected = History(whole, spec).columns(nodes, asked)
+        for view in (growth.view(), replace(growth.view(), chains={}, numbers={})):
+            history = ExtendedHistory(of_known, ExtendedBundle(known, view))
+            assert history.names == of_known.names
+            np.testing.assert_array_equal(history.columns(nodes, asked), expected)
+        alone = history.columns(nodes[7:8], asked[7:8])
+        np.testing.assert_array_equal(alone, expected[7:8])
+    assert not np.array_equal(of_known.columns(nodes, asked), expected, equal_nan=True)

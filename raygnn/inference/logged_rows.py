@@ -1,0 +1,157 @@
+"""The rows of an event log, decoded for a model and a graph, one segment after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from raygnn.data.added_rows import AddedRows, RowReader
+from raygnn.data.bundle import Bundle
+from raygnn.data.event_log import EventLog, Segment, added_rows
+from raygnn.data.extended_bundle import Addition, ExtendedBundle
+from raygnn.data.growth import Growth
+from raygnn.data.time_units import TIME, Time
+from raygnn.errors import ConfigError, DataError
+from raygnn.inference.new_rows import read_new
+from raygnn.inference.open_graph import OpenGraph
+from raygnn.inference.seed_times import SeedTimes
+from raygnn.outputs.saved_model import SavedModel
+
+#: Errors of rows, also of values that Arrow or NumPy cannot convert.
+_REFUSING = (DataError, ConfigError, ValueError, TypeError, OverflowError)
+
+
+@dataclass(frozen=True)
+class RefusedRow:
+    """A row that the graph does not take. `position`: among the rows that were checked."""
+
+    position: int
+    type: str
+    reason: str
+    id: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Rows that fit the graph, decoded; their positions, and the others."""
+
+    addition: Addition
+    accepted: Sequence[int]
+    refused: Sequence[RefusedRow]
+
+
+class LoggedRows:
+    """Rows that were added to a graph. Rows that do not fit it are left out, one by one.
+
+    Which rows fit depends on the segments alone, so that all readers of a log agree.
+
+    Args:
+        graph: the part of the graph that the model reads.
+        times: of its seeds; None without times.
+
+    Attributes:
+        position, sha256: see `EventLog`; 0 and empty before the first segment.
+        num_late: rows earlier than the latest time before them.
+        refused: the newest rows that were left out.
+    """
+
+    def __init__(
+        self, saved: SavedModel, graph: Bundle, reader: RowReader, times: SeedTimes | None
+    ) -> None:
+        self._saved, self._graph, self._reader = saved, graph, reader
+        self._growth = Growth(graph, reader.read(AddedRows({})))
+        self._latest: Time | None = None if times is None else times.moment.time
+        self.addition = self._growth.view()
+        self.position, self.sha256 = 0, ""
+        self.num_late = self.num_refused = 0
+        self.refused: Sequence[RefusedRow] = ()
+
+    @classmethod
+    def of(cls, graph: OpenGraph) -> LoggedRows:
+        return cls(graph.saved, graph.bundle, graph.row_reader, graph.times)
+
+    def follow(self, log: EventLog, until: int | None = None) -> bool:
+        """Adds the segments that were appended to a log; returns whether there were any.
+
+        `until`: the position to stop at. Raises a DataError if no segment ends there.
+        """
+        before = self.position
+        while until is None or self.position < until:
+            segment = next(log.read(), None)
+            if segment is None:
+                break
+            self.add(segment)
+        if until is not None and self.position != until:
+            raise DataError(
+                f"position={until:,} is invalid: the log has {self.position:,} rows there or "
+                "before. Take the position of an answer of this log.",
+                id="events-position",
+            )
+        return self.position > before
+
+    def add(self, segment: Segment, checked: Checked | None = None) -> None:
+        """Adds the rows of the next segment. `checked`: these rows, if they were checked."""
+        found = self.check(segment.rows) if checked is None else checked
+        self._count_late(found.addition)
+        self._growth.append(found.addition)
+        self.addition = self._growth.view()
+        self.position, self.sha256 = segment.end, segment.sha256
+        self.num_refused += len(found.refused)
+        self.refused = found.refused or self.refused
+
+    def check(self, rows: Sequence[tuple[str, str]]) -> Checked:
+        """Decodes rows after those that were added, and finds the ones that do not fit.
+
+        A row fits if its node or edge could be ingested with the rows before it. Nodes come before
+        edges.
+        """
+        bundle = ExtendedBundle(self._graph, self.addition)
+        accepted: list[int] = []
+        refused: list[RefusedRow] = []
+        reader = self._reader.on(bundle)
+
+        def read(positions: Sequence[int]) -> Addition:
+            new = added_rows([rows[i] for i in positions])
+            reader.check_directed(new.edges)
+            return read_new(self._saved, reader, new)
+
+        def extend(positions: Sequence[int]) -> None:
+            try:
+                read([*accepted, *positions])
+            except _REFUSING as error:
+                if len(positions) == 1:
+                    (position,) = positions
+                    id = getattr(error, "id", None) or "events-row"
+                    refused.append(RefusedRow(position, rows[position][0], str(error), id))
+                    return
+            else:
+                accepted.extend(positions)
+                return
+            middle = len(positions) // 2
+            extend(positions[:middle])
+            extend(positions[middle:])
+
+        # Edges may join nodes of any row.
+        order = sorted(range(len(rows)), key=lambda i: (self._reader.is_edge(rows[i][0]), i))
+        try:
+            return Checked(read(order), order, ())
+        except _REFUSING:
+            extend(order)
+        return Checked(read(accepted), accepted, sorted(refused, key=lambda row: row.position))
+
+    def _count_late(self, addition: Addition) -> None:
+        if self._latest is None:
+            return
+        times = [arrays[TIME] for arrays in addition.arrays.values() if TIME in arrays]
+        for column in times:
+            assert isinstance(column, np.ndarray)
+            self.num_late += int(np.count_nonzero(column < self._latest))
+        latest = [np.fmax.reduce(column).item() for column in times if len(column)]
+        self._latest = max([self._latest, *latest])
+
+    @property
+    def picklable(self) -> Addition:
+        """The added rows without the indexes that later rows share."""
+        return replace(self.addition, numbers={}, chains={})

@@ -1,0 +1,112 @@
+"""Command line and Python entry of answers that are computed again: `raygnn replay MODEL FILE`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from os import PathLike, fspath
+
+from raygnn.command_line import (
+    add_allow_module,
+    add_as_of,
+    check_model_argument,
+    command_parser,
+    exit_process,
+    exit_status_of,
+)
+from raygnn.console import say
+from raygnn.errors import ConfigError, RunError
+
+_USAGE = """\
+raygnn replay MODEL FILE --graph URI [--follow LOG] [options] [--section.key value ...]
+
+Computes recorded answers of a server again, and compares them bit for bit. FILE is what
+`raygnn serve --record FILE` wrote; model, graph, log, and the options of the server are given as
+there. Exit status 1: an answer differs. See docs/serving.md.
+"""
+_EXAMPLES = """
+raygnn replay runs/shop answers.jsonl --graph shop --follow log
+"""
+_MAX_SHOWN = 5
+
+
+def replay(
+    model: str | PathLike[str],
+    answers: str | PathLike[str],
+    graph: str | PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    follow: str | PathLike[str] | None = None,
+    task: str | None = None,
+    as_of: str | int | float | None = None,
+    allow_modules: Sequence[str] = (),
+) -> int:
+    """Computes recorded answers again, in the order of their positions.
+
+    Args:
+        answers: file that `raygnn serve --record` wrote.
+        follow: event log that the server followed.
+        model, graph, overrides, task, as_of, allow_modules: see `raygnn.serve.start`.
+    Returns:
+        The number of answers, which are equal in every bit.
+    Raises:
+        ConfigError, DataError: an argument or a file is invalid.
+        RunError: an answer differs, or is of another model, graph or log.
+    """
+    from raygnn.data.filesystem import absolute
+    from raygnn.serving.answers import Answers
+    from raygnn.serving.messages import AnsweredRows
+    from raygnn.serving.records import read_records
+    from raygnn.trained_model import load
+
+    records = sorted(read_records(fspath(answers)), key=lambda each: each.version.position or 0)
+    keys = [*overrides, "--data.uri", absolute(fspath(graph))]
+    loaded = load(fspath(model), keys, task=task, allow_modules=allow_modules)
+    log = None if follow is None else fspath(follow)
+    again = Answers(loaded, as_of=as_of, follow=log, until=0, is_alone=True)
+    different: list[str] = []
+    for record in records:
+        if record.version.position is not None:
+            again.catch_up(record.version.position)
+        (found,) = again.answer([record.question])
+        is_answer = isinstance(found, AnsweredRows)
+        if not is_answer or found.version != record.version or list(found) != record.rows:
+            what = "the answer" if is_answer and found.version == record.version else "the version"
+            different.append(f"line {record.line}: {what} differs")
+    if different:
+        shown = "; ".join(different[:_MAX_SHOWN])
+        raise RunError(
+            f"{len(different):,} of {len(records):,} answers differ: {shown}. Give the model, "
+            "graph, log and options of the server, and the same number of threads.",
+            id="replay-differs",
+        )
+    return len(records)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options, remaining = build_parser().parse_known_args(argv)
+    return exit_status_of(lambda: _run(options, remaining), interrupted="nothing was compared")
+
+
+def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
+    check_model_argument(remaining, _USAGE)
+    chosen = vars(options)
+    graph = chosen.pop("graph")
+    if graph is None or len(remaining) < 2 or remaining[1].startswith("--"):
+        raise ConfigError(f"FILE and --graph are missing. {_USAGE}", id="replay-arguments-missing")
+    num = replay(remaining[0], remaining[1], graph, remaining[2:], **chosen)
+    say(f"{num:,} answers are equal")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = command_parser("raygnn replay", _EXAMPLES, usage=_USAGE)
+    parser.add_argument("--graph", metavar="URI", help="graph of the server")
+    parser.add_argument("--follow", metavar="LOG", help="event log of the server")
+    parser.add_argument("--task", metavar="NAME", help="task of a model with several tasks")
+    add_as_of(parser.add_argument)
+    add_allow_module(parser)
+    return parser
+
+
+if __name__ == "__main__":
+    exit_process(main)

@@ -1,0 +1,183 @@
+"""Posted rows on their way to an event log: checked against the graph, and appended in groups."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+
+from raygnn.data.event_log import MAX_ROWS, Entry, EventLog
+from raygnn.errors import DataError, RaygnnError, ResourceError
+from raygnn.inference.logged_rows import Checked, LoggedRows, RefusedRow
+from raygnn.serving.messages import Appended, Events, RefusedEvent
+
+# A segment costs each replica some milliseconds, so rows wait for others.
+_SECONDS_PER_SEGMENT = 0.1
+_LOOK_EVERY_S = 0.5
+_MAX_WAITING = 10_000
+_MAX_SHOWN = 200  # letters of a reason
+
+_Posted = tuple[Events, Entry, "Future[Appended]"]
+
+
+class EventIntake:
+    """Appends rows to the log that replicas follow, in a thread.
+
+    Rows that do not fit the graph and the rows before them are refused, one by one.
+
+    Args:
+        rows: those of the log. No one else may change it.
+    """
+
+    def __init__(self, rows: LoggedRows, log: EventLog) -> None:
+        self._rows, self._log = rows, log
+        self._waiting: queue.Queue[_Posted] = queue.Queue(_MAX_WAITING)
+        self._stops = threading.Event()
+        self._catch_up()
+        self._thread = threading.Thread(target=self._run, name="raygnn-events", daemon=True)
+        self._thread.start()
+
+    @property
+    def position(self) -> int:
+        return self._rows.position
+
+    @property
+    def num_late(self) -> int:
+        return self._rows.num_late
+
+    @property
+    def num_refused(self) -> int:
+        """Rows of the log that do not fit the graph, as other programs may append them."""
+        return self._rows.num_refused
+
+    def post(self, events: Events) -> Future[Appended]:
+        """Returns when the rows are durable.
+
+        Raises a ResourceError if too many requests wait; the future, if the log cannot be written,
+        or a DataError if a row cannot be stored.
+        """
+        entry = Entry.of(events.nodes, events.edges, events.key)
+        future: Future[Appended] = Future()
+        try:
+            self._waiting.put_nowait((events, entry, future))
+        except queue.Full:
+            raise ResourceError(
+                "the server is overloaded: too many events wait. Send them again later.",
+                id="serve-overloaded",
+            ) from None
+        return future
+
+    def stop(self) -> None:
+        """Returns when the rows that wait are appended."""
+        self._stops.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not (self._stops.is_set() and self._waiting.empty()):
+            began = time.monotonic()
+            try:
+                group = [self._waiting.get(timeout=_LOOK_EVERY_S)]
+            except queue.Empty:
+                group = []
+            while group and len(group) < _MAX_WAITING and not self._waiting.empty():
+                group.append(self._waiting.get_nowait())
+            try:
+                self._append(group)
+            except Exception as error:
+                logging.getLogger(__name__).exception("Events could not be appended.")
+                for *_, future in group:
+                    if not future.done():
+                        future.set_exception(_reported(error))
+            rest_s = began + _SECONDS_PER_SEGMENT - time.monotonic()
+            self._stops.wait(max(rest_s, 0.0))
+
+    def _catch_up(self) -> None:
+        self._rows.follow(self._log)
+
+    def _append(self, group: Sequence[_Posted]) -> None:
+        refused: dict[str, Sequence[RefusedRow]] = {}
+        entries: dict[str, Entry] = {}
+        for _, entry, _ in group:
+            entries.setdefault(entry.key, entry)
+        while True:
+            self._catch_up()
+            new = [e for e in entries.values() if self._log.position_of(e.key) is None]
+            chosen = _first(new)
+            checked = self._rows.check([row for entry in chosen for row in entry.rows])
+            kept, bad = _of_entries(chosen, checked)
+            refused |= bad
+            if not chosen:
+                break
+            for key in bad.keys() - {entry.key for entry in kept}:
+                del entries[key]  # no row of it is left
+            if kept:
+                segment = self._log.write(kept)
+                if segment is not None:
+                    self._rows.add(segment, checked)
+        for events, entry, future in group:
+            position = self._log.position_of(entry.key) or self._rows.position
+            rows = [_described(events, row) for row in refused.get(entry.key, ())]
+            future.set_result(
+                Appended(position=position, accepted=len(entry.rows) - len(rows), refused=rows)
+            )
+
+
+def _first(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries of one segment; those without rows are in no log."""
+    chosen: list[Entry] = []
+    num = 0
+    for entry in entries:
+        num += len(entry.rows)
+        if chosen and num > MAX_ROWS:
+            break
+        if entry.rows:
+            chosen.append(entry)
+    return chosen
+
+
+def _of_entries(
+    entries: Sequence[Entry], checked: Checked
+) -> tuple[list[Entry], dict[str, list[RefusedRow]]]:
+    """Entries with their accepted rows, and the refused rows by key, by position in the entry."""
+    bad = {row.position: row for row in checked.refused}
+    kept: list[Entry] = []
+    refused: dict[str, list[RefusedRow]] = {}
+    first = 0
+    for entry in entries:
+        positions = range(first, first + len(entry.rows))
+        first += len(entry.rows)
+        good = tuple(row for i, row in zip(positions, entry.rows, strict=True) if i not in bad)
+        if good:
+            kept.append(Entry(good, entry.key))
+        if len(good) < len(entry.rows):
+            of_entry = [bad[i] for i in positions if i in bad]
+            refused[entry.key] = [
+                replace(row, position=row.position - positions[0]) for row in of_entry
+            ]
+    return kept, refused
+
+
+def _described(events: Events, row: RefusedRow) -> RefusedEvent:
+    before = 0
+    for name, table in (*events.nodes.items(), *events.edges.items()):
+        if name == row.type and row.position < before + len(table):
+            break
+        before += len(table)
+    reason = row.reason if len(row.reason) <= _MAX_SHOWN else f"{row.reason[:_MAX_SHOWN]}..."
+    return RefusedEvent(type=row.type, row=row.position - before, reason=reason, id=row.id)
+
+
+def _reported(error: Exception) -> Exception:
+    if isinstance(error, DataError):  # of the log, not of a request
+        return ResourceError(str(error), id=error.id)
+    if isinstance(error, RaygnnError):
+        return error
+    return ResourceError(
+        f"the events were not appended ({type(error).__name__}). Send them again with their key. "
+        "The log of the server has the reason.",
+        id="serve-events-failed",
+    )

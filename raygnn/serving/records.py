@@ -1,0 +1,74 @@
+"""Answers in a file of JSON lines, which `raygnn replay` computes again."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json
+
+from raygnn.data.checksums import cause_of, type_adapter
+from raygnn.data.filesystem import read_text, redact
+from raygnn.errors import DataError
+from raygnn.serving.messages import AnsweredRows, Embed, Explain, Predict, Question, Score, Version
+
+#: Questions whose answers belong to a version, by route. Top-k keeps embeddings of all nodes.
+_KINDS: dict[str, type[Question]] = {
+    "predict": Predict,
+    "explain": Explain,
+    "embed": Embed,
+    "score": Score,
+}
+
+
+class Record(NamedTuple):
+    """An answer. `line`: in its file."""
+
+    line: int
+    question: Question
+    rows: list[dict[str, Any]]
+    version: Version
+
+
+class Recorder:
+    """Appends answers to a local file."""
+
+    def __init__(self, path: str) -> None:
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115, closed by `close`
+        self._lock = threading.Lock()
+
+    def record(self, route: str, request: bytes, answer: AnsweredRows) -> None:
+        if route not in _KINDS or answer.version is None:
+            return
+        content = {
+            "route": route,
+            "request": from_json(request),
+            "version": asdict(answer.version),
+            "rows": list(answer),
+        }
+        with self._lock:
+            self._file.write(json.dumps(content).encode() + b"\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_records(uri: str) -> Iterator[Record]:
+    """Raises a DataError if a line is no record, except a last one without its end."""
+    *lines, _ = read_text(uri).split("\n")
+    for number, line in enumerate(lines, 1):
+        try:
+            content = from_json(line)
+            question = _KINDS[content["route"]].parse(json.dumps(content["request"]).encode())
+            version = type_adapter(Version).validate_python(content["version"])
+            rows = type_adapter(list[dict[str, Any]]).validate_python(content["rows"])
+        except (ValueError, KeyError, TypeError, DataError) as error:
+            raise DataError(
+                f"{redact(uri)}, line {number} is invalid: it is no answer of a server "
+                f"({cause_of(error)}). Name a file that raygnn serve --record wrote.",
+                id="replay-record",
+            ) from error
+        yield Record(number, question, rows, version)

@@ -1,0 +1,156 @@
+"""Posted rows are checked one by one, and each accepted one is in the log once."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("fastapi")  # an extra
+from fastapi.testclient import TestClient
+
+from raygnn.data import filesystem
+from raygnn.data.added_rows import RowReader
+from raygnn.data.event_log import Entry, EventLog
+from raygnn.data.ingest.build_bundle import ingest
+from raygnn.data.ingest.plan_bundle import IngestOptions
+from raygnn.data.time_units import AsOf
+from raygnn.errors import ResourceError
+from raygnn.inference.logged_rows import LoggedRows
+from raygnn.inference.seed_times import SeedTimes
+from raygnn.serving.app import build_app
+from raygnn.serving.event_intake import EventIntake
+from raygnn.serving.messages import Appended, Events
+from tests.graph_writer import write_graph
+
+TO = "n__to__n"
+SAVED: Any = SimpleNamespace(spec=SimpleNamespace(embedded_types=frozenset()))
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
+    folder = tmp_path_factory.mktemp("intake")
+    nodes = pa.table({"id": ["a", "b"], "x": [0.5, 1.5]})
+    edges = pa.table({"s": ["a"], "t": ["b"], "day": [10]})
+    spec = {"features": {"x": {"columns": ["x"]}}}
+    uri = str(write_graph(folder / "graph", nodes, edges, spec, {"time": "day"}))
+    return uri, ingest(uri, IngestOptions(), folder / "cache")
+
+
+def rows_of(graph: tuple[str, Any]) -> LoggedRows:
+    uri, bundle = graph
+    reader = RowReader(uri, bundle, ["x", "time"], IngestOptions())
+    return LoggedRows(SAVED, bundle, reader, SeedTimes(AsOf("time", 10), is_latest=True))
+
+
+@pytest.fixture
+def intake(graph, tmp_path) -> Iterator[EventIntake]:
+    made = EventIntake(rows_of(graph), EventLog.create(str(tmp_path)))
+    yield made
+    made.stop()
+
+
+def post(
+    intake: EventIntake, nodes: list[Any], edges: list[Any], key: str | None = None
+) -> Appended:
+    return intake.post(Events(nodes={"n": nodes}, edges={TO: edges}, key=key)).result(60)
+
+
+def followed(graph: tuple[str, Any], folder: Path) -> LoggedRows:
+    rows = rows_of(graph)
+    rows.follow(EventLog(str(folder)))
+    return rows
+
+
+def test_bad_rows_are_refused_and_the_others_appended(intake, graph, tmp_path):
+    nodes = [
+        {"id": "c", "x": 1},
+        {"id": "a", "x": 1},
+        {"id": "d"},
+        {"id": "d", "x": 2.5},
+        {"id": 1},
+    ]
+    edges = [
+        {"s": "c", "t": "d", "day": 11},  # of nodes that are new
+        {"s": "c", "t": "zz", "day": 11},
+        {"s": "c", "t": "a", "day": 9},  # late
+        {"s": "c", "t": "a", "day": "x"},
+    ]
+    done = post(intake, nodes, edges, "k")
+    assert (done.position, done.accepted) == (4, 4)
+    assert [(row.type, row.row, row.id) for row in done.refused] == [
+        ("n", 1, "rows-id-known"),
+        ("n", 2, "table-null-values"),
+        ("n", 4, "rows-column-kinds"),
+        (TO, 1, "edges-dangling"),
+        (TO, 3, "rows-column-kinds"),
+    ]
+    assert post(intake, nodes, edges, "k").position == 4
+    unknown = intake.post(Events(nodes={"m": [{"id": 1}]})).result(60)
+    assert (unknown.accepted, unknown.refused[0].id) == (0, "rows-type-unknown")
+    assert intake.num_late == 1
+    rows = followed(graph, tmp_path)
+    assert (rows.position, rows.num_refused, rows.num_late) == (4, 0, 1)
+    np.testing.assert_array_equal(rows.addition.column("n", "x").reshape(-1), [1, 2.5])
+    assert [end.tolist() for end in rows.addition.edges["n", "to", "n"]] == [[2, 2], [3, 0]]
+
+
+def test_several_clients_and_another_writer_lose_nothing(intake, graph, tmp_path):
+    """The other writer does not check its rows: those that do not fit are counted."""
+    other = EventLog.create(str(tmp_path))
+
+    def send(client: int) -> int:
+        accepted = 0
+        for i in range(4):
+            if client == 0:
+                other.append([Entry.of({"n": [{"id": f"other{i}", "x": 1.0}, {"id": "a"}]})])
+            else:
+                nodes = [{"id": f"{client}-{i}", "x": i}, {"id": f"both{i}", "x": client}]
+                accepted += post(
+                    intake, nodes, [{"s": nodes[0]["id"], "t": "b", "day": i}]
+                ).accepted
+        return accepted
+
+    with ThreadPoolExecutor(4) as pool:
+        num_accepted = sum(pool.map(send, range(4)))
+    assert num_accepted == 3 * 4 * 2 + 4  # `both0` to `both3` once each
+    rows = followed(graph, tmp_path)
+    assert (rows.position, rows.num_refused) == (num_accepted + 8, 4)
+    ids = rows.addition.ids["n"].to_pylist()
+    assert len(ids) == len(set(ids)) == 12 + 4 + 4
+    assert len(rows.addition.edges["n", "to", "n"].sources) == 12
+
+
+def test_a_full_disk_refuses_events_and_loses_none(intake, graph, tmp_path, monkeypatch):
+    def fail(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(filesystem.os, "fsync", fail)
+        with pytest.raises(ResourceError, match="serve-events-failed"):
+            post(intake, [{"id": "c", "x": 1}], [], "k")
+    assert followed(graph, tmp_path).position == 0
+    for _ in range(2):
+        assert post(intake, [{"id": "c", "x": 1}], [], "k").position == 1
+
+
+def test_the_route_answers_with_the_position(intake):
+    async def ask(_: Any) -> Any: ...
+
+    client = TestClient(build_app(ask, ask, events=intake))
+    good = {"nodes": {"n": [{"id": "e", "x": 1}]}, "key": "e"}
+    for _ in range(2):
+        found = client.post("/events", json=good)
+        assert (found.status_code, found.json()["position"]) == (200, 1)
+    bad = client.post("/events", json={"edges": {TO: [{"s": "e", "t": "nobody", "day": 1}]}})
+    assert (bad.status_code, bad.json()["refused"][0]["row"]) == (422, 0)
+    for body in (b"[]", b'{"nodes": {"n": [{"x": {"a": 1}}]}}', b'{"key": 1}', b'{"new": {}}'):
+        assert client.post("/events", content=body).status_code == 422
+    assert "raygnn_log_position 1.0" in client.get("/metrics").text
