@@ -69,10 +69,12 @@ def replay(
         if record.version.position is not None:
             again.catch_up(record.version.position)
         (found,) = again.answer([record.question])
-        is_answer = isinstance(found, AnsweredRows)
-        if not is_answer or found.version != record.version or list(found) != record.rows:
-            what = "the answer" if is_answer and found.version == record.version else "the version"
-            different.append(f"line {record.line}: {what} differs")
+        if not isinstance(found, AnsweredRows):
+            different.append(f"line {record.line}: {found.message}")
+        elif found.version != record.version:
+            different.append(f"line {record.line}: the version differs")
+        elif list(found) != record.rows:
+            different.append(f"line {record.line}: the rows differ")
     if different:
         shown = "; ".join(different[:_MAX_SHOWN])
         raise RunError(

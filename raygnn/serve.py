@@ -143,9 +143,9 @@ def start(
     keys = [*overrides, "--data.uri", absolute(fspath(graph))]
     # Reports what is wrong here, and leaves the graph in the cache, where replicas map it.
     opened = partial(load, uri, keys, task=task, allow_modules=tuple(allow_modules))
-    graph = opened().open(as_of=as_of)
+    opened_graph = opened().open(as_of=as_of)
     log = None if follow is None else absolute(fspath(follow))
-    events = None if log is None else _intake(graph, log, precomputed=precomputed)
+    events = None if log is None else _intake(opened_graph, log, precomputed=precomputed)
     recorder = None if record is None else Recorder(fspath(record))
     listening = listen(host, port)
     try:

@@ -6,7 +6,7 @@ later batches do not change it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,13 +56,7 @@ class Growth:
             edge_type: tuple(GrowingArray(end) for end in ends)
             for edge_type, ends in start.edges.items()
         }
-        self._arrays: dict[str | EdgeType, dict[str, GrowingArray | _GrowingSparse]] = {
-            type_: {
-                name: _GrowingSparse(rows) if isinstance(rows, SparseColumn) else GrowingArray(rows)
-                for name, rows in columns.items()
-            }
-            for type_, columns in start.arrays.items()
-        }
+        self._arrays = _growing(start)
         self._chains = {
             (edge_type, direction): EdgeChains.of(
                 graph.num_nodes(node_type), start.num_new[node_type], nodes
@@ -94,14 +88,56 @@ class Growth:
             dict(self._num_new),
             dict(self._ids),
             {t: AddedEdges(*(end.view() for end in ends)) for t, ends in self._edges.items()},
-            {
-                type_: {name: rows.view() for name, rows in columns.items()}
-                for type_, columns in self._arrays.items()
-            },
+            _views(self._arrays),
             self._infos,
             numbers=self._numbers,
             chains=self._chains,
         )
+
+
+def joined(parts: Sequence[Addition]) -> Addition:
+    """The rows of several additions, each numbered after those before it."""
+    first, *others = parts
+    arrays = _growing(first)
+    for part in others:
+        for type_, columns in part.arrays.items():
+            for name, rows in columns.items():
+                arrays[type_][name].append(rows)  # type: ignore[arg-type]
+    return Addition(
+        {name: sum(part.num_new[name] for part in parts) for name in first.num_new},
+        {name: pa.concat_arrays([part.ids[name] for part in parts]) for name in first.ids},
+        {
+            edge_type: _joined_edges([p.edges[edge_type] for p in parts])
+            for edge_type in first.edges
+        },
+        _views(arrays),
+        first.infos,
+    )
+
+
+def _joined_edges(parts: Sequence[AddedEdges]) -> AddedEdges:
+    sources, targets = (np.concatenate(ends) for ends in zip(*parts, strict=True))
+    return AddedEdges(sources, targets)
+
+
+_GrowingColumns = dict[str | EdgeType, dict[str, "GrowingArray | _GrowingSparse"]]
+
+
+def _growing(start: Addition) -> _GrowingColumns:
+    return {
+        type_: {
+            name: _GrowingSparse(rows) if isinstance(rows, SparseColumn) else GrowingArray(rows)
+            for name, rows in columns.items()
+        }
+        for type_, columns in start.arrays.items()
+    }
+
+
+def _views(arrays: _GrowingColumns) -> dict[str | EdgeType, dict[str, np.ndarray | SparseColumn]]:
+    return {
+        type_: {name: rows.view() for name, rows in columns.items()}
+        for type_, columns in arrays.items()
+    }
 
 
 def _ends(edge_type: EdgeType, edges: AddedEdges) -> Iterator[tuple[str, str, np.ndarray]]:

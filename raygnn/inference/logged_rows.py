@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from raygnn.data.added_rows import AddedRows, RowReader
 from raygnn.data.bundle import Bundle
 from raygnn.data.event_log import EventLog, Segment, added_rows
-from raygnn.data.extended_bundle import Addition, ExtendedBundle
-from raygnn.data.growth import Growth
+from raygnn.data.extended_bundle import Addition, ExtendedBundle, ExtendedIds
+from raygnn.data.growth import Growth, joined
+from raygnn.data.id_map import IdMap
 from raygnn.data.time_units import TIME, Time
 from raygnn.errors import ConfigError, DataError
 from raygnn.inference.new_rows import read_new
 from raygnn.inference.open_graph import OpenGraph
-from raygnn.inference.seed_times import SeedTimes
+from raygnn.inference.seed_times import SeedTimes, latest_of
 from raygnn.outputs.saved_model import SavedModel
 
 #: Errors of rows, also of values that Arrow or NumPy cannot convert.
 _REFUSING = (DataError, ConfigError, ValueError, TypeError, OverflowError)
+
+_MANY = ("too many rows of the request do not fit. Send the others again.", "events-many-refused")
 
 
 @dataclass(frozen=True)
@@ -101,57 +106,88 @@ class LoggedRows:
         self.num_refused += len(found.refused)
         self.refused = found.refused or self.refused
 
-    def check(self, rows: Sequence[tuple[str, str]]) -> Checked:
+    def check(self, rows: Sequence[tuple[str, str]], max_refused: int | None = None) -> Checked:
         """Decodes rows after those that were added, and finds the ones that do not fit.
 
         A row fits if its node or edge could be ingested with the rows before it. Nodes come before
         edges.
+
+        Args:
+            max_refused: after as many rows, all rows that are not decoded yet are refused, because
+                each one takes some milliseconds to find.
         """
         bundle = ExtendedBundle(self._graph, self.addition)
+        # Edges may join nodes of any row.
+        order = sorted(range(len(rows)), key=lambda i: (self._reader.is_edge(rows[i][0]), i))
+
+        def read(positions: Sequence[int], graph: Bundle) -> Addition:
+            new = added_rows([rows[i] for i in positions])
+            self._reader.check_directed(new.edges)
+            return read_new(self._saved, self._reader.on(graph), new)
+
+        try:
+            return Checked(read(order, bundle), order, ())
+        except _REFUSING:
+            pass
+        with_accepted = _WithIds(bundle)
         accepted: list[int] = []
         refused: list[RefusedRow] = []
-        reader = self._reader.on(bundle)
-
-        def read(positions: Sequence[int]) -> Addition:
-            new = added_rows([rows[i] for i in positions])
-            reader.check_directed(new.edges)
-            return read_new(self._saved, reader, new)
 
         def extend(positions: Sequence[int]) -> None:
+            if max_refused is not None and len(refused) >= max_refused:
+                refused.extend(RefusedRow(i, rows[i][0], *_MANY) for i in positions)
+                return
             try:
-                read([*accepted, *positions])
+                part = read(positions, with_accepted)
             except _REFUSING as error:
                 if len(positions) == 1:
                     (position,) = positions
                     id = getattr(error, "id", None) or "events-row"
                     refused.append(RefusedRow(position, rows[position][0], str(error), id))
                     return
+                middle = len(positions) // 2
+                extend(positions[:middle])
+                extend(positions[middle:])
             else:
+                with_accepted.add(part)
+                parts.append(part)
                 accepted.extend(positions)
-                return
-            middle = len(positions) // 2
-            extend(positions[:middle])
-            extend(positions[middle:])
 
-        # Edges may join nodes of any row.
-        order = sorted(range(len(rows)), key=lambda i: (self._reader.is_edge(rows[i][0]), i))
-        try:
-            return Checked(read(order), order, ())
-        except _REFUSING:
-            extend(order)
-        return Checked(read(accepted), accepted, sorted(refused, key=lambda row: row.position))
+        parts = [read((), bundle)]
+        extend(order)
+        refused.sort(key=lambda row: row.position)
+        return Checked(joined(parts), accepted, refused)
 
     def _count_late(self, addition: Addition) -> None:
         if self._latest is None:
             return
-        times = [arrays[TIME] for arrays in addition.arrays.values() if TIME in arrays]
-        for column in times:
-            assert isinstance(column, np.ndarray)
-            self.num_late += int(np.count_nonzero(column < self._latest))
-        latest = [np.fmax.reduce(column).item() for column in times if len(column)]
-        self._latest = max([self._latest, *latest])
+        for arrays in addition.arrays.values():
+            times = arrays.get(TIME)
+            if isinstance(times, np.ndarray) and len(times):
+                self.num_late += int(np.count_nonzero(times < self._latest))
+        self._latest = latest_of(addition, TIME, self._latest)
 
     @property
     def picklable(self) -> Addition:
         """The added rows without the indexes that later rows share."""
         return replace(self.addition, numbers={}, chains={})
+
+
+class _WithIds(ExtendedBundle):
+    """A graph whose ids grow. Nothing else of it is read."""
+
+    def __init__(self, bundle: ExtendedBundle) -> None:
+        super().__init__(bundle.graph, bundle.addition)
+        self._of_graph = bundle
+        self._added = {name: ids[:0] for name, ids in bundle.addition.ids.items()}
+        self._numbers: dict[str, dict[Any, int]] = {name: {} for name in self._added}
+
+    def add(self, addition: Addition) -> None:
+        for name, ids in addition.ids.items():
+            first, numbers = len(self._added[name]), self._numbers[name]
+            numbers.update((id, first + i) for i, id in enumerate(ids.to_pylist()))
+            self._added[name] = pa.concat_arrays([self._added[name], ids])
+
+    def id_map(self, node_type: str) -> IdMap:
+        known, added = self._of_graph.id_map(node_type), self._added[node_type]
+        return ExtendedIds(known, added, self._numbers[node_type])

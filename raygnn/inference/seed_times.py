@@ -43,12 +43,10 @@ class SeedTimes:
 
     def extended(self, addition: Addition) -> SeedTimes:
         """Extends the latest time by the times of new rows."""
-        column, latest = self.moment.column, [self.moment.time]
-        for arrays in addition.arrays.values() if self.is_latest else ():
-            times = arrays.get(column)
-            if isinstance(times, np.ndarray) and len(times):
-                latest.append(np.fmax.reduce(times).item())
-        return replace(self, moment=replace(self.moment, time=max(latest)))
+        if not self.is_latest:
+            return self
+        latest = latest_of(addition, self.moment.column, self.moment.time)
+        return replace(self, moment=replace(self.moment, time=latest))
 
     def describe(self, type_names: Sequence[str]) -> str:
         timed = [name for name in type_names if name in self.own]
@@ -65,6 +63,16 @@ class SeedTimes:
         if len(timed) < len(type_names):
             content["as_of"] = self.moment.time
         return {**content, "time_unit": self.moment.unit}
+
+
+def latest_of(addition: Addition, column: str, latest: Time) -> Time:
+    """The latest of a time and of the times of new rows."""
+    found = [latest]
+    for arrays in addition.arrays.values():
+        times = arrays.get(column)
+        if isinstance(times, np.ndarray) and len(times):
+            found.append(np.fmax.reduce(times).item())
+    return max(found)
 
 
 def find_seed_times(

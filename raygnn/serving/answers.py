@@ -243,17 +243,17 @@ _ROUTE_OF = {TopK: "top_k", Score: "score"}
 
 def _refused(question: Question, error: Exception) -> Refused:
     if isinstance(error, ConfigError | DataError):
-        return Refused(shortened(str(error), question), error.id or "")
+        return Refused(shortened(str(error), question.model_dump()), error.id or "")
     _LOGGER.error("A request failed.", exc_info=error)
     message = f"the model failed: {type(error).__name__}. The log of the replica has the reason."
     return Refused(message, "serve-failed", is_question_wrong=False)
 
 
-def shortened(message: str, question: Question) -> str:
-    """A message with shortened texts of a question, because clients choose their length. It shows
-    at most five texts, so at most 100 letters come from the question.
+def shortened(message: str, request: Any) -> str:
+    """A message with shortened texts of a request, because clients choose their length. It shows
+    at most five texts, so at most 100 letters come from the request.
     """
-    texts = {text for text in _texts(question.model_dump()) if len(text) > _MAX_SHOWN}
+    texts = {text for text in _texts(request) if len(text) > _MAX_SHOWN}
     for text in sorted(texts, key=len, reverse=True):
         for shown in (text, repr(text)[1:-1]):
             message = message.replace(shown, f"{shown[: _MAX_SHOWN - 3]}...")

@@ -10,18 +10,22 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 
+from pydantic_core import from_json
+
 from raygnn.data.event_log import MAX_ROWS, Entry, EventLog
 from raygnn.errors import DataError, RaygnnError, ResourceError
 from raygnn.inference.logged_rows import Checked, LoggedRows, RefusedRow
+from raygnn.serving.answers import shortened
 from raygnn.serving.messages import Appended, Events, RefusedEvent
 
 # A segment costs each replica some milliseconds, so rows wait for others.
 _SECONDS_PER_SEGMENT = 0.1
 _LOOK_EVERY_S = 0.5
 _MAX_WAITING = 10_000
-_MAX_SHOWN = 200  # letters of a reason
+_MAX_REFUSED = 20  # rows of a request that are found one by one
+_MAX_SHOWN = 50  # letters of a name of the client
 
-_Posted = tuple[Events, Entry, "Future[Appended]"]
+_Posted = tuple[Entry, "Future[Appended]"]
 
 
 class EventIntake:
@@ -57,13 +61,13 @@ class EventIntake:
     def post(self, events: Events) -> Future[Appended]:
         """Returns when the rows are durable.
 
-        Raises a ResourceError if too many requests wait; the future, if the log cannot be written,
-        or a DataError if a row cannot be stored.
+        Raises a ResourceError if too many requests wait, or a DataError if a row cannot be stored;
+        the future raises a ResourceError if the log cannot be written.
         """
         entry = Entry.of(events.nodes, events.edges, events.key)
         future: Future[Appended] = Future()
         try:
-            self._waiting.put_nowait((events, entry, future))
+            self._waiting.put_nowait((entry, future))
         except queue.Full:
             raise ResourceError(
                 "the server is overloaded: too many events wait. Send them again later.",
@@ -89,7 +93,7 @@ class EventIntake:
                 self._append(group)
             except Exception as error:
                 logging.getLogger(__name__).exception("Events could not be appended.")
-                for *_, future in group:
+                for _, future in group:
                     if not future.done():
                         future.set_exception(_reported(error))
             rest_s = began + _SECONDS_PER_SEGMENT - time.monotonic()
@@ -98,16 +102,22 @@ class EventIntake:
     def _catch_up(self) -> None:
         self._rows.follow(self._log)
 
+    def _checked(self, entries: Sequence[Entry]) -> Checked:
+        return self._rows.check([r for entry in entries for r in entry.rows], _MAX_REFUSED)
+
     def _append(self, group: Sequence[_Posted]) -> None:
         refused: dict[str, Sequence[RefusedRow]] = {}
         entries: dict[str, Entry] = {}
-        for _, entry, _ in group:
+        for entry, _ in group:
             entries.setdefault(entry.key, entry)
         while True:
             self._catch_up()
             new = [e for e in entries.values() if self._log.position_of(e.key) is None]
             chosen = _first(new)
-            checked = self._rows.check([row for entry in chosen for row in entry.rows])
+            checked = self._checked(chosen)
+            if checked.refused and len(chosen) > 1:  # no client refuses rows of another one
+                chosen = chosen[:1]
+                checked = self._checked(chosen)
             kept, bad = _of_entries(chosen, checked)
             refused |= bad
             if not chosen:
@@ -118,9 +128,9 @@ class EventIntake:
                 segment = self._log.write(kept)
                 if segment is not None:
                     self._rows.add(segment, checked)
-        for events, entry, future in group:
+        for entry, future in group:
             position = self._log.position_of(entry.key) or self._rows.position
-            rows = [_described(events, row) for row in refused.get(entry.key, ())]
+            rows = [_described(entry, row) for row in refused.get(entry.key, ())]
             future.set_result(
                 Appended(position=position, accepted=len(entry.rows) - len(rows), refused=rows)
             )
@@ -161,14 +171,10 @@ def _of_entries(
     return kept, refused
 
 
-def _described(events: Events, row: RefusedRow) -> RefusedEvent:
-    before = 0
-    for name, table in (*events.nodes.items(), *events.edges.items()):
-        if name == row.type and row.position < before + len(table):
-            break
-        before += len(table)
-    reason = row.reason if len(row.reason) <= _MAX_SHOWN else f"{row.reason[:_MAX_SHOWN]}..."
-    return RefusedEvent(type=row.type, row=row.position - before, reason=reason, id=row.id)
+def _described(entry: Entry, row: RefusedRow) -> RefusedEvent:
+    number = sum(name == row.type for name, _ in entry.rows[: row.position])
+    reason = shortened(row.reason, [row.type, from_json(entry.rows[row.position][1])])
+    return RefusedEvent(type=row.type[:_MAX_SHOWN], row=number, reason=reason, id=row.id)
 
 
 def _reported(error: Exception) -> Exception:

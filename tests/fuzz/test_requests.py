@@ -18,8 +18,11 @@ from fastapi.testclient import TestClient
 
 import raygnn
 import raygnn.train
+from raygnn.data.event_log import EventLog
+from raygnn.inference.logged_rows import LoggedRows
 from raygnn.serving.answers import Answers
 from raygnn.serving.app import build_app
+from raygnn.serving.event_intake import EventIntake
 from raygnn.serving.messages import Answer, Question
 from tests.fuzz.cases import cases
 from tests.small_runs import small_bundle, small_config
@@ -44,10 +47,14 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     async def check_alive() -> None:
         pass
 
-    with TestClient(build_app(ask, check_alive), raise_server_exceptions=False) as client:
+    rows = LoggedRows.of(raygnn.load(folder / "run").open(uri))
+    events = EventIntake(rows, EventLog.create(str(folder / "log")))
+    app = build_app(ask, check_alive, events=events)
+    with TestClient(app, raise_server_exceptions=False) as client:
         for path, content in _requests():  # compiles kernels
             assert client.post(path, json=content).status_code == 200
         yield client
+    events.stop()
 
 
 _BAD_TEXTS = ['"\\ud800"', '"\\u0000"', '""', '"' + "ü" * 300 + '"', '"' + "x" * 100_000 + '"']
@@ -73,6 +80,7 @@ def _requests() -> list[tuple[str, dict[str, Any]]]:
         ("/top_k", {"anchors": [1], "k": 3, "filter_known": True}),
         ("/predict", {"nodes": [1000], "new": new}),
         ("/top_k", {"anchors": [1000], "k": 2, "new": new}),
+        ("/events", {**new, "key": "k"}),
     ]
 
 
@@ -125,7 +133,8 @@ def test_each_damaged_request_is_answered(client: TestClient, seed: int) -> None
         assert time.process_time() - started < _WITHIN_S, body[:300]
         assert found.status_code < 500, (path, body[:300], found.text)
         if found.status_code != 200:
-            assert found.json()["detail"][0]["type"], body[:300]
+            problems = found.json().get("refused") or found.json()["detail"]
+            assert problems[0]["type"], body[:300]
             assert "x" * 101 not in found.text
             assert "k" * 101 not in found.text
         if number == _PER_CASE // 5:  # caches are filled

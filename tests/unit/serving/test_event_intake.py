@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,9 +89,9 @@ def test_bad_rows_are_refused_and_the_others_appended(intake, graph, tmp_path):
     assert [(row.type, row.row, row.id) for row in done.refused] == [
         ("n", 1, "rows-id-known"),
         ("n", 2, "table-null-values"),
-        ("n", 4, "rows-column-kinds"),
+        ("n", 4, "nodes-id-kind"),
         (TO, 1, "edges-dangling"),
-        (TO, 3, "rows-column-kinds"),
+        (TO, 3, "rows-time-unit"),
     ]
     assert post(intake, nodes, edges, "k").position == 4
     unknown = intake.post(Events(nodes={"m": [{"id": 1}]})).result(60)
@@ -100,6 +101,16 @@ def test_bad_rows_are_refused_and_the_others_appended(intake, graph, tmp_path):
     assert (rows.position, rows.num_refused, rows.num_late) == (4, 0, 1)
     np.testing.assert_array_equal(rows.addition.column("n", "x").reshape(-1), [1, 2.5])
     assert [end.tolist() for end in rows.addition.edges["n", "to", "n"]] == [[2, 2], [3, 0]]
+
+
+def test_many_bad_rows_take_no_long_time(intake):
+    nodes = [{"id": f"n{i}", "x": "bad"} for i in range(3_000)]
+    before = time.process_time()
+    done = post(intake, [{"id": "c", "x": 1}, *nodes], [])
+    assert time.process_time() - before < 3
+    assert (done.accepted, len(done.refused)) == (1, 3_000)
+    assert [row.row for row in done.refused] == list(range(1, 3_001))
+    assert {row.id for row in done.refused[30:]} == {"events-many-refused"}
 
 
 def test_several_clients_and_another_writer_lose_nothing(intake, graph, tmp_path):
