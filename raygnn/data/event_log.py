@@ -134,7 +134,7 @@ class EventLog:
     def __init__(self, uri: str) -> None:
         self.uri = absolute(uri)
         self.position, self.sha256 = 0, ""
-        self._keys: dict[str, int] | None = None
+        self._keys: dict[str, tuple[int, int]] | None = None
 
     @classmethod
     def create(cls, uri: str) -> EventLog:
@@ -156,7 +156,12 @@ class EventLog:
     def position_of(self, key: str) -> int | None:
         """The position after the entry of a key; None if it has not been read."""
         assert self._keys is not None
-        return self._keys.get(key)
+        return self._keys[key][0] if key in self._keys else None
+
+    def num_rows_of(self, key: str) -> int:
+        """Rows of the entry of a key; 0 if it has not been read."""
+        assert self._keys is not None
+        return self._keys[key][1] if key in self._keys else 0
 
     def append(self, entries: Sequence[Entry]) -> list[int]:
         """Appends entries whose keys are not in the log, and returns when they are durable.
@@ -202,7 +207,7 @@ class EventLog:
             end = read.first
             for entry in read.entries:
                 end += len(entry.rows)
-                self._keys.setdefault(entry.key, end)
+                self._keys.setdefault(entry.key, (end, len(entry.rows)))
         return read
 
 

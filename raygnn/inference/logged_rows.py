@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from raygnn.data.added_rows import AddedRows, RowReader
 from raygnn.data.bundle import Bundle
+from raygnn.data.edge_types import edge_type_name
 from raygnn.data.event_log import EventLog, Segment, added_rows
 from raygnn.data.extended_bundle import Addition, ExtendedBundle, ExtendedIds
 from raygnn.data.growth import Growth, joined
@@ -161,9 +162,10 @@ class LoggedRows:
     def _count_late(self, addition: Addition) -> None:
         if self._latest is None:
             return
-        for arrays in addition.arrays.values():
+        for type_, arrays in addition.arrays.items():
             times = arrays.get(TIME)
-            if isinstance(times, np.ndarray) and len(times):
+            is_table = isinstance(type_, str) or self._reader.is_edge(edge_type_name(type_))
+            if is_table and isinstance(times, np.ndarray):  # reverse types repeat the rows
                 self.num_late += int(np.count_nonzero(times < self._latest))
         self._latest = latest_of(addition, TIME, self._latest)
 

@@ -127,12 +127,14 @@ class EventIntake:
             if kept:
                 segment = self._log.write(kept)
                 if segment is not None:
-                    self._rows.add(segment, checked)
+                    self._rows.add(segment, replace(checked, refused=()))
         for entry, future in group:
-            position = self._log.position_of(entry.key) or self._rows.position
-            rows = [_described(entry, row) for row in refused.get(entry.key, ())]
             future.set_result(
-                Appended(position=position, accepted=len(entry.rows) - len(rows), refused=rows)
+                Appended(
+                    position=self._log.position_of(entry.key) or self._rows.position,
+                    accepted=self._log.num_rows_of(entry.key),
+                    refused=[_described(entry, row) for row in refused.get(entry.key, ())],
+                )
             )
 
 

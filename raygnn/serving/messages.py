@@ -72,7 +72,7 @@ class RefusedEvent(BaseModel):
 
 
 class Appended(BaseModel):
-    """The end of the rows in the log, and the rows that are not there."""
+    """The end of the rows in the log, their number, and the rows that are not there."""
 
     position: int
     accepted: int

@@ -99,7 +99,7 @@ def test_a_killed_replica_loses_no_request(url, run):
 
 
 def test_events_reach_all_replicas_and_outlive_them(run, tmp_path):
-    """Within a second, also after a replica was killed, and after the server was."""
+    """Within a second. A new replica in place of a killed one reads the log again."""
     tables, log = run.with_name("tables"), tmp_path / "log"
     options = {"port": _free_port(), "num_replicas": 2, "num_cpus": 0.5, "follow": log}
     rows = raygnn.load(run).open(tables).row_reader
@@ -107,32 +107,29 @@ def test_events_reach_all_replicas_and_outlive_them(run, tmp_path):
     node = {"node": [{"id": 1_000 + i, "x": [i / 10] * width} for i in range(3)]}
     edges = {"node__to__node": [{"source": 7, "target": 1_000}, {"source": 1_001, "target": 7}]}
 
-    def ask(url: str) -> list[tuple[str, Any]]:
-        """Answers with their positions, from both replicas with near certainty."""
+    def ask() -> Any:
         asked = {"nodes": [7, 1_000, 1_002], "what": "probabilities"}
-        found = [requests.post(f"{url}/predict", json=asked, timeout=60) for _ in range(16)]
-        return [(each.headers["Raygnn-Position"], each.json()) for each in found]
+        return requests.post(f"{server.url}/predict", json=asked, timeout=120)
 
     with raygnn.serve.start(run, tables, **options) as server:
         posted = requests.post(f"{server.url}/events", json={"nodes": node, "edges": edges})
         assert posted.json() == {"position": 5, "accepted": 5, "refused": []}
         time.sleep(1)
-        answers = ask(server.url)
-        assert {position for position, _ in answers} == {"5"}
-        assert all(answer == answers[0] for answer in answers)
+        answers = [ask() for _ in range(16)]  # from both replicas with near certainty
+        assert {each.headers["Raygnn-Position"] for each in answers} == {"5"}
         killed = _replicas()[-1]
         os.kill(killed, signal.SIGKILL)
         more = {"nodes": {"node": [{"id": 2_000, "x": [0.5] * width}]}, "key": "more"}
         for _ in range(2):
             posted = requests.post(f"{server.url}/events", json=more, timeout=60)
             assert posted.json()["position"] == 6
-    with raygnn.serve.start(run, tables, **options) as server:
-        after = ask(server.url)
-    assert {position for position, _ in after} == {"6"}
-    assert all(answer == answers[0][1] for _, answer in after)
+        wait_until(lambda: len(set(_replicas()) - {killed}) == 2)
+        wait_until(lambda: {ask().headers["Raygnn-Position"] for _ in range(8)} == {"6"})
+        answers += [ask() for _ in range(16)]
+    assert all(each.json() == answers[0].json() for each in answers)
     with raygnn.load(run).extended(tables, node, edges) as graph:
         expected = graph.predict([7, 1_000, 1_002], what="probabilities")["probability"]
-    found = [row["probability"] for row in after[0][1]["rows"]]
+    found = [row["probability"] for row in answers[0].json()["rows"]]
     assert np.array(found) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 

@@ -93,7 +93,9 @@ def test_bad_rows_are_refused_and_the_others_appended(intake, graph, tmp_path):
         (TO, 1, "edges-dangling"),
         (TO, 3, "rows-time-unit"),
     ]
-    assert post(intake, nodes, edges, "k").position == 4
+    again = post(intake, nodes, edges, "k")
+    assert (again.position, again.accepted, again.refused) == (4, 4, [])
+    assert intake.num_refused == 0  # the log has no bad row
     unknown = intake.post(Events(nodes={"m": [{"id": 1}]})).result(60)
     assert (unknown.accepted, unknown.refused[0].id) == (0, "rows-type-unknown")
     assert intake.num_late == 1
