@@ -11,6 +11,7 @@ from raygnn.data.history import HistoryColumn
 
 #: Rows that effects are averaged over.
 MAX_ROWS = 1_000
+_DAY_US = 86_400 * 1e6
 _NUM_COLUMNS, _NUM_COHORTS, _NUM_RANGES = 20, 5, 5
 
 
@@ -20,6 +21,8 @@ def describe_effects(
     in_units: np.ndarray,
     labels: np.ndarray | None = None,
     predictions: np.ndarray | None = None,
+    *,
+    is_date: bool = False,
 ) -> dict[str, Any]:
     """Tables and columns by their mean effect, and cohorts of the first columns.
 
@@ -28,6 +31,7 @@ def describe_effects(
         effects: float64 [num_rows, num_columns], what each column adds to each prediction.
         in_units: float64 [num_rows, num_columns], values; NaN if unknown.
         labels, predictions: [num_rows], whose means cohorts show; None for more than two classes.
+        is_date: ages are microseconds, shown as days.
     Returns:
         A JSON value: `rows`, their number; `tables` and `columns` with `effect`, the mean size of
         the effect, and `share` of the sum of all; `cohorts`, by range of a column's values, each
@@ -43,7 +47,8 @@ def describe_effects(
     cohorts = []
     if labels is not None and predictions is not None:
         for i in order[:_NUM_COHORTS]:
-            ranges = _ranges(described[i][1], in_units[:, i], labels, predictions)
+            unit_us = _DAY_US if is_date and described[i][1].is_age else None
+            ranges = _ranges(described[i][1], in_units[:, i], labels, predictions, unit_us)
             if len(ranges) > 1:
                 cohorts.append({"column": described[i][1].name, "ranges": ranges})
     return {
@@ -67,7 +72,11 @@ def describe_effects(
 
 
 def _ranges(
-    column: HistoryColumn, values: np.ndarray, labels: np.ndarray, predictions: np.ndarray
+    column: HistoryColumn,
+    values: np.ndarray,
+    labels: np.ndarray,
+    predictions: np.ndarray,
+    unit_us: float | None,
 ) -> list[dict[str, Any]]:
     """Rows without a value, then by category or by fifths of the values."""
     known = ~np.isnan(values)
@@ -83,8 +92,9 @@ def _ranges(
         for each in range(len(ends) + 1):
             rows = known & (bins == each)
             if rows.any():
-                least, greatest = values[rows].min(), values[rows].max()
-                groups.append((f"{least:.4g} to {greatest:.4g}", rows))
+                both = values[rows].min() / (unit_us or 1), values[rows].max() / (unit_us or 1)
+                shown = " to ".join(f"{end:.4g}" for end in dict.fromkeys(both))
+                groups.append((shown if unit_us is None else f"{shown} days", rows))
     return [
         {
             "range": name,

@@ -89,7 +89,7 @@ def test_the_model_is_no_worse_than_its_rungs(run: Any) -> None:
     assert "since last" in effects["columns"][0]["column"]
     assert effects["tables"][0]["table"] == "buys"
     first = effects["cohorts"][0]["ranges"]
-    assert sum(each["rows"] for each in first) == effects["rows"] == 300
+    assert sum(each["rows"] for each in first) == effects["rows"]
     known = [each for each in first if each["range"] != "unknown"]
     assert known[-1]["label"] > known[0]["label"]
     assert known[-1]["prediction"] > known[0]["prediction"]

@@ -411,7 +411,12 @@ class LabelTask(EncoderTask[BatchT]):
         # Of classes, the mean size over them; of two, that of the second, as the first has none.
         sizes = np.abs(added[:, 1:] if output.num_outputs == 2 else added).mean(axis=1)
         return describe_effects(
-            self.described_columns, sizes, self.in_units(columns), labels, predictions
+            self.described_columns,
+            sizes,
+            self.in_units(columns),
+            labels,
+            predictions,
+            is_date=any(spec.unit is not None for spec in blend.history),
         )
 
     def _keep_ranges(self, asked: np.ndarray, predictions: np.ndarray) -> None:

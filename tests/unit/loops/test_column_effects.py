@@ -44,6 +44,17 @@ def test_effects_are_means_of_sizes_and_cohorts_are_means_of_rows() -> None:
     assert starts == sorted(starts)
 
 
+def test_ages_are_days() -> None:
+    described = [("user", HistoryColumn("orders", "orders", "since last", is_age=True))]
+    values = np.array([[1.0], [2.0], [2.0], [5.0]]) * 86_400e6
+    found = describe_effects(
+        described, np.ones((4, 1)), values, np.arange(4.0), np.zeros(4), is_date=True
+    )
+    (cohort,) = found["cohorts"]
+    ranges = {each["range"]: each["label"] for each in cohort["ranges"]}
+    assert ranges == {"1 days": 0, "2 days": 1.5, "5 days": 3}
+
+
 def test_several_classes_have_no_cohorts() -> None:
     found = describe_effects(DESCRIBED, np.ones((4, 3)), np.zeros((4, 3)))
     assert found["cohorts"] == []
