@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from raygnn.data.events import (
     sums_between,
 )
 from raygnn.data.raw_columns import RawColumn, raw_columns
-from raygnn.data.time_units import TIME, TIME_UNIT, time_unit
+from raygnn.data.time_units import TIME, TIME_UNIT, is_clock, time_unit
 
 _DAY_US = 86_400_000_000
 _YEAR_US = 365.25 * _DAY_US
@@ -31,7 +30,6 @@ _SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the span of plain numbers
 _MAX_NUMBERS, _MAX_CATEGORIES, _NUM_CODES = 16, 8, 3  # of an edge type's events
 _MAX_CODES = 256  # categories that trees read as such, and whose distinct values are counted
 _MAX_FITTED = 1 << 15  # rows on which columns are compared
-_CLOCK = 0.98
 
 
 @dataclass(frozen=True)
@@ -84,6 +82,11 @@ class HistoryColumn:
     names: tuple[str, ...] = ()
     is_category: bool = False
     is_age: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a column of the table's row itself, not computed from events."""
+        return not self.what and self.subject.startswith(f"{self.table}.")
 
     @property
     def name(self) -> str:
@@ -188,8 +191,8 @@ def _left_out(names: Sequence[str], columns: np.ndarray, times: np.ndarray | Non
     for name, values in zip(names, columns.T, strict=True):
         known = ~np.isnan(values)
         content = values.tobytes()
-        is_clock = times is not None and _is_clock(values[known], times[known])
-        if is_clock or content in seen or _is_constant(values, known):
+        follows_time = times is not None and is_clock(values[known], times[known])
+        if follows_time or content in seen or _is_constant(values, known):
             yield name
         seen.add(content)
 
@@ -197,16 +200,6 @@ def _left_out(names: Sequence[str], columns: np.ndarray, times: np.ndarray | Non
 def _is_constant(values: np.ndarray, known: np.ndarray) -> bool:
     chosen = values[known]
     return not len(chosen) or (bool(known.all()) and bool((chosen == chosen[0]).all()))
-
-
-def _is_clock(values: np.ndarray, times: np.ndarray) -> bool:
-    """Whether values are a linear function of time: a date, or a running number."""
-    if len(values) < 3:
-        return False
-    x, y = values - values.mean(), (times - times[0]).astype(np.float64)
-    y = y - y.mean()
-    scale = math.sqrt(float(x @ x) * float(y @ y))
-    return scale > 0 and abs(float(x @ y)) > _CLOCK * scale
 
 
 @dataclass(frozen=True)
@@ -377,7 +370,7 @@ def _fitted(
     step = -(-len(chosen) // _MAX_FITTED)
     if times is not None:
         moments = times[known][is_known]
-        if _is_clock(chosen[::step], moments[::step]):
+        if is_clock(chosen[::step], moments[::step]):
             return None
     return replace(attribute, center=float(chosen.mean()))
 

@@ -25,6 +25,9 @@ Time = int | float
 #: Unit of dates and timestamps. Plain numbers have none.
 TIME_UNIT = "us"
 
+_CLOCK = 0.98  # correlation with time, of values or of ranks
+_JUMPS = 0.8  # correlation from which on ranks are compared
+
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 #: The name of times of nodes and edges among the columns of a batch.
@@ -183,3 +186,29 @@ def latest_time(bundle: Bundle, column: str) -> Time | None:
             maxima.append(np.fmax.reduce(times).item())
     numbers = [time for time in maxima if not math.isnan(time)]
     return max(numbers, default=None)
+
+
+def is_clock(values: np.ndarray, times: np.ndarray) -> bool:
+    """Whether values grow or fall with time: a date, or a running number, perhaps with jumps.
+
+    Args:
+        values: float64 [num_rows], without NaN.
+        times: [num_rows].
+    """
+    if len(values) < 3:
+        return False
+    linear = _correlation(values, (times - times[0]).astype(np.float64))
+    return linear > _CLOCK or (
+        linear > _JUMPS and _correlation(_ranks(values), _ranks(times)) > _CLOCK
+    )
+
+
+def _correlation(x: np.ndarray, y: np.ndarray) -> float:
+    x, y = x - x.mean(), y - y.mean()
+    scale = math.sqrt(float(x @ x) * float(y @ y))
+    return abs(float(x @ y)) / scale if scale > 0 else 0.0
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - counts / 2)[inverse]

@@ -105,6 +105,11 @@ class BoostedTrees:
         out = np.mean(found, axis=0).reshape(len(columns), -1)
         return np.concatenate([1 - out, out], axis=1) if self._is_binary else out
 
+    def gains(self) -> np.ndarray:
+        """float64 [num_columns], the share of the loss's decrease by splits of each column."""
+        found = np.sum([model.feature_importance("gain") for model in self._models], axis=0)
+        return np.asarray(found / max(found.sum(), 1e-300), np.float64)
+
     @cached_property
     def _is_binary(self) -> bool:
         objective: str = self._models[0].dump_model(num_iteration=1)["objective"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _VERY_DIFFERENT = 1_000  # times as far as another element of the rows
 _MOST_NOISE = 0.01  # share of an element's variance that rounding to int8 may be
-_SHOWN = ("auroc", "mae")  # metrics of the verdict, unless one is monitored
+_SHOWN = ("auroc", "mae")  # metrics of the verdict, unless one is monitored or errors are squared
 _FEW_STEPS = 50  # a run that may end before so many has hardly begun to learn
 
 
@@ -109,7 +109,8 @@ class Advice(Callback):
                 self._metrics[baseline_name(GNN, *name.split("/", 1))] = value
         split, standings = ("test", of_test) if of_test else ("val", of_val)
         monitored = engine.best.tracker.monitor.partition("/")[2]
-        order = [name for name in (monitored, *_SHOWN, *standings) if name in standings]
+        judged = ("r2",) if getattr(engine.task, "is_squared", False) else ()
+        order = [name for name in (monitored, *judged, *_SHOWN, *standings) if name in standings]
         text = ""
         if order:
             name = f"{split}/{order[0]}"

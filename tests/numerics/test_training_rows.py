@@ -286,6 +286,9 @@ def test_totals_that_are_mostly_zero_are_named(
     settings = {"training": {"max_steps": 1}, "losses": losses}
     result = raygnn.train.fit(_config(tmp_path, graph, **settings))
     assert ("% of the training rows" in result.metrics["warnings"]) is is_named
+    predicts_means = least > 0  # by the default, or as it is set
+    assert result.metrics["verdict"].startswith(f"test/{'r2' if predicts_means else 'mae'}")
+    assert result.model.spec.output.is_mostly_zero is predicts_means
 
 
 def test_clamped_numbers_stay_in_the_range_of_training(shop: Shop, tmp_path: Path) -> None:
@@ -713,12 +716,15 @@ def test_a_feature_that_is_the_label_is_named(
     tables.nodes["user"] = node_rows(np.arange(NUM_USERS), {"x": 3 - taste}, {"y": label[:, 0]})
     write_tables(tables, str(tmp_path / "graph"))
     config = _config(tmp_path, str(tmp_path / "graph"), training={"max_epochs": 1})
+    config["task"] = _task(past_labels=False)
     if not has_table:
         config["task"] = {"type": "node_classification", "args": {"target": "user", "label": "y"}}
         config["data"]["splits"] = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
     raygnn.train.fit(config)
     printed = capsys.readouterr()
     assert "column 'x[1]' of 'user' gives label" in printed.out + printed.err
+    lifts = "column 'user.x[1]' alone raises LightGBM's AUROC" in printed.out + printed.err
+    assert lifts is has_table
     assert "x[0]" not in printed.out + printed.err
 
 
@@ -844,6 +850,7 @@ training_tables:
     )
     found = raygnn.train.fit(_config(tmp_path, str(tmp_path / "graph.yaml")))
     assert found.metrics["test/auroc"] > 0.95
+    assert "column 'ends' of 'user' is later than the time of" in found.metrics["warnings"]
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ class LabelOutput(Output):
         class_names: of text classes.
         scale: of standardized regression targets; None otherwise.
         clamp: minimum and maximum of predicted numbers, by target; None without clamping.
+        is_mostly_zero: more than half of the training labels of a regression are 0.
         label_counts: training rows by class or label; None for regression and probes.
         blend: what predicts beside the encoder with its head; None if these predict alone.
         ranges: of a predicted number; None without validation rows.
@@ -57,6 +58,7 @@ class LabelOutput(Output):
     class_names: tuple[str, ...] | None = field(default=None, kw_only=True)
     scale: ColumnScale | None = field(default=None, kw_only=True)
     clamp: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, kw_only=True)
+    is_mostly_zero: bool = field(default=False, kw_only=True)
     label_counts: LabelCounts | None = field(default=None, kw_only=True)
     blend: Blend | None = field(default=None, kw_only=True)
     ranges: Ranges | None = field(default=None, kw_only=True)
@@ -156,7 +158,7 @@ class LabelArguments(TaskArguments):
     Attributes:
         label: label column. Default: the only one.
         problem: multi_class (cross-entropy), multi_label (binary cross-entropy) or regression
-            (squared error; Huber's loss for a training table). Default: by the labels (integers,
+            (squared error; Huber's loss for a training table, unless most labels are 0). Default: by the labels (integers,
             several columns, or floats).
         standardize_target: learn a regression target in standard deviations from the training mean.
             Losses use this scale; metrics and predictions use the target's own unit. Default: with
@@ -246,9 +248,12 @@ class LabelTarget(TaskTarget):
         self._check_balanced_seeds(loaded.config)
         if output.problem != "regression":
             return output
+        train = self.labels[self.splits.train]
+        is_zero = train == 0
+        is_mostly_zero = output.num_outputs == 1 and bool(is_zero.sum() > len(train) / 2)
+        output = replace(output, is_mostly_zero=is_mostly_zero)
         if configured is None:
             configured = label_objective(loaded, output).measures_distance
-        train = self.labels[self.splits.train]
         scale = ColumnScale.of_rows(train) if configured else None
         clamp = None
         if self.arguments.clamp:

@@ -53,8 +53,9 @@ from raygnn.metrics import (
     Described,
     ErrorsByValue,
     TopRows,
+    metrics_of,
 )
-from raygnn.metrics.seed_metrics import R2, NormalizedMeanAbsoluteError, SeedRankingMetric
+from raygnn.metrics.seed_metrics import AUROC, R2, NormalizedMeanAbsoluteError, SeedRankingMetric
 from raygnn.parallel.agreement import agreement, run_and_sync_errors
 from raygnn.parallel.collectives import broadcast_object, gather_rows
 from raygnn.sampling.batch import Batch
@@ -99,6 +100,7 @@ def probability_columns(outputs: Tensor, of: LabelOutput) -> dict[str, np.ndarra
 _IMBALANCE = 10  # ratio of the largest class to the smallest, or of rows to positive rows
 #: Predictions that metrics of order bring together on every rank.
 MAX_GATHERED = 1 << 26
+_SUSPICIOUS, _LIFT = 0.1, 0.05  # share of gains, and AUROC, by one column without times
 _MAX_CELLS = 1 << 26  # of the columns that LightGBM reads in training
 _RARE, _MAX_NAMED = 0.01, 5
 _MANY = 100  # named classes: if more have few rows each, they may be numbers or names
@@ -131,6 +133,8 @@ class LabelTask(EncoderTask[BatchT]):
     _recorded: list[tuple[Tensor, Tensor]] | None = None
     #: The task without the nodes and edges that were added to its graph.
     known: LabelTask[BatchT] | None = None
+    #: Warning of rank 0 about a column that LightGBM depends on.
+    _lifts: Sequence[str] = ()
     #: Rungs beside the model on validation, once it is chosen.
     val_standings: Standings | None = None
     #: `describe_effects` of LightGBM on validation rows, on rank 0.
@@ -291,15 +295,36 @@ class LabelTask(EncoderTask[BatchT]):
         train, val = (
             rows[:: -(-len(rows) // num_rows) or 1] for rows in (splits.train, splits.val)
         )
-        return BoostedTrees.fit(
-            self.row_columns(train, "train"),
-            labels[train].reshape(-1),
-            self.row_columns(val, "val"),
-            labels[val].reshape(-1),
-            output.num_outputs if output.problem == "multi_class" else None,
-            self.selecting_metric,
-            self.categorical_columns,
-        )
+        columns, val_columns = self.row_columns(train, "train"), self.row_columns(val, "val")
+        val_labels, categorical = labels[val].reshape(-1), np.zeros(width, bool)
+        categorical[list(self.categorical_columns)] = True
+
+        def fitted(kept: np.ndarray) -> BoostedTrees:
+            return BoostedTrees.fit(
+                columns[:, kept],
+                labels[train].reshape(-1),
+                val_columns[:, kept],
+                val_labels,
+                output.num_outputs if output.problem == "multi_class" else None,
+                self.selecting_metric,
+                np.flatnonzero(categorical[kept]).tolist(),
+            )
+
+        every = np.arange(width)
+        trees, names = fitted(every), self.columns_without_time
+        shares = trees.gains()
+        suspect = max(names, key=lambda at: float(shares[at]), default=None)
+        is_ranked = output.problem == "multi_class" and output.num_outputs == 2 and len(val) > 0
+        if is_ranked and suspect is not None and shares[suspect] > _SUSPICIOUS:
+            kept = np.delete(every, suspect)
+            without = fitted(kept).predict(val_columns[:, kept])
+            self._lifts = _lifts(names[suspect], trees.predict(val_columns), without, val_labels)
+        return trees
+
+    @property
+    def columns_without_time(self) -> Mapping[int, str]:
+        """Names of those of `row_columns` whose values have no time, by position."""
+        return {}
 
     @property
     def selecting_metric(self) -> str:
@@ -312,7 +337,7 @@ class LabelTask(EncoderTask[BatchT]):
         watched = [name.removeprefix("val/") for name in monitors if name]
         watched = [name for name in watched if name in names]
         if self.output.problem == "regression":
-            return [*watched, "rmse" if self._is_squared else "mae"][0]
+            return [*watched, "rmse" if self.is_squared else "mae"][0]
         is_ranked = self.output.num_outputs == 2 and METRICS_OF_ORDER[0] in names
         return [*watched, *METRICS_OF_ORDER[:is_ranked], *names][0]
 
@@ -438,7 +463,7 @@ class LabelTask(EncoderTask[BatchT]):
         values = {CONSTANT: np.tile(self.constant, (len(asked), 1)), **values}
         scores = self.rung_scores({name: values[name] for name in RUNGS if name in values})
         labels = self.target.labels[asked]
-        judge = Judge(labels, is_class, self._is_squared, self.groups(asked))
+        judge = Judge(labels, is_class, self.is_squared, self.groups(asked))
         blend = fit_blend(scores, judge, self.constant)
         if TREES not in blend.shares:
             return blend
@@ -483,7 +508,7 @@ class LabelTask(EncoderTask[BatchT]):
         return None if temporal is None else window_as_time(temporal.window, unit)
 
     @property
-    def _is_squared(self) -> bool:
+    def is_squared(self) -> bool:
         """Whether numbers are judged by squared errors, as by the loss; else by absolute ones."""
         return [term.type for term in self.config.losses] == ["mse"] or (
             not self.config.losses and self.output.default_loss == "mse"
@@ -502,7 +527,7 @@ class LabelTask(EncoderTask[BatchT]):
             counts = np.bincount(train.reshape(-1), minlength=output.num_outputs)
             return log_scores(counts / len(train))
         rows = train.reshape(len(train), -1).astype(np.float64)
-        is_mean = output.problem == "multi_label" or self._is_squared
+        is_mean = output.problem == "multi_label" or self.is_squared
         return np.asarray(rows.mean(axis=0) if is_mean else np.median(rows, axis=0))
 
     def rung_scores(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -559,7 +584,12 @@ class LabelTask(EncoderTask[BatchT]):
         return rows[order[places]].numpy()
 
     def warnings(self) -> list[str]:
-        """Warns about single or rare classes, and targets that are mostly 0 or have huge values."""
+        """Warns about single or rare classes, targets that are mostly 0 or have huge values, and a
+        column that LightGBM depends on.
+        """
+        return [*self._of_labels(), *self._lifts]
+
+    def _of_labels(self) -> list[str]:
         if self.output.problem == "regression":
             return self._mostly_zero() or self._long_tail()
         if self.output.problem != "multi_class":
@@ -593,15 +623,14 @@ class LabelTask(EncoderTask[BatchT]):
         ]
 
     def _mostly_zero(self) -> list[str]:
-        values = self.target.labels[self.target.splits.train]
-        share = float((values == 0).mean()) if len(values) and values.ndim == 1 else 0.0
-        is_robust = not self.config.losses and self.output.default_loss == "huber"
-        if not is_robust or share <= 1 / 2:
+        is_of_table = getattr(self.output, "table", None) is not None
+        if self.config.losses or not is_of_table or not self.output.is_mostly_zero:
             return []
+        values = self.target.labels[self.target.splits.train]
         return [
-            f"{self.output.label!r} is 0 in {share:.0%} of the training rows. The default loss "
-            "predicts values between the median, which is 0, and the mean. To predict means, as "
-            "totals need them, set losses to [{type: mse}]."
+            f"{self.output.label!r} is 0 in {np.mean(values == 0):.0%} of the training rows, so the "
+            "default loss is mse: predictions are means, as totals need them, and r2 judges them. "
+            "A constant 0 may have the least mae; to predict medians, set losses to [{type: mae}]."
         ]
 
     def _long_tail(self) -> list[str]:
@@ -728,6 +757,23 @@ class LabelTask(EncoderTask[BatchT]):
         shown = self.output.in_units(shown)
         loss_sum, weight = float(output.loss_sum), output.weight
         return EvalOutput(index, ids, loss_sum, weight, shown, target, output.metrics)
+
+
+def _lifts(
+    name: str, probabilities: np.ndarray, without: np.ndarray, classes: np.ndarray
+) -> list[str]:
+    metric = AUROC(2, "multi_class")
+    found = [
+        metrics_of([metric], torch.from_numpy(rows), torch.from_numpy(classes)).get("auroc")
+        for rows in (probabilities, without)
+    ]
+    if None in found or found[0] - found[1] < _LIFT:
+        return []
+    return [
+        f"column {name!r} alone raises LightGBM's AUROC on validation from {found[1]:.3f} to "
+        f"{found[0]:.3f}. If it becomes known later than a row, or with the label, leave it out of "
+        "the features in graph.yaml."
+    ]
 
 
 def _unit(label: str, scale: ColumnScale, rows: str) -> str:

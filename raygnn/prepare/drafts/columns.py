@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from raygnn.data.splits import SPLIT_CODES
 from raygnn.data.tables.csv_tables import NULL_WORDS
+from raygnn.data.time_units import is_clock
 from raygnn.data.transforms.fit import looks_like_ids
 from raygnn.data.transforms.values import (
     Format,
@@ -35,6 +36,7 @@ _CURRENCIES = (
 _WHOLE_NUMBER = r"^[0-9]{1,18}(\.0+)?$"
 _ERRORS = 0.01  # share of the rows in which a key may repeat or lack an id, or times be swapped
 _MOST_CATEGORY_WORDS = 3
+_FEWEST_OF_CLOCK = 30  # rows in which a number may follow the time by chance
 _MANY_TEXTS = 1000  # distinct texts that show whether most are numbers or dates
 _FEW_EXCEPTIONS = 0.5  # share of distinct texts, each of which may be in one row only
 _MANY_NUMBERS = 10  # whole numbers, and fractions, that show how a column is written
@@ -235,6 +237,16 @@ class Column:
             return False
         share = pc.mean(pc.greater(self.times, time.times)).as_py()
         return share is not None and share > _ERRORS
+
+    def follows(self, time: Column) -> bool:
+        """Whether this column is a running number, such as a week, that grows with the time."""
+        is_number = is_number_type(self.values.type) and self.num_given >= _FEWEST_OF_CLOCK
+        if not is_number or not time.is_time:
+            return False
+        both = pc.and_(self.values.is_valid(), time.times.is_valid()).combine_chunks()
+        moments = time.times.filter(both).cast(pa.int64())
+        values = self.values.combine_chunks().filter(both).cast(pa.float64(), safe=False)
+        return is_clock(np.asarray(values), np.asarray(moments))
 
     @property
     def is_split(self) -> bool:

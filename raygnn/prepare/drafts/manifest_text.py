@@ -220,6 +220,8 @@ def _why_no_feature(column: Column, time: Column | None) -> str | None:
             f"dates later than {time.name}, which may be unknown by then; add one that is known, "
             "such as the end of a contract"
         )
+    if time is not None and column.follows(time):
+        return f"a running number that grows with {time.name}, so later rows lie beyond all others"
     is_name = column.is_free_text and not formats and not column.is_prose
     return "a different name in most rows" if is_name else None
 

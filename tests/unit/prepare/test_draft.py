@@ -970,7 +970,10 @@ def _accounts(folder: Path, num: int = 300) -> None:
     write(folder, "accounts.csv", account_id=ids, **columns, churned=is_closed.astype(int))
     rows = RNG.integers(0, num, 3000)
     day = pa.array(opened[rows] + RNG.integers(0, 300, 3000), pa.int32()).cast(pa.date32())
-    write(folder, "payments.csv", account_id=rows + 100, day=day, amount=RNG.random(3000))
+    amount, receipt = RNG.random(3000), np.argsort(np.argsort(np.asarray(day.cast("int32"))))
+    receipt += 9_000 * (receipt > 1_000)
+    columns = {"day": day, "amount": amount, "receipt": receipt}
+    write(folder, "payments.csv", account_id=rows + 100, **columns)
 
 
 def test_columns_that_are_known_later_are_left_out(tmp_path: Path) -> None:
@@ -983,6 +986,7 @@ def test_columns_that_are_known_later_are_left_out(tmp_path: Path) -> None:
     assert "reason is left out: it holds values that are filled only where churned is 1" in text
     assert re.search("checked[, a-z_]* (is|are) left out: .* dates later than", text)
     assert re.search("closed_on[, a-z_]* (is|are) left out", text)
+    assert "receipt is left out: it holds a running number that grows with day" in text
 
 
 def test_links_that_another_table_repeats_are_not_read(tmp_path: Path) -> None:

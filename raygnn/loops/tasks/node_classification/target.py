@@ -64,9 +64,12 @@ class NodeOutput(LabelOutput):
 
     @property
     def default_loss(self) -> str:
-        """Huber's for numbers of a training table, whose first metric is the absolute error."""
+        """Huber's for numbers of a training table, whose first metric is the absolute error.
+
+        If most labels are 0, as of totals, 0 has the least absolute error, so means are predicted.
+        """
         is_number = self.table is not None and self.problem == "regression"
-        return "huber" if is_number else super().default_loss
+        return "huber" if is_number and not self.is_mostly_zero else super().default_loss
 
     @property
     def predicted(self) -> str:

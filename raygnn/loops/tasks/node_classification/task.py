@@ -29,6 +29,10 @@ from raygnn.loops.row_guesses import (
 from raygnn.loops.task import EvalOutput, TaskEnvironment
 from raygnn.loops.tasks.exact_encoding import both_ways
 from raygnn.loops.tasks.label_task import MAX_GATHERED, LabelTask, TreeRow
+from raygnn.loops.tasks.node_classification.column_audit import (
+    columns_known_later,
+    columns_that_follow_time,
+)
 from raygnn.loops.tasks.node_classification.target import (
     NodeOutput,
     NodeTarget,
@@ -154,6 +158,8 @@ class NodeClassification(LabelTask[NodeBatch]):
     def warnings(self) -> list[str]:
         seeds = self.target.seeds.node_ids(self.target.splits.train)
         silent = self.silent_nodes(self.output.node_type, seeds, "the training nodes")
+        if self.output.table is not None:
+            self.trees  # noqa: B018  # fitted first, which may find that one column decides
         warnings = super().warnings()
         has_times = self.output.table is not None and self.target.seeds.time is not None
         if has_times and self.config.sampling.temporal is None:
@@ -170,8 +176,9 @@ class NodeClassification(LabelTask[NodeBatch]):
                     f"training table {self.output.table!r} has no {what} rows, so {lost}. Name "
                     "some in its split column, or set data.splits."
                 )
-        warnings += [*self._events_at_random(), *self._untimed_links()] if has_times else []
-        return [*warnings, *self._overlaps(), *self._leaks(), *silent]
+        if has_times:
+            warnings += [*self._events_at_random(), *self._untimed_links(), *self._clocks()]
+        return [*warnings, *self._overlaps(), *self._leaks(), *self._known_later(), *silent]
 
     def _events_at_random(self) -> list[str]:
         """Names edges without times to events with times, of which a row sees any earlier ones."""
@@ -196,7 +203,7 @@ class NodeClassification(LabelTask[NodeBatch]):
         """Names tables of links without times, if others have times.
 
         Columns of a table of nodes, such as the category of a product, have at most one edge per
-        node.
+        node. A table of nodes links two others if it refers to both.
         """
         bundle, sampling = self.env.bundle, self.config.sampling
         if sampling.temporal is None:
@@ -204,17 +211,65 @@ class NodeClassification(LabelTask[NodeBatch]):
         column, names = sampling.temporal.column, []
         is_timed = {t: column in bundle.columns(t) for t in bundle.node_types}
         has_times = {t: column in bundle.columns(t) for t in bundle.edge_types}
+        refers: dict[str, list[str]] = {}
+        of_events = set()
         for edge_type in bundle.edge_types:
             ends = (edge_type[0], edge_type[2])
-            is_link = bundle.num_edges(edge_type) > max(bundle.num_nodes(t) for t in ends)
-            is_reverse = edge_type[1].startswith(REVERSE_PREFIX)
-            if is_link and not is_reverse and not has_times[edge_type]:
-                names += [] if any(is_timed[t] for t in ends) else [edge_type_name(edge_type)]
+            if edge_type[1].startswith(REVERSE_PREFIX):
+                continue
+            if has_times[edge_type] or is_timed[ends[0]]:
+                of_events.add(ends[1])
+            elif not is_timed[ends[1]]:
+                if bundle.num_edges(edge_type) > max(bundle.num_nodes(t) for t in ends):
+                    names.append(f"edges {edge_type_name(edge_type)}")
+                elif bundle.num_edges(edge_type) <= bundle.num_nodes(ends[0]):
+                    refers.setdefault(ends[0], []).append(ends[1])
+        names += [
+            f"nodes {name}"
+            for name, ends in refers.items()
+            if len(ends) > 1 and of_events & {*ends} and name not in of_events
+        ]
         if not names or not any(has_times.values()):
             return []
         return [
-            f"edges {', '.join(names)} have no time, unlike others, so every row sees all of them, "
-            "also those of its future. Give them a time in graph.yaml, or set their fanout to 0."
+            f"{', '.join(names)} have no time, unlike others, so every row sees all of them, also "
+            "those of its future. Give them a time in graph.yaml, or set their fanout to 0."
+        ]
+
+    def _clocks(self) -> list[str]:
+        """Names columns of numbers that grow with time."""
+        bundle, seeds, train = self.env.bundle, self.target.seeds, self.target.splits.train
+        if bundle.is_of_parts or seeds.time is None or not len(train):
+            return []
+        until = float(np.asarray(seeds.time)[train].max())
+        names = [*columns_that_follow_time(bundle, self.target.arguments.feature, until)]
+        if not names:
+            return []
+        return [
+            f"{', '.join(names)} grow with time, so later rows lie beyond all that the model "
+            "learns from. LightGBM does not read them; leave them out of the features in "
+            "graph.yaml, so that the GNN does not either."
+        ]
+
+    def _known_later(self) -> list[str]:
+        """Names columns of a row's entity that may be known only after the row's time."""
+        target, output, bundle = self.target, self.output, self.env.bundle
+        train, seeds = target.splits.train, target.seeds
+        if bundle.is_of_parts or output.table is None or not len(train):
+            return []
+        times = None if seeds.time is None else np.asarray(seeds.time)[train]
+        found = columns_known_later(
+            bundle,
+            output.node_type,
+            target.arguments.feature,
+            seeds.node_ids(train),
+            times,
+            target.labels[train].reshape(-1) if self._is_class else None,
+        )
+        return [
+            f"{evidence}, so it may be known too late. Leave it out of the features in graph.yaml, "
+            "unless it is known at the time of each row, such as the end of a contract."
+            for evidence in found
         ]
 
     def _overlaps(self) -> list[str]:
@@ -406,6 +461,11 @@ class NodeClassification(LabelTask[NodeBatch]):
     @property
     def categorical_columns(self) -> Sequence[int]:
         return self.histories[0].categorical
+
+    @property
+    def columns_without_time(self) -> Mapping[int, str]:
+        described = self.histories[0].described
+        return {i: each.name for i, each in enumerate(described) if each.is_own}
 
     @cached_property
     def _earlier_labels(self) -> EarlierLabels:
