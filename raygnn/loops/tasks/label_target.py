@@ -158,8 +158,8 @@ class LabelArguments(TaskArguments):
     Attributes:
         label: label column. Default: the only one.
         problem: multi_class (cross-entropy), multi_label (binary cross-entropy) or regression
-            (squared error; Huber's loss for a training table, unless most labels are 0). Default: by the labels (integers,
-            several columns, or floats).
+            (squared error; Huber's loss for a training table, unless most labels are 0). Default:
+            by the labels (integers, several columns, or floats).
         standardize_target: learn a regression target in standard deviations from the training mean.
             Losses use this scale; metrics and predictions use the target's own unit. Default: with
             mse, mae, huber, and MSELoss, L1Loss, SmoothL1Loss and HuberLoss of torch.nn.

@@ -626,10 +626,10 @@ class LabelTask(EncoderTask[BatchT]):
         is_of_table = getattr(self.output, "table", None) is not None
         if self.config.losses or not is_of_table or not self.output.is_mostly_zero:
             return []
-        values = self.target.labels[self.target.splits.train]
+        share = float(np.mean(self.target.labels[self.target.splits.train] == 0))
         return [
-            f"{self.output.label!r} is 0 in {np.mean(values == 0):.0%} of the training rows, so the "
-            "default loss is mse: predictions are means, as totals need them, and r2 judges them. "
+            f"{self.output.label!r} is 0 in {share:.0%} of the training rows, so the default "
+            "loss is mse: predictions are means, as totals need them, and r2 judges them. "
             "A constant 0 may have the least mae; to predict medians, set losses to [{type: mae}]."
         ]
 
