@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -762,17 +763,17 @@ class LabelTask(EncoderTask[BatchT]):
 def _lifts(
     name: str, probabilities: np.ndarray, without: np.ndarray, classes: np.ndarray
 ) -> list[str]:
-    metric = AUROC(2, "multi_class")
-    found = [
-        metrics_of([metric], torch.from_numpy(rows), torch.from_numpy(classes)).get("auroc")
+    metric, of = AUROC(2, "multi_class"), torch.from_numpy(classes)
+    with_it, without_it = (
+        metrics_of([metric], torch.from_numpy(rows), of).get(metric.name, math.nan)
         for rows in (probabilities, without)
-    ]
-    if None in found or found[0] - found[1] < _LIFT:
+    )
+    if not with_it - without_it >= _LIFT:  # unknown with one class only
         return []
     return [
-        f"column {name!r} alone raises LightGBM's AUROC on validation from {found[1]:.3f} to "
-        f"{found[0]:.3f}. If it becomes known later than a row, or with the label, leave it out of "
-        "the features in graph.yaml."
+        f"column {name!r} alone raises LightGBM's AUROC on validation from {without_it:.3f} "
+        f"to {with_it:.3f}. If it becomes known later than a row, or with the label, leave it out "
+        "of the features in graph.yaml."
     ]
 
 

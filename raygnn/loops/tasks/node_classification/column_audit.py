@@ -35,20 +35,22 @@ def columns_known_later(
     step = -(-len(nodes) // _MAX_ROWS) or 1
     nodes, of = nodes[::step], f"of {node_type!r}"
     times = None if times is None else times[::step]
-    has_dates = times is not None and time_unit(bundle, TIME) == TIME_UNIT
+    dated = times if time_unit(bundle, TIME) == TIME_UNIT else None
     entities, rows_of = np.unique(nodes, return_inverse=True)
     classes = None if classes is None else classes[::step]
     for column in _columns(bundle, node_type, feature, nodes):
         known = ~np.isnan(column.values)
-        if column.kind == "date" and has_dates and known.any():
-            later = float(np.mean(column.values[known] > times[known]))  # type: ignore[index]
+        if column.kind == "date" and dated is not None and known.any():
+            later = float(np.mean(column.values[known] > dated[known]))
             if later > _LATER:
                 yield (
                     f"column {column.name!r} {of} is later than the time of {later:.0%} of the "
                     "training rows with a value"
                 )
                 continue
-        for what, rows in (("filled", known), ("empty", ~known)) if classes is not None else ():
+        if classes is None:
+            continue
+        for what, rows in (("filled", known), ("empty", ~known)):
             found = np.unique(classes[rows])
             if len(found) != 1:
                 continue
