@@ -99,6 +99,7 @@ class LoggedRows:
 
     def add(self, segment: Segment, checked: Checked | None = None) -> None:
         """Adds the rows of the next segment. `checked`: these rows, if they were checked."""
+        assert segment.first == self.position
         found = self.check(segment.rows) if checked is None else checked
         self._count_late(found.addition)
         self._growth.append(found.addition)

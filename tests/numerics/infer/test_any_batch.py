@@ -291,8 +291,13 @@ def _numbers(answers: Answers, question: Question) -> np.ndarray:
     return _values(_answer(answers, question), column)
 
 
-def test_a_followed_log_gives_the_whole_tables(case: Case, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_followed_log_gives_the_whole_tables(
+    case: Case, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """Rows in any portions, with requests between them, which can be answered again."""
+    if request.node.callspec.params["case"] not in FAST:
+        pytest.skip("one model of each task")
     uri = str(tmp_path / "log")
     if case.task == "edges":
         with raises("serve-follow-edges"):
