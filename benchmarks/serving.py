@@ -13,24 +13,19 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TypeAlias
 
 import aiohttp
 import numpy as np
 from harness import SCALES, Row, parser, publish
-from rmat_graph import EDGE, RmatGraph
+from rmat_graph import RmatGraph
 
 import raygnn.serve
 import raygnn.train
-from raygnn.data.edge_types import edge_type_name
 
 _RATES = (1, 10, 100)
 _FANOUTS = [15, 10]
 _SECONDS = {"smoke": 20.0, "reference": 60.0}
 _WARM_UP_S = 3.0
-_EDGES = edge_type_name(EDGE)
-_POSTS_PER_S, _EVENTS_PER_POST = 20, 50
 
 
 def train(graph: str, hidden_channels: int, work: Path) -> str:
@@ -48,17 +43,9 @@ def train(graph: str, hidden_channels: int, work: Path) -> str:
     return str(work / "serving" / config["run"]["name"])
 
 
-#: When an answer came, and its position in the log.
-Seen: TypeAlias = list[tuple[float, int]]
-
-
-async def latencies(
-    url: str, rate: int, seconds: float, num_nodes: int, seen: Seen | None = None
-) -> list[float]:
+async def latencies(url: str, rate: int, seconds: float, num_nodes: int) -> list[float]:
     """Seconds of each request, from when it was due.
 
-    Args:
-        seen: receives the position of each answer.
     Raises:
         aiohttp.ClientResponseError: one was not answered.
     """
@@ -68,8 +55,6 @@ async def latencies(
         async def ask(node: int, due_s: float) -> float:
             async with session.post(f"{url}/predict", json={"nodes": [node]}) as response:
                 await response.read()
-            if seen is not None:
-                seen.append((time.perf_counter(), int(response.headers["Raygnn-Position"])))
             return time.perf_counter() - due_s
 
         began, asked = time.perf_counter() + 0.05, []
@@ -78,45 +63,6 @@ async def latencies(
             await asyncio.sleep(max(due_s - time.perf_counter(), 0.0))
             asked.append(asyncio.create_task(ask(node, due_s)))
         return list(await asyncio.gather(*asked))
-
-
-async def beside_events(
-    url: str, seconds: float, num_nodes: int
-) -> tuple[list[float], list[float], list[float]]:
-    """Seconds of each request, of each post of events, and from its answer until it was visible."""
-    seen: Seen = []
-    positions: Seen = []
-    posted: list[float] = []
-    ends = np.random.default_rng(0).integers(
-        0, num_nodes, (int(seconds * _POSTS_PER_S), _EVENTS_PER_POST, 2)
-    )
-
-    async def post_all() -> None:
-        async with aiohttp.ClientSession(raise_for_status=True) as session:
-
-            async def post(pairs: np.ndarray) -> None:
-                began = time.perf_counter()
-                edges = [{"s": source, "t": target} for source, target in pairs.tolist()]
-                async with session.post(f"{url}/events", json={"edges": {_EDGES: edges}}) as answer:
-                    position = (await answer.json())["position"]
-                positions.append((time.perf_counter(), position))
-                posted.append(positions[-1][0] - began)
-
-            posts, began = [], time.perf_counter()
-            for number, pairs in enumerate(ends):
-                due_s = began + number / _POSTS_PER_S
-                await asyncio.sleep(max(due_s - time.perf_counter(), 0.0))
-                posts.append(asyncio.create_task(post(pairs)))
-            await asyncio.gather(*posts)
-
-    # Requests go on for a second, so that the last events are seen.
-    asked = latencies(url, max(_RATES), seconds + 1, num_nodes, seen)
-    found, _ = await asyncio.gather(asked, post_all())
-    visible = []
-    for end_s, position in positions:
-        first_s = min(at_s for at_s, reached in seen if reached >= position)
-        visible.append(max(first_s - end_s, 0.0))
-    return found, posted, visible
 
 
 def rows_of(mode: str, rate: int, found: Sequence[float]) -> list[Row]:
@@ -134,7 +80,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Trains, serves, asks, and prints the latencies."""
     options = parser(__doc__)
     options.add_argument("--port", type=int, default=8123)
-    options.add_argument("--only-followed", action="store_true", help="leave out the others")
     options.add_argument("--seconds", type=float, metavar="N", help="at each rate")
     given = options.parse_args(argv)
     work, scale = Path(given.work).absolute(), SCALES[given.scale]
@@ -148,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     graph = str(rmat.tables(work).absolute())
     model = train(graph, scale.hidden_channels, work)
     rows = []
-    for mode in () if given.only_followed else ("sampled", "precomputed"):
+    for mode in ("sampled", "precomputed"):
         is_precomputed = mode == "precomputed"
         with raygnn.serve.start(
             model, graph, precomputed=is_precomputed, port=given.port
@@ -157,21 +102,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             for rate in _RATES:
                 found = asyncio.run(latencies(server.url, rate, seconds, scale.num_nodes))
                 rows += rows_of(mode, rate, found)
-    with TemporaryDirectory() as log:
-        options = {"port": given.port, "follow": log}
-        with raygnn.serve.start(model, graph, **options) as server:
-            asyncio.run(latencies(server.url, max(_RATES), _WARM_UP_S, scale.num_nodes))
-            alone = asyncio.run(latencies(server.url, max(_RATES), seconds, scale.num_nodes))
-            found, posted, visible = asyncio.run(
-                beside_events(server.url, seconds, scale.num_nodes)
-            )
-    rows += rows_of("followed log, no events", max(_RATES), alone)
-    rows += rows_of("followed log, 1,000 events/s", max(_RATES), found)
-    note = f"{len(posted):,} posts of {_EVENTS_PER_POST} edges"
-    for what, times, aim in (("post", posted, ""), ("visible", visible, "< 1000 ms")):
-        p50, p99 = np.percentile(times, (50, 99)) * 1e3
-        rows.append(Row(f"{what}, p50", float(p50), "ms", note=note))
-        rows.append(Row(f"{what}, p99", float(p99), "ms", aim=aim, note=note))
     publish("serving", given, rows)
 
 
