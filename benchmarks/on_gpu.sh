@@ -35,13 +35,29 @@ for threads in 12 1; do
     run training-$threads $python benchmarks/training.py --scale "$scale" --device cuda \
         --sampler-threads $threads --rounds 9
 done
+run sampler $python benchmarks/device_sampler.py --scale "$scale" --device cuda --rounds 5
 run engine_steps $python benchmarks/engine_steps.py --scale "$scale" --device cuda
+# Two ranks on this GPU: NCCL where it allows that, and gloo.
+two_ranks() {
+    for rank in 1 0; do
+        RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 \
+            $python benchmarks/two_ranks_on_gpu.py "$1" --device cuda --scale smoke &
+    done
+    status=0
+    for pid in $(jobs -p); do wait "$pid" || status=1; done
+    return $status
+}
+run two-ranks-nccl two_ranks nccl
+run two-ranks-gloo two_ranks gloo
 tables=$(ls -d build/benchmarks/tables/rmat-*-classes | tail -n 1)
-for model in GraphSAGE GAT HGT RGCN; do
+for model in GraphSAGE GAT HGT RGCN links; do
+    what=(--model "{type: $model, args: {hidden_channels: 256}}")
+    [ $model = links ] && what=(--task link_prediction --model "{type: GraphSAGE, args: {hidden_channels: 256}}"
+        --data.splits "{type: hash, fractions: [0.98, 0.01, 0.01]}")
     run trace-$model $python -m raygnn.train examples/quickstart.yaml --data.synthetic null \
         --data.uri "$tables" --data.cache_dir build/benchmarks/cache \
         --sampling.fanouts '[15, 10, 5]' --loader.batch_size $batch \
-        --model "{type: $model, args: {hidden_channels: 256}}" \
+        "${what[@]}" \
         --training.max_steps $((first + 2 * traced)) --training.num_val_batches 1 --training.num_test_batches 1 \
         --scaling.num_workers 0 --scaling.use_gpu true --loggers '[]' \
         --run.storage_path $out/runs --run.name $model --run.overwrite true \

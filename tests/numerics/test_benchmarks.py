@@ -153,6 +153,13 @@ def test_pyg_does_without_operators_that_its_pyg_lib_lacks(monkeypatch):
     assert not encoders.pyg_typing.WITH_SEGMM
 
 
+def test_device_sampler(harness, work):
+    importlib.import_module("device_sampler").main(["--work", str(work), "--device", "cpu"])
+    rows = rows_of(work, "device_sampler")
+    assert rows["device, operators"]["value"] > 0
+    assert rows["batches beyond the capacity"]["value"] < 1
+
+
 def test_exact_inference(harness, work):
     importlib.import_module("exact_inference").main(["--work", str(work)])
     assert rows_of(work, "exact_inference")["all nodes, exact"]["value"] > 0
