@@ -158,7 +158,7 @@ class NodeEncoder:
         applied: AppliedModel,
         own_batches: bool = False,
         keeps_rows: bool = True,
-        chunk_size: int = ExactOptions.chunk_size,
+        chunk_size: int | None = None,
     ) -> None:
         self.applied = applied
         self._has_own_batches, self._keeps_rows = own_batches, keeps_rows

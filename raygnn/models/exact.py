@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.device_memory import copied, free_bytes
+from raygnn.models.device_blocks import DeviceBlocks
 from raygnn.models.encoder import BlockEncoder
+from raygnn.models.in_edges import InEdges
 from raygnn.models.sparse_input import Features, dense
 from raygnn.sampling.blocks import Block, HeteroBlock
 from raygnn.sampling.growing_subgraph import LocalIds
-from raygnn.sampling.protocols import EdgeValues
 from raygnn.sampling.sparse_features import SparseFeatures
 
 _CPU = torch.device("cpu")
@@ -23,7 +25,7 @@ _CPU = torch.device("cpu")
 #: (node type, int64 ids) -> features of these nodes.
 RowSource = Callable[[str, np.ndarray], np.ndarray | Features]
 #: The same, by node type, as a layer reads them.
-_InputSource = Callable[[str, np.ndarray], Mapping[str, Features]]
+_InputSource = Callable[[str, np.ndarray | Tensor], Mapping[str, Features]]
 
 
 def compute_here(
@@ -32,16 +34,18 @@ def compute_here(
     width: int,
     what: str = "",
 ) -> Tensor:
-    """Computes the rows of all nodes chunk by chunk: [num_rows, width] on the CPU.
+    """Computes the rows of all nodes chunk by chunk: [num_rows, width] on their device.
 
     Args:
         chunks: (first, last + 1) row, in order and without gaps.
-        rows_of: computes [last - first, width] on the CPU.
+        rows_of: computes [last - first, width].
         what: shown as progress, such as "layer 1 of 2".
     """
     out = torch.zeros(0, width)
     for first, last in chunks:
         rows = rows_of(first, last)
+        if len(chunks) == 1:
+            return rows
         if not first:
             out = rows.new_empty(chunks[-1][1], width)
         out[first:last] = rows
@@ -55,61 +59,33 @@ RowComputation = Callable[
 
 
 @dataclass(frozen=True, kw_only=True)
-class InEdges:
-    """All in-edges of one edge type, as a CSC matrix by destination.
-
-    Attributes:
-        indptr: int64 [num_dst_nodes + 1].
-        indices: int32 or int64 [num_edges], sources.
-        src_degree: [num_src_nodes], out-degrees for encoders with `reads_src_degree`; None counts
-            `indices`.
-        dst_degree: [num_dst_nodes], in-degrees; None counts `indptr`.
-        edge_weight: [num_edges] or None, for encoders that read it.
-        edge_attr: [num_edges, edge_dim] or None, for encoders that read it.
-    """
-
-    indptr: np.ndarray
-    indices: EdgeValues
-    src_degree: np.ndarray | None = None
-    dst_degree: np.ndarray | None = None
-    edge_weight: EdgeValues | None = None
-    edge_attr: EdgeValues | None = None
-
-    def edge_index(self, first: int, last: int, local: LocalIds) -> np.ndarray:
-        """Edges into a range of destinations, int64 [2, num_edges]. `local` numbers new sources."""
-        start, stop = int(self.indptr[first]), int(self.indptr[last])
-        edge_index = np.empty((2, stop - start), np.int64)
-        local.add(np.asarray(self.indices[start:stop]), edge_index[0])
-        edge_index[1] = np.repeat(np.arange(last - first), np.diff(self.indptr[first : last + 1]))
-        return edge_index
-
-    def columns(self, first: int, last: int, device: torch.device) -> dict[str, Any]:
-        edges = slice(int(self.indptr[first]), int(self.indptr[last]))
-        columns = {"edge_weight": self.edge_weight, "edge_attr": self.edge_attr}
-        return {
-            name: torch.tensor(rows[edges], device=device)
-            for name, rows in columns.items()
-            if rows is not None
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExactOptions:
     """Device and chunk sizes for encoding a complete graph.
 
     Attributes:
         device: the device of the encoder and of its layers.
         chunk_size: rows on the device at a time, destinations and in-edges together. A node with
-            more in-edges has its own chunk.
+            more in-edges has its own chunk. Default: 30,000, or what fits into a GPU if one process
+            computes all rows.
         compute: divides the work among ranks, if there are several.
+        kept: what a GPU keeps for the next encoding of the same graph.
     """
 
     device: torch.device = _CPU
-    chunk_size: int = 30_000
+    chunk_size: int | None = None
     compute: RowComputation = compute_here
+    kept: KeptBlocks = field(default_factory=lambda: KeptBlocks())
 
     def __post_init__(self) -> None:
-        assert self.chunk_size > 0
+        assert self.chunk_size is None or self.chunk_size > 0
+
+
+@dataclass
+class KeptBlocks:
+    """Blocks of a graph on a GPU, and the chunks that they are of, by node type."""
+
+    blocks: DeviceBlocks | None = None
+    chunks: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
 
 
 #: On the CPU, by one process.
@@ -128,8 +104,9 @@ def exact_inference(
     """Encodes every node of some types from all of its in-edges.
 
     Each layer is applied to all nodes before the next, so a node is computed once per layer,
-    however many others read it. CPU memory has the previous layer's output for all nodes, and that
-    of all layers if the readout needs them. The encoder runs in evaluation mode.
+    however many others read it. Memory has the previous layer's output for all nodes, and that of
+    all layers if the readout needs them: that of a GPU if edges and rows fit, else the CPU's. The
+    encoder runs in evaluation mode.
 
     Args:
         x_source: called per chunk, so features may be larger than memory.
@@ -137,7 +114,7 @@ def exact_inference(
         num_nodes: by node type.
         node_types: types to return; None returns all.
     Returns:
-        By node type, [num_nodes, out_channels] on the CPU.
+        By node type, [num_nodes, out_channels], on the device if rows fit there.
     """
     names = list(num_nodes) if encoder.node_types is None else encoder.node_types
     used = {
@@ -160,6 +137,10 @@ def exact_inference(
         encoder.train(was_training)
 
 
+#: Default rows on the device at a time, and bytes of a row of float32 channels while a layer runs.
+_CHUNK_SIZE, _BYTES_PER_CHANNEL = 30_000, 4 * 4
+
+
 class _LayerByLayer:
     def __init__(
         self, encoder: BlockEncoder, builder: _BlockBuilder, options: ExactOptions
@@ -169,49 +150,90 @@ class _LayerByLayer:
         self._options = options
         #: Outputs of each layer for all nodes, as long as a later layer reads them.
         self._outputs: list[dict[str, Tensor]] = []
+        #: Features of all nodes on a GPU; None on a CPU, or if they do not fit.
+        self._features: dict[str, Tensor] | None = None
 
     def run(
         self, x_source: RowSource, names: Sequence[str], wanted: Sequence[str]
     ) -> dict[str, Tensor]:
         encoder, embedded = self._encoder, self._encoder.embedded_types
 
-        def inputs(name: str, ids: np.ndarray) -> Mapping[str, Features]:
-            rows = ids if name in embedded else x_source(name, ids)
+        def inputs(name: str, ids: np.ndarray | Tensor) -> Mapping[str, Features]:
+            if isinstance(ids, Tensor):
+                assert self._features is not None
+                rows: Any = ids if name in embedded else self._features[name].index_select(0, ids)
+            else:
+                rows = ids if name in embedded else x_source(name, ids)
             return encoder.encode_inputs({name: rows_on(self._options.device, rows)})
 
-        def rows_before(name: str, ids: np.ndarray) -> Mapping[str, Features]:
+        def rows_before(name: str, ids: np.ndarray | Tensor) -> Mapping[str, Features]:
+            rows = self._outputs[-1][name]
+            chosen = ids if isinstance(ids, Tensor) else torch.from_numpy(ids)
             # On a CPU a fraction of the time of [].
-            rows = self._outputs[-1][name].index_select(0, torch.from_numpy(ids))
-            return {name: rows.to(self._options.device)}
+            chosen = rows.index_select(0, copied(chosen, rows.device))
+            return {name: chosen.to(self._options.device)}
 
-        read = inputs
+        read: _InputSource = inputs
         if encoder.computes_inputs:
             self._outputs.append({name: self._inputs(name, inputs) for name in names})
             read = rows_before
+        elif self._options.device.type == "cuda":
+            self._features = self._features_on_device(x_source, [*set(names) - embedded])
+        kept = self._options.kept
+        if kept.blocks is None and (encoder.computes_inputs or self._features is not None):
+            kept.blocks = self._builder.on_device()
         for i in range(encoder.num_layers):
             of_layer = wanted if i == encoder.num_layers - 1 else names
             self._outputs.append({name: self._apply(i, name, read) for name in of_layer})
             if not encoder.reads_all_layers:
                 del self._outputs[:-1]
-            read = rows_before
+            read, self._features = rows_before, None
         return self._outputs[-1]
 
-    def _inputs(self, name: str, inputs: _InputSource) -> Tensor:
-        def rows_of(first: int, last: int) -> Tensor:
-            return dense(inputs(name, np.arange(first, last))[name]).cpu()
+    def _features_on_device(
+        self, x_source: RowSource, names: Sequence[str]
+    ) -> dict[str, Tensor] | None:
+        """Rows of all nodes of these types; None if they are sparse or do not fit."""
+        device, of_type, total = self._options.device, {}, 0
+        for name in names:
+            rows = rows_on(device, x_source(name, np.arange(min(1, self._builder.num_nodes[name]))))
+            if not isinstance(rows, Tensor):
+                return None
+            of_type[name] = rows
+            total += self._builder.num_nodes[name] * rows[:1].nbytes
+        if 3 * total > free_bytes(device):
+            return None
+        for name, row in of_type.items():
+            every = row.new_empty((self._builder.num_nodes[name], *row.shape[1:]))
+            for first, last in self._ranges(name):
+                every[first:last] = dense(rows_on(device, x_source(name, np.arange(first, last))))
+            of_type[name] = every
+        return of_type
 
-        num_nodes, size = self._builder.num_nodes[name], self._options.chunk_size
-        chunks = [(first, min(first + size, num_nodes)) for first in range(0, num_nodes, size)]
+    def _ranges(self, name: str) -> list[tuple[int, int]]:
+        num_nodes, size = self._builder.num_nodes[name], self._chunk_size
+        return [(first, min(first + size, num_nodes)) for first in range(0, num_nodes, size)]
+
+    def _inputs(self, name: str, inputs: _InputSource) -> Tensor:
         width = self._encoder.hidden_channels
-        return self._options.compute(chunks, rows_of, width, f"inputs of {name}")
+        keeps = self._fits(self._builder.num_nodes[name], width)
+
+        def rows_of(first: int, last: int) -> Tensor:
+            rows = dense(inputs(name, np.arange(first, last))[name])
+            return rows if keeps else rows.cpu()
+
+        return self._options.compute(self._ranges(name), rows_of, width, f"inputs of {name}")
 
     def _apply(self, i: int, name: str, read: _InputSource) -> Tensor:
         encoder, device = self._encoder, self._options.device
         is_last = i == encoder.num_layers - 1
         before = self._outputs if encoder.reads_all_layers else []
+        width = encoder.out_channels if is_last else encoder.hidden_channels
+        keeps = self._fits(self._builder.num_nodes[name], width)
+        builder = self._options.kept.blocks or self._builder
 
         def rows_of(first: int, last: int) -> Tensor:
-            ids, block = self._builder.block(name, first, last)
+            ids, block = builder.block(name, first, last)
             x_src: dict[str, Features] = {}
             for source, of_source in ids.items():
                 x_src |= read(source, of_source)
@@ -219,17 +241,38 @@ class _LayerByLayer:
             if is_last:
                 chunk = [{name: rows[name][first:last].to(device)} for rows in before]
                 x = encoder.readout([*chunk, {name: x[name]}])
-            return x[name].cpu()
+            return x[name] if keeps else x[name].cpu()
 
-        chunks = list(destination_chunks(self._builder.rows_before(name), self._options.chunk_size))
-        width = encoder.out_channels if is_last else encoder.hidden_channels
+        chunks = self._options.kept.chunks
+        if name not in chunks:
+            chunks[name] = list(
+                destination_chunks(self._builder.rows_before(name), self._chunk_size)
+            )
         of_type = f" of {name}" if len(self._builder.num_nodes) > 1 else ""
         what = f"layer {i + 1} of {encoder.num_layers}{of_type}"
-        return self._options.compute(chunks, rows_of, width, what)
+        return self._options.compute(chunks[name], rows_of, width, what)
+
+    @property
+    def _chunk_size(self) -> int:
+        options, encoder = self._options, self._encoder
+        if options.chunk_size is not None:
+            return options.chunk_size
+        # Free memory differs among ranks, and chunks may not.
+        if options.device.type != "cuda" or options.compute is not compute_here:
+            return _CHUNK_SIZE
+        width = max(encoder.hidden_channels, encoder.out_channels)
+        return max(_CHUNK_SIZE, free_bytes(options.device) // (4 * width * _BYTES_PER_CHANNEL))
+
+    def _fits(self, num_rows: int, width: int) -> bool:
+        """Whether the rows of a layer stay on the device: a third of its free memory at most."""
+        device = self._options.device
+        return device.type != "cuda" or 3 * 4 * num_rows * width <= free_bytes(device)
 
 
 def rows_on(device: torch.device, rows: np.ndarray | Features) -> Features:
-    return (rows if isinstance(rows, SparseFeatures) else torch.as_tensor(rows)).to(device)
+    if isinstance(rows, SparseFeatures):
+        return rows.to(device)
+    return copied(torch.as_tensor(rows), device)
 
 
 def destination_chunks(indptr: np.ndarray, chunk_size: int) -> Iterator[tuple[int, int]]:
@@ -273,6 +316,16 @@ class _BlockBuilder:
             for t, e in in_edges.items()
             if src_degrees
         }
+
+    def on_device(self) -> DeviceBlocks | None:
+        """The same blocks, built on a GPU; None on a CPU, or if the edges do not fit."""
+        if self.device.type != "cuda":
+            return None
+        if not DeviceBlocks.fits(self._in_edges, self.num_nodes, self.device):
+            return None
+        return DeviceBlocks(
+            self._in_edges, self.num_nodes, self.device, self._dst_degrees, self._src_degrees
+        )
 
     def rows_before(self, node_type: str) -> np.ndarray:
         total = np.zeros(self.num_nodes[node_type] + 1, dtype=np.int64)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from raygnn.data.hashing import splitmix64_array
 from raygnn.data.splits import Splits
+from raygnn.device_memory import copied
 
 #: Weights of a further hop, for validation to choose from.
 _DECAYS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
@@ -164,6 +165,8 @@ class LabelScores(nn.Module):
     reach: Tensor
     #: A checkpoint may lack the buffers: the next validation computes them.
     is_computed = True
+    #: The last weights that were read, their version, and whether they are used: reading waits.
+    _read: tuple[Tensor | None, int, bool] = (None, 0, False)
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +175,11 @@ class LabelScores(nn.Module):
 
     @property
     def is_used(self) -> bool:
-        return bool(self.weights[1] != 0)
+        weights, version, is_used = self._read
+        if weights is not self.weights or version != weights._version:
+            is_used = bool(self.weights[1] != 0)
+            self._read = self.weights, self.weights._version, is_used
+        return is_used
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *args: Any) -> None:
         for name, buffer in self.named_buffers():
@@ -181,7 +188,7 @@ class LabelScores(nn.Module):
 
     def reset(self) -> None:
         """Leaves all weight to the encoder."""
-        self.weights.copy_(torch.tensor(_ENCODER_ONLY))
+        self.weights.copy_(copied(torch.tensor(_ENCODER_ONLY), self.weights.device))
 
     def weigh(
         self, around: PropagatedLabels, logits: Tensor, nodes: Tensor, labels: Tensor

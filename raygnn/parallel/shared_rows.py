@@ -53,7 +53,7 @@ class SharedRows:
 
         Args:
             chunks: (first, last + 1) row, in order and without gaps.
-            rows_of: computes float32 [last - first, width] on the CPU.
+            rows_of: computes float32 [last - first, width], on any device.
             what: shown as progress, such as "layer 1 of 2".
         Returns:
             float32 [num_rows, width] on the CPU, mapped.
@@ -79,7 +79,7 @@ class SharedRows:
             with ThreadPoolExecutor(1, "rows") as writer:
                 written: Future[None] | None = None
                 for first, last in chunks[self._rank :: self._world_size]:
-                    rows = rows_of(first, last).numpy()
+                    rows = rows_of(first, last).cpu().numpy()
                     if written is not None:
                         written.result()
                     written = writer.submit(np.copyto, out[first:last], rows)
@@ -103,7 +103,7 @@ class SharedRows:
             rows, failure = torch.zeros(0, out.shape[1]), None
             try:
                 if self._rank < len(turn):
-                    rows = rows_of(*turn[self._rank])
+                    rows = rows_of(*turn[self._rank]).cpu()
             except FAILURES as error:  # reported to all ranks
                 failure = error
             raise_if_any_failed(failure, "encoding")

@@ -23,6 +23,7 @@ from raygnn.data.bundle_record import ColumnInfo, Quantization
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.extended_bundle import Addition
 from raygnn.data.standardization import Affine, ColumnScale, Standardization
+from raygnn.device_memory import unused_bytes
 from raygnn.errors import DataError
 from raygnn.sampling.gather import (
     copy_sparse_rows,
@@ -406,7 +407,7 @@ def find_device_columns(
     }
     if holds == "auto":
         num_bytes = sum(_dense(bundle.column(*key)).nbytes for key in columns)
-        holds = 3 * num_bytes <= torch.cuda.mem_get_info(device)[0]
+        holds = 3 * num_bytes <= unused_bytes(device)
     device_columns = {}
     for (type_, name), info in columns.items():
         if not holds and info.dtype == "float32":

@@ -36,7 +36,7 @@ from raygnn.loops.tasks.exact_encoding import check_exact, encode_exactly
 from raygnn.loops.tasks.node_classification.target import find_past_labels
 from raygnn.loops.tasks.target import TaskArguments, TaskTarget
 from raygnn.metrics import as_metric
-from raygnn.models.exact import ExactOptions
+from raygnn.models.exact import ExactOptions, KeptBlocks
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import reads_src_degree
 from raygnn.parallel.shared_rows import computed_by_all
@@ -68,6 +68,7 @@ class EncoderTask(Task[BatchT]):
         self._every: dict[str, Tensor] = {}  # embeddings of all nodes, of an exact evaluation
         self._samplers: dict[tuple[int, bool, bool], Any] = {}
         self._message_graphs: dict[str, GraphStore] = {}
+        self._kept_blocks: dict[int, KeptBlocks] = {}  # of exact encodings, by message graph
         self._whole_graphs: dict[frozenset[tuple[str, str]], WholeGraph] = {}
 
     @cached_property
@@ -316,10 +317,13 @@ class EncoderTask(Task[BatchT]):
     def encode_exactly(
         self, encoder: GraphEncoder, graph: GraphStore, node_types: Sequence[str]
     ) -> dict[str, Tensor]:
-        """Embeddings of all nodes of these types, layer by layer. Collective: all ranks call."""
+        """Embeddings of all nodes of these types, layer by layer, on the device if they fit there.
+        Collective: all ranks call.
+        """
         in_fp32 = self.config.training.precision == "fp32"
         compute = computed_by_all(self.env.scratch, in_fp32)
-        options = ExactOptions(device=self.env.device, compute=compute)
+        kept = self._kept_blocks.setdefault(id(graph), KeptBlocks())
+        options = ExactOptions(device=self.env.device, compute=compute, kept=kept)
         return encode_exactly(encoder, graph, self.features, self.spec, node_types, options=options)
 
     def encode_as_of(

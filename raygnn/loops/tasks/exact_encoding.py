@@ -15,8 +15,9 @@ from raygnn.data.time_units import AsOf
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.models.encoder import BlockEncoder
-from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, InEdges, exact_inference
+from raygnn.models.exact import IN_THIS_PROCESS, ExactOptions, exact_inference
 from raygnn.models.graph_encoder import EDGE_ATTR, EDGE_WEIGHT, GraphEncoder
+from raygnn.models.in_edges import InEdges
 from raygnn.models.sparse_input import Features
 from raygnn.sampling.batch_assembler import gather_rows_for_device
 from raygnn.sampling.protocols import (
@@ -86,7 +87,7 @@ def encode_exactly(
         encoder: accepted by `check_exact`.
         as_of: excludes later edges and neighbors; None includes all.
     Returns:
-        By node type, [num_nodes, channels] on the CPU.
+        By node type, [num_nodes, channels]; see `exact_inference`.
     """
     module = encoder.module
     assert isinstance(module, BlockEncoder)

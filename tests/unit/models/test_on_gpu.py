@@ -50,4 +50,4 @@ def test_exact_inference_runs_there() -> None:
     edges = InEdges(indptr=graph.block.dst_ptr.numpy(), indices=graph.edge_index[0].numpy())
     options = ExactOptions(device=torch.device("cuda"), chunk_size=40)
     got = exact_rows(encoder.cuda(), lambda ids: graph.x[ids], edges, options)
-    torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(got.cpu(), expected, rtol=1e-3, atol=1e-3)
