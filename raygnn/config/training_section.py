@@ -104,7 +104,7 @@ class Training(Section):
         matmul_precision: Precision of products of float32 matrices, as torch names it: high is
             TF32, medium is bfloat16. null is high on a GPU, and torch's setting on a CPU.
         compile: Compile the model with torch.compile; needs a C++ compiler.
-        cuda_graphs: On one GPU, record the kernels of node classification as CUDA graphs, for
+        cuda_graphs: On a GPU, record the kernels of node, edge and link tasks as CUDA graphs, for
             batches padded to a few sizes.
         eval: Evaluate on sampled neighborhoods, or exactly, on all edges: layer by layer, or with
             `sampling.temporal` on all neighbors up to the time of each seed.

@@ -488,8 +488,7 @@ class Engine:
             module = self.task.build_model()
         if self._initialize is not None:
             self._initialize(module)
-        can_pad = self.task.can_pad and self.config.sampling.draws_neighbors
-        self.task.pads = can_pad and can_record(self.config, module, self.context.device)
+        self.task.pads = can_record(self.task, self.config, module, self.context.device)
         for split in ("train", "val"):
             self.task.loader(split)
         return module

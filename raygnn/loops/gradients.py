@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from raygnn.config import Config, LoadedConfig, resolve
+from raygnn.console import say
 from raygnn.errors import FAILURES, ConfigError, TrainingError
 from raygnn.loops.callback_list import CallbackList
 from raygnn.loops.optimization import Optimization
@@ -98,9 +99,18 @@ class Accumulation:
         self._callbacks = callbacks
         self._reducer = reducer
         self.wait_s = 0.0
-        self._graphs: StepGraphs[tuple[StepOutput, float, Tensor]] | None = None
-        if task.pads and not callbacks.listen(*_WITHIN_PASS):
-            self._graphs = StepGraphs(optimization.module, device, self._whole_pass)
+        self._graphs: StepGraphs[tuple[StepOutput, float, Tensor | None]] | None = None
+        self._accumulates = config.batch.num_micro_batches > 1
+        is_listened_to = callbacks.listen(*_WITHIN_PASS)
+        if task.pads and is_listened_to and collectives.rank() == 0:
+            hooks = ", ".join(name for name in _WITHIN_PASS if callbacks.listen(name))
+            say(f"training.cuda_graphs: steps are not recorded, because callbacks have {hooks}")
+        elif task.pads and not is_listened_to:
+            is_whole = not self._accumulates and collectives.world_size() == 1
+            compute = self._whole_pass if is_whole else self._part_of_step
+            self._graphs = StepGraphs(
+                optimization.module, device, compute, accumulates=self._accumulates
+            )
 
     def run(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int], local: LocalTotals
@@ -115,6 +125,8 @@ class Accumulation:
                     self._reducer.begin_last_backward()
                 if self._graphs is not None and batch.num_added_edges is not None:
                     output, divisor, local.norm = self._graphs(batch)
+                    if self._accumulates:  # the next pass overwrites it
+                        output = _copied(output)
                 else:
                     output, divisor = self._pass(batch)
                 self._count(batch, output, divisor, local)
@@ -135,6 +147,10 @@ class Accumulation:
         if self._reduction.divides:
             self._reducer.scale(1.0 / divisor)
         return output, divisor, self._optimization.grad_norm().double()
+
+    def _part_of_step(self, batch: Batch) -> tuple[StepOutput, float, None]:
+        """A pass whose gradients are added to those of other passes or ranks."""
+        return *self._pass(batch), None
 
     def _batches(
         self, batches: Iterator[Batch], epoch: int, indices: Sequence[int]
@@ -203,6 +219,11 @@ class Accumulation:
 def _without_gradient(output: StepOutput) -> StepOutput:
     """The output with a loss in float64 that does not keep the pass."""
     return replace(output, loss_sum=output.loss_sum.detach().double())
+
+
+def _copied(output: StepOutput) -> StepOutput:
+    metrics = {n: x.clone() if isinstance(x, Tensor) else x for n, x in output.metrics.items()}
+    return replace(output, loss_sum=output.loss_sum.clone(), metrics=metrics)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from raygnn.config import Config
 from raygnn.console import say
+from raygnn.loops.task import Task
 from raygnn.models.encoder import BlockEncoder
 from raygnn.parallel import collectives
 from raygnn.sampling.batch import Batch
@@ -22,15 +23,15 @@ Result = TypeVar("Result")
 _MOST_GRAPHS = 16
 
 
-def can_record(config: Config, module: nn.Module, device: torch.device) -> bool:
-    """Whether the passes of a task that pads its batches are recorded. If a setting prevents it,
-    rank 0 prints which.
-    """
+def can_record(task: Task[Any], config: Config, module: nn.Module, device: torch.device) -> bool:
+    """Whether passes of training are recorded. If a setting prevents it, rank 0 prints which."""
     training = config.training
-    is_chosen = training.cuda_graphs and not training.compile
+    is_chosen = training.cuda_graphs and not training.compile and task.learns
     if not is_chosen or device.type != "cuda" or torch.version.cuda is None:
         return False
     settings = obstacles(config, module)
+    if not task.can_pad:
+        settings.append(f"task={config.task.type!r} with these task.args and losses")
     if settings and collectives.rank() == 0:
         say(f"training.cuda_graphs: steps are not recorded, because of {', '.join(settings)}")
     return not settings
@@ -43,19 +44,26 @@ def obstacles(config: Config, module: nn.Module) -> list[str]:
     training, modules = config.training, list(module.modules())
     encoders = [m for m in modules if isinstance(m, BlockEncoder)]
     is_known = len(encoders) == 1 and type(encoders[0]).__module__.startswith("raygnn.")
+    own_modules = {type(m).__qualname__ for m in modules if not _is_known(m)}
+    overlaps = config.scaling.gradients == "ddp" and collectives.world_size() > 1
     own_losses = [term.type for term in config.losses if "." in term.type]
     settings = {
-        "several workers": collectives.world_size() > 1,
-        "several micro-batches a step": config.batch.num_micro_batches > 1,
+        "scaling.gradients='ddp'": overlaps,
+        f"sampling.type={config.sampling.type!r}": not config.sampling.draws_neighbors,
         f"training.precision={training.precision!r}": training.precision == "fp16-mixed",
         f"training.grad_reduction={training.combined_by!r}": "." in training.combined_by,
         f"losses.type={', '.join(own_losses)!r}": bool(own_losses),
         "losses.args.class_weights": any("class_weights" in t.args for t in config.losses),
         f"model.type={config.model.type!r}": not is_known,
+        f"modules {', '.join(sorted(own_modules))}": is_known and bool(own_modules),
         "batch normalization": any(isinstance(m, _BatchNorm) for m in modules),
         "sparse embeddings": any(getattr(m, "sparse", False) for m in modules),
     }
     return [name for name, prevents in settings.items() if prevents]
+
+
+def _is_known(module: nn.Module) -> bool:
+    return type(module).__module__.startswith(("raygnn.", "torch.", "torch_geometric."))
 
 
 @dataclass(frozen=True)
@@ -67,26 +75,45 @@ class _Recorded(Generic[Result]):
     gradients: list[tuple[nn.Parameter, Tensor]]
     result: Result
 
+    def add_gradients(self, *, copies: bool) -> None:
+        """Adds the gradients of a replay to those of the parameters. The next replay overwrites
+        the first ones unless they are copies.
+        """
+        for parameter, gradient in self.gradients:
+            if parameter.grad is None:
+                parameter.grad = gradient.clone() if copies else gradient
+            else:
+                parameter.grad += gradient
+
 
 class StepGraphs(Generic[Result]):
     """Records the pass over a batch as a CUDA graph, and repeats it for batches of the same layout.
 
     The first batch of a layout is computed as usual, the second is recorded. The numbers are the
     same: random generators are read when a graph starts. `compute` may not read from the device.
-    Gradients start as None.
+
+    Args:
+        accumulates: a step adds up the gradients of several passes.
     """
 
     def __init__(
-        self, module: nn.Module, device: torch.device, compute: Callable[[Batch], Result]
+        self,
+        module: nn.Module,
+        device: torch.device,
+        compute: Callable[[Batch], Result],
+        *,
+        accumulates: bool = False,
     ) -> None:
-        self._module, self._compute = module, compute
+        self._module, self._compute, self._accumulates = module, compute, accumulates
         self._stream = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
         self._seen: set[Hashable] = set()
         self._recorded: dict[Hashable, _Recorded[Result]] = {}
 
     def __call__(self, batch: Batch) -> Result:
-        """The result of a padded batch, which `DeviceCopies` copied. Leaves its gradients."""
+        """The result of a padded batch, which `DeviceCopies` copied; adds its gradients. The next
+        call may overwrite the result.
+        """
         assert batch.copy is not None
         layout = batch.copy.layout
         if layout not in self._recorded:
@@ -98,8 +125,7 @@ class StepGraphs(Generic[Result]):
         recorded = self._recorded[layout]
         recorded.memory.copy_(batch.copy.memory)
         recorded.graph.replay()
-        for parameter, gradient in recorded.gradients:
-            parameter.grad = gradient
+        recorded.add_gradients(copies=self._accumulates)
         return recorded.result
 
     def _compute_aside(self, batch: Batch) -> Result:
@@ -114,6 +140,10 @@ class StepGraphs(Generic[Result]):
     def _record(self, batch: Batch) -> _Recorded[Result]:
         assert batch.copy is not None
         memory = batch.copy.memory.clone()
+        parameters = list(self._module.parameters())
+        before = [parameter.grad for parameter in parameters]
+        for parameter in parameters:
+            parameter.grad = None
         graph = torch.cuda.CUDAGraph()
         try:
             # Sampler threads may allocate meanwhile.
@@ -125,8 +155,10 @@ class StepGraphs(Generic[Result]):
                 "computes without"
             )
             raise
-        both = [(parameter, parameter.grad) for parameter in self._module.parameters()]
+        both = [(parameter, parameter.grad) for parameter in parameters]
         gradients = [(parameter, grad) for parameter, grad in both if grad is not None]
+        for parameter, gradient in zip(parameters, before, strict=True):
+            parameter.grad = gradient
         return _Recorded(graph, memory, gradients, result)
 
 

@@ -48,13 +48,14 @@ class EvalOutput:
     Attributes:
         index: position in the fixed global sequence of evaluation batches.
         ids: int64 [num_seeds], dense ids that order rows gathered from all ranks.
+        loss_sum: the summed loss, a number or a scalar on the device.
         prediction: [num_seeds, ...], the metrics' input next to `target`.
         metrics: further sums over the same weight; every batch has the same names.
     """
 
     index: int
     ids: Tensor
-    loss_sum: float
+    loss_sum: Tensor | float
     weight: float
     prediction: Tensor
     target: Tensor
@@ -120,12 +121,16 @@ class Task(ABC, Generic[BatchT]):
     #: Whether training batches are padded to few shapes, for passes that `StepGraphs` records. Set
     #: before the first loader is made, where the task `can_pad`.
     pads: bool = False
-    can_pad: ClassVar[bool] = False
 
     #: By name, the tasks that this one is made of: each is evaluated by itself, with metrics that
     #: have its name. Their losses are summed with these factors.
     parts: Mapping[str, Task[Any]] = MappingProxyType({})
     weights: Mapping[str, float] = MappingProxyType({})
+
+    @property
+    def can_pad(self) -> bool:
+        """Whether all full training batches have the same shapes, but for their neighborhoods."""
+        return False
 
     def score_weights(self) -> tuple[float, float] | None:
         """Weights of the encoder and of closed-form scores beside it; None without such scores."""

@@ -113,6 +113,7 @@ class EdgeLoader(SampledSequence[EdgeBatch]):
                 name: torch.from_numpy(values[positions])
                 for name, values in self.plan.labels.items()
             },
+            num_added_edges=subgraph.num_added_edges,
         )
 
     def request(self, epoch: int, index: int) -> SampleRequest:

@@ -212,6 +212,7 @@ class LinkLoader(SampledSequence[LinkBatch]):
             nodes=self._assembler.nodes(subgraph),
             edges=self._assembler.edges(subgraph) if self._has_edges else {},
             links=self._links(drawn, self._local_ids(drawn, subgraph)),
+            num_added_edges=subgraph.num_added_edges,
         )
 
     def request(self, epoch: int, index: int) -> SampleRequest:
@@ -223,16 +224,23 @@ class LinkLoader(SampledSequence[LinkBatch]):
         seeds, links = torch.from_numpy(drawn.seeds), self._links(drawn, drawn.parts)
         return LinkBatch(index=index, input_id=seeds, nodes={}, edges={}, links=links)
 
-    def _draw(self, epoch: int, index: int) -> _Drawn:
+    def positions(self, epoch: int, index: int) -> np.ndarray:
+        """int64 [num_links], `BatchLinks.position` of a batch."""
         edges, places = self.supervision, self.places(epoch, index)
         links = self._seeds.links(places if self._by_time is None else self._by_time[places], epoch)
+        if self.sampler.temporal is None:
+            return links
+        assert edges.times is not None
+        return links[np.argsort(edges.times[links], kind="stable")]
+
+    def _draw(self, epoch: int, index: int) -> _Drawn:
+        edges, places = self.supervision, self.places(epoch, index)
+        links = self.positions(epoch, index)
         group = time = None
         num_groups = 1
         if self.sampler.temporal is not None:
             assert edges.times is not None
             times = edges.times[links]
-            order = np.argsort(times, kind="stable")
-            links, times = links[order], times[order]
             most = _EVALUATION_GROUPS if self.plan.is_evaluation else _TRAINING_GROUPS
             num_groups = min(most, len(links))
             group = np.arange(len(links)) * num_groups // len(links)

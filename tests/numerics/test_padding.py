@@ -22,12 +22,16 @@ from tests.pretended_gpu.run_cases import check_close, run
 from tests.tiers import slow
 
 #: What depends on the sizes of a batch: one of each kind, and every encoder and reader of a batch.
-_NAMES = ["GraphSAGE", "GAT", "Hetero nodes", "RGCN nodes", "training rows"]
+_NAMES = [
+    *("GraphSAGE", "GAT", "Hetero nodes", "RGCN nodes", "training rows", "loss retrieval"),
+    *("Hetero edges", "accumulation"),
+]
 _MORE_NAMES = (
     *("GCN", "GIN", "MLP", "GATv2", "Transformer", "GINE", "GraphSAGE max"),
     *("GATv2 on edge features", "HGT nodes", "SimpleHGN nodes", "Hetero of GAT"),
     *("labor", "temporal", "with replacement"),
-    *("loss mse", "int8 features", "bf16-true", "clipping"),
+    *("loss mse", "int8 features", "bf16-true", "clipping", "loss direct_au", "HGT links"),
+    *("HGT edges", "relations", "LightGCN", "decoder hadamard_mlp"),
 )
 
 
@@ -36,13 +40,13 @@ class RepeatedSteps(StepGraphs[Any]):
 
     num_repeated = 0
 
-    def __init__(self, module: Any, device: torch.device, compute: Any) -> None:
+    def __init__(self, module: Any, device: torch.device, compute: Any, **args: Any) -> None:
         stream = SimpleNamespace(wait_stream=lambda other: None)
         with (
             patch("torch.cuda.Stream", lambda device: stream),
             patch("torch.cuda.graph_pool_handle", lambda: None),
         ):
-            super().__init__(module, device, compute)
+            super().__init__(module, device, compute, **args)
 
     def __call__(self, batch: Batch) -> Any:
         copied, memory = copied_together(with_counts(batch), torch.device("cpu"))
@@ -66,13 +70,16 @@ class RepeatedSteps(StepGraphs[Any]):
 
         def replay() -> None:
             type(self).num_repeated += 1
+            before = [parameter.grad for parameter, _ in recorded.gradients]
             for parameter, _ in recorded.gradients:
                 parameter.grad = None
             output, _, norm = compute(kept[0])
             recorded.result[0].loss_sum.copy_(output.loss_sum)
-            recorded.result[2].copy_(norm)
-            for parameter, gradient in recorded.gradients:
+            if norm is not None:
+                recorded.result[2].copy_(norm)
+            for (parameter, gradient), held in zip(recorded.gradients, before, strict=True):
                 gradient.copy_(parameter.grad)
+                parameter.grad = held
 
         graph.replay = replay
         return recorded
