@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raygnn.device_memory import copied, read_together
 from raygnn.errors import FAILURES, DataError, RaygnnError
 from raygnn.loops.task import EvalOutput, Task
 from raygnn.metrics import ComparedMetric, ComparedScores, GatheredMetric, SumMetric, compare
@@ -19,8 +20,15 @@ from raygnn.parallel.agreement import raise_if_any_failed, run_and_sync_errors
 Watch = Callable[[Iterator[EvalOutput], int], Iterator[EvalOutput]]
 
 
+#: Predictions that stay on a device until they are read.
+_HELD_BYTES = 1 << 28
+
+
 class EvaluationTable:
     """One row of sums per evaluation batch, plus gathered rows for metrics that need them.
+
+    Rows and predictions stay on their device, and are read together at the end, or whenever there
+    are `_HELD_BYTES` of predictions: a read waits for the device.
 
     The one rank that has a batch writes its row; other ranks have 0. So summing over ranks does not
     round. Columns are then summed in batch order on every rank, and the result does not depend on
@@ -38,6 +46,8 @@ class EvaluationTable:
         # All of them read the same columns.
         self._scores = ComparedScores(self._compared[0].num_columns if self._compared else 0)
         self._rows: dict[int, Tensor] = {}
+        self._held: list[Tensor] = []  # ids, predictions and targets of batches on a device
+        self._num_held_bytes = 0
         # The first batch determines the names of further sums and the widths of metric states.
         self._layout: tuple[list[str], list[int]] | None = None
         self._ids: list[Tensor] = []
@@ -45,19 +55,44 @@ class EvaluationTable:
         self._targets: list[Tensor] = []
 
     def add(self, output: EvalOutput) -> None:
-        sums = [output.loss_sum, output.weight, *map(float, output.metrics.values())]
-        states = [m.update(output.prediction, output.target).cpu() for m in self._sums]
+        sums = [output.loss_sum, output.weight, *output.metrics.values()]
+        states = [m.update(output.prediction, output.target) for m in self._sums]
         self._layout = list(output.metrics), [state.numel() for state in states]
-        self._rows[output.index] = torch.cat([torch.tensor(sums, dtype=torch.float64), *states])
+        device = output.prediction.device
+        parts = [_numbers(sums, device), *(copied(state, device) for state in states)]
+        self._rows[output.index] = torch.cat(parts)
+        if not (self._compared or self._gathered):
+            return
+        rows = [output.ids, output.prediction, output.target]
+        if device.type == "cpu":
+            self._add_rows(*rows)
+            return
+        # Copies: these may be parts of the batch.
+        self._held += [part.clone() for part in rows]
+        self._num_held_bytes += sum(part.nbytes for part in rows)
+        if self._num_held_bytes >= _HELD_BYTES:
+            self._read()
+
+    def _read(self) -> None:
+        """Brings everything to the host, with one wait for the device."""
+        read = read_together([*self._held, *self._rows.values()])
+        num_held, self._held, self._num_held_bytes = len(self._held), [], 0
+        self._rows = dict(zip(self._rows, read[num_held:], strict=True))
+        for first in range(0, num_held, 3):
+            self._add_rows(*read[first : first + 3])
+
+    def _add_rows(self, ids: Tensor, prediction: Tensor, target: Tensor) -> None:
+        ids, target = ids.cpu(), target.cpu()
         if self._compared:
-            self._scores.add(*self._compared[0].columns(output.prediction, output.target))
+            self._scores.add(*self._compared[0].columns(prediction, target))
         if self._gathered:
-            self._predictions.append(_own(output.prediction.float()))
-            self._ids.append(_own(output.ids))
-            self._targets.append(_own(output.target))
+            self._predictions.append(_own(prediction.float()))
+            self._ids.append(_own(ids))
+            self._targets.append(_own(target))
 
     def reduce(self) -> dict[str, float]:
         """Loss and metrics over all batches of all ranks. Collective: all ranks must call."""
+        self._read()
         known = [layout for layout in collectives.gather_objects(self._layout) if layout]
         if not known:
             return {}
@@ -106,6 +141,16 @@ class EvaluationTable:
         for metric in self._gathered:
             results.update(metric.compute_rows(ids, scores[order], targets[order]))
         return results
+
+
+def _numbers(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
+    """float64 [num_values] on a device, without a wait for it."""
+    known = [0.0 if isinstance(value, Tensor) else value for value in values]
+    row = copied(torch.tensor(known, dtype=torch.float64), device)
+    for i, value in enumerate(values):
+        if isinstance(value, Tensor):
+            row[i] = value
+    return row
 
 
 def _own(rows: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raygnn.device_memory import copied
 from raygnn.metrics.base import (
     ComparedMetric,
     ComparedScores,
@@ -19,7 +20,7 @@ from raygnn.metrics.base import (
     SumMetric,
     compare,
 )
-from raygnn.metrics.seed_metrics import ClassCounts
+from raygnn.metrics.seed_metrics import ClassCounts, counts_by_class
 
 _NUM_BINS = 10  # bins of confidence
 MAX_CONFUSED = 40  # classes whose pairs are counted: each batch holds a matrix
@@ -81,7 +82,7 @@ class Confusion(Diagnostic):
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
         pairs = target.flatten() * self.num_outputs + prediction.argmax(dim=-1)
-        return torch.bincount(pairs, minlength=self.num_outputs**2).double()
+        return counts_by_class(pairs, self.num_outputs**2)
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:
         counts = state.view(self.num_outputs, self.num_outputs).long().tolist()
@@ -132,7 +133,7 @@ class ErrorsByValue(Diagnostic):
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
         predicted, actual = prediction.flatten().double(), target.flatten().double()
-        bins = torch.bucketize(actual, self._bounds.to(actual.device), right=True)
+        bins = torch.bucketize(actual, copied(self._bounds, actual.device), right=True)
         errors = (predicted - actual).abs()
         return sums_by_bin(bins, len(self._bounds) + 1, actual, predicted, errors)
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from raygnn.device_memory import copied, free_bytes
 from raygnn.errors import DataError
 from raygnn.metrics.sampled_ranking import check_ks, check_scores, exact_means, exact_state
 
 #: Scores of queries [num_queries, C] with candidates [num_candidates, C].
 ScoreAll = Callable[[Tensor, Tensor], Tensor]
 
-# Scores compared with positives at a time: 1 MB of a cache (16 M at a time took thrice as long).
-_NUM_COMPARED = 1 << 18
+# On a CPU, scores in memory, and scores compared with positives at a time: 1 MB of a cache (16 M at
+# a time took thrice as long).
+_NUM_SCORES, _NUM_COMPARED = 1 << 24, 1 << 18
+# On a GPU, both take at most a quarter of the free memory, at 16 bytes a score.
+_BYTES_PER_SCORE, _MOST_SCORES = 4 * 16, 1 << 30
 
 
 class Links(NamedTuple):
@@ -60,13 +64,13 @@ class FullRanking:
     Args:
         num_candidates: nodes of the target type.
         ks: default: those of 1, 5, 10, 50, 100, 500 that are at most `num_candidates`.
-        chunk_size: scores in memory at a time, at least one query's.
+        chunk_size: scores in memory at a time, at least one query's. Default: by device.
     Raises:
         ConfigError: a k is out of range.
     """
 
     def __init__(
-        self, num_candidates: int, ks: Sequence[int] | None = None, chunk_size: int = 1 << 24
+        self, num_candidates: int, ks: Sequence[int] | None = None, chunk_size: int | None = None
     ) -> None:
         self.num_candidates = num_candidates
         self.ks = check_ks(ks, num_candidates)
@@ -81,13 +85,13 @@ class FullRanking:
         known: Links,
         score_all: ScoreAll,
     ) -> Tensor:
-        """Ranks the positives of one batch of queries. Returns a float64 state to be added to
-        others.
+        """Ranks the positives of one batch of queries. Returns a float64 state on the host, to be
+        added to others. Waits for a device once.
 
         Args:
             query_rows: [num_queries, C], embeddings.
             candidate_rows: [num_candidates, C], embeddings of all nodes of the target type.
-            positives: links of the evaluated split.
+            positives: links of the evaluated split, on the host.
             known: other links, excluded as candidates; need not contain the positives. To
                 exclude the query itself, add it as its own known link.
             score_all: as `Decoder.score_all`; a score may not depend on other rows.
@@ -98,11 +102,9 @@ class FullRanking:
         self._check(query_rows, candidate_rows, positives, known)
         keys = positives.keys(self.num_candidates)
         if not len(keys):
-            return query_rows.new_zeros(sum(self._state_sizes), dtype=torch.float64)
+            return torch.zeros(sum(self._state_sizes), dtype=torch.float64)
         filtered = known.keys(self.num_candidates)
         filtered = filtered[~torch.isin(filtered, keys, assume_unique=True)]
-        device = query_rows.device  # links come from the host, scores may be elsewhere
-        keys, filtered = keys.to(device), filtered.to(device)
         counts = self._count(query_rows, candidate_rows, keys, filtered, score_all)
         by_query = self._by_query(*counts)
         return torch.cat([exact_state(self._by_link(*counts[1:])), exact_state(by_query)])
@@ -165,44 +167,55 @@ class FullRanking:
             By link: query, number of candidates with a higher and with the same score (including
             itself), and how many of these are positives of the same query.
         """
-        num = self.num_candidates
-        query, target = keys // num, keys % num
-        own = torch.full((len(keys),), torch.nan, device=query_rows.device, dtype=torch.float64)
-        greater, equal = torch.zeros_like(keys), torch.zeros_like(keys)
-        chunks = list(self._chunks(len(query_rows)))
-
-        def scores_of(first: int, last: int) -> Tensor:
-            scores = score_all(query_rows, candidate_rows[first:last])
-            check_scores(int(scores.isnan().sum()), scores.numel())
-            return scores
+        num, device = self.num_candidates, query_rows.device
+        num_scores, num_compared = self._sizes(device)
+        width = min(num, max(1, num_scores // len(query_rows)))
+        filtered = filtered[(filtered % num).argsort()]
+        starts = torch.searchsorted(filtered % num, torch.arange(0, num + width, width)).tolist()
+        with_links = (keys % num // width * width).unique().tolist()
+        ends = torch.cat([keys // num, keys % num, filtered // num, filtered % num])
+        sizes = [len(keys), len(keys), len(filtered), len(filtered)]
+        query, target, known_query, known_target = copied(ends, device).split(sizes)
+        own = torch.full((len(keys),), torch.nan, device=device, dtype=torch.float64)
+        counts = own.new_zeros((2, len(keys)))  # exact, as all whole numbers up to 2^53
+        num_nan = own.new_zeros(1)
 
         # The score of a link comes from the same product as the scores that it is compared with:
         # computed in another shape its last bit may differ. More than one chunk is scored twice.
-        held: Tensor | None = None
-        for first, last in chunks:
-            inside = (target >= first) & (target < last)
-            if inside.any() or len(chunks) == 1:
-                held = scores_of(first, last)
-                own[inside] = held[query[inside], target[inside] - first].double()
-        for first, last in chunks:
-            scores = held if held is not None and len(chunks) == 1 else scores_of(first, last)
-            inside = (filtered % num >= first) & (filtered % num < last)
-            scores[filtered[inside] // num, filtered[inside] % num - first] = -torch.inf
-            step = max(1, min(self._chunk_size, _NUM_COMPARED) // (last - first))
-            for start in range(0, len(keys), step):
-                links = slice(start, start + step)
-                others, mine = scores[query[links]], own[links].to(scores.dtype).unsqueeze(1)
-                greater[links] += (others > mine).sum(dim=1)
-                equal[links] += ((others == mine) & (others > -torch.inf)).sum(dim=1)
+        for first in with_links:
+            scores = score_all(query_rows, candidate_rows[first : first + width])
+            column = target - first
+            of_links = scores[query, column.clamp(0, scores.shape[1] - 1)].double()
+            own = torch.where((column >= 0) & (column < width), of_links, own)
+        for chunk, first in enumerate(range(0, num, width)):
+            if width < num:
+                scores = score_all(query_rows, candidate_rows[first : first + width])
+            num_nan += scores.isnan().sum()
+            known = slice(starts[chunk], starts[chunk + 1])
+            scores[known_query[known], known_target[known] - first] = -torch.inf
+            step, parts = max(1, num_compared // scores.shape[1]), []
+            blocks = zip(query.split(step), own.to(scores.dtype).split(step), strict=True)
+            for rows, own_scores in blocks:
+                others, mine = scores[rows], own_scores.unsqueeze(1)
+                is_equal = (others == mine) & (others > -torch.inf)
+                parts.append(torch.stack([(others > mine).sum(dim=1), is_equal.sum(dim=1)]))
+            counts += torch.cat(parts, dim=1)
+        read = torch.cat([num_nan, own, counts.view(-1)]).cpu()
+        check_scores(int(read[0]), len(query_rows) * num)
+        own, (greater, equal) = read[1 : 1 + len(keys)], read[1 + len(keys) :].long().view(2, -1)
+        query = keys // num
         greater_positives, equal_positives = _among_positives(query, own)
         # Positives with a score of -inf, and candidates of equal score, were not counted.
         equal = torch.maximum(equal, equal_positives + 1)
         return query, greater, equal, greater_positives, equal_positives
 
-    def _chunks(self, num_queries: int) -> Iterator[tuple[int, int]]:
-        size = max(1, self._chunk_size // max(1, num_queries))
-        for first in range(0, self.num_candidates, size):
-            yield first, min(first + size, self.num_candidates)
+    def _sizes(self, device: torch.device) -> tuple[int, int]:
+        """Scores in memory at a time, and scores that are compared at a time."""
+        most = self._chunk_size
+        if device.type == "cuda":
+            free = min(free_bytes(device) // _BYTES_PER_SCORE, _MOST_SCORES)
+            return most or free, most or free
+        return most or _NUM_SCORES, min(most or _NUM_COMPARED, _NUM_COMPARED)
 
     def _by_link(
         self,

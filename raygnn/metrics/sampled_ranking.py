@@ -53,10 +53,7 @@ def sampled_ranks(scores: Tensor) -> Tensor:
     Args:
         scores: [num_positives, 1 + num_candidates]. Column 0 is the positive; -inf excludes a
             candidate.
-    Raises:
-        TrainingError: a score is NaN.
     """
-    check_scores(int(scores.isnan().sum()), scores.numel())
     positive, candidate = scores[:, :1], scores[:, 1:]
     num_greater = (candidate > positive).sum(dim=1)
     num_equal = ((candidate == positive) & (candidate > -torch.inf)).sum(dim=1)
@@ -75,6 +72,24 @@ class _SampledRanking(SumMetric):
     def __init__(self, num_outputs: int, problem: Problem = "link_prediction") -> None:
         super().__init__(num_outputs, problem)
 
+    def update(self, prediction: Tensor, target: Tensor | None = None) -> Tensor:
+        """The state of one batch of scores, as in `sampled_ranks`. `target` is not read."""
+        num_nan = prediction.isnan().sum().double().unsqueeze(0)
+        return torch.cat([num_nan, self._of_ranks(sampled_ranks(prediction))])
+
+    def compute(self, state: Tensor) -> dict[str, float]:
+        """The metric by name. Raises a TrainingError if a score was NaN."""
+        num_nan, num_rows = state[:2].tolist()
+        check_scores(int(num_nan), int(num_rows) * self.num_outputs)
+        return self._of_state(state[1:])
+
+    @abstractmethod
+    def _of_ranks(self, ranks: Tensor) -> Tensor:
+        """The state of ranks, float64 [num_positives], which begins with their number."""
+
+    @abstractmethod
+    def _of_state(self, state: Tensor) -> dict[str, float]: ...
+
 
 class MeanReciprocalRank(_SampledRanking):
     """Mean of 1 / rank of each positive among its sampled candidates; ties count half.
@@ -84,11 +99,10 @@ class MeanReciprocalRank(_SampledRanking):
 
     name = "mrr"
 
-    def update(self, prediction: Tensor, target: Tensor | None = None) -> Tensor:
-        """The state of one batch of scores, as in `sampled_ranks`. `target` is not read."""
-        return exact_state(1 / sampled_ranks(prediction).unsqueeze(1))
+    def _of_ranks(self, ranks: Tensor) -> Tensor:
+        return exact_state(1 / ranks.unsqueeze(1))
 
-    def compute(self, state: Tensor) -> dict[str, float]:
+    def _of_state(self, state: Tensor) -> dict[str, float]:
         return {self.name: exact_means(state)[0]}
 
 
@@ -113,12 +127,11 @@ class Hits(_SampledRanking):
         super().__init__(num_outputs, problem)
         self.ks = check_ks(ks, num_outputs)
 
-    def update(self, prediction: Tensor, target: Tensor | None = None) -> Tensor:
-        ranks = sampled_ranks(prediction).unsqueeze(1)
-        hits = (ranks <= ranks.new_tensor(self.ks)).sum(dim=0)
-        return torch.cat([hits.new_tensor([len(ranks)]), hits]).double()
+    def _of_ranks(self, ranks: Tensor) -> Tensor:
+        hits = torch.stack([ranks <= k for k in self.ks]).sum(dim=1)
+        return torch.cat([hits.new_full((1,), len(ranks)), hits]).double()
 
-    def compute(self, state: Tensor) -> dict[str, float]:
+    def _of_state(self, state: Tensor) -> dict[str, float]:
         total, *hits = state.tolist()
         return {
             f"{self.name}@{k}": hit / total if total else float("nan")
@@ -142,7 +155,7 @@ def exact_state(values: Tensor) -> Tensor:
     fixed = (values.double() * 2.0**_BITS).round().long()
     halves = [fixed >> _HALF_BITS, fixed & ((1 << _HALF_BITS) - 1)]
     sums = [half.sum(dim=0) for half in halves]
-    return torch.cat([fixed.new_tensor([len(values)]), *sums]).double()
+    return torch.cat([fixed.new_full((1,), len(values)), *sums]).double()
 
 
 def exact_means(state: Tensor) -> list[float]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from raygnn.device_memory import copied
 from raygnn.metrics.base import ComparedMetric, Problem, ScoreCounts, SumMetric
 
 
@@ -27,7 +28,8 @@ class Accuracy(SumMetric):
             right = prediction.argmax(dim=-1) == target.flatten()
         else:
             right = ((prediction > 0) == _labels(prediction, target)).all(dim=-1)
-        return torch.stack([right.sum(), right.new_tensor(len(right), dtype=torch.long)]).double()
+        num_rows = right.new_full((), len(right), dtype=torch.long)
+        return torch.stack([right.sum(), num_rows]).double()
 
     def compute(self, state: Tensor) -> dict[str, float]:
         right, total = state.tolist()
@@ -41,15 +43,24 @@ class ClassCounts(SumMetric):
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
         if self.problem == "multi_class":
-            predicted, target = prediction.argmax(dim=-1), target.flatten()
+            predicted, target = prediction.argmax(dim=-1), target.flatten().long()
             counts = [
-                torch.bincount(classes, minlength=self.num_outputs)
-                for classes in (target[predicted == target], predicted, target)
+                counts_by_class(target, self.num_outputs, predicted == target),
+                counts_by_class(predicted, self.num_outputs),
+                counts_by_class(target, self.num_outputs),
             ]
         else:
             labels, positive = _labels(prediction, target), prediction > 0
             counts = [entries.sum(dim=0) for entries in (positive & labels, positive, labels)]
         return torch.cat(counts).double()
+
+
+def counts_by_class(classes: Tensor, num_classes: int, chosen: Tensor | None = None) -> Tensor:
+    """Rows of each class, float64 [num_classes]; only those where `chosen`, bool [num_rows]. On a
+    device without a wait, unlike `bincount`.
+    """
+    ones = torch.ones_like(classes, dtype=torch.float64) if chosen is None else chosen.double()
+    return ones.new_zeros(num_classes).index_add_(0, classes, ones)
 
 
 class _F1(ClassCounts):
@@ -111,7 +122,7 @@ class _MeanError(SumMetric):
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
         predicted, actual = _float64(prediction, target)
         total = self._of_errors(predicted - actual).sum()
-        return torch.stack([total, total.new_tensor(float(actual.numel()))])
+        return torch.stack([total, total.new_full((), float(actual.numel()))])
 
     @abstractmethod
     def _of_errors(self, error: Tensor) -> Tensor: ...
@@ -178,7 +189,8 @@ class R2(SumMetric):
         predicted, actual = _float64(prediction, target)
         rows = actual.new_full((actual.shape[1],), float(len(actual)))
         residual = (predicted - actual).square().sum(dim=0)
-        centered = actual - actual.new_tensor(self.center)
+        center = torch.tensor(self.center, dtype=torch.float64)
+        centered = actual - copied(center, actual.device)
         return torch.cat([rows, centered.sum(dim=0), centered.square().sum(dim=0), residual])
 
     def compute(self, state: Tensor) -> dict[str, float]:

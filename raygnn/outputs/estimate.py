@@ -51,6 +51,8 @@ class Estimate(Callback):
             self._before_batches_s = self._began_s - self._validation_began_s
 
     def on_validation_step_end(self, engine: Engine, output: EvalOutput) -> None:
+        if engine.context.device.type == "cuda":  # evaluation waits for a GPU at its end only
+            torch.cuda.synchronize(engine.context.device)
         self._batches_s.append(time.monotonic() - self._began_s)
 
     def values(self, engine: Engine) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from raygnn.device_memory import copied
 from raygnn.errors import TrainingError
 from raygnn.parallel import collectives
 from raygnn.parallel.sharded_tables import ShardedTables
@@ -231,15 +232,11 @@ class GradientReducer:
     def _row_of(self, local: LocalTotals, dtype: torch.dtype) -> Tensor:
         totals = self._totals_of(local)
         known = [0.0 if isinstance(total, Tensor) else total for total in totals]
-        row = to_device(torch.tensor(known, dtype=dtype), self._device)
+        row = copied(torch.tensor(known, dtype=dtype), self._device)
         for i, total in enumerate(totals):
             if isinstance(total, Tensor):
                 row[i] = total
         return row
-
-
-def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def take_gradients(parameters: Sequence[nn.Parameter], buffer: Tensor, *, failed: bool) -> None:

@@ -20,9 +20,13 @@ import raygnn.train
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.errors import TrainingError
 from raygnn.loops.engine import Engine
+from raygnn.metrics import FullRanking, Links
+from raygnn.models import GAT, GCN
+from raygnn.models.exact import ExactOptions, InEdges, KeptBlocks, exact_inference
 from raygnn.parallel.all_reduce import UnreadTotals
 from raygnn.sampling.prefetch import DeviceCopies
 from tests.pretended_gpu.cases import CASES, Case, write_graphs
+from tests.pretended_gpu.device import Record, watched
 from tests.pretended_gpu.run_cases import check_close, run
 from tests.small_runs import assert_same_weights, kill_at, small_config
 
@@ -104,6 +108,56 @@ def set_sync_debug_mode(mode: str | int) -> None:
         torch.cuda.set_sync_debug_mode(mode)
 
 
+def test_a_batch_of_the_full_ranking_takes_few_operators_and_one_wait():
+    torch.manual_seed(0)
+    num_anchors, num_targets = 1024, 50_000
+    anchors, targets = (torch.randint(-9, 9, (n, 8)).float() for n in (num_anchors, num_targets))
+    ends = torch.arange(num_anchors + 1)
+    positives = Links(ends, torch.randint(0, num_targets, (num_anchors,)))
+    known = Links(3 * ends, torch.randint(0, num_targets, (3 * num_anchors,)))
+
+    def rank(device: str, chunk_size: int | None = None) -> torch.Tensor:
+        ranking = FullRanking(num_targets, [20], chunk_size)
+        rows = anchors.to(device), targets.to(device)
+        with watched(record):
+            return ranking.update(*rows, positives, known, lambda a, b: a @ b.T)
+
+    record = Record()
+    state = rank("cuda")
+    assert record.num_operators <= 40
+    assert sum(record.waits.values()) == 1, record.waits
+    assert torch.equal(state, rank("cpu"))
+    assert torch.equal(state, rank("cuda", chunk_size=num_anchors * 20_000))
+
+
+@pytest.mark.parametrize("model", [GCN, GAT])
+@pytest.mark.parametrize("chunk_size", [None, 400])
+def test_exact_encoding_waits_once_a_chunk_and_then_never(model: Any, chunk_size: int | None):
+    rng = np.random.default_rng(0)
+    indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 9, 300))])
+    edges = InEdges(indptr=indptr, indices=rng.integers(0, 300, indptr[-1]).astype(np.int32))
+    x = rng.normal(size=(300, 6)).astype(np.float32)
+    encoder, kept = model(6, 4, 8).eval(), KeptBlocks()
+
+    def encode(options: ExactOptions) -> tuple[torch.Tensor, Record]:
+        record, of_graph = Record(), ({("n", "to", "n"): edges}, {"n": 300}, None)
+        encoder.to(options.device)
+        with watched(record):
+            rows = exact_inference(encoder, lambda _, ids: x[ids], *of_graph, options)
+        return rows["n"], record
+
+    expected, _ = encode(ExactOptions())
+    options = ExactOptions(device=torch.device("cuda"), chunk_size=chunk_size, kept=kept)
+    first, record = encode(options)
+    num_chunks = len(kept.chunks["n"])
+    assert (num_chunks == 1) == (chunk_size is None)
+    assert sum(record.waits.values()) == num_chunks, record.waits
+    again, record = encode(options)
+    assert not record.waits
+    torch.testing.assert_close(first.cpu(), expected, rtol=1e-3, atol=1e-3)
+    assert torch.equal(first, again)
+
+
 @pytest.fixture
 def train(small_tables: str, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Trains on the device in a folder of its own; returns the config."""
@@ -125,7 +179,13 @@ def test_a_second_run_has_the_same_bits(train, model: str):
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="needs CUDA's own graphs")
-@pytest.mark.parametrize("name", ["GraphSAGE", "GAT", "Hetero nodes", "HGT nodes", "RGCN nodes"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("GraphSAGE", "GAT", "Hetero nodes", "HGT nodes", "RGCN nodes", "loss retrieval"),
+        *("HGT edges", "accumulation"),
+    ],
+)
 def test_recorded_steps_have_the_bits_of_computed_ones(graphs: Path, tmp_path: Path, name: str):
     replay, replayed = torch.cuda.CUDAGraph.replay, []
 

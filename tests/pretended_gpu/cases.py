@@ -27,12 +27,14 @@ class Case:
         graph: a folder of `write_graphs`.
         changes: to `small_config`, by dotted path.
         waits: how often a step waits for the device, at most.
+        validation_waits: the same of a validation.
         tolerance: relative difference of losses and metrics from those of the CPU.
     """
 
     graph: str
     changes: dict[str, Any] = field(default_factory=dict)
     waits: int = 1
+    validation_waits: int = 1
     tolerance: float = 1e-4
 
 

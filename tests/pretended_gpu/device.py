@@ -84,6 +84,7 @@ def _change_torch() -> None:
         **dict.fromkeys(("_lazy_init", "set_device", "manual_seed", "manual_seed_all")),
         **dict.fromkeys(("synchronize", "set_rng_state", "empty_cache", "_sleep")),
         **{"device_count": 1, "current_device": 0, "get_device_name": "pretended"},
+        **dict.fromkeys(("memory_reserved", "memory_allocated"), 0),
         **{"max_memory_allocated": 1 << 20, "reset_peak_memory_stats": None},
         **{"get_sync_debug_mode": 0, "set_sync_debug_mode": None},
         **{"mem_get_info": (1 << 34, 1 << 34), "is_current_stream_capturing": False},
@@ -94,6 +95,15 @@ def _change_torch() -> None:
     cuda.Stream = cuda.Event = cuda.current_stream = cuda.default_stream = _Stub
     cuda.stream = lambda stream: contextlib.nullcontext()
     tensor: Any = torch.Tensor
+    empty = torch.empty
+
+    def empty_pinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Any:
+        made = empty(*args, **kwargs)
+        if pin_memory:
+            made.untyped_storage().is_page_locked = True
+        return made
+
+    torch.empty = empty_pinned
     tensor.pin_memory = _pinned
     tensor.is_pinned = lambda self: getattr(self.untyped_storage(), "is_page_locked", False)
     tensor.record_stream = lambda self, stream: None

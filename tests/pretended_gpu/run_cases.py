@@ -73,23 +73,24 @@ def check_close(case: Case, cpu: dict[str, float], gpu: dict[str, float]) -> Non
 def run_watched(case: Case, folder: Path, graphs: Path) -> dict[str, Any]:
     """Both runs, and what that on the device did."""
     cpu = run(case, folder / "cpu", graphs, use_gpu=False)
-    step, evaluation = device.Record(), device.Record()
-    with _watching(step, evaluation):
+    step, validation, evaluation = device.Record(), device.Record(), device.Record()
+    with _watching(step, validation, evaluation):
         gpu = run(case, folder / "gpu", graphs, use_gpu=True)
     steps = max(int(gpu["step"]), 1)  # EASE takes no step
     return {
         "cpu": cpu,
         "gpu": gpu,
         "waits": {where: count / steps for where, count in step.waits.items()},
-        "mixes": sorted({*step.mixes, *evaluation.mixes}),
+        "validation_waits": dict(validation.waits),
+        "mixes": sorted({*step.mixes, *validation.mixes, *evaluation.mixes}),
         "operators": round(step.num_operators / steps),
         "launches": round(step.num_launches / steps),
     }
 
 
 @contextlib.contextmanager
-def _watching(step: device.Record, evaluation: device.Record) -> Any:
-    """Records steps from their batch to the optimizer, and evaluations."""
+def _watching(step: device.Record, validation: device.Record, evaluation: device.Record) -> Any:
+    """Records steps from their batch to the optimizer, validations, and other evaluations."""
 
     def wrap(owner: Any, name: str, record: device.Record | None) -> Any:
         original = getattr(owner, name)
@@ -107,7 +108,7 @@ def _watching(step: device.Record, evaluation: device.Record) -> Any:
         wrap(Engine, "_step", step),
         wrap(Engine, "_boundary", None),
         wrap(Accumulation, "_next", None),
-        wrap(Engine, "_validate", evaluation),
+        wrap(Engine, "_validate", validation),
         wrap(Engine, "test", evaluation),
         wrap(Engine, "_prepare_epoch", evaluation),
     ):

@@ -51,6 +51,8 @@ def test_a_run_is_that_of_the_cpu_and_waits_as_often_as_it_may(found, name):
     assert "failed" not in of_case, of_case["failed"]
     assert not of_case["mixes"]
     assert sum(of_case["waits"].values()) <= case.waits, of_case["waits"]
+    validation = of_case["validation_waits"]
+    assert sum(validation.values()) <= case.validation_waits, validation
     check_close(case, of_case["cpu"], of_case["gpu"])
 
 

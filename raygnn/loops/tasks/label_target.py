@@ -18,6 +18,7 @@ from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.splits import Splits
 from raygnn.data.standardization import BALANCED, ColumnScale, LabelCounts
+from raygnn.device_memory import copied
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.blend import Blend
 from raygnn.loops.model_spec import Output
@@ -80,7 +81,7 @@ class LabelOutput(Output):
         targets = outputs if self.scale is None else in_units(outputs, self.scale)
         if self.clamp is None:
             return targets
-        least, greatest = torch.tensor(self.clamp, dtype=targets.dtype, device=targets.device)
+        least, greatest = copied(torch.tensor(self.clamp, dtype=targets.dtype), targets.device)
         return targets.clamp(least, greatest)
 
     @property

@@ -21,6 +21,7 @@ from raygnn.data.history import History, HistoryColumn, HistorySpec
 from raygnn.data.standardization import ColumnScale
 from raygnn.data.time_units import window_as_time
 from raygnn.data.transforms.fit import is_heavy_tailed
+from raygnn.device_memory import copied, read_together
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines, label_baselines, own_metrics, precision_of
 from raygnn.loops.blend import (
@@ -140,6 +141,10 @@ class LabelTask(EncoderTask[BatchT]):
     val_standings: Standings | None = None
     #: `describe_effects` of LightGBM on validation rows, on rank 0.
     column_effects: Mapping[str, Any] | None = None
+
+    @property
+    def can_pad(self) -> bool:
+        return True
 
     def setup(self, env: TaskEnvironment) -> None:
         super().setup(env)
@@ -570,7 +575,7 @@ class LabelTask(EncoderTask[BatchT]):
     def record(self, ids: Tensor, outputs: Any) -> None:
         """Keeps outputs of encoder and head in an evaluation, for comparison with the blend."""
         if self._recorded is not None:
-            self._recorded.append((ids.cpu(), self.output.in_units(outputs).float().cpu()))
+            self._recorded.append((ids.clone(), self.output.in_units(outputs).float()))
 
     def _recorded_outputs(self, asked: np.ndarray) -> np.ndarray:
         """Recorded outputs of all ranks, [num_asked, num_outputs] in the order of positions.
@@ -578,8 +583,9 @@ class LabelTask(EncoderTask[BatchT]):
         """
         none = torch.empty(0, self.output.num_outputs)
         recorded, self._recorded = self._recorded or [], []
-        ids = gather_rows(torch.cat([none[:, 0].long(), *(ids for ids, _ in recorded)]))
-        rows = gather_rows(torch.cat([none, *(rows for _, rows in recorded)]))
+        read = read_together([part for both in recorded for part in both])
+        ids = gather_rows(torch.cat([none[:, 0].long(), *read[::2]]))
+        rows = gather_rows(torch.cat([none, *read[1::2]]))
         ids, order = ids.sort()
         places = torch.searchsorted(ids, torch.from_numpy(np.asarray(asked)).long())
         return rows[order[places]].numpy()
@@ -709,7 +715,7 @@ class LabelTask(EncoderTask[BatchT]):
         for index in range(env.rank, num_batches, env.world_size):
             rows = np.asarray(seeds[index * size : (index + 1) * size])
             prediction, embeddings = self.predict_exactly(rows, every, loader)
-            labels = torch.from_numpy(self.target.labels[rows]).to(env.device)
+            labels = copied(torch.from_numpy(self.target.labels[rows]), env.device)
             output = self._loss(prediction, embeddings, labels, batch=None)
             yield self._evaluated(index, torch.from_numpy(rows), prediction, labels, output)
 
@@ -756,8 +762,7 @@ class LabelTask(EncoderTask[BatchT]):
     ) -> EvalOutput:
         shown = prediction if isinstance(prediction, Tensor) else next(iter(prediction.values()))
         shown = self.output.in_units(shown)
-        loss_sum, weight = float(output.loss_sum), output.weight
-        return EvalOutput(index, ids, loss_sum, weight, shown, target, output.metrics)
+        return EvalOutput(index, ids, output.loss_sum, output.weight, shown, target, output.metrics)
 
 
 def _lifts(

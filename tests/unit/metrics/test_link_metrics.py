@@ -114,7 +114,7 @@ def test_nan_is_an_error() -> None:
     scores[3, 4] = math.nan
     for metric in (MeanReciprocalRank(WIDTH), Hits(WIDTH)):
         with raises("metric-nan", 1, 480, "scores"):
-            metric.update(scores)
+            metric.compute(metric.update(scores))
 
 
 def test_ks_have_to_be_among_the_candidates() -> None:

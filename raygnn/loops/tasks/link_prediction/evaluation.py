@@ -13,6 +13,7 @@ from torch import Tensor
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
+from raygnn.device_memory import copied
 from raygnn.loops.tasks.link_prediction.target import LinkTarget
 from raygnn.metrics import FullRanking, Links, SumMetric
 from raygnn.metrics.diagnostics import Diagnostic, sums_by_bin
@@ -46,7 +47,7 @@ class RowsAtTime(NamedTuple):
 
 class FullRankingEvaluation(SumMetric):
     """Ranks batches among embeddings of all targets, computed once per evaluation. `ks`: see
-    `FullRanking`.
+    `FullRanking`. Reads the positions of links on the host, and waits for the device in each batch.
     """
 
     name = "full_ranking"
@@ -86,12 +87,13 @@ class FullRankingEvaluation(SumMetric):
         self._is_one_type = target.is_one_type and not target.by_time
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        links = target.cpu().numpy()
+        links = target.numpy()
         rows = self._positives.row_of(links)
         rows = rows[self._positives.indptr[rows] == links]
         if not self._at_times:
-            anchors = torch.from_numpy(self._positives.anchors[rows]).to(self._anchors.device)
-            return self._rank(rows, self._anchors[anchors], self._candidates)
+            anchors = torch.from_numpy(self._positives.anchors[rows])
+            queries = self._anchors[copied(anchors, self._anchors.device)]
+            return self._rank(rows, queries, self._candidates)
         states = []
         for positions, of_anchors, targets, known in self._at_times:
             of_time = rows[np.isin(rows, positions)]
@@ -99,7 +101,7 @@ class FullRankingEvaluation(SumMetric):
             for first in range(0, max(len(of_time), 1), step):
                 chosen = of_time[first : first + step]
                 places = np.searchsorted(positions, chosen)
-                queries = of_anchors[torch.from_numpy(places).to(targets.device)]
+                queries = of_anchors[copied(torch.from_numpy(places), targets.device)]
                 last = None if known is None else torch.from_numpy(known[places].toarray() > 0)
                 states.append(self._rank(chosen, queries, targets, last))
         return torch.stack(states).sum(0)  # exact: see `FullRanking`
@@ -118,17 +120,17 @@ class FullRankingEvaluation(SumMetric):
             known = _with_themselves(known, anchors)
         score_all = self._decoder.score_all
         if relations is not None:
-            relation = torch.from_numpy(relations).to(candidates.device)
+            relation = copied(torch.from_numpy(relations), candidates.device)
             score_all = partial(score_all, relation=relation)
         if last is not None:
-            score_all = partial(_with_last, queries, candidates, last.to(queries.device), score_all)
+            last = copied(last, queries.device)
+            score_all = partial(_with_last, queries, candidates, last, score_all)
             queries, candidates = (
                 torch.arange(len(each), device=each.device) for each in (queries, candidates)
             )
         # Scores in half precision would be tied where their order is what is measured.
         with torch.autocast(queries.device.type, enabled=False):
-            state = self._ranking.update(queries, candidates, positives, known, score_all)
-        return state.cpu()
+            return self._ranking.update(queries, candidates, positives, known, score_all)
 
     def compute(self, state: Tensor) -> dict[str, float]:
         computed = self._ranking.compute(state)
@@ -184,8 +186,8 @@ class RanksByGroup(Diagnostic):
         self._group_of, self._groups = torch.from_numpy(group_of), list(groups)
 
     def update(self, prediction: Tensor, target: Tensor) -> Tensor:
-        ranks = sampled_ranks(prediction).cpu()
-        groups = self._group_of[target.cpu()]
+        ranks = sampled_ranks(prediction)
+        groups = copied(self._group_of[target], ranks.device)
         return sums_by_bin(groups, len(self._groups), 1 / ranks, (ranks <= _HITS_AT).double())
 
     def _of_state(self, state: Tensor) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from raygnn.config import LoadedConfig, build, resolve
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType, edge_type_name
 from raygnn.data.links.split import LinkSplit
 from raygnn.data.links.supervision import KnownLinks, SupervisionEdges
+from raygnn.device_memory import copied
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.split_rows import SplitRows
@@ -261,6 +262,14 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         most = most_candidates(self.env.bundle, self.output)
         return 1 + min(self.arguments.num_random_negatives_eval, most), "link_prediction"
 
+    @property
+    def can_pad(self) -> bool:
+        """Hard negatives, links of anchors, and known links among all nodes vary in number."""
+        args, splits = self.arguments, self.target.splits
+        has_hard = args.mined_negatives or splits["train"].hard_negatives is not None
+        varies = has_hard or args.seeds == "anchors" or args.competes_with_all
+        return not (varies or self.objective.is_joint)
+
     def build_metrics(self) -> Sequence[Any]:
         built = super().build_metrics()
         return built if self._ranking is None else [*built, self._ranking]
@@ -490,13 +499,21 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return split == "val" and "train" in self._loaders
 
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
+        """Positions of links are on the host, which ranks them among all nodes and by group."""
+        loader = self.loader(split)
+        for output in self._evaluated(split, num_batches):
+            position = torch.from_numpy(loader.positions(0, output.index))
+            yield replace(output, ids=position, target=position)
+
+    def _evaluated(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         rows, self._every = self._every, {}
         if not self._evaluates_by_layers:
             yield from super().evaluate(split, num_batches)
             return
-        loader = self.loader(split)
+        loader, device = self.loader(split), self.env.device
         for index in range(self.env.rank, num_batches, self.env.world_size):
-            yield self._judge(loader.without_neighborhood(index).to(self.env.device), rows)
+            batch = loader.without_neighborhood(index)
+            yield self._judge(batch.apply(lambda tensor: copied(tensor, device)), rows)
 
     def judge(self, batch: LinkBatch) -> EvalOutput:
         return self._judge(batch, self.model(batch))
@@ -514,7 +531,7 @@ class LinkPrediction(EncoderTask[LinkBatch]):
         return EvalOutput(
             index=batch.index,
             ids=batch.links.position,
-            loss_sum=float(output.loss_sum),
+            loss_sum=output.loss_sum,
             weight=output.weight,
             prediction=scores.compared(),
             target=batch.links.position,

@@ -18,6 +18,7 @@ from raygnn.data.history import HistoryColumn, HistorySpec
 from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import Splits, has_label, make_splits
 from raygnn.data.time_units import window_as_time
+from raygnn.device_memory import copied, read_together
 from raygnn.errors import DataError
 from raygnn.loops.baselines import own_metrics
 from raygnn.loops.blend import ENTITY_MEAN, LAST_LABEL, TREES
@@ -71,7 +72,6 @@ class NodeClassification(LabelTask[NodeBatch]):
     target: NodeTarget
     output: NodeOutput
     model: NodePredictor
-    can_pad = True
     #: The task whose graph and splits have the labels around nodes; None for this one.
     labels_from: NodeClassification | None = None
     _judged: Sequence[EvalOutput] = ()  # validation batches, judged by the encoder alone
@@ -505,8 +505,9 @@ class NodeClassification(LabelTask[NodeBatch]):
             num_batches = min(loader.num_batches, limit or loader.num_batches)
         self._judged = run_and_sync_errors(lambda: list(self.evaluate(split, num_batches)))
         none = torch.empty(0, self.output.num_outputs)
-        logits = torch.cat([none, *(each.prediction.float().cpu() for each in self._judged)])
-        nodes = torch.cat([none[:, 0].long(), *(each.ids.cpu() for each in self._judged)])
+        read = read_together([x for each in self._judged for x in (each.ids, each.prediction)])
+        nodes = torch.cat([none[:, 0].long(), *read[::2]])
+        logits = torch.cat([none, *(rows.float() for rows in read[1::2])])
         nodes, order = gather_rows(nodes).sort()
         classes = torch.from_numpy(self.target.labels[nodes.numpy()])
         labels.weigh(around, gather_rows(logits)[order], nodes, classes)
@@ -544,7 +545,8 @@ class NodeClassification(LabelTask[NodeBatch]):
         self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
     ) -> tuple[Any, Tensor | None]:
         nodes = torch.from_numpy(self.target.seeds.node_ids(rows))
-        embeddings = every[self.output.node_type][nodes].to(self.env.device)
+        of_type = every[self.output.node_type]
+        embeddings = of_type[copied(nodes, of_type.device)].to(self.env.device)
         prediction = self.model.readout(embeddings)
         self.record(torch.from_numpy(rows), prediction)
         return self.completed(self.model, prediction, nodes, None), embeddings

@@ -17,6 +17,7 @@ from torch.nn import functional
 from raygnn.config import build, resolve
 from raygnn.config.loader_section import with_fanouts
 from raygnn.console import say
+from raygnn.device_memory import copied, read_together
 from raygnn.loops.baselines import Baselines
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
@@ -92,7 +93,8 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
 
     def __init__(self, **args: Any) -> None:
         super().__init__(**args)
-        self._scores: tuple[np.ndarray, Tensor] | None = None  # nodes, ascending, and logits
+        # nodes, ascending, their logits and labels, on the device
+        self._scores: tuple[Tensor, ...] | None = None
 
     def setup(self, env: TaskEnvironment) -> None:
         EncoderTask.setup(self, env)
@@ -153,6 +155,11 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         loader.prepare = lambda batch: self.method.draw(batch)
         return loader
 
+    @property
+    def can_pad(self) -> bool:
+        """No: views of a batch have as many edges as are drawn."""
+        return False
+
     def encode(self, batch: NodeBatch) -> dict[str, Tensor]:
         return self.method.rows(self.model.encoder, batch)
 
@@ -192,7 +199,9 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
             return fit_probe(self.output.problem, self.output.num_outputs, of_train, val)
 
         probe = collectives.broadcast_object(run_and_sync_errors(fit, "fitting the probe"))
-        self._scores = judged, probe(of_judged.rows)
+        labels = torch.from_numpy(self.target.labels[judged])
+        known = torch.from_numpy(judged), probe(of_judged.rows), labels
+        self._scores = tuple(copied(part, self.env.device) for part in known)
 
     def evaluates_by_layers(self, split: str) -> bool:
         """Never: the loss needs views of batches. The probe embeds nodes itself."""
@@ -202,14 +211,16 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         rows = self.encode(batch)
         offered = self.method.offer(batch, rows) if self.method.is_joint else None
         output = self.loss_among(batch, rows, offered)
-        ids = batch.input_id.cpu()
-        scores, labels = torch.zeros(len(ids), 1), torch.zeros(len(ids))
+        ids = batch.input_id
+        labels = torch.zeros_like(ids)
+        scores = labels.float().unsqueeze(1)
         if self._scores is not None:
-            nodes, every = self._scores
-            scores = every[torch.from_numpy(np.searchsorted(nodes, ids.numpy()))]
-            labels = torch.from_numpy(self.target.labels[ids.numpy()])
-        loss = float(output.loss_sum)
-        return EvalOutput(batch.index, ids, loss, output.weight, scores, labels, output.metrics)
+            nodes, every, labels_of = self._scores
+            places = torch.searchsorted(nodes, ids)
+            scores, labels = every[places], labels_of[places]
+        return EvalOutput(
+            batch.index, ids, output.loss_sum, output.weight, scores, labels, output.metrics
+        )
 
     def build_metrics(self) -> Sequence[Any]:
         return super().build_metrics() if self.embedding.probe is not None else ()
@@ -251,7 +262,7 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         if self.config.evaluates_by_layers:
             graph = self.message_store("val")
             every = self.encode_exactly(self.model.encoder, graph, [node_type])[node_type]
-            return every[torch.from_numpy(ids)].float()
+            return every.cpu()[torch.from_numpy(ids)].float()
         local, places = run_and_sync_errors(lambda: self._embed_own(ids), "embedding nodes")
         rows, order = collectives.gather_rows(local), collectives.gather_rows(places)
         return rows[order.argsort()]
@@ -263,9 +274,9 @@ class SelfSupervised(LabelTask[NodeBatch], Callback):
         places = [torch.empty(0, dtype=torch.int64)]
         with loader, closing(loader.iterate(0)) as batches:
             for batch in batches:
-                rows.append(self.model(batch.to(self.env.device)).float().cpu())
+                rows.append(self.model(batch.to(self.env.device)).float())
                 places.append(torch.from_numpy(loader.places(0, batch.index)))
-        return torch.cat(rows), torch.cat(places)
+        return torch.cat(read_together(rows)), torch.cat(places)
 
 
 def spread(embeddings: Tensor) -> Tensor:
