@@ -210,7 +210,7 @@ class LabelScores(nn.Module):
         weights, losses = fit_weights(scores, classes)
         gain = fit_weights([of_encoder], classes)[1] - losses
         if gain.mean() > gain.std() / len(gain) ** 0.5:
-            self.weights.copy_(torch.from_numpy(weights))
+            self.weights.copy_(copied(torch.from_numpy(weights), self.weights.device))
 
     def forward(self, logits: Tensor, nodes: Tensor, around: PropagatedLabels) -> Tensor:
         """Logits of nodes, with the classes around them.
@@ -220,6 +220,8 @@ class LabelScores(nn.Module):
             nodes: int64 [num_nodes], dense ids of the graph of `around`.
         """
         of_prior, of_rows, of_encoder = self.weights
-        rows = torch.from_numpy(around.rows[nodes.cpu().numpy()]).to(of_rows)
-        prior = torch.from_numpy(around.prior).to(of_prior)
+        rows, prior = (
+            copied(torch.from_numpy(part).to(of_rows.dtype), of_rows.device)
+            for part in (around.rows[nodes.cpu().numpy()], around.prior)
+        )
         return of_encoder.to(logits) * logits + (of_prior * prior + of_rows * rows).to(logits)

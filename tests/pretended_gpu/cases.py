@@ -82,9 +82,14 @@ def _model(name: str, **args: Any) -> dict[str, Any]:
     return {"model": {"type": name, "args": {width: 8, **args}}}
 
 
+# Weights of the labels around nodes are chosen on the host.
+_AROUND_NODES = 6
+
+
 def _nodes(label: str = "y", **changes: Any) -> Case:
     task = {"type": "node_classification", "args": {"label": label}}
-    return Case("one", {"task": task, "metrics": [], **changes})
+    waits = _AROUND_NODES if label == "y" else 1
+    return Case("one", {"task": task, "metrics": [], **changes}, validation_waits=waits)
 
 
 def _links(loss: str | None = None, model: dict[str, Any] | None = None, **args: Any) -> Case:
@@ -102,7 +107,8 @@ def _films(model: str, task: str, **args: Any) -> Case:
     tasks = {"nodes": _GENRE, "links": _FOLLOWS, "edges": _RATING}
     heads = {"num_heads": 2} if model in ("HGT", "SimpleHGN") else {}
     changes = {"task": tasks[task], "metrics": [], **_model(model, **heads, **args)}
-    return Case("films", {"data__reverse_edges": True, **changes})
+    waits = _AROUND_NODES if task == "nodes" else 1
+    return Case("films", {"data__reverse_edges": True, **changes}, validation_waits=waits)
 
 
 def _also(case: Case, waits: int | None = None, **changes: Any) -> Case:
@@ -157,6 +163,7 @@ CASES: dict[str, Case] = {
                 "metrics": [],
                 "model": {"type": name, "args": args},
             },
+            validation_waits=47,  # the closed form is computed on the host
         )
         for name, args in (("EASE", {}), ("Hetero", {"hidden_channels": 8}))
     },
@@ -205,8 +212,11 @@ CASES: dict[str, Case] = {
         for name in ("inner_product", "cosine", "hadamard_mlp", "distmult", "rotate", "transe")
     },
     "logQ, mined negatives": _links("retrieval", logq_correction=True, mined_negatives=3),
-    "full ranking": _links(full_ranking=[1, 3]),
-    "full ranking, exact": _also(_links(full_ranking=[1, 3]), training__eval="exact"),
+    # 13 batches, and the blocks of the exact encoding
+    "full ranking": replace(_links(full_ranking=[1, 3]), validation_waits=15),
+    "full ranking, exact": replace(
+        _also(_links(full_ranking=[1, 3]), training__eval="exact"), validation_waits=15
+    ),
     "relations": Case(
         "relations",
         {
@@ -224,6 +234,7 @@ CASES: dict[str, Case] = {
                 **_model("GCN", norm="batch"),
             },
             tolerance=0.1,
+            validation_waits=2,  # the embeddings that a probe reads
         )
         for name in _SSL
     },
@@ -235,6 +246,7 @@ CASES: dict[str, Case] = {
             "tasks": {"genre": _GENRE, "follows": _FOLLOWS, "rating": _RATING},
             **_model("Hetero", out_channels=8),
         },
+        validation_waits=_AROUND_NODES + 2,
     ),
     **{name: _nodes(**changes) for name, changes in _SAMPLING.items()},
     "training rows": Case(
@@ -285,6 +297,6 @@ CASES: dict[str, Case] = {
         for name in ("GraphSAGE", "GATv2")
         for precision in ("bf16-mixed", "fp16-mixed")
     },
-    "exact evaluation": _nodes(training__eval="exact"),
+    "exact evaluation": replace(_nodes(training__eval="exact"), validation_waits=_AROUND_NODES + 1),
     "exact evaluation of types": _also(_films("Hetero", "nodes"), training__eval="exact"),
 }

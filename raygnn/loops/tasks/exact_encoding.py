@@ -12,6 +12,7 @@ from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
 from raygnn.data.time_units import AsOf
+from raygnn.device_memory import copied
 from raygnn.errors import ConfigError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.models.encoder import BlockEncoder
@@ -96,7 +97,10 @@ def encode_exactly(
         rows: Any = features.gather_sparse(name, spec.feature, ids)
         if rows is None:
             rows = gather_rows_for_device(features, name, spec.feature, ids)
-        rows = rows.to(options.device)
+        if isinstance(rows, Tensor):
+            rows = copied(rows, options.device)
+        else:
+            rows = rows.apply(lambda tensor: copied(tensor, options.device)).computed()
         return rows if encoder.reads_rows_as_they_are(name) else encoder.embed(name, rows)
 
     def edges_of(edge_type: EdgeType) -> InEdges:

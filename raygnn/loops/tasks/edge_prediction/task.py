@@ -283,7 +283,9 @@ class EdgePrediction(LabelTask[EdgeBatch]):
 
     def _completed(self, positions: Tensor, outputs: Tensor) -> Tensor:
         self.record(positions, outputs)
-        edges = self.target.edges
+        blend, edges = self.output.blend, self.target.edges
+        if blend is None or blend.is_gnn:
+            return outputs
         return self.completed_edges(self.model, outputs, edges, positions.cpu().numpy())
 
     def predict_exactly(
