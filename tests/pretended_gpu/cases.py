@@ -246,9 +246,10 @@ CASES: dict[str, Case] = {
             "tasks": {"genre": _GENRE, "follows": _FOLLOWS, "rating": _RATING},
             **_model("Hetero", out_channels=8),
         },
-        validation_waits=_AROUND_NODES + 2,
+        validation_waits=_AROUND_NODES,
     ),
     **{name: _nodes(**changes) for name, changes in _SAMPLING.items()},
+    "full": replace(_nodes(**_SAMPLING["full"]), validation_waits=_AROUND_NODES + 2),
     "training rows": Case(
         "rows",
         {
@@ -297,6 +298,6 @@ CASES: dict[str, Case] = {
         for name in ("GraphSAGE", "GATv2")
         for precision in ("bf16-mixed", "fp16-mixed")
     },
-    "exact evaluation": replace(_nodes(training__eval="exact"), validation_waits=_AROUND_NODES + 1),
+    "exact evaluation": _nodes(training__eval="exact"),
     "exact evaluation of types": _also(_films("Hetero", "nodes"), training__eval="exact"),
 }
