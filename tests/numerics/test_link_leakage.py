@@ -159,7 +159,7 @@ def test_paths_that_reveal_the_links_to_predict_are_named(
     nodes = {name: node_rows(np.arange(200)) for name in ("a", "b", "row")}
     edges = {("a", "buys", "b"): (_USER, _ITEM), **others}
     tables = GraphTables(nodes, {t: edge_rows(*map(np.array, e)) for t, e in edges.items()})
-    task = _task(str(tmp_path), tables, {"edge_type": "a__buys__b"}, "in")
+    task = _task(str(tmp_path), tables, {"edge_type": "a__buys__b"})
     partition(
         tmp_path / "tables", tmp_path / "parts", Partitioning(3), IngestOptions(reverse_edges=True)
     )
@@ -178,6 +178,6 @@ def test_reverse_edges_under_another_name_are_warned_of(tmp_path: Path) -> None:
         ("b", "bought_by", "a"): edge_rows(*pairs[::-1, ::-1]),
         ("b", "seen_by", "a"): edge_rows(*rng.integers(0, 40, (2, 200))),
     }
-    task = _task(str(tmp_path), GraphTables(nodes, edges), {"edge_type": "a__buys__b"}, "in")
+    task = _task(str(tmp_path), GraphTables(nodes, edges), {"edge_type": "a__buys__b"})
     found = [text for text in task.warnings() if "opposite direction" in text]
     assert [text.split()[0] for text in found] == ["b__bought_by__a"]
