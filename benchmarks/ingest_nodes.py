@@ -28,17 +28,11 @@ from pyarrow import csv
 from ray._private.node import Node
 from ray.cluster_utils import Cluster
 
+import raygnn.runtime.ingest as on_cluster
 from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import ingest
-from raygnn.data.ingest.schedule import Schedule
-from raygnn.runtime.ingest import by_all_nodes, on_this_node
 
-# By what a row is called: the number of nodes, and how they work.
-_CASES: dict[str, tuple[int, Schedule]] = {
-    "one node": (1, on_this_node),
-    "one node, as several work": (1, by_all_nodes),
-    "two nodes": (2, by_all_nodes),
-}
+_CASES = {"one node": 1, "two nodes": 2}
 _NUM_FILES = 8
 _ROUNDS = 3
 _MANIFEST = """
@@ -69,9 +63,7 @@ def busy_s(node: Node) -> float:
     return sum(sum(process.cpu_times()[:2]) for process in (raylet, *workers))
 
 
-def seconds_of(
-    folder: Path, cache: Path, schedule: Schedule, cluster: Cluster, clock: str
-) -> float:
+def seconds_of(folder: Path, cache: Path, cluster: Cluster, clock: str) -> float:
     """Of one ingest into an empty cache."""
     nodes = [cluster.head_node, *cluster.worker_nodes]
 
@@ -83,7 +75,7 @@ def seconds_of(
 
     shutil.rmtree(cache, ignore_errors=True)
     began = times()
-    ingest(folder, cache_dir=cache, schedule=schedule)
+    ingest(folder, cache_dir=cache, schedule=on_cluster.on_ray)
     return float((times() - began).max())
 
 
@@ -97,9 +89,9 @@ def seconds_on(
     ray.init(address=cluster.address, log_to_driver=False)
     seconds = {}
     try:
-        for case, (number, schedule) in _CASES.items():
+        for case, number in _CASES.items():
             for kind in kinds if number == num_nodes else ():
-                given = folder / kind, folder / "cache", schedule, cluster, clock
+                given = folder / kind, folder / "cache", cluster, clock
                 seconds[case, kind] = [seconds_of(*given) for _ in range(2)][1]
     finally:
         ray.shutdown()
@@ -133,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = Path(tempfile.mkdtemp(prefix="ingest-nodes-", dir=given.work))
     # Tables of this size are cut as large ones are, into as many pieces as two nodes can share.
     pieces.PIECE_BYTES = 16 << 20
+    on_cluster.is_remote = lambda _: True
     try:
         edges = folder / "edges with text ids"
         amounts = {

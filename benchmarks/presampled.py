@@ -137,7 +137,7 @@ def _streamed(samples: StoredSamples) -> list[Row]:
     """What Ray Data takes for a row of the same files, and until the first."""
     import ray
 
-    from raygnn.runtime.presample_on_ray import quiet_ray_data
+    from raygnn.runtime.connection import quiet_ray_data
 
     ray.init(address="local", log_to_driver=False, include_dashboard=False)
     rows = ray.data.read_parquet(f"{samples.uri}/train")

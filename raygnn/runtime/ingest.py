@@ -1,30 +1,27 @@
-"""Ingest and partitioning on a cluster: Ray tasks on one node, or on all nodes."""
+"""Ingest and partitioning on a cluster, in tasks of Ray Data on one node or on all nodes."""
 
 from __future__ import annotations
 
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from raygnn.console import Pace, say
-from raygnn.data.arrays import Rows
 from raygnn.data.bundle import Bundle
-from raygnn.data.filesystem import absolute, is_remote, is_storage_error, retried
+from raygnn.data.filesystem import absolute, is_remote
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
-from raygnn.data.ingest.schedule import ArrayTask, OnAnyNode, RowWriter, Schedule, in_process
+from raygnn.data.ingest.schedule import OnAnyNode, Schedule, in_process
 from raygnn.data.manifest import manifest_folder
 from raygnn.data.partition.build import Partitioning, partition
 from raygnn.data.partition.fit import RowsToFit
 from raygnn.data.partition.record import PartitionRecord
 from raygnn.errors import RaygnnError, RunError
 from raygnn.runtime.connection import connect
+from raygnn.runtime.ray_tasks import Outcome, lent_cpus, run_tasks
 
 # One process converts this much in less time than Ray's workers need to start.
 MIN_SCHEDULED_BYTES = 256 << 20
@@ -39,39 +36,28 @@ def ingest_on_cluster(
     cache_dir: str | None,
     progress: Callable[[str], None] = say,
 ) -> Bundle:
-    """Ingests in Ray tasks on this node, or on another node if this one lends no CPUs.
+    """Ingests in tasks of Ray Data.
 
-    All nodes read and decode the tables of a bucket, look up ids and sort; the ingesting node
-    writes. A head is often started without CPUs to keep it free. Tables of a bucket are then
-    ingested in threads by the node that lends most, and the bundle is sent here. Tables on a local
-    disk, and those smaller than `MIN_SCHEDULED_BYTES`, are ingested by this process, in threads.
-    Raises a DataError if the tables break a rule, a RunError if the node that ingests fails.
+    All nodes read and decode tables of a bucket, look up ids and sort; the ingesting node writes,
+    and reads tables of its own disk. A head is often started without CPUs to keep it free. Tables
+    of a bucket are then ingested by the node that lends most, and the bundle is sent here. Tables
+    smaller than `MIN_SCHEDULED_BYTES` are ingested by this process, in threads. Raises a DataError
+    if the tables break a rule, a RunError if the node that ingests fails.
     """
     here, cpus = lent_cpus()
-    schedule = _for_many_nodes(uri) or on_this_node
+    most = max(cpus, key=lambda node_id: cpus[node_id])
     elsewhere: Callable[[], Callable[[Path], None]] | None = None
-    if cpus.get(here, 0) < 1:
-        schedule = in_process
-        most = max(cpus, key=lambda node_id: cpus[node_id])
-        if cpus[most] >= 1 and is_remote(uri):
-            elsewhere = partial(_build_on, most, uri, options, cache_dir)
+    if cpus.get(here, 0) < 1 <= cpus[most] and is_remote(uri):
+        elsewhere = partial(_build_on, most, uri, options, cache_dir)
     return ingest(
         uri,
         options,
         cache_dir,
-        schedule=schedule,
+        schedule=on_ray,
         progress=progress,
         min_scheduled_bytes=MIN_SCHEDULED_BYTES,
         elsewhere=elsewhere,
     )
-
-
-def lent_cpus() -> tuple[str, dict[str, float]]:
-    """The id of this node, and the CPUs that each living node lends Ray, by its id."""
-    import ray
-
-    cpus = {n["NodeID"]: n["Resources"].get("CPU", 0) for n in ray.nodes() if n["Alive"]}
-    return ray.get_runtime_context().get_node_id(), cpus
 
 
 def _build_on(
@@ -84,9 +70,8 @@ def _build_on(
 
     say("ingest: on a worker node, because this node gives Ray no CPUs")
     there = NodeAffinitySchedulingStrategy(node_id, soft=False)
-    # Tasks on this node need its CPUs; threads of this process need one.
-    num_cpus = 0 if _for_many_nodes(uri) else 1
-    build = ray.remote(num_cpus=num_cpus, scheduling_strategy=there)(_build_here)
+    # Without a CPU, as tasks of the ingest need them.
+    build = ray.remote(num_cpus=0, scheduling_strategy=there)(_build_here)
     with _named_failures(f"on node {node_id}"):
         built = ray.get(build.remote(uri, options, cache_dir))
     if isinstance(built, RaygnnError):
@@ -111,54 +96,69 @@ def _named_failures(where: str) -> Iterator[None]:
 
 def _build_here(uri: str, options: IngestOptions, cache_dir: str | None) -> str | RaygnnError:
     try:
-        schedule = _for_many_nodes(uri) or in_process
-        return str(ingest(uri, options, cache_dir, schedule, progress=say).path)
+        return str(ingest(uri, options, cache_dir, on_ray, progress=say).path)
     except RaygnnError as raised:
         return raised
 
 
-def _for_many_nodes(uri: str) -> Schedule | None:
-    lending = [number for number in lent_cpus()[1].values() if number >= 1]
-    return by_all_nodes if is_remote(uri) and len(lending) > 1 else None
+def on_ray(
+    fn: Callable[[Item], Result], items: Sequence[Item], label: str, *, is_shared: bool = False
+) -> list[Result]:
+    """Runs a plain function over items, and returns the results in order.
 
+    Tasks with tables of a bucket run on all nodes, those with other tables on this node. Threads of
+    this process run the rest, which only reads and writes the folder of the ingest. Raises the
+    function's RaygnnError for the first failed item, or a RunError with the cause of another
+    failure and its traceback.
 
-def on_this_node(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
-    """Runs a plain function over items, a Ray task for each, and returns the results in order.
-
-    The tasks write to memory-mapped files, so they run on the caller's node, which has the cache
-    folder. Raises the function's RaygnnError for the first failed item, or a RunError with the
-    cause of another failure and its traceback.
+    `is_shared`: all nodes see all files, and run all tasks.
     """
-    here, _ = lent_cpus()
-    return _run_all({"num_cpus": 1, "label_selector": {"ray.io/node-id": here}}, fn, items, label)
-
-
-def by_all_nodes(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
-    """Like `on_this_node`, but any node reads tables, looks up ids and sorts.
-
-    `OnAnyNode` tasks get their inputs from the object store and return rows there for this process
-    to write. Tasks that write nothing (`reads_only`) run on any node too.
-    """
-    if items and getattr(items[0], "reads_only", False):
-        return run_anywhere(fn, items, label)
-    if isinstance(fn, OnAnyNode):
-        needed, store = _most_input_bytes(items), _smallest_store_bytes()
-        if needed <= _SHARE_OF_STORE * store:
-            return _send_and_write(fn, items, label)
-        say(
-            f"ingest: {label} on this node alone: tasks need {needed / 1e9:,.1f} GB, and some node "
-            f"has an object store of {store / 1e9:,.1f} GB (ray start --object-store-memory)"
-        )
-    return on_this_node(fn, items, label)
+    this_node, cpus = lent_cpus()
+    lending = {node for node, number in cpus.items() if number >= 1}
+    files = {number: getattr(item, "files", None) for number, item in enumerate(items)}
+    on_all = [
+        number
+        for number, uris in files.items()
+        if is_shared or (uris is not None and all(map(is_remote, uris)) and lending - {this_node})
+    ]
+    if on_all and isinstance(fn, OnAnyNode) and not _fit_object_stores(items, label):
+        on_all = []
+    here = [n for n in {*files} - {*on_all} if files[n] and this_node in lending]
+    in_threads = sorted({*files} - {*on_all} - {*here})
+    found: dict[int, Outcome] = {}
+    pace = Pace(label, len(items), "tasks")
+    with _named_failures(f"while {label}"):
+        for numbers in (on_all, here):
+            tasks = {number: items[number] for number in numbers}
+            for number, outcome in run_tasks(fn, tasks, here=numbers is here) if tasks else ():
+                found[number] = outcome
+                pace.reached(len(found))
+    done = in_process(fn, [items[number] for number in in_threads], label)
+    found |= {number: Outcome(result) for number, result in zip(in_threads, done, strict=True)}
+    outcomes = [found[number] for number in range(len(items))]
+    for outcome in outcomes:
+        if isinstance(outcome.error, RaygnnError):
+            raise outcome.error
+        if outcome.error is not None:
+            raise RunError(f"ingest failed while {label}: {outcome.error}", id="data-ingest-failed")
+    return [outcome.result for outcome in outcomes]
 
 
 # Share of a node's object store for the tasks' inputs. The rest is for their outputs.
 _SHARE_OF_STORE = 0.5
 
 
-def _most_input_bytes(items: Sequence[Any]) -> int:
+def _fit_object_stores(items: Sequence[Any], label: str) -> bool:
     inputs = {tuple(item.inputs) for item in items}
-    return max((sum(rows.read().nbytes for rows in given) for given in inputs), default=0)
+    needed = max((sum(rows.read().nbytes for rows in given) for given in inputs), default=0)
+    store = _smallest_store_bytes()
+    if needed <= _SHARE_OF_STORE * store:
+        return True
+    say(
+        f"ingest: {label} on this node alone: tasks need {needed / 1e9:,.1f} GB, and some node "
+        f"has an object store of {store / 1e9:,.1f} GB (ray start --object-store-memory)"
+    )
+    return False
 
 
 def _smallest_store_bytes() -> float:
@@ -166,127 +166,6 @@ def _smallest_store_bytes() -> float:
 
     resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return min(r["object_store_memory"] for r in resources if r.get("CPU", 0) >= 1)
-
-
-def _send_and_write(fn: OnAnyNode[Any, Result], items: Sequence[Any], label: str) -> list[Result]:
-    import ray
-
-    compute = ray.remote(**_ANYWHERE, num_returns=2)(_compute)
-    sent: dict[Rows, Any] = {}
-    write = RowWriter()
-
-    def begin(item: ArrayTask) -> tuple[Any, ...]:
-        # Usually, ids are looked up in the same tables as for the previous item.
-        put = {rows: sent.get(rows) or ray.put(rows.read()) for rows in item.inputs}
-        sent.clear()
-        sent.update(put)
-        arrays = [put[rows] for rows in item.inputs]
-        # With its arrays, since Ray reruns tasks of a lost node, and cannot put them again.
-        return (arrays, *compute.remote(fn, item, *arrays))
-
-    def end(task: tuple[Any, ...]) -> _Outcome:
-        _, outcome, written = task
-        for rows in ray.get(written):
-            write(*rows)
-        result: _Outcome = ray.get(outcome)
-        return result
-
-    return _some_at_a_time(begin, end, items, label)
-
-
-#: Arguments of `Write` for one output of a task.
-_Written = list[tuple[Path, int | None, np.ndarray]]
-
-
-def _compute(fn: OnAnyNode[Any, Any], item: Any, *arrays: np.ndarray) -> tuple[_Outcome, _Written]:
-    written: _Written = []
-
-    def write(path: Path, start: int | None, values: np.ndarray) -> None:
-        written.append((path, start, np.ascontiguousarray(values)))
-
-    return _run(lambda task: fn.compute(task, arrays, write), item), written
-
-
-def run_anywhere(fn: Callable[[Item], Result], items: Sequence[Item], label: str) -> list[Result]:
-    """Like `on_this_node`, on all nodes, which must see what it reads and writes."""
-    return _run_all(_ANYWHERE, fn, items, label)
-
-
-def _run_all(
-    options: dict[str, Any], fn: Callable[[Item], Result], items: Sequence[Item], label: str
-) -> list[Result]:
-    import ray
-
-    run = ray.remote(**options)(_run)
-
-    def begin(item: Any) -> tuple[Any]:
-        return (run.remote(fn, item),)
-
-    return _some_at_a_time(begin, lambda task: ray.get(task[0]), items, label)
-
-
-_ANYWHERE: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
-
-
-def _some_at_a_time(
-    begin: Callable[[Any], tuple[Any, ...]],
-    end: Callable[[tuple[Any, ...]], _Outcome],
-    items: Sequence[Any],
-    label: str,
-) -> list[Any]:
-    """The results of tasks, of which only some run at a time: rows of all pieces would be the whole
-    table. `begin` starts the task of an item and returns references, the last of which is its
-    result; `end` receives those of a finished task.
-    """
-    import ray
-
-    at_a_time = 2 * max(1, int(sum(lent_cpus()[1].values())))
-    running: dict[Any, tuple[int, tuple[Any, ...]]] = {}
-    outcomes: dict[int, _Outcome] = {}
-
-    def end_one() -> None:
-        (done,), _ = ray.wait(list(running))
-        number, task = running.pop(done)
-        outcomes[number] = end(task)
-        pace.reached(len(outcomes))
-
-    pace = Pace(label, len(items), "tasks")
-    with _named_failures(f"while {label}"):
-        for number, item in enumerate(items):
-            if len(running) >= at_a_time:
-                end_one()
-            task = begin(item)
-            running[task[-1]] = number, task
-        while running:
-            end_one()
-    return _results([outcomes[number] for number in range(len(items))], label)
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    result: Any = None
-    error: RaygnnError | str | None = None
-
-
-def _run(fn: Callable[[Any], Any], item: Any) -> _Outcome:
-    try:
-        return _Outcome(retried(fn)(item))
-    except RaygnnError as raised:
-        return _Outcome(error=raised)
-    except Exception as raised:  # noqa: BLE001 (the caller raises it again)
-        # As text, because not every exception survives pickling.
-        last = ", ".join(map(str.strip, traceback.format_exception_only(raised)))
-        is_known = is_storage_error(raised)
-        return _Outcome(error=last if is_known else f"{last}\n{traceback.format_exc()}")
-
-
-def _results(outcomes: Sequence[_Outcome], label: str) -> list[Any]:
-    for outcome in outcomes:
-        if isinstance(outcome.error, RaygnnError):
-            raise outcome.error
-        if outcome.error is not None:
-            raise RunError(f"ingest failed while {label}: {outcome.error}", id="data-ingest-failed")
-    return [outcome.result for outcome in outcomes]
 
 
 _PROBE_S = 60.0  # time for a node to check a folder; the first task starts a process
@@ -327,9 +206,9 @@ def partition_tables(
 
 
 def _partition_schedule(folders: Sequence[str]) -> Schedule:
-    """Ray's tasks on all nodes if these see the absolute folders, else on this node.
+    """Tasks on all nodes if these see the absolute folders, else on this node.
 
-    In threads of this process if it lends Ray no CPU. The first folder is the one to write.
+    The first folder is the one to write.
     """
     connect()
     here, cpus = lent_cpus()
@@ -338,12 +217,12 @@ def _partition_schedule(folders: Sequence[str]) -> Schedule:
         blind = _blind_nodes(lending, folders)
         if not blind:
             say(f"partition: on {len(lending)} nodes")
-            return run_anywhere
+            return partial(on_ray, is_shared=True)
         say(
             f"partition: on this node, as {len(blind)} of {len(lending)} nodes do not see "
             f"{' or '.join(folders)}. To compute on all, use a file system that all share"
         )
-    return on_this_node if here in lending else in_process
+    return on_ray
 
 
 def _blind_nodes(nodes: Sequence[str], folders: Sequence[str]) -> list[str]:

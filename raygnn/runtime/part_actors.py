@@ -23,8 +23,8 @@ from raygnn.errors import DataError, RaygnnError, TrainingError
 from raygnn.inference.job import InferenceJob
 from raygnn.job import TrainJob
 from raygnn.parallel.agreement import run_and_sync_errors
-from raygnn.runtime.ingest import lent_cpus
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
+from raygnn.runtime.ray_tasks import lent_cpus
 from raygnn.sampling.parts import Answer, MappedPart, PartAnswers, PartitionedGraph, Question
 
 Job = TypeVar("Job", TrainJob, InferenceJob)

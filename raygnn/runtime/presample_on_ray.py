@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import pickle
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import ray.data
+from functools import partial
 
 from raygnn.config import LoadedConfig
 from raygnn.data.bundle import Bundle
@@ -18,15 +12,11 @@ from raygnn.data.checksums import Checksum
 from raygnn.data.filesystem import exists, join, redact
 from raygnn.errors import DataError, RaygnnError, RunError
 from raygnn.loops.model_spec import ModelSpec
-from raygnn.runtime.connection import quiet_ray_data
-from raygnn.runtime.ingest import lent_cpus
 from raygnn.runtime.node_bundle import BundlePlace, bundle_on_this_node
+from raygnn.runtime.ray_tasks import run_tasks
 from raygnn.runtime.stored_samples import Loaders, sampled_loaders
 from raygnn.sampling.sample_record import PLAN_NAME, SampleFile, SamplePlan
 from raygnn.sampling.stored_samples import Written, write_file
-
-_BLOCKS_OF_A_CPU = 64  # tasks of Ray Data; a task writes several files where there are more
-_FILE_KEYS = ("split", "epoch", "first", "last")
 
 
 @dataclass(frozen=True)
@@ -56,24 +46,8 @@ class PresampleJob:
 _opened: dict[str, Loaders] = {}
 
 
-def _write_files(rows: dict[str, np.ndarray], job: PresampleJob) -> dict[str, list[Any]]:
-    written, error = [(0, 0, 0)] * len(rows["name"]), b""
-    try:
-        for i, row in enumerate(zip(*(rows[key] for key in _FILE_KEYS), strict=True)):
-            split, *numbers = row
-            file = SampleFile(str(split), *map(int, numbers))
-            size, sums = write_file(job.uri, job.plan, _loaders(job), file)
-            written[i] = (size, *sums)
-    except RaygnnError as raised:
-        error = pickle.dumps(raised)
-    except Exception:  # noqa: BLE001 (the driver raises it again)
-        error = pickle.dumps(traceback.format_exc())
-    columns = dict(zip(("size", "ends", "whole"), zip(*written, strict=True), strict=True))
-    return {
-        "name": list(rows["name"]),
-        **{name: list(values) for name, values in columns.items()},
-        "error": [error] * len(written),
-    }
+def _write(job: PresampleJob, file: SampleFile) -> tuple[int, Checksum]:
+    return write_file(job.uri, job.plan, _loaders(job), file)
 
 
 def _loaders(job: PresampleJob) -> Loaders:
@@ -99,19 +73,12 @@ def write_on_ray(job: PresampleJob, files: Sequence[SampleFile]) -> Written:
     Yields name, size and checksums of each file, in no order. Raises a DataError if a node does not
     see the folder of the set, a RunError if a task failed otherwise.
     """
-    rows = [{"name": f.name, **{key: getattr(f, key) for key in _FILE_KEYS}} for f in files]
-    num_blocks = min(len(rows), _BLOCKS_OF_A_CPU * math.ceil(sum(lent_cpus()[1].values())))
-    with quiet_ray_data():
-        written = ray.data.from_items(rows, override_num_blocks=max(1, num_blocks)).map_batches(
-            _write_files, fn_kwargs={"job": job}, batch_size=1, num_cpus=1
-        )
-        for row in written.iter_rows():
-            if row["error"]:
-                raise _failure(pickle.loads(row["error"]), row["name"])
-            yield row["name"], int(row["size"]), Checksum(int(row["ends"]), int(row["whole"]))
-
-
-def _failure(error: RaygnnError | str, name: str) -> RaygnnError:
-    if isinstance(error, RaygnnError):
-        return error
-    return RunError(f"presample failed while writing {name}: {error}", id="presample-failed")
+    for number, outcome in run_tasks(partial(_write, job), dict(enumerate(files))):
+        name = files[number].name
+        if isinstance(outcome.error, RaygnnError):
+            raise outcome.error
+        if outcome.error is not None:
+            raise RunError(
+                f"presample failed while writing {name}: {outcome.error}", id="presample-failed"
+            )
+        yield name, *outcome.result

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +16,7 @@ from raygnn.data.ingest import pieces
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.errors import DataError
-from raygnn.runtime.ingest import _build_on, by_all_nodes, on_this_node
+from raygnn.runtime.ingest import _build_on, on_ray
 from tests.errors import raises
 from tests.folders import contents
 from tests.graph_writer import cut, write_graph
@@ -27,7 +25,9 @@ from tests.tiers import slow
 pytestmark = pytest.mark.ray
 
 
-SCHEDULES = pytest.mark.parametrize("schedule", [on_this_node, *slow(by_all_nodes)])
+# As several nodes work: rows travel to the process that writes them.
+on_all_nodes = partial(on_ray, is_shared=True)
+SCHEDULES = pytest.mark.parametrize("schedule", [on_all_nodes, *slow(on_ray)])
 
 
 def _graph(folder: Path, num_nodes: int = 200, num_edges: int = 3000) -> Path:
@@ -113,7 +113,7 @@ def test_one_node_reads_where_ids_need_much_of_an_object_store(
     graph = _graph(tmp_path / "graph")
     here = ingest(graph, cache_dir=tmp_path / "here")
     monkeypatch.setattr(raygnn.runtime.ingest, "_smallest_store_bytes", lambda: 1e-9)
-    there = ingest(graph, cache_dir=tmp_path / "there", schedule=by_all_nodes)
+    there = ingest(graph, cache_dir=tmp_path / "there", schedule=on_all_nodes)
     assert contents(here.path) == contents(there.path)
     assert "reading edges on this node alone: tasks need" in capsys.readouterr().out
 
@@ -157,34 +157,15 @@ def test_another_node_may_share_the_cache(ray_session: None, tmp_path: Path) -> 
     assert contents(shared.path) == contents(here.path)
 
 
-@dataclass(frozen=True)
-class _Reads:
-    """A task that may run on any node."""
-
-    number: int
-    reads_only: ClassVar[bool] = True
-
-
-def _raise_of(task: _Reads) -> int:
-    if task.number:
-        raise ZeroDivisionError(f"item {task.number}")
-    return 0
-
-
-@pytest.mark.slow
-def test_other_failures_on_any_node_name_their_cause(ray_session: None) -> None:
-    with raises("data-ingest-failed", "dividing", "ZeroDivisionError: item 1"):
-        by_all_nodes(_raise_of, [_Reads(0), _Reads(1), _Reads(2)], "dividing")
-    assert by_all_nodes(_raise_of, [_Reads(0)] * 9, "dividing") == [0] * 9
-    assert by_all_nodes(_raise_of, [], "dividing") == []
-
-
 def _raise(item: int) -> int:
-    raise ZeroDivisionError(f"item {item}")
+    if item:
+        raise ZeroDivisionError(f"item {item}")
+    return item
 
 
 @pytest.mark.slow
 def test_other_failures_name_their_cause(ray_session: None) -> None:
     with raises("data-ingest-failed", "dividing", "ZeroDivisionError: item 1"):
-        on_this_node(_raise, [1], "dividing")
-    assert on_this_node(_raise, [], "dividing") == []
+        on_all_nodes(_raise, [0, 1, 2], "dividing")
+    assert on_all_nodes(_raise, [0] * 300, "dividing") == [0] * 300
+    assert on_all_nodes(_raise, [], "dividing") == []

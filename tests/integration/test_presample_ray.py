@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
 
 import raygnn.train
@@ -15,8 +13,9 @@ from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import write_tables
 from raygnn.prepare.synthetic import synthetic_tables
 from raygnn.presample import presample
-from raygnn.runtime import presample_on_ray
+from raygnn.runtime import presample_on_ray, ray_tasks
 from raygnn.runtime.data_source import open_bundle
+from raygnn.sampling.sample_record import SampleFile
 from tests.errors import raises
 from tests.faults.outcome import assert_equal_outcomes
 from tests.folders import contents
@@ -68,10 +67,11 @@ def test_what_a_task_raises_names_the_file(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(presample_on_ray, "write_file", broken)
     monkeypatch.setattr(presample_on_ray, "_loaders", lambda job: {})
-    file = {"name": "train/x.parquet", "split": "train", "epoch": 0, "first": 0, "last": 1}
-    rows = {name: np.array([value]) for name, value in file.items()}
+
+    def run_here(fn: Any, items: dict[int, Any]) -> list[tuple[int, ray_tasks.Outcome]]:
+        return [(number, ray_tasks._outcome(fn, item)) for number, item in items.items()]
+
+    monkeypatch.setattr(presample_on_ray, "run_tasks", run_here)
     job = SimpleNamespace(uri=str(tmp_path), plan=None)
-    done = presample_on_ray._write_files(rows, cast(Any, job))
-    error = presample_on_ray._failure(pickle.loads(done["error"][0]), done["name"][0])
-    with raises("presample-failed", "train/x.parquet", "ZeroDivisionError"):
-        raise error
+    with raises("presample-failed", "train/epoch-00000", "ZeroDivisionError"):
+        list(presample_on_ray.write_on_ray(cast(Any, job), [SampleFile("train", 0, 0, 1)]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from raygnn.data.id_map import hash_column
 from raygnn.data.ingest.column_plan import DensePlan
 from raygnn.data.ingest.decode import dense_rows, split_rows
 from raygnn.data.ingest.findings import FindingCollector
-from raygnn.data.ingest.pieces import Piece, cut_table, read_blocks, read_column
+from raygnn.data.ingest.pieces import Piece, PieceTask, cut_table, read_blocks, read_column
 from raygnn.data.ingest.scan import ScannedTable
 from raygnn.data.ingest.schedule import Schedule
 from raygnn.data.manifest import DenseFeature, FeatureSpec
@@ -99,15 +99,13 @@ class _Column:
 
 
 @dataclass(frozen=True)
-class CountTask:
+class CountTask(PieceTask):
     """Counts the training rows of one piece of a table.
 
     Attributes:
         columns: numbers of the columns to count, among all fitted ones.
         bounds: of their samples so far.
     """
-
-    reads_only: ClassVar[bool] = True
 
     piece: Piece
     table: FeatureTable
@@ -393,9 +391,7 @@ def _saved_columns(
 
 
 @dataclass(frozen=True)
-class RangeTask:
-    reads_only: ClassVar[bool] = True
-
+class RangeTask(PieceTask):
     table: str
     piece: Piece
     types: Mapping[str, pa.DataType]

@@ -57,6 +57,16 @@ class Piece:
         return self.row_start + self.num_rows
 
 
+class PieceTask:
+    """Base of the tasks that read a piece."""
+
+    piece: Piece
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(span.file.uri for span in self.piece.spans)
+
+
 class Block(NamedTuple):
     """Rows of one file that are in memory together, without dictionaries."""
 

@@ -35,7 +35,7 @@ from raygnn.data.ingest.decode import (
     split_rows,
 )
 from raygnn.data.ingest.findings import Finding, FindingCollector
-from raygnn.data.ingest.pieces import Piece, read_blocks
+from raygnn.data.ingest.pieces import Piece, PieceTask, read_blocks
 from raygnn.data.ingest.schedule import Write
 from raygnn.data.ingest.sort_edges import create_columns
 from raygnn.data.ingest.table_plan import EdgePlan, End, NodePlan, TrainingPlan
@@ -100,7 +100,7 @@ class _PieceReader:
 
 
 @dataclass(frozen=True)
-class NodeTask:
+class NodeTask(PieceTask):
     """One piece of a node table.
 
     Attributes:
@@ -233,7 +233,7 @@ def bucket_of(ids: pa.Array, num_buckets: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class RowTask:
+class RowTask(PieceTask):
     """One piece of a table whose rows refer to nodes: of edges, or a training table.
 
     Attributes:

@@ -24,7 +24,11 @@ Result = TypeVar("Result")
 
 
 class Schedule(Protocol):
-    """Runs a plain, picklable function over picklable items."""
+    """Runs a plain, picklable function over picklable items.
+
+    Items with an attribute `files` may run in other processes: the URIs of the files that they
+    open, besides the ingest's folder if the function is not `OnAnyNode`.
+    """
 
     def __call__(
         self, fn: Callable[[Item], Result], items: Sequence[Item], label: str

@@ -261,6 +261,10 @@ class BucketTask:
     num_kept: int | None = None
 
     @property
+    def files(self) -> tuple[str, ...]:
+        return ()
+
+    @property
     def inputs(self) -> tuple[Rows, ...]:
         work, plan = self.sort.work, self.sort.plan
         paths = [work / SRC, work / DST]

@@ -65,6 +65,10 @@ class StepTask:
     item: Any
     folder: Path
 
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (str(self.folder),)
+
 
 @dataclass(frozen=True)
 class Done:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -58,12 +58,14 @@ _TYPES: dict[CsvKind, pa.DataType] = {
 
 @dataclass(frozen=True)
 class CsvSniff:
-    reads_only: ClassVar[bool] = True
-
     uri: str
     name: str
     columns: tuple[str, ...]
     form: CsvFormat = PLAIN_CSV
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.uri,)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,8 @@ import ray
 
 import raygnn.runtime.ingest
 from raygnn.data.ingest.build_bundle import IngestOptions
-from raygnn.data.ingest.schedule import in_process
-from raygnn.runtime.ingest import by_all_nodes, ingest_on_cluster, on_this_node
+from raygnn.runtime.ingest import ingest_on_cluster, on_ray
+from raygnn.runtime.ray_tasks import Outcome
 
 
 @pytest.fixture
@@ -27,21 +28,47 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("cpus", "uri", "schedule", "node"),
+    ("cpus", "uri", "node"),
     [
-        ({"here": 4, "there": 8}, "gs://bucket/graph", by_all_nodes, None),
-        ({"here": 4, "there": 8}, "/data/graph", on_this_node, None),
-        ({"here": 4, "there": 0}, "gs://bucket/graph", on_this_node, None),
-        ({"here": 0, "there": 8, "more": 16}, "gs://bucket/graph", in_process, "more"),
-        ({"here": 0, "there": 8}, "/data/graph", in_process, None),
-        ({"here": 0}, "gs://bucket/graph", in_process, None),
+        ({"here": 4, "there": 8}, "gs://bucket/graph", None),
+        ({"here": 0, "there": 8, "more": 16}, "gs://bucket/graph", "more"),
+        ({"here": 0, "there": 8}, "/data/graph", None),
+        ({"here": 0}, "gs://bucket/graph", None),
     ],
 )
-def test_the_node_that_ingests(asked, monkeypatch, cpus, uri, schedule, node):
+def test_the_node_that_ingests(asked, monkeypatch, cpus, uri, node):
     gone = {"NodeID": "gone", "Alive": False, "Resources": {"CPU": 99.0}}
     nodes = [{"NodeID": n, "Alive": True, "Resources": {"CPU": c}} for n, c in cpus.items()]
     monkeypatch.setattr(ray, "nodes", lambda: [gone, *nodes])
     ingest_on_cluster(uri, IngestOptions(), None)
-    assert asked["schedule"] is schedule
     assert asked["min_scheduled_bytes"] == raygnn.runtime.ingest.MIN_SCHEDULED_BYTES
     assert (asked["elsewhere"].args[0] if asked["elsewhere"] else None) == node
+
+
+@dataclass(frozen=True)
+class _Task:
+    files: tuple[str, ...] | None  # None stands for a task that only uses the folder
+
+
+_REMOTE = _Task(("gs://bucket/a.parquet",))
+_LOCAL = _Task(("gs://bucket/a.parquet", "/cache/snapshots/b.parquet"))
+_OF_FOLDER = _Task(None)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "expected"),
+    [
+        ({"here": 4, "there": 8}, {_REMOTE: "all", _LOCAL: "here", _OF_FOLDER: "threads"}),
+        ({"here": 0, "there": 8}, {_REMOTE: "all", _LOCAL: "threads", _OF_FOLDER: "threads"}),
+        ({"here": 4}, {_REMOTE: "here", _LOCAL: "here", _OF_FOLDER: "threads"}),
+    ],
+)
+def test_tables_of_a_bucket_are_read_by_all_nodes_beside_local_ones(monkeypatch, cpus, expected):
+    def run_tasks(fn: Any, items: dict[int, _Task], here: bool) -> list[tuple[int, Outcome]]:
+        return [(n, Outcome((task, "here" if here else "all"))) for n, task in items.items()]
+
+    monkeypatch.setattr(raygnn.runtime.ingest, "lent_cpus", lambda: ("here", cpus))
+    monkeypatch.setattr(raygnn.runtime.ingest, "run_tasks", run_tasks)
+    tasks = [_OF_FOLDER, _REMOTE, _LOCAL, _REMOTE]
+    found = on_ray(lambda task: (task, "threads"), tasks, "reading")
+    assert found == [(task, expected[task]) for task in tasks]
