@@ -21,6 +21,7 @@ from raygnn.errors import RaygnnError
 from raygnn.runtime.connection import quiet_ray_data
 
 _BLOCKS_OF_A_CPU = 64  # a task of Ray Data runs several items if there are more
+_MAX_RETRIES = 3  # Ray Data's default would repeat a task that kills its process forever
 
 
 class Outcome(NamedTuple):
@@ -72,6 +73,7 @@ def run_tasks(
             _run_items,
             fn_args=(fn, None if here else sent),
             num_cpus=1,
+            max_retries=_MAX_RETRIES,
             **(on_this_node if here else {}),
             **_BATCHES,
         )

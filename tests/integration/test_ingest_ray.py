@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -169,3 +170,5 @@ def test_other_failures_name_their_cause(ray_session: None) -> None:
         on_all_nodes(_raise, [0, 1, 2], "dividing")
     assert on_all_nodes(_raise, [0] * 300, "dividing") == [0] * 300
     assert on_all_nodes(_raise, [], "dividing") == []
+    with raises("data-ingest-failed", "while ending"):
+        on_all_nodes(os._exit, [1], "ending")
