@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -69,14 +70,16 @@ def run_tasks(
                 tasks = tasks.map_batches(
                     _read_inputs, fn_args=(set(sent),), num_cpus=0, **on_this_node, **_BATCHES
                 )
-        tasks = tasks.map_batches(
-            _run_items,
-            fn_args=(fn, None if here else sent),
-            num_cpus=1,
-            max_retries=_MAX_RETRIES,
-            **(on_this_node if here else {}),
-            **_BATCHES,
-        )
+        with warnings.catch_warnings():  # Ray Data has no other way to limit retries
+            warnings.simplefilter("ignore", ray.util.annotations.RayDeprecationWarning)
+            tasks = tasks.map_batches(
+                _run_items,
+                fn_args=(fn, None if here else sent),
+                num_cpus=1,
+                max_retries=_MAX_RETRIES,
+                **(on_this_node if here else {}),
+                **_BATCHES,
+            )
         write = RowWriter()
         for block in tasks.iter_batches(batch_size=None, batch_format="pyarrow"):
             for number, value in _values(block):
