@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +12,7 @@ import pytest
 from raygnn.config import load_config
 from raygnn.data.tables.graph_tables import EdgeRows, GraphTables, NodeRows
 from raygnn.runtime.data_source import open_bundle
-from raygnn.train import fit
 from tests.errors import raises
-from tests.small_runs import small_config
 
 pytestmark = pytest.mark.ray
 
@@ -102,19 +99,3 @@ def test_a_dataset_is_a_table(ray_session: None, tmp_path: Path) -> None:
         assert bundle.num_edges(("n", "to", "n")) == 2000
         paths.add(bundle.path)
     assert len(paths) == 1
-
-
-@pytest.mark.slow
-def test_a_run_trains_on_a_dataset(ray_session: None, tmp_path: Path) -> None:
-    import ray.data
-
-    nodes = ray.data.from_arrow(_NODES.append_column("y", pa.array(_IDS % 2)))
-    tables = GraphTables(
-        {"n": NodeRows(nodes, "id", {"x": "x"}, {"y": "y"})},
-        {("n", "to", "n"): EdgeRows(_EDGES, source="from", target="to")},
-    )
-    data = {"cache_dir": str(tmp_path / "cache"), "splits": {"type": "hash"}}
-    config = small_config(tmp_path, data=data, training__max_epochs=1, scaling__num_workers=0)
-    fit(config, data=tables)
-    record = json.loads((tmp_path / "run" / "snapshots.json").read_text())
-    assert record["tables"]["node_types.n"]["num_rows"] == len(_IDS)
