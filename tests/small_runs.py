@@ -37,6 +37,8 @@ from tests.rank_pool import RankPool
 CONFIG: dict[str, Any] = {
     "sampling": {"fanouts": [4, 3]},
     "loader": {"batch_size": 16, "eval_batch_size": 32},
+    # Tests of the encoder: it predicts alone, and no LightGBM takes time.
+    "task": {"type": "node_classification", "args": {"blend": False}},
     "model": {"type": "GraphSAGE", "args": {"hidden_channels": 8, "dropout": 0.3}},
     "metrics": [{"type": "accuracy"}, {"type": "f1_macro"}, {"type": "auroc"}],
     "training": {
@@ -55,6 +57,8 @@ def small_config(storage_path: Path | str, **changes: Any) -> dict[str, Any]:
     """`CONFIG` with changes by dotted path (`__` for the dot)."""
     config = copy.deepcopy(CONFIG)
     config["run"]["storage_path"] = str(storage_path)
+    if "tasks" in changes:
+        del config["task"]
     change(config, **changes)
     return config
 

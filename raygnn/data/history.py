@@ -27,7 +27,8 @@ _DAY_US = 86_400_000_000
 _YEAR_US = 365.25 * _DAY_US
 _DAYS = (7, 30, 90, 365, 1095)
 _SHARES = (1 / 64, 1 / 16, 1 / 4)  # of the span of plain numbers
-_MAX_NUMBERS, _MAX_CATEGORIES, _NUM_CODES = 16, 8, 3  # of an edge type's events
+MAX_NUMBERS = 16  # columns of an edge type's events with numbers
+_MAX_CATEGORIES, _NUM_CODES = 8, 3
 _MAX_CODES = 256  # categories that trees read as such, and whose distinct values are counted
 _MAX_FITTED = 1 << 15  # rows on which columns are compared
 
@@ -303,7 +304,7 @@ class _Fitting:
                     continue
                 is_category = bool(fitted.codes)
                 numbers, categories = numbers + (not is_category), categories + is_category
-                if categories <= _MAX_CATEGORIES and numbers <= _MAX_NUMBERS:
+                if categories <= _MAX_CATEGORIES and numbers <= MAX_NUMBERS:
                     yield fitted
 
     def _others(self, node_type: str, events: Sequence[EventSpec]) -> Iterator[OtherSpec]:
@@ -629,7 +630,8 @@ class _EventColumns:
             column = partial(HistoryColumn, attribute.name, holder)
             if attribute.codes:
                 names, is_small = self._names_of(attribute)
-                yield column("last", names=names, is_category=is_small)
+                if is_timed:
+                    yield column("last", names=names, is_category=is_small)
                 if is_small and spec.max_age is None:
                     yield column("distinct")
                 for code in attribute.codes:
@@ -641,7 +643,7 @@ class _EventColumns:
             column = partial(column, is_age=attribute.kind == "date")
             yield from (column("mean", span) for span in spans[self._few])
             yield from (column("sum", span) for span in spans if attribute.is_summed)
-            if not is_brief:
+            if is_timed and not is_brief:
                 yield column("last")
 
     def _names_of(self, attribute: Attribute) -> tuple[tuple[str, ...], bool]:
@@ -735,13 +737,14 @@ class _EventColumns:
         if attribute.is_summed:
             for total, num in zip(totals, nums, strict=True):
                 yield total + center * num
-        if not self._spec.is_brief:
+        if self._is_timed and not self._spec.is_brief:
             yield latest
 
     def _columns_of_category(
         self, attribute: Attribute, ranges: _Ranges, latest: np.ndarray
     ) -> Iterator[np.ndarray]:
-        yield latest
+        if self._is_timed:
+            yield latest
         name, indptr = attribute.name, self._events.indptr
         names, is_small = self._names_of(attribute)
         if is_small and self._spec.max_age is None and self._max_age is not None:

@@ -22,7 +22,6 @@ from raygnn.data.partition.part import Outline
 from raygnn.data.past_labels import PastLabels
 from raygnn.errors import CheckpointError, ConfigError
 from raygnn.inference.seed_times import SeedTimes
-from raygnn.loops.blend import TREES
 from raygnn.loops.boosted_trees import BoostedTrees
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.task import Task, TaskEnvironment
@@ -34,10 +33,12 @@ from raygnn.loops.tasks.build_sampler import (
     with_own_neighborhoods,
 )
 from raygnn.loops.tasks.exact_encoding import target_attributes
+from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.link_prediction.target import LinkOutput, find_dated_links
 from raygnn.loops.tasks.node_classification.target import find_past_labels
-from raygnn.loops.tasks.several_tasks.task import weights_of_task
+from raygnn.loops.tasks.several_tasks.target import SeveralOutput
+from raygnn.loops.tasks.several_tasks.task import trees_of_task, weights_of_task
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.models.graph_inputs import reads_src_degree
 from raygnn.outputs.model_export import read_trees, read_weights
@@ -51,6 +52,7 @@ from raygnn.sampling.loader import NeighborLoader, RowPlan
 from raygnn.sampling.parts import PartitionedGraph, map_parts
 from raygnn.sampling.protocols import FeatureStore, GraphStore
 from raygnn.sampling.stores import LocalGraphStore
+from raygnn.sampling.temporal import as_seed_times
 
 
 class Stores(NamedTuple):
@@ -92,6 +94,18 @@ class AppliedModel:
         recommender = used_recommender(self.model)
         if recommender is not None and not recommender.by_time:
             self.is_exact = True  # as in the run's evaluation
+
+        self._names_gnn = isinstance(self.task, LabelTask) and self.task.blend is not None
+
+    def warn_of_gnn(self) -> None:
+        """Names, once, that scores of pairs lack the other rungs of a blend."""
+        if self._names_gnn:
+            self._names_gnn = False
+            words = self.spec.output.blend.words  # type: ignore[attr-defined]
+            warn(
+                f"scores are the numbers of the GNN alone, and the model predicts by {words}. For "
+                "these, predict edges or pairs"
+            )
 
     @property
     def env(self) -> TaskEnvironment:
@@ -137,6 +151,15 @@ class AppliedModel:
         applied = copy(self)
         applied.times, applied._bases, applied._rows = times, {}, {}
         return applied
+
+    def times_of(self, node_type: str, nodes: np.ndarray) -> np.ndarray | None:
+        """[num_nodes], the times that nodes are encoded at; None without times."""
+        if self.times is None:
+            return None
+        if (as_of := self.times.of(node_type)) is not None:
+            return np.full(len(nodes), as_of.time)
+        column = self.times.moment.column
+        return as_seed_times(self.stores.features.gather(node_type, column, nodes).reshape(-1))
 
     def basis(self, factors: LinearRecommender) -> LinkBasis:
         """The decomposed links of the graph, with added nodes and links if there are any; for a
@@ -257,10 +280,19 @@ def set_up_task(
     env = TaskEnvironment(loaded, bundle, rank, world_size, device, spec, parts)
     task: Task = build(loaded.config.task, "task", loaded.allow_modules)
     task.setup(env)
-    blend = getattr(spec.output, "blend", None)
-    if isinstance(task, LabelTask) and blend is not None and TREES in blend.shares:
-        task.trees = BoostedTrees.of_text(read_trees(saved.uri))
+    has_trees = isinstance(spec.output, LabelOutput) and spec.output.has_trees
+    if isinstance(task, LabelTask) and has_trees:
+        task.trees = BoostedTrees.of_text(_trees_of(saved))
     return task
+
+
+def _trees_of(saved: SavedModel) -> str:
+    text, whole = read_trees(saved.uri), saved.whole
+    if whole is None:
+        return text
+    assert isinstance(whole.spec.output, SeveralOutput)
+    assert saved.task is not None
+    return trees_of_task(text, whole.spec.output.tasks, saved.task)
 
 
 def evaluates_exactly(saved: SavedModel) -> bool:

@@ -9,18 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raygnn.data.history import HistoryColumn
-from raygnn.data.links.supervision import SeedEdges
 from raygnn.inference.explained_inputs import short_name
 from raygnn.loops.blend import CONSTANT, GNN, LAST_LABEL, TREES, Share
 from raygnn.loops.boosted_trees import BoostedTrees
-from raygnn.loops.tasks.edge_prediction.task import EdgePrediction
+from raygnn.loops.task import Task
 from raygnn.loops.tasks.label_task import LabelTask, TreeRow
 from raygnn.loops.tasks.node_classification.target import NodeOutput
-from raygnn.loops.tasks.node_classification.task import NodeClassification
-from raygnn.models.graph_encoder import EdgePredictor
 
 
 @dataclass(frozen=True)
@@ -51,16 +48,16 @@ class Fact:
         return short_name(self.described)
 
 
-def margin(scores: np.ndarray, label: int | None) -> np.ndarray:
-    """Scores of a class less the mean of other classes, over the last dimension; numbers as they
-    are.
+def margin(scores: np.ndarray, label: int | None, problem: str) -> np.ndarray:
+    """Scores of a class less the mean of other classes, over the last dimension; those of one of
+    several labels, and numbers, as they are.
 
     Args:
         scores: [..., num_outputs].
-        label: the class; None for a number.
+        label: the class or label; None for a number.
     """
-    if label is None:
-        return scores[..., 0]
+    if label is None or problem != "multi_class":
+        return scores[..., label or 0]
     num_others = scores.shape[-1] - 1
     return scores[..., label] - (scores.sum(axis=-1) - scores[..., label]) / num_others
 
@@ -76,8 +73,8 @@ class RowRungs:
     def __init__(
         self, task: LabelTask[Any], values: Mapping[str, np.ndarray], row: TreeRow | None
     ) -> None:
-        assert task.output.blend is not None
-        self._task, self.blend, self._values, self._row = task, task.output.blend, values, row
+        assert task.blend is not None
+        self._task, self.blend, self._values, self._row = task, task.blend, values, row
 
     @property
     def has_gnn(self) -> bool:
@@ -129,14 +126,11 @@ class RowRungs:
         values = dict(self._values)
         if self._row is not None and kept is not None:
             chosen = self._contributions[..., np.append(kept, True)].sum(axis=2)[:, None]
-            values[TREES] = BoostedTrees.combined(chosen, is_class=self._is_class)
+            found = BoostedTrees.combined(chosen, self._task.output.problem)
+            values[TREES] = self._task.of_labels(found)
         if outputs is None:
             outputs = torch.zeros(1, self._task.output.num_outputs)
         return self._task.blended(outputs, lambda _: values)
-
-    @property
-    def _is_class(self) -> bool:
-        return self._task.output.problem == "multi_class"
 
     def parts(self, outputs: Tensor | None) -> dict[str, tuple[float, np.ndarray]]:
         """Weight and calibrated scores [num_outputs] of each rung."""
@@ -159,7 +153,7 @@ class RowRungs:
         """Effects of LightGBM, and of mean and latest of the earlier labels, on a prediction.
 
         Args:
-            label: the predicted class; None for a number.
+            label: the predicted class or label; None for a number.
             num_kept: columns to keep.
         """
         for name, share in self.blend.shares.items():
@@ -168,20 +162,17 @@ class RowRungs:
             if name == TREES:
                 yield from self._of_trees(share, label, num_kept)
                 continue
-            rows = np.concatenate([self._values[name], self._default])
+            default = self._task.of_labels(self._task.constant_prediction[None])
+            rows = np.concatenate([self._values[name], default])
             scores = share.part(self._task.rung_scores({name: rows})[name])
-            effect = margin(scores[0], label) - margin(scores[1], label)
+            ours, typical = (margin(each, label, self._task.output.problem) for each in scores)
+            effect = ours - typical
             node_type, described = self._of_labels(name)
             yield Fact(name, node_type, described, None, 1.0, float(effect), kept=True)
 
-    @property
-    def _default(self) -> np.ndarray:
-        constant = self._task.constant[None]
-        return np.exp(constant) if self._is_class else constant
-
     def _of_trees(self, share: Share, label: int | None, num_kept: int) -> Iterator[Fact]:
         raw = self._contributions[..., :-1].mean(axis=0)
-        effects = share.weight * share.scale * margin(raw.T, label)
+        effects = share.weight * share.scale * margin(raw.T, label, self._task.output.problem)
         most = max(float(np.abs(effects).max(initial=0.0)), np.finfo(float).tiny)
         order = np.argsort(-np.abs(effects), kind="stable")
         kept = set(order[:num_kept][effects[order[:num_kept]] != 0].tolist())
@@ -195,31 +186,12 @@ class RowRungs:
         return np.array([each in kept for each in self.described], bool)
 
 
-def rungs_of_node(task: NodeClassification, nodes: Tensor, times: Tensor | None) -> RowRungs | None:
-    """The rungs of a row; None if the encoder with its head predicts alone.
-
-    Args:
-        nodes: int64 [1], the row's node.
-        times: [1], its time; None without times.
+def rungs_of_row(task: Task, model: nn.Module, rows: Any) -> RowRungs | None:
+    """The rungs of the only row of some rows (see `Task.completed`); None if encoder and head
+    predict alone.
     """
-    blend = task.output.blend
-    if blend is None or blend.is_gnn:
+    if not isinstance(task, LabelTask) or task.blend is None:
         return None
-    names = [name for name in blend.shares if name not in (GNN, CONSTANT)]
-    dense, moments = nodes.cpu().numpy(), None if times is None else times.cpu().numpy()
-    row = task.tree_row(dense, moments) if TREES in names else None
-    return RowRungs(task, task.rungs(names, dense, moments), row)
-
-
-def rungs_of_edge(
-    task: Any, model: EdgePredictor, edges: SeedEdges, position: int, as_of: float | None
-) -> RowRungs | None:
-    """The rungs of a pair; None if the encoder with its head predicts alone."""
-    blend = task.output.blend if isinstance(task, EdgePrediction) else None
-    if blend is None or blend.is_gnn:
-        return None
-    if TREES not in blend.shares:
-        return RowRungs(task, {}, None)
-    row = task.tree_row(model, edges, position, as_of)
-    assert task.trees is not None
-    return RowRungs(task, {TREES: task.trees.predict(row.columns)}, row)
+    names = [name for name in task.blend.shares if name not in (GNN, CONSTANT)]
+    row = task.tree_row(model, rows) if TREES in names else None
+    return RowRungs(task, task.rungs(names, model, rows), row)

@@ -28,12 +28,13 @@ from raygnn.errors import ConfigError
 from raygnn.inference.applied_model import AppliedModel
 from raygnn.inference.explain_options import GNN_EXPLAINER, ExplainOptions
 from raygnn.inference.explained_inputs import Element, InputNames, Words
-from raygnn.inference.explained_rungs import Fact, RowRungs, margin, rungs_of_edge, rungs_of_node
+from raygnn.inference.explained_rungs import Fact, RowRungs, margin, rungs_of_row
 from raygnn.inference.output_folder import PICTURE, OutputFolder
 from raygnn.inference.result_tables import Table
 from raygnn.inference.row_tables import times_of
 from raygnn.loops.blend import GNN, Share
 from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.tasks.edge_prediction.task import EdgeRows
 from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.node_classification.task import NodeClassification, seeds_of
 from raygnn.models.graph_encoder import EdgePredictor
@@ -130,13 +131,13 @@ class Seed:
 def seed_node(batch: NodeBatch, applied: AppliedModel, rows: SeedRows | None = None) -> Seed:
     """The only node of a batch, or the only one of some rows."""
     name, index, model = batch.node_type, batch.seed_index, cast("Any", applied.model)
-    task, (nodes, times) = applied.task, seeds_of(batch)
+    task, seeds = applied.task, seeds_of(batch)
     assert isinstance(task, NodeClassification)
 
     def head(rows: Mapping[str, Any]) -> Tensor:
         encoded = rows[name]
         encoded = next(iter(encoded.values())) if isinstance(encoded, Mapping) else encoded
-        return task.with_labels(model, model.readout(encoded[index]), nodes)
+        return task.outputs_of_gnn(model, model.readout(encoded[index]), seeds)
 
     positions = batch.input_id.cpu().numpy()
     dense = positions if rows is None else rows.node_ids(positions)
@@ -146,9 +147,9 @@ def seed_node(batch: NodeBatch, applied: AppliedModel, rows: SeedRows | None = N
     around = getattr(model, "labels", None)
     labels = None
     if isinstance(around, LabelScores) and around.is_used:
-        none = torch.zeros(1, task.output.num_outputs, device=nodes.device)
-        labels = task.with_labels(model, none, nodes)
-    return Seed(ids, [(name, int(index[0]))], head, rungs_of_node(task, nodes, times), labels)
+        none = torch.zeros(1, task.output.num_outputs, device=index.device)
+        labels = task.outputs_of_gnn(model, none, seeds)
+    return Seed(ids, [(name, int(index[0]))], head, rungs_of_row(task, model, seeds), labels)
 
 
 def seed_pair(
@@ -174,8 +175,8 @@ def seed_pair(
         column: original_ids(applied.bundle, name, batch.nodes[name].n_id[[end]].cpu().numpy())
         for column, (name, end) in zip(("from_id", "to_id"), ends, strict=True)
     }
-    rungs = rungs_of_edge(applied.task, model, edges, position, as_of)
-    return Seed(ids, ends, head, rungs)
+    rows = EdgeRows(edges, np.array([position]), as_of)
+    return Seed(ids, ends, head, rungs_of_row(applied.task, model, rows))
 
 
 def explain_batches(
@@ -259,8 +260,7 @@ class _Explained:
         whole = self._completed(outputs)
         if self._problem != "regression":
             self._label = int(whole.argmax())
-        of_class = self._label if self._problem == "multi_class" else None
-        facts = [] if seed.rungs is None else list(seed.rungs.facts(of_class, num_kept))
+        facts = [] if seed.rungs is None else list(seed.rungs.facts(self._label, num_kept))
         changed: list[Tensor | None] = [None, None]
         if outputs is not None:
             edges, of_gnn, changed = self._explain_gnn(outputs, num_kept)
@@ -297,7 +297,7 @@ class _Explained:
             return
         ((node_type, _),) = self._seed.ends
         described = HistoryColumn("labels around it", node_type)
-        effect = float(margin(labels.double().cpu().numpy()[0], self._label))
+        effect = float(margin(labels.double().cpu().numpy()[0], self._label, self._problem))
         yield Fact(LABELS, node_type, described, None, float(effect != 0), effect, effect != 0)
 
     def _explain_gnn(
@@ -356,8 +356,14 @@ class _Explained:
             for i in order.tolist()
         ]
         if self._problem == "multi_label":
-            changed = [None if rows is None else rows.logit() for rows in changed]
+            changed = [None if rows is None else self._with(outputs, rows) for rows in changed]
         return edges, facts, changed
+
+    def _with(self, outputs: Tensor, probability: Tensor) -> Tensor:
+        """Logits of labels, with another probability of the explained one."""
+        changed = outputs.clone()
+        changed[0, self._label] = probability.logit()
+        return changed
 
     @torch.no_grad()
     def _effects(self, masked: MaskedModel, group: Tensor, groups: Sequence[Element]) -> np.ndarray:
@@ -371,7 +377,7 @@ class _Explained:
                 return float(rows.logit())
             output = self._context.applied.spec.output
             if self._problem == "multi_class":
-                return float(margin(rows.double().cpu().numpy()[0], self._label))
+                return float(margin(rows.double().cpu().numpy()[0], self._label, self._problem))
             return float(output.in_units(rows) if isinstance(output, LabelOutput) else rows)
 
         whole, rungs = score(masked.x), self._seed.rungs
@@ -516,7 +522,8 @@ class _Explained:
     def _share(self, scores: np.ndarray) -> float:
         if self._label is None:
             return float(scores[0])
-        return float(torch.from_numpy(scores).softmax(dim=0)[self._label])
+        logits, is_class = torch.from_numpy(scores), self._problem == "multi_class"
+        return float((logits.softmax(dim=0) if is_class else logits.sigmoid())[self._label])
 
     def _score(self, rows: Tensor) -> float:
         """The probability of the explained class or label, or the value in its unit."""
@@ -529,7 +536,7 @@ class _Explained:
         rows = rows.reshape(1, -1)
         if self._problem == "multi_class":
             return float(rows.softmax(dim=1)[0, self._label])
-        return float(rows.flatten()[0 if rows.numel() == 1 else self._label].sigmoid())
+        return float(rows[0, self._label].sigmoid())
 
     def _neighbor_table(self) -> pa.Table:
         source = {edge_type_name(edge_type): edge_type[0] for edge_type in self._batch.edges}

@@ -225,6 +225,7 @@ def build_decoder(score: Score, applied: AppliedModel) -> Decoder:
         return InnerProduct(1)
     if isinstance(model, EdgePredictor):
         assert isinstance(output, LabelOutput)
+        applied.warn_of_gnn()
         return EdgeValues(model, output)
     assert isinstance(model.decoder, Decoder)
     return copy.deepcopy(model.decoder).double()

@@ -24,8 +24,9 @@ from raygnn.inference.job import TableRequest
 from raygnn.inference.row_tables import with_times
 from raygnn.inference.seed_times import SeedTimes, seed_edges, times_of_pairs
 from raygnn.loops.model_spec import ModelSpec
+from raygnn.loops.task import NodeRows
 from raygnn.loops.tasks.build_sampler import build_sampler, with_own_neighborhoods
-from raygnn.loops.tasks.edge_prediction.task import EdgePrediction
+from raygnn.loops.tasks.edge_prediction.task import EdgeRows
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
@@ -99,13 +100,11 @@ class NodeTables:
         rows = embeddings.rows(node_type, first, last)
         columns: Mapping[str, Any] = {"embedding": rows.float().numpy()}
         if what != "embeddings":
-            moments = None
-            if applied.times is not None:
-                of_all = np.full(len(dense), applied.times.moment.time)
-                times = of_all if plan is None else plan.latest_times(positions)
-                moments = torch.from_numpy(times)
+            times = applied.times_of(node_type, dense) if plan is None else None
+            if plan is not None and applied.times is not None:
+                times = plan.latest_times(positions)
             outputs = self._outputs(rows)
-            rows = applied.task.completed(applied.model, outputs, torch.from_numpy(dense), moments)
+            rows = applied.task.completed(applied.model, outputs, NodeRows(dense, times))
             columns = applied.task.output_columns(what, rows)
         check_finite(rows, ids)
         made = {name: arrow_column(column) for name, column in columns.items()}
@@ -233,10 +232,8 @@ class EdgeTables:
 
         (outputs,) = self._each(first, last, lambda batch: [predict(batch)])
         positions, table_rows = self._positions[first:last], self._edges.table_rows
-        task = self._applied.task
-        if isinstance(task, EdgePrediction):
-            model: Any = self._applied.model
-            outputs = task.completed_edges(model, outputs, self._edges, positions, self.as_of)
+        task, edge_rows = self._applied.task, EdgeRows(self._edges, positions, self.as_of)
+        outputs = task.completed(self._applied.model, outputs, edge_rows)
         columns: Mapping[str, Any] = task.output_columns(self._what, outputs)
         sources, targets = self._ids(positions)
         check_finite(outputs, sources, "edges")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -96,35 +96,51 @@ def log_scores(probabilities: np.ndarray) -> np.ndarray:
     return np.log(np.maximum(probabilities, _LEAST))
 
 
+def log_odds(probabilities: np.ndarray) -> np.ndarray:
+    clipped = np.clip(probabilities, _LEAST, 1 - _LEAST)
+    return np.asarray(np.log(clipped) - np.log1p(-clipped))
+
+
 @dataclass(frozen=True)
 class Judge:
     """Losses of scores on validation rows.
 
     Attributes:
-        labels: classes [num_rows], or numbers [num_rows, num_outputs].
-        is_class: the loss is the cross-entropy; else the absolute error.
+        labels: classes [num_rows], or labels or numbers [num_rows, num_outputs].
+        problem: of classes and labels, the loss is the cross-entropy; of numbers, the absolute
+            error.
         is_squared: the squared error in its place.
         groups: int64 [num_rows], the entity of each row.
+        units: [num_outputs] in which errors of numbers are added up.
     """
 
     labels: np.ndarray
-    is_class: bool
+    problem: str
     is_squared: bool
     groups: np.ndarray
+    units: np.ndarray = field(default_factory=lambda: np.ones(1))
 
     def losses(self, scores: np.ndarray) -> np.ndarray:
         """float64 [num_rows]."""
-        if not self.is_class:
-            errors = scores - self.labels.reshape(scores.shape)
+        if self.problem == "regression":
+            errors = (scores - self.labels.reshape(scores.shape)) / self.units
             return (np.square(errors) if self.is_squared else np.abs(errors)).mean(axis=1)
+        if self.problem == "multi_label":
+            known = self.labels.reshape(scores.shape)
+            return np.asarray((np.logaddexp(0, scores) - known * scores).mean(axis=1))
         logits = scores - scores.max(axis=1, keepdims=True)
         of_label = logits[np.arange(len(logits)), self.labels.reshape(-1)]
         return np.asarray(np.log(np.exp(logits).sum(axis=1)) - of_label)
 
     def calibration(self, scores: np.ndarray, prior: np.ndarray) -> Share:
         """Scale and shift of logits that predict the labels best; numbers stay as they are."""
-        if not self.is_class:
+        if self.problem == "regression":
             return Share(1.0)
+        if self.problem == "multi_label":  # each label has two classes
+            logits = [np.broadcast_to(prior, scores.shape), scores]
+            both = [np.stack([np.zeros(rows.size), rows.reshape(-1)], axis=1) for rows in logits]
+            (of_prior, scale), _ = fit_weights(both, self.labels.reshape(-1))
+            return Share(1.0, float(scale), tuple((of_prior * prior).tolist()))
         # Two classes may shift freely; more by the shares of all classes in training.
         shift = np.array([0.0, 1.0]) if scores.shape[1] == 2 else prior
         both = [np.broadcast_to(shift, scores.shape), scores]

@@ -32,17 +32,20 @@ _BASE: dict[str, Any] = {
     "bagging_freq": 1,
 }
 _FEW_ROWS = 10_000  # predicted by one thread
-_NEXT = "\n# next model\n"
+_NEXT, _NEXT_OUTPUT = "\n# next model\n", "\n# next output\n"
 
 
 class BoostedTrees:
     """The mean prediction of some gradient boosted trees, which stop early on validation rows.
 
     Equal rows give equal trees, whatever the number of threads.
+
+    Args:
+        models: of each of several labels or numbers; else those of the only output.
     """
 
-    def __init__(self, models: Sequence[lightgbm.Booster]) -> None:
-        self._models = models
+    def __init__(self, models: Sequence[Sequence[lightgbm.Booster]]) -> None:
+        self._outputs = models
 
     @classmethod
     def fit(
@@ -60,12 +63,20 @@ class BoostedTrees:
 
         Args:
             columns: float64 [num_rows, num_columns], NaN for unknown values.
-            labels: [num_rows], numbers or classes from 0 on.
+            labels: [num_rows], numbers or classes from 0 on; [num_rows, num_outputs] fits each of
+                several outputs.
             val_columns, val_labels: the same of validation rows, perhaps none.
-            num_classes: None for numbers.
+            num_classes: of each output; None for numbers.
             metric: the metric that selects, such as `mae`, `auroc` or `accuracy`.
             categorical: positions of columns with codes of categories.
         """
+        if labels.ndim == 2:
+            more: Any = (num_classes, metric, categorical, num_threads)
+            each = [
+                cls.fit(columns, of_train, val_columns, of_val, *more)
+                for of_train, of_val in zip(labels.T, val_labels.T, strict=True)
+            ]
+            return cls([models for trees in each for models in trees._outputs])
         import lightgbm  # with scikit-learn, which most models do not need
 
         objective, watched = _objective(num_classes, metric)
@@ -95,25 +106,27 @@ class BoostedTrees:
         return cls.of_text(_NEXT.join(texts))
 
     def predict(self, columns: np.ndarray) -> np.ndarray:
-        """float64 [num_rows, num_outputs]: numbers or class probabilities."""
+        """float64 [num_rows, num_outputs]: numbers, or probabilities of classes or labels."""
         # Threads that wait for work take more time than a few rows do.
         num_threads = 1 if len(columns) < _FEW_ROWS else 0
-        found = [
-            np.asarray(model.predict(columns, num_threads=num_threads), np.float64)
-            for model in self._models
-        ]
-        out = np.mean(found, axis=0).reshape(len(columns), -1)
-        return np.concatenate([1 - out, out], axis=1) if self._is_binary else out
+
+        def mean(models: Sequence[lightgbm.Booster]) -> np.ndarray:
+            every = [model.predict(columns, num_threads=num_threads) for model in models]
+            return np.mean(every, axis=0, dtype=np.float64).reshape(len(columns), -1)
+
+        out = np.concatenate([mean(models) for models in self._outputs], axis=1)
+        return np.concatenate([1 - out, out], axis=1) if self._has_two_classes else out
 
     def gains(self) -> np.ndarray:
         """float64 [num_columns], the share of the loss's decrease by splits of each column."""
-        found = np.sum([model.feature_importance("gain") for model in self._models], axis=0)
+        every = [model for models in self._outputs for model in models]
+        found = np.sum([model.feature_importance("gain") for model in every], axis=0)
         return np.asarray(found / max(found.sum(), 1e-300), np.float64)
 
     @cached_property
-    def _is_binary(self) -> bool:
-        objective: str = self._models[0].dump_model(num_iteration=1)["objective"]
-        return objective.startswith("binary")
+    def _has_two_classes(self) -> bool:
+        objective: str = self._outputs[0][0].dump_model(num_iteration=1)["objective"]
+        return len(self._outputs) == 1 and objective.startswith("binary")
 
     def contributions(self, columns: np.ndarray) -> np.ndarray:
         """SHAP values of each model, float64 [num_models, num_rows, num_outputs, num_columns + 1].
@@ -121,30 +134,35 @@ class BoostedTrees:
         Their sum over the last dimension is the model's score: a number, or logits of classes (0
         for the first of two). Its last element is the mean score of the training rows.
         """
-        found = [
-            np.asarray(model.predict(columns, pred_contrib=True), np.float64)
-            for model in self._models
-        ]
-        out = np.stack(found).reshape(len(found), len(columns), -1, columns.shape[1] + 1)
-        return np.concatenate([np.zeros_like(out), out], axis=2) if self._is_binary else out
+
+        def added(models: Sequence[lightgbm.Booster]) -> np.ndarray:
+            every = [np.asarray(m.predict(columns, pred_contrib=True), np.float64) for m in models]
+            return np.stack(every).reshape(len(every), len(columns), -1, columns.shape[1] + 1)
+
+        out = np.concatenate([added(models) for models in self._outputs], axis=2)
+        return np.concatenate([np.zeros_like(out), out], axis=2) if self._has_two_classes else out
 
     @staticmethod
-    def combined(scores: np.ndarray, *, is_class: bool) -> np.ndarray:
+    def combined(scores: np.ndarray, problem: str) -> np.ndarray:
         """Predictions as by `predict`, from [num_models, num_rows, num_outputs] scores."""
-        if is_class:
+        if problem == "multi_class":
             powers = np.exp(scores - scores.max(axis=2, keepdims=True))
             scores = powers / powers.sum(axis=2, keepdims=True)
+        elif problem == "multi_label":
+            scores = 1 / (1 + np.exp(-scores))
         return np.asarray(scores.mean(axis=0))
 
     def to_text(self) -> str:
         """LightGBM's text format, of one model after the other."""
-        return _NEXT.join(model.model_to_string() for model in self._models)
+        texts = [_NEXT.join(m.model_to_string() for m in models) for models in self._outputs]
+        return _NEXT_OUTPUT.join(texts)
 
     @classmethod
     def of_text(cls, text: str) -> BoostedTrees:
         import lightgbm
 
-        return cls([lightgbm.Booster(model_str=each) for each in text.split(_NEXT)])
+        outputs = [each.split(_NEXT) for each in text.split(_NEXT_OUTPUT)]
+        return cls([[lightgbm.Booster(model_str=each) for each in texts] for texts in outputs])
 
 
 def _objective(num_classes: int | None, metric: str) -> tuple[dict[str, Any], str]:

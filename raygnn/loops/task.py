@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -86,6 +87,19 @@ class TaskEnvironment:
     def scratch(self) -> Path:
         """Folder on the local disk for temporary files."""
         return self.bundle.path.parent.parent / "scratch"
+
+
+@dataclass(frozen=True)
+class NodeRows:
+    """Nodes to predict.
+
+    Attributes:
+        nodes: int64 [num_rows], dense ids.
+        times: [num_rows], the latest times that rows may see; None without times.
+    """
+
+    nodes: np.ndarray
+    times: np.ndarray | None
 
 
 class JointLoss(Protocol):
@@ -203,14 +217,12 @@ class Task(ABC, Generic[BatchT]):
         """Inputs that the model was judged with and that the graph lacks, for messages."""
         return []
 
-    def completed(
-        self, model: nn.Module, outputs: Tensor, nodes: Tensor, times: Tensor | None
-    ) -> Tensor:
-        """The model's `readout` of nodes, completed with inputs that belong to no neighborhood.
+    def completed(self, model: nn.Module, outputs: Tensor, rows: Any) -> Tensor:
+        """The model's `readout` of rows, completed with inputs that belong to no neighborhood.
 
         Args:
-            nodes: int64 [num_nodes], dense ids of the graph.
-            times: [num_nodes], the times that nodes are predicted for; None without times.
+            outputs: [num_rows, num_outputs].
+            rows: `NodeRows`, or what else the task predicts.
         """
         return outputs
 
@@ -294,6 +306,10 @@ class Task(ABC, Generic[BatchT]):
     def precision(self, split: str) -> Baselines | None:
         """Baselines without predictions, which know standard errors of metrics of a split."""
         return None
+
+    def left_out(self) -> list[str]:
+        """Names what the model does not try by default, with the reason."""
+        return []
 
     def warnings(self) -> list[str]:
         """Sentences about data that may make a model look better than it is."""

@@ -212,7 +212,7 @@ class LabelScores(nn.Module):
         if gain.mean() > gain.std() / len(gain) ** 0.5:
             self.weights.copy_(copied(torch.from_numpy(weights), self.weights.device))
 
-    def forward(self, logits: Tensor, nodes: Tensor, around: PropagatedLabels) -> Tensor:
+    def forward(self, logits: Tensor, nodes: np.ndarray, around: PropagatedLabels) -> Tensor:
         """Logits of nodes, with the classes around them.
 
         Args:
@@ -222,6 +222,6 @@ class LabelScores(nn.Module):
         of_prior, of_rows, of_encoder = self.weights
         rows, prior = (
             copied(torch.from_numpy(part).to(of_rows.dtype), of_rows.device)
-            for part in (around.rows[nodes.cpu().numpy()], around.prior)
+            for part in (around.rows[nodes], around.prior)
         )
         return of_encoder.to(logits) * logits + (of_prior * prior + of_rows * rows).to(logits)

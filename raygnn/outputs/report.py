@@ -122,7 +122,11 @@ def build_report(
         cost_tables=_cost_tables(metrics, starts),
         facts=_environment(engine),
         config_yaml=engine.loaded.saved_yaml(),
-        notes=[note, *(f"Warning: {text}" for text in [metrics["warnings"]] if text)],
+        notes=[
+            note,
+            *(f"Warning: {text}" for text in [metrics["warnings"]] if text),
+            *filter(None, [metrics["left_out"]]),
+        ],
     )
 
 

@@ -22,6 +22,7 @@ from raygnn.outputs.progress import headline
 if TYPE_CHECKING:
     from raygnn.data.bundle import Bundle
     from raygnn.loops.engine import Engine
+    from raygnn.loops.task import Task
 
 _VERY_DIFFERENT = 1_000  # times as far as another element of the rows
 _MOST_NOISE = 0.01  # share of an element's variance that rounding to int8 may be
@@ -36,6 +37,7 @@ class Advice(Callback):
         self._warnings: list[str] = []
         self._metrics: dict[str, float] = {}
         self._steps_per_epoch: int | None = None
+        self._left_out: list[str] = []
         self._verdict: list[str] = []
         self._standard_errors: dict[str, float] = {}
         self._rungs: dict[str, Any] = {}
@@ -48,9 +50,12 @@ class Advice(Callback):
         self._warnings = [*_few_steps(engine), *engine.task.warnings(), *_scales(engine)]
         self._warnings += [*coarse_steps(bundle), *too_large(bundle)]
         self._find_baselines(engine, "val", engine.config.training.num_val_batches)
+        self._left_out = engine.task.left_out()
         if engine.context.rank == 0:
             for text in self._warnings:
                 warn(text)
+            for text in self._left_out:
+                say(text, "left_out")
             has_test = engine.task.loader("test") is not None
             monitor = engine.best.tracker.monitor
             say_baselines(self._metrics, "val", monitor, prints=not has_test)
@@ -97,39 +102,40 @@ class Advice(Callback):
                 "test_rows": None if tested is None else tested.digest,
                 "learned_rows": [rows.sketch for rows in learned if rows is not None],
             }
-        self._compare_rungs(engine, getattr(baselines, "standings", {}))
+        self._compare_rungs(engine, baselines)
 
-    def _compare_rungs(self, engine: Engine, of_test: Standings) -> None:
-        blend: Blend | None = getattr(getattr(engine.task.spec, "output", None), "blend", None)
-        if blend is None:
-            return
-        of_val = getattr(engine.task, "val_standings", None) or {}
-        for name, value in engine.metrics_of_module.items():
-            if name.startswith("val/"):
-                self._metrics[baseline_name(GNN, *name.split("/", 1))] = value
-        split, standings = ("test", of_test) if of_test else ("val", of_val)
-        monitored = engine.best.tracker.monitor.partition("/")[2]
-        judged = ("r2",) if getattr(engine.task, "is_squared", False) else ()
-        order = [name for name in (monitored, *judged, *_SHOWN, *standings) if name in standings]
-        text = ""
-        if order:
-            name = f"{split}/{order[0]}"
-            is_less = is_error(name)
-            text = verdict(blend.words, name, standings[order[0]], is_error=is_less)
-        self._rungs = {
-            "blend": {name: share.weight for name, share in blend.shares.items()},
-            "rungs": {"val": _records(of_val), "test": _records(of_test)},
-            "verdict": text,
+    def _compare_rungs(
+        self, engine: Engine, baselines: Baselines | BaselinesOfParts | None
+    ) -> None:
+        task, monitored = engine.task, engine.best.tracker.monitor.removeprefix("val/")
+        of_test = baselines.parts if isinstance(baselines, BaselinesOfParts) else {}
+        of_parts = {
+            name: found
+            for name, part in task.parts.items()
+            if (found := _rungs(part, of_test.get(name), monitored.removeprefix(f"{name}/"), name))
         }
+        self._rungs, prefixes = _rungs(task, baselines, monitored), ["val/"]
+        if of_parts:
+            self._rungs = {
+                key: {name: found[key] for name, found in of_parts.items()}
+                for key in ("blend", "rungs")
+            }
+            sentences = [found["verdict"] for found in of_parts.values()]
+            self._rungs["verdict"] = "; ".join(filter(None, sentences))
+            prefixes = [f"val/{name}/" for name in of_parts]
+        for name, value in engine.metrics_of_module.items() if self._rungs else ():
+            if name.startswith(tuple(prefixes)):
+                self._metrics[baseline_name(GNN, *name.split("/", 1))] = value
 
     def metrics(self) -> dict[str, Any]:
         """`baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics and of baselines;
         `test_rows` and `learned_rows`, see `SplitRows`; `steps_per_epoch`; and texts, possibly
-        empty: `warnings`, and the metrics by which the model is `no_better_than_baseline`. If
+        empty: `warnings`, what is `left_out`, and the metrics by which the model is
+        `no_better_than_baseline`. If
         validation chose what predicts: `blend`, the weights of rungs; `rungs`, by split, metric and
         rung, the value and its difference from the model's with standard errors; and `verdict`, a
-        sentence. If validation scaled the logits: `uncalibrated`, `calibration` before; and
-        `column_effects` of LightGBM, if it has a share.
+        sentence. The first two are by task, if there are several. If validation scaled the logits:
+        `uncalibrated`, `calibration` before; and `column_effects` of LightGBM, if it has a share.
         """
         return {
             **self._metrics,
@@ -138,6 +144,7 @@ class Advice(Callback):
             **self._rows,
             "steps_per_epoch": self._steps_per_epoch,
             "warnings": " ".join(self._warnings),
+            "left_out": ". ".join(self._left_out),
             "no_better_than_baseline": ", ".join(self._verdict),
             **self._rungs,
         }
@@ -152,6 +159,29 @@ class Advice(Callback):
             for name, value in metrics.items():
                 self._metrics[baseline_name(guess, split, name)] = value
         return baselines
+
+
+def _rungs(
+    task: Task[Any], baselines: Baselines | BaselinesOfParts | None, monitored: str, part: str = ""
+) -> dict[str, Any]:
+    """Entries of `Advice.metrics` of a task; none if validation did not choose what predicts."""
+    blend: Blend | None = getattr(getattr(task.spec, "output", None), "blend", None)
+    if blend is None:
+        return {}
+    of_test: Standings = getattr(baselines, "standings", {})
+    of_val: Standings = getattr(task, "val_standings", None) or {}
+    split, standings = ("test", of_test) if of_test else ("val", of_val)
+    judged = ("r2",) if getattr(task, "is_squared", False) else ()
+    order = [name for name in (monitored, *judged, *_SHOWN, *standings) if name in standings]
+    text = ""
+    if order:
+        name = "/".join(filter(None, [split, part, order[0]]))
+        text = verdict(blend.words, name, standings[order[0]], is_error=is_error(name))
+    return {
+        "blend": {name: share.weight for name, share in blend.shares.items()},
+        "rungs": {"val": _records(of_val), "test": _records(of_test)},
+        "verdict": text,
+    }
 
 
 def _records(standings: Standings) -> dict[str, Any]:

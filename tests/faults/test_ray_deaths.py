@@ -33,7 +33,7 @@ def several_tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         **_SETTINGS,
         "data": {"uri": write_tables(social_films(), str(folder)), "reverse_edges": True},
         "tasks": {
-            "genre": {"type": "node_classification", "args": {"target": "film"}},
+            "genre": {"type": "node_classification", "args": {"blend": False, "target": "film"}},
             "follows": {
                 "type": "link_prediction",
                 "args": {"edge_type": "user__follows__user", "num_random_negatives": 20},

@@ -178,3 +178,12 @@ def test_pairs_without_temporal_sampling_are_predicted_as_of_the_latest_edge(
     # The price follows the days since the last purchase, so it is higher later.
     since = (rows["day"].max() - rows.groupby("user")["day"].max()).dt.days
     assert np.corrcoef(found, since[last["source_id"]])[0, 1] > 0.5
+
+
+def test_scores_of_pairs_name_what_they_lack(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    result, graph, label = run
+    if label == "price":
+        opened = raygnn.load(str(result.path)).open(graph)
+        for _ in range(2):
+            opened.score([[0, 0]])
+        assert "".join(capsys.readouterr()).count("scores are the numbers of the GNN alone") == 1

@@ -112,7 +112,7 @@ def test_workers_agree_and_each_type_has_its_own_width(ranks, tmp_path):
         return small_config(
             folder,
             model=model,
-            task={"type": "node_classification", "args": {"target": "user"}},
+            task={"type": "node_classification", "args": {"blend": False, "target": "user"}},
             data__splits={"type": "hash"},
             scaling__num_workers=size,
             training__global_batch_size=48,

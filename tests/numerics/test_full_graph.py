@@ -105,7 +105,10 @@ def _plain_losses(
 def test_losses_are_those_of_a_plain_loop(small_bundle_path, tmp_path, model, args, conv):
     changes = {
         "model": {"type": model, "args": {"hidden_channels": 16, **args}},
-        "task": {"type": "node_classification", "args": {"propagate_labels": False}},
+        "task": {
+            "type": "node_classification",
+            "args": {"blend": False, "propagate_labels": False},
+        },
         "data": {"standardize": False},
         "optimizer": {"type": "Adam", "args": {"lr": 0.01}},
         "callbacks": [

@@ -45,7 +45,7 @@ def _config(folder: Path, **changes: Any) -> dict[str, Any]:
 
 def test_neighbors_of_neighbors_help_in_one_hop(tmp_path, tables):
     alone = {"sampling": {"fanouts": [1]}, "model": {"type": "MLP", "args": {"num_layers": 1}}}
-    task = {"type": "node_classification", "args": {"propagate_labels": False}}
+    task = {"type": "node_classification", "args": {"blend": False, "propagate_labels": False}}
     own = raygnn.train.fit(_config(tmp_path / "own", data__uri=tables, **alone)).metrics
     ppr = raygnn.train.fit(_config(tmp_path / "ppr", data__uri=tables, task=task)).metrics
     assert ppr["test/accuracy"] > own["test/accuracy"] + 0.1
@@ -56,7 +56,7 @@ def test_models_are_saved_and_infer_over_the_same_neighborhoods(tmp_path, tables
     sampling = {**PPR, "type": kind, "fanouts": [-1, 4], "weight": "ppr"}
     changes = {"sampling": sampling, "training__max_epochs": 2, "training__eval": "exact"}
     model = {"type": "GCN", "args": {"hidden_channels": 8}}
-    task = {"type": "node_classification", "args": {"edge_weight": "ppr"}}
+    task = {"type": "node_classification", "args": {"blend": False, "edge_weight": "ppr"}}
     config = _config(tmp_path, data__uri=tables, model=model, task=task, **changes)
     result = raygnn.train.fit(config)
     exact = raygnn.load(str(tmp_path / "run")).open(tables)

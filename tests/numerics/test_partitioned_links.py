@@ -64,7 +64,7 @@ def _edges(**changes: Any) -> dict[str, Any]:
 
 def _rows(**sampling: Any) -> dict[str, Any]:
     return {
-        "task": {"type": "node_classification", "args": {"label": "y"}},
+        "task": {"type": "node_classification", "args": {"blend": False, "label": "y"}},
         "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
         "sampling": {"fanouts": [4, 3], "disjoint": True, **sampling},
         "metrics": [],

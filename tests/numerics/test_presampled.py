@@ -32,7 +32,7 @@ from tests.social_tables import social_tables, write_social
 from tests.tiers import slow
 
 _NODES: dict[str, Any] = {
-    "task": {"type": "node_classification", "args": {"label": "group"}},
+    "task": {"type": "node_classification", "args": {"blend": False, "label": "group"}},
     "model": {"type": "RGCN", "args": {"hidden_channels": 8}},
     "metrics": [{"type": "accuracy"}],
 }
@@ -43,7 +43,7 @@ _SHOP: dict[str, Any] = {
     "loader": {"batch_size": 64},
 }
 _ROWS = {
-    "task": {"type": "node_classification", "args": {"label": "y"}},
+    "task": {"type": "node_classification", "args": {"blend": False, "label": "y"}},
     "model": {"type": "Hetero", "args": {"hidden_channels": 8}},
     "metrics": [],
 }

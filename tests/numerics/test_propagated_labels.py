@@ -65,7 +65,7 @@ def _trained(folder: Path, uri: str, **changes: Any) -> dict[str, float]:
 def test_labels_around_a_node_are_read_in_training_and_in_use(tmp_path: Path, how: str) -> None:
     uri = _write(tmp_path, alike=0.85)
     metrics = _trained(tmp_path, uri, training__eval=how)
-    off = {"type": "node_classification", "args": {"propagate_labels": False}}
+    off = {"type": "node_classification", "args": {"blend": False, "propagate_labels": False}}
     alone = _trained(tmp_path / "off", uri, training__eval=how, task=off)
     assert metrics["test/loss"] < 0.8 * alone["test/loss"]
     model = raygnn.load(str(tmp_path / "run"), ["--data.uri", uri])

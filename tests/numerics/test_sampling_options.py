@@ -78,6 +78,9 @@ def test_exact_evaluation_takes_all_neighbors_up_to_the_time_of_the_seed(tmp_pat
     for fanout, how in ((2, "exact"), (-1, "sampled"), (2, "sampled")):
         config = _config(tmp_path / f"{fanout}-{how}", graph, **settings, training__eval=how)
         config["sampling"] = {"fanouts": [fanout], "temporal": {}}
-        config["task"] = {"type": "node_classification", "args": {"feature": "noise"}}
+        config["task"] = {
+            "type": "node_classification",
+            "args": {"blend": False, "feature": "noise"},
+        }
         losses.append(raygnn.train.fit(config, allow_modules=["tests"]).metrics["val/loss"])
     assert losses[0] == losses[1] != losses[2]

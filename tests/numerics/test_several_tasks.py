@@ -41,13 +41,18 @@ from tests.tiers import slow
 
 FOLLOWS, RATES = "user__follows__user", "user__rates__film"
 TASKS: dict[str, Any] = {
-    "genre": {"type": "node_classification", "args": {"target": "film"}},
+    "genre": {"type": "node_classification", "args": {"blend": False, "target": "film"}},
     "follows": {
         "type": "link_prediction",
         "args": {"edge_type": FOLLOWS, "num_random_negatives": 20, "num_random_negatives_eval": 30},
         "weight": 0.2,
     },
-    "rating": {"type": "edge_prediction", "weight": 2.0, "loader": {"batch_size": 48}},
+    "rating": {
+        "type": "edge_prediction",
+        "args": {"blend": False},
+        "weight": 2.0,
+        "loader": {"batch_size": 48},
+    },
 }
 MODEL = {"type": "Hetero", "args": {"hidden_channels": 8, "out_channels": 8, "dropout": 0.3}}
 REVERSE = IngestOptions(reverse_edges=True)
@@ -307,9 +312,25 @@ def test_each_task_is_used_by_its_name(tmp_path, graph, trained):
         infer.predict(run, tmp_path / "no", options, task="follows", what="predictions")
 
 
+def test_each_task_has_the_blend_that_validation_chooses(tmp_path, graph):
+    genre = {**TASKS["genre"], "args": {"target": "film"}}
+    tasks = {"rating": {"type": "edge_prediction"}, "genre": genre, "follows": TASKS["follows"]}
+    result = raygnn.train.fit(_config(tmp_path, graph, tasks=tasks))
+    metrics = result.metrics
+    assert set(metrics["blend"]) == set(metrics["rungs"]) == {"rating", "genre"}
+    assert "lightgbm" in metrics["blend"]["rating"]
+    assert "lightgbm" in metrics["rungs"]["genre"]["val"]["accuracy"]
+    assert "test/rating/mae: " in metrics["verdict"]
+    for name in ("rating", "genre"):
+        judged = raygnn.load(str(result.path), task=name).evaluate(str(graph), split="test")
+        assert judged
+        for metric, value in judged.items():
+            assert metrics[f"test/{name}/{metric}"] == value
+
+
 def test_a_model_of_one_task_has_no_task_of_a_name(tmp_path, graph):
     config = _config(tmp_path, graph)
-    config["task"] = {"type": "node_classification", "args": {"target": "film"}}
+    config["task"] = {"type": "node_classification", "args": {"blend": False, "target": "film"}}
     del config["tasks"]
     raygnn.train.fit(config)
     with raises("infer-task-single", "genre"):
@@ -380,7 +401,7 @@ def test_all_tasks_learn_what_there_is_to_learn(tmp_path, noise):
     config = {
         "data": {"uri": str(tmp_path / "tables"), "cache_dir": str(tmp_path / "cache")},
         "tasks": {
-            "genre": {"type": "node_classification", "args": {"target": "film"}},
+            "genre": {"type": "node_classification", "args": {"blend": False, "target": "film"}},
             "follows": {"type": "link_prediction", "args": {"edge_type": FOLLOWS}},
             "rating": {"type": "edge_prediction", "args": {"edge_type": RATES}},
         },

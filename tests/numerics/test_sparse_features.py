@@ -84,7 +84,10 @@ def _config(folder: Path, world_size: int = 1, **changes: Any) -> dict[str, Any]
         "training__global_batch_size": 96,
         "training__max_epochs": 6,
         "optimizer": {"type": "Adam", "args": {"lr": 0.05}},
-        "task": {"type": "node_classification", "args": {"propagate_labels": False}},
+        "task": {
+            "type": "node_classification",
+            "args": {"blend": False, "propagate_labels": False},
+        },
     }
     return small_config(folder, **{**settings, **changes})
 

@@ -718,7 +718,10 @@ def test_a_feature_that_is_the_label_is_named(
     config = _config(tmp_path, str(tmp_path / "graph"), training={"max_epochs": 1})
     config["task"] = _task(past_labels=False)
     if not has_table:
-        config["task"] = {"type": "node_classification", "args": {"target": "user", "label": "y"}}
+        config["task"] = {
+            "type": "node_classification",
+            "args": {"blend": False, "target": "user", "label": "y"},
+        }
         config["data"]["splits"] = {"type": "hash", "fractions": [0.6, 0.2, 0.2]}
     raygnn.train.fit(config)
     printed = capsys.readouterr()

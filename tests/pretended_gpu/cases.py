@@ -87,7 +87,7 @@ _AROUND_NODES = 6
 
 
 def _nodes(label: str = "y", **changes: Any) -> Case:
-    task = {"type": "node_classification", "args": {"label": label}}
+    task = {"type": "node_classification", "args": {"blend": False, "label": label}}
     waits = _AROUND_NODES if label == "y" else 1
     return Case("one", {"task": task, "metrics": [], **changes}, validation_waits=waits)
 
@@ -116,7 +116,7 @@ def _also(case: Case, waits: int | None = None, **changes: Any) -> Case:
     return replace(case, changes=merged, waits=case.waits if waits is None else waits)
 
 
-_GENRE = {"type": "node_classification", "args": {"target": "film"}}
+_GENRE = {"type": "node_classification", "args": {"blend": False, "target": "film"}}
 _FOLLOWS = {
     "type": "link_prediction",
     "args": {
@@ -253,7 +253,7 @@ CASES: dict[str, Case] = {
     "training rows": Case(
         "rows",
         {
-            "task": {"type": "node_classification", "args": {"label": "y"}},
+            "task": {"type": "node_classification", "args": {"blend": False, "label": "y"}},
             "data__reverse_edges": True,
             "sampling__temporal": {},
             "metrics": [],

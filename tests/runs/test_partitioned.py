@@ -67,7 +67,7 @@ def test_rows_of_a_training_table_are_learned_and_predicted_as_in_memory(
     _assert_equals_in_memory(
         tmp_path,
         parts,
-        task={"type": "node_classification", "args": {"label": "word"}},
+        task={"type": "node_classification", "args": {"blend": False, "label": "word"}},
         sampling={"fanouts": [4, 3], "temporal": {"strategy": "last"}, "disjoint": True},
         model={"type": "Hetero", "args": {"hidden_channels": 8}},
         optimizer={"args": {"lr": 0.005}},

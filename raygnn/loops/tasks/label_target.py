@@ -20,7 +20,7 @@ from raygnn.data.splits import Splits
 from raygnn.data.standardization import BALANCED, ColumnScale, LabelCounts
 from raygnn.device_memory import copied
 from raygnn.errors import ConfigError, DataError, Problem
-from raygnn.loops.blend import Blend
+from raygnn.loops.blend import TREES, Blend
 from raygnn.loops.model_spec import Output
 from raygnn.loops.ranges import Ranges
 from raygnn.loops.tasks.objective import label_objective
@@ -67,6 +67,10 @@ class LabelOutput(Output):
     @property
     @abstractmethod
     def of(self) -> str: ...
+
+    @property
+    def has_trees(self) -> bool:
+        return self.blend is not None and TREES in self.blend.shares
 
     @abstractmethod
     def label_in(self, bundle: Bundle) -> tuple[ColumnInfo, np.ndarray] | None:
@@ -148,7 +152,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 PROBLEMS = ("multi_class", "multi_label", "regression")
-_BLENDED_LOSSES = ("cross_entropy", "mse", "mae", "huber")
+_BLENDED_LOSSES = ("cross_entropy", "binary_cross_entropy", "mse", "mae", "huber")
 METRICS_OF_ORDER = ("auroc", "average_precision")
 _ANY_NUMBER = 3  # stands for the number of classes before the graph is read
 
@@ -167,9 +171,9 @@ class LabelArguments(TaskArguments):
         clamp: keep predictions of a regression between the 2nd and the 98th percentile of the
             training targets.
         blend: after training, let validation choose what predicts: the GNN, LightGBM on columns of
-            each entity's history, a simpler guess, or a weighted sum of these, if it lowers the
-            loss by a standard error. Default: for classes and numbers of edges and of a training
-            table, with the default losses, mse or mae. false: the GNN alone.
+            each node and its history, a simpler guess, or a weighted sum of these, if it lowers the
+            loss by a standard error. Default: with the default losses, mse or mae. false: the GNN
+            alone.
     """
 
     label: str | None = None
@@ -265,12 +269,10 @@ class LabelTarget(TaskTarget):
     def why_no_blend(self, config: Config) -> str | None:
         """Why validation cannot choose what predicts; None if it can."""
         losses = config.losses
-        if self.output.problem == "multi_label":
-            return f"{self.output.label!r} is several labels, for which there is only the GNN"
         if not len(self.splits.val):
             return f"there are no validation {self.rows} to choose by"
         if losses[1:] or any(term.type not in _BLENDED_LOSSES or term.args for term in losses):
-            return "only cross_entropy, mse, mae and huber without arguments choose what predicts"
+            return "only the default losses, mse and mae, without arguments, choose what predicts"
         if config.loader.balances_seeds:
             return "loader.train.balanced_seeds weighs classes, which LightGBM does not know"
         return None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
@@ -35,6 +35,7 @@ from raygnn.loops.blend import (
     Standings,
     compare_rungs,
     fit_blend,
+    log_odds,
     log_scores,
 )
 from raygnn.loops.boosted_trees import BoostedTrees
@@ -279,14 +280,10 @@ class LabelTask(EncoderTask[BatchT]):
 
     @cached_property
     def trees(self) -> BoostedTrees | None:
-        """LightGBM on columns of the training rows, fitted by rank 0. None for several labels,
-        without rows to learn from, and on parts of a graph. Collective in training: all ranks must
-        call.
+        """LightGBM on columns of the training rows, fitted by rank 0. None if there is a reason
+        (`why_no_trees`). Collective in training: all ranks must call.
         """
-        output, splits = self.output, self.target.splits
-        is_number = output.problem == "regression" and output.num_outputs == 1
-        is_one = is_number or output.problem == "multi_class"
-        if self.env.bundle.is_of_parts or not is_one or not len(splits.train):
+        if self.why_no_trees is not None:
             return None
         text = None
         with agreement("fitting LightGBM"):
@@ -294,24 +291,46 @@ class LabelTask(EncoderTask[BatchT]):
                 text = self._fitted_trees().to_text()
         return BoostedTrees.of_text(broadcast_object(text))
 
+    @property
+    def why_no_trees(self) -> str | None:
+        """Why LightGBM predicts no rows; None if it does."""
+        if self.env.bundle.is_of_parts:
+            return "it reads all edges of a node, and a part of a graph has some of them"
+        return None if len(self.target.splits.train) else "there is nothing to learn from"
+
+    def left_out(self) -> list[str]:
+        if self.target.arguments.blend is False:
+            return []
+        if (reason := self.target.why_no_blend(self.config)) is not None:
+            return [f"the GNN predicts alone, without LightGBM: {reason}"]
+        reason = self.why_no_trees
+        return [] if reason is None else [f"LightGBM is left out: {reason}"]
+
+    def max_fitted_rows(self, num_columns: int) -> int:
+        """Training rows that LightGBM is fitted to; of more, every n-th."""
+        return _MAX_CELLS // max(num_columns, 1)
+
     def _fitted_trees(self) -> BoostedTrees:
         splits, labels, output = self.target.splits, self.target.labels, self.output
         width = self.row_columns(splits.train[:1], "train").shape[1]
-        num_rows = max(1, _MAX_CELLS // max(width, 1))
+        num_rows = max(1, self.max_fitted_rows(width))
         train, val = (
             rows[:: -(-len(rows) // num_rows) or 1] for rows in (splits.train, splits.val)
         )
         columns, val_columns = self.row_columns(train, "train"), self.row_columns(val, "val")
-        val_labels, categorical = labels[val].reshape(-1), np.zeros(width, bool)
+        is_one = output.problem == "multi_class" or output.num_outputs == 1
+        shape = (-1,) if is_one else (-1, output.num_outputs)
+        num_classes = {"multi_class": output.num_outputs, "multi_label": 2}.get(output.problem)
+        val_labels, categorical = labels[val].reshape(shape), np.zeros(width, bool)
         categorical[list(self.categorical_columns)] = True
 
         def fitted(kept: np.ndarray) -> BoostedTrees:
             return BoostedTrees.fit(
                 columns[:, kept],
-                labels[train].reshape(-1),
+                labels[train].reshape(shape),
                 val_columns[:, kept],
                 val_labels,
-                output.num_outputs if output.problem == "multi_class" else None,
+                num_classes,
                 self.selecting_metric,
                 np.flatnonzero(categorical[kept]).tolist(),
             )
@@ -365,20 +384,73 @@ class LabelTask(EncoderTask[BatchT]):
 
     @property
     def categorical_columns(self) -> Sequence[int]:
-        """Positions of `row_columns` with categories."""
-        return ()
+        """Positions of columns with categories, among those of `histories`, which come first."""
+        described = [each for history in self.histories for each in history.described]
+        return [i for i, column in enumerate(described) if column.is_category]
+
+    @property
+    def blend(self) -> Blend | None:
+        """What predicts beside the encoder with its head; None if these predict alone."""
+        output = self.spec.output
+        blend = output.blend if isinstance(output, LabelOutput) else None
+        return None if blend is None or blend.is_gnn else blend
 
     @property
     def trees_text(self) -> str | None:
-        output = self.spec.output
-        blend = output.blend if isinstance(output, LabelOutput) else None
-        if blend is None or TREES not in blend.shares or self.trees is None:
+        if self.blend is None or not self.output.has_trees or self.trees is None:
             return None
         return self.trees.to_text()
 
     def guesses(self, split: str, asked: np.ndarray) -> Mapping[str, np.ndarray]:
         """Further baselines by name, float [num_rows, num_outputs]."""
         return {}
+
+    def rungs(self, names: Collection[str], model: Any, rows: Any) -> dict[str, np.ndarray]:
+        """Predictions of rungs beside the GNN, [num_rows, num_outputs] by name: probabilities of
+        classes, logits of labels, or numbers.
+        """
+        if TREES not in names:
+            return {}
+        assert self.trees is not None
+        return {TREES: self.of_labels(self.trees.predict(self.tree_columns(model, rows)))}
+
+    def of_labels(self, rows: np.ndarray) -> np.ndarray:
+        """Probabilities as logits, if there are several labels; else the rows as they are."""
+        return log_odds(rows) if self.output.problem == "multi_label" else rows
+
+    def tree_columns(self, model: Any, rows: Any) -> np.ndarray:
+        """float64 [num_rows, num_columns], what LightGBM reads of rows; see `completed`."""
+        raise NotImplementedError(f"{type(self).__name__}.tree_columns")
+
+    def tree_row(self, model: Any, rows: Any) -> TreeRow:
+        """LightGBM's columns of the only row of some rows, for its explanation."""
+        columns = self.tree_columns(model, rows)
+        return TreeRow(columns, self.described_columns, self.in_units(columns)[0])
+
+    def completed(self, model: nn.Module, outputs: Tensor, rows: Any) -> Tensor:
+        """Adds the other rungs of a blend to the outputs of encoder and head."""
+        outputs = self.outputs_of_gnn(model, outputs, rows)
+        return self.blended(outputs, lambda names: self.rungs(names, model, rows))
+
+    def outputs_of_gnn(self, model: nn.Module, outputs: Tensor, rows: Any) -> Tensor:
+        """The rung of the GNN from the outputs of encoder and head."""
+        return outputs
+
+    def evaluated(self, positions: Tensor, outputs: Tensor, rows_of: Callable[[], Any]) -> Tensor:
+        """As `completed` in a run; also keeps the rung of the GNN, once the blend is to be chosen.
+
+        Args:
+            positions: int64 [num_rows], in the rows that the task learns from.
+            rows_of: makes the rows, if they are read: copying them to the host waits for a device.
+        """
+        outputs = self.evaluated_gnn(outputs, rows_of)
+        if self._recorded is not None:
+            self._recorded.append((positions.clone(), self.output.in_units(outputs).float()))
+        return self.blended(outputs, lambda names: self.rungs(names, self.model, rows_of()))
+
+    def evaluated_gnn(self, outputs: Tensor, rows_of: Callable[[], Any]) -> Tensor:
+        """`outputs_of_gnn` in a run."""
+        return outputs
 
     def groups(self, rows: np.ndarray) -> np.ndarray:
         """Numbers of rows whose errors may be dependent, int64 [num_rows]."""
@@ -432,15 +504,16 @@ class LabelTask(EncoderTask[BatchT]):
         columns = self.row_columns(rows, "val")
         added = share.weight * share.scale * trees.contributions(columns)[..., :-1].mean(axis=0)
         labels = predictions = None
-        if output.problem == "regression":
+        is_binary = output.problem == "multi_class" and output.num_outputs == 2
+        if output.problem == "regression" and output.num_outputs == 1:
             labels, predictions = self.target.labels[rows].reshape(-1), mixed[chosen, 0]
-        elif output.num_outputs == 2:
+        elif is_binary:
             positive = output.positive_class
             labels = (self.target.labels[rows].reshape(-1) == positive).astype(np.float64)
             margins = mixed[chosen, positive] - mixed[chosen, 1 - positive]
             predictions = 1 / (1 + np.exp(-margins))
         # Of classes, the mean size over them; of two, that of the second, as the first has none.
-        sizes = np.abs(added[:, 1:] if output.num_outputs == 2 else added).mean(axis=1)
+        sizes = np.abs(added[:, 1:] if is_binary else added).mean(axis=1)
         return describe_effects(
             self.described_columns,
             sizes,
@@ -465,11 +538,13 @@ class LabelTask(EncoderTask[BatchT]):
         return compare_rungs(own_metrics(metrics), predictions, labels, groups)
 
     def _fitted_blend(self, asked: np.ndarray, values: Mapping[str, np.ndarray]) -> Blend:
-        is_class = self.output.problem == "multi_class"
+        output = self.output
         values = {CONSTANT: np.tile(self.constant, (len(asked), 1)), **values}
         scores = self.rung_scores({name: values[name] for name in RUNGS if name in values})
         labels = self.target.labels[asked]
-        judge = Judge(labels, is_class, self.is_squared, self.groups(asked))
+        units = np.ones(1) if output.scale is None else np.array(output.scale.std)
+        units = np.where(units > 0, units, 1)
+        judge = Judge(labels, output.problem, self.is_squared, self.groups(asked), units)
         blend = fit_blend(scores, judge, self.constant)
         if TREES not in blend.shares:
             return blend
@@ -523,7 +598,7 @@ class LabelTask(EncoderTask[BatchT]):
     @cached_property
     def constant(self) -> np.ndarray:
         """The score of rows without known events, float64 [num_outputs]: logarithms of the
-        classes' shares, or mean or median.
+        classes' shares, logits of the labels' shares, or mean or median.
         """
         output = self.output
         if output.blend is not None:
@@ -533,8 +608,20 @@ class LabelTask(EncoderTask[BatchT]):
             counts = np.bincount(train.reshape(-1), minlength=output.num_outputs)
             return log_scores(counts / len(train))
         rows = train.reshape(len(train), -1).astype(np.float64)
-        is_mean = output.problem == "multi_label" or self.is_squared
-        return np.asarray(rows.mean(axis=0) if is_mean else np.median(rows, axis=0))
+        if output.problem == "multi_label":
+            return log_odds(rows.mean(axis=0))
+        return np.asarray(rows.mean(axis=0) if self.is_squared else np.median(rows, axis=0))
+
+    @property
+    def constant_prediction(self) -> np.ndarray:
+        """`constant` as classes' or labels' shares, or a number."""
+        score = self.constant
+        match self.output.problem:
+            case "multi_class":
+                return np.asarray(np.exp(score))
+            case "multi_label":
+                return np.asarray(1 / (1 + np.exp(-score)))
+        return score
 
     def rung_scores(self, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Scores of rungs (see `Blend`) from their predictions, which may be probabilities."""
@@ -555,9 +642,10 @@ class LabelTask(EncoderTask[BatchT]):
 
         `values_of`: predictions of further rungs, [num_rows, num_outputs], by name.
         """
-        output, blend = self.output, self.output.blend
-        if blend is None or blend.is_gnn:
+        blend = self.blend
+        if blend is None:
             return outputs
+        output = self.output
         names = [name for name in blend.shares if name not in (GNN, CONSTANT)]
         values = dict(values_of(names))
         if CONSTANT in blend.shares:
@@ -571,11 +659,6 @@ class LabelTask(EncoderTask[BatchT]):
             shift = of_gnn.new_tensor(share.shift) if share.shift else 0.0
             mixed = mixed + share.weight * (of_gnn + shift)
         return (mixed if output.scale is None else standardized(mixed, output.scale)).float()
-
-    def record(self, ids: Tensor, outputs: Any) -> None:
-        """Keeps outputs of encoder and head in an evaluation, for comparison with the blend."""
-        if self._recorded is not None:
-            self._recorded.append((ids.clone(), self.output.in_units(outputs).float()))
 
     def _recorded_outputs(self, asked: np.ndarray) -> np.ndarray:
         """Recorded outputs of all ranks, [num_asked, num_outputs] in the order of positions.

@@ -184,8 +184,8 @@ def temporal_links(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 @pytest.fixture(scope="session")
 def temporal_labels(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A model of the users' tastes, each known as of a time of its own."""
-    folder = tmp_path_factory.mktemp("temporal-labels")
-    return _train_in_time(folder, "node_classification", {}, {"hidden_channels": 16}, "accuracy")
+    folder, model = tmp_path_factory.mktemp("temporal-labels"), {"hidden_channels": 16}
+    return _train_in_time(folder, "node_classification", {"blend": False}, model, "accuracy")
 
 
 def _train_in_time(

@@ -135,7 +135,7 @@ BUYS = "user__buys__item"
 TASKS: dict[str, dict[str, Any]] = {
     "rows": {"task": {"type": "node_classification", "args": {"table": "asked"}}},
     "nodes": {
-        "task": {"type": "node_classification", "args": {"target": "user"}},
+        "task": {"type": "node_classification", "args": {"blend": False, "target": "user"}},
         "data__splits": {"type": "hash", "fractions": [0.4, 0.3, 0.3]},
     },
     "edges": {

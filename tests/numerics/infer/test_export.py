@@ -53,7 +53,7 @@ def trained(tmp_path: Path, graph: Data, **changes) -> raygnn.TrainedModel:
         scaling__num_workers=0,
         metrics=[],
         data__splits={"type": "hash"},
-        task={"type": "node_classification", "args": {"propagate_labels": False}},
+        task={"type": "node_classification", "args": {"blend": False, "propagate_labels": False}},
         **{"model__args": {"hidden_channels": 8}, **changes},
     )
     return raygnn.train.fit(config, data=graph).model
@@ -129,7 +129,7 @@ def trained_shop(tmp_path: Path, args: dict[str, Any]) -> raygnn.TrainedModel:
         data__reverse_edges=True,
         task={
             "type": "node_classification",
-            "args": {"target": "user", "propagate_labels": False},
+            "args": {"blend": False, "target": "user", "propagate_labels": False},
         },
         model={"type": "Hetero", "args": {"hidden_channels": 8, "out_channels": 6, **args}},
     )

@@ -68,7 +68,7 @@ def grown(request, tmp_path_factory) -> tuple[Trained, str, str]:
         data__cache_dir=str(folder / "cache"),
         model={"type": request.param, "args": {"hidden_channels": 8}},
         training__eval="exact",
-        task={"type": "node_classification", "args": {"propagate_labels": False}},
+        task={"type": "node_classification", "args": {"blend": False, "propagate_labels": False}},
     )
     metrics = raygnn.train.fit(config).metrics
     return Trained(str(folder / "run"), uris[0], uris[0], metrics), uris[1], uris[2]

@@ -25,8 +25,8 @@ from raygnn.loops.blend import (
 NUM = 2000
 
 
-def _judge(labels: np.ndarray, *, is_class: bool = False, is_squared: bool = False) -> Judge:
-    return Judge(labels, is_class, is_squared, np.arange(len(labels)))
+def _judge(labels: np.ndarray, problem: str = "regression", *, is_squared: bool = False) -> Judge:
+    return Judge(labels, problem, is_squared, np.arange(len(labels)))
 
 
 def test_rungs_with_independent_errors_are_blended() -> None:
@@ -74,7 +74,7 @@ def test_classes_are_judged_by_what_scores_order_not_by_their_scale() -> None:
     small = np.stack([np.zeros(NUM), 0.01 * truth], axis=1)
     worse = np.stack([np.zeros(NUM), truth + rng.normal(size=NUM)], axis=1)
     prior = np.log(np.bincount(labels) / NUM)
-    judge = _judge(labels, is_class=True)
+    judge = _judge(labels, "multi_class")
     blend = fit_blend({ENTITY_MEAN: worse, GNN: small}, judge, prior)
     assert set(blend.shares) == {GNN}
     assert judge.losses(blend.mix({GNN: small})).mean() < 0.8 * judge.losses(small).mean()
@@ -120,9 +120,9 @@ def test_rows_of_one_entity_count_once() -> None:
     level = rng.normal(size=10)[groups][:, None]
     other = rng.normal(size=10)[groups][:, None]
     scores = {TREES: level, GNN: 0.5 * level + 0.9 * other}
-    alone = Judge(labels, False, False, np.arange(1000))
+    alone = Judge(labels, "regression", False, np.arange(1000))
     assert len(fit_blend(scores, alone, np.zeros(1)).shares) == 2
-    together = Judge(labels, False, False, groups)
+    together = Judge(labels, "regression", False, groups)
     assert len(fit_blend(scores, together, np.zeros(1)).shares) == 1
 
 

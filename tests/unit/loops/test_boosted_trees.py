@@ -39,7 +39,7 @@ def test_text_predicts_the_same_bits(num_classes: int | None) -> None:
     assert np.array_equal(again.predict(x), trees.predict(x))
     contributions = trees.contributions(x)
     scores = contributions.sum(axis=3)
-    combined = trees.combined(scores, is_class=num_classes is not None)
+    combined = trees.combined(scores, "multi_class" if num_classes else "regression")
     assert combined == pytest.approx(trees.predict(x), abs=1e-6)
     assert contributions.shape[1:3] == (len(x), num_classes or 1)
     threads = BoostedTrees.fit(x[50:], y[50:], x[:50], y[:50], num_classes, "mae", [2], 3)

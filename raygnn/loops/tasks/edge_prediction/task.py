@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -20,12 +20,26 @@ from raygnn.data.splits import Splits
 from raygnn.data.time_units import time_unit
 from raygnn.loops.blend import TREES
 from raygnn.loops.tasks.edge_prediction.target import EdgeOutput, EdgeTarget
-from raygnn.loops.tasks.label_task import LabelTask, TreeRow
+from raygnn.loops.tasks.label_task import LabelTask
 from raygnn.loops.tasks.link_rules import reverse_types
 from raygnn.models.graph_encoder import EdgeHead, EdgePredictor, FactorizedEdges, GraphEncoder
 from raygnn.recommender.peers import factorize, factorized
 from raygnn.sampling.batch import EdgeBatch
 from raygnn.sampling.edge_loader import EdgeLoader, EdgePlan
+
+
+@dataclass(frozen=True)
+class EdgeRows:
+    """Edges to predict.
+
+    Attributes:
+        positions: int64 [num_rows], of edges.
+        as_of: edges see all events up to it; None: what is earlier than each.
+    """
+
+    edges: SeedEdges
+    positions: np.ndarray
+    as_of: float | None = None
 
 
 class EdgePrediction(LabelTask[EdgeBatch]):
@@ -92,9 +106,8 @@ class EdgePrediction(LabelTask[EdgeBatch]):
             values, scale = self._label_factors.by_biases(asked), output.scale
             values = values if scale is None else values * scale.std[0] + scale.mean[0]
             guesses["biases"] = values.reshape(-1, 1)
-        if self.trees is not None:
-            guesses[TREES] = self.trees.predict(self.row_columns(asked, split))
-        return guesses
+        names = [] if self.trees is None else [TREES]
+        return guesses | self.rungs(names, self.model, EdgeRows(self.target.edges, asked))
 
     def row_ids(self, positions: np.ndarray) -> Mapping[str, Any]:
         edges, bundle = self.target.edges, self.env.bundle
@@ -133,25 +146,18 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         return None if edges.times is None or not edges.num_edges else edges.times.max()
 
     def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
-        edges = self.target.edges
-        columns = self._columns(self.model, edges, rows, edges.times_before(rows))
+        columns = self.tree_columns(self.model, EdgeRows(self.target.edges, rows))
         if split == "train" and self.output.factorized is not None:
             columns[:, -1] = self._label_factors.held_out[rows]
         return columns
 
-    def _columns(
-        self,
-        model: EdgePredictor,
-        edges: SeedEdges,
-        positions: np.ndarray,
-        times: np.ndarray | None,
-    ) -> np.ndarray:
-        """History of both ends up to these times, features of the edge, and the value that the
-        factorization predicts, float64 [num_edges, num_columns].
+    def tree_columns(self, model: EdgePredictor, rows: EdgeRows) -> np.ndarray:
+        """History of both ends, features of the edge, and the value that the factorization
+        predicts.
         """
-        ends = edges.ends(positions)
+        ends, times = rows.edges.ends(rows.positions), self._times(rows)
         columns = [h.columns(n, times) for h, n in zip(self.histories, ends, strict=True)]
-        columns += [column.values[positions, None] for column in self.edge_inputs]
+        columns += [column.values[rows.positions, None] for column in self.edge_inputs]
         if self.output.factorized is not None:
             columns.append(self._factorized(model, np.stack(ends))[:, None])
         return np.concatenate(columns, axis=1)
@@ -166,54 +172,14 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         with torch.no_grad():
             return start(ids).flatten().double().cpu().numpy()
 
-    @property
-    def categorical_columns(self) -> Sequence[int]:
-        source, sink = self.histories
-        return [*source.categorical, *(len(source.names) + i for i in sink.categorical)]
-
-    def completed_edges(
-        self,
-        model: EdgePredictor,
-        outputs: Tensor,
-        edges: SeedEdges,
-        positions: np.ndarray,
-        as_of: float | None = None,
-    ) -> Tensor:
-        """Adds the other rungs of a blend to the outputs of encoder and head for edges at these
-        positions, which see what is earlier than each, or all events up to `as_of`.
-        """
-
-        def values_of(names: Collection[str]) -> dict[str, np.ndarray]:
-            if TREES not in names:
-                return {}
-            assert self.trees is not None
-            return {TREES: self.trees.predict(self._columns_at(model, edges, positions, as_of))}
-
-        return self.blended(outputs, values_of)
-
-    def _columns_at(
-        self,
-        model: EdgePredictor,
-        edges: SeedEdges,
-        positions: np.ndarray,
-        as_of: float | None,
-    ) -> np.ndarray:
-        times = edges.times_before(positions)
+    def _times(self, rows: EdgeRows) -> np.ndarray | None:
+        times, as_of = rows.edges.times_before(rows.positions), rows.as_of
         if times is None and as_of is None:
             as_of = self.latest_time  # pairs for a model that samples without times
-        if as_of is not None:
-            times = np.full(len(positions), as_of)
-        return self._columns(model, edges, positions, times)
-
-    def tree_row(
-        self, model: EdgePredictor, edges: SeedEdges, position: int, as_of: float | None
-    ) -> TreeRow:
-        """LightGBM's columns of a pair without features, as in `completed_edges`."""
-        columns = self._columns_at(model, edges, np.array([position]), as_of)
-        return TreeRow(columns, self.described_columns, self.in_units(columns)[0])
+        return times if as_of is None else np.full(len(rows.positions), as_of)
 
     @property
-    def described_columns(self) -> Sequence[tuple[str, HistoryColumn]]:
+    def described_columns(self) -> list[tuple[str, HistoryColumn]]:
         source, relation, target = self.output.edge_type
         described = list[tuple[str, HistoryColumn]]()
         for end, name, history in zip(
@@ -276,17 +242,14 @@ class EdgePrediction(LabelTask[EdgeBatch]):
     def predict(self, batch: EdgeBatch) -> tuple[Any, Tensor | None]:
         prediction, embeddings = self.model(batch)
         if not self.model.training:
-            return self._completed(batch.input_id, prediction), embeddings
+            return self._evaluated_edges(batch.input_id, prediction), embeddings
         if "start" in batch.labels:
             prediction = prediction + batch.labels["start"].to(prediction.dtype).unsqueeze(1)
         return prediction, embeddings
 
-    def _completed(self, positions: Tensor, outputs: Tensor) -> Tensor:
-        self.record(positions, outputs)
-        blend, edges = self.output.blend, self.target.edges
-        if blend is None or blend.is_gnn:
-            return outputs
-        return self.completed_edges(self.model, outputs, edges, positions.cpu().numpy())
+    def _evaluated_edges(self, positions: Tensor, outputs: Tensor) -> Tensor:
+        edges = self.target.edges
+        return self.evaluated(positions, outputs, lambda: EdgeRows(edges, positions.cpu().numpy()))
 
     def predict_exactly(
         self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
@@ -299,7 +262,7 @@ class EdgePrediction(LabelTask[EdgeBatch]):
         attr = None if inputs is None else inputs.to(self.env.device)
         ids = loader.end_ids(rows).to(self.env.device)
         prediction, embeddings = self.model.of_ends(source, target, attr, ids)
-        return self._completed(torch.from_numpy(rows), prediction), embeddings
+        return self._evaluated_edges(torch.from_numpy(rows), prediction), embeddings
 
     def evaluates_by_layers(self, split: str) -> bool:
         """Not training edges, which carry messages: a batch excludes its own."""

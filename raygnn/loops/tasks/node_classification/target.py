@@ -14,9 +14,17 @@ from raygnn.console import count
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.fit_rows import FitRows
+from raygnn.data.history import MAX_NUMBERS
 from raygnn.data.past_labels import PastLabels
 from raygnn.data.splits import SPLIT_NAMES, has_label, make_splits
-from raygnn.data.time_units import AsOf, check_time_units, parse_time, unit_words, window_as_time
+from raygnn.data.time_units import (
+    TIME,
+    AsOf,
+    check_time_units,
+    parse_time,
+    unit_words,
+    window_as_time,
+)
 from raygnn.errors import ConfigError, DataError, Problem
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.label_target import (
@@ -36,7 +44,9 @@ _LR, _EMA_DECAY = 0.001, 0.98
 _MAX_PAST = 1 << 26  # rows whose labels each worker holds in memory by default
 #: Numbers of classes around nodes, and products of edges and classes, up to which labels propagate.
 _MAX_SCORES, _MAX_PRODUCTS = 1 << 24, 1 << 27
-#: Losses that validation can choose what predicts by.
+#: Nodes times columns times trees of each round that LightGBM is fitted to, the least number of
+#: nodes among more, and values that its columns are computed from.
+_MAX_CELLS, _FEWEST_ROWS, _MAX_READ = 10_000_000, 2_000, 1 << 27
 
 
 @dataclass(frozen=True)
@@ -239,11 +249,44 @@ class NodeTarget(LabelTarget):
             ) from error
 
     def why_no_blend(self, config: Config) -> str | None:
-        if self.output.table is None:
-            return "it is for edges and for rows of a training table"
-        if self.seeds.time is not None and config.sampling.temporal is None:
+        temporal = config.sampling.temporal
+        if self.output.table is not None and self.seeds.time is not None and temporal is None:
             return "sampling.temporal is null, so rows do not have the times that LightGBM reads"
+        if temporal is not None and temporal.column != TIME:
+            return f"LightGBM reads times named {TIME!r}, and sampling.temporal.column is another"
         return super().why_no_blend(config)
+
+    def why_no_trees(self, bundle: Bundle) -> str | None:
+        """Why LightGBM is not fitted to labels of nodes; None if it is."""
+        feature, node_type = self.arguments.feature, self.seeds.node_type
+        info = bundle.columns(node_type).get(feature)
+        if info is not None and info.sparse:
+            return f"it reads no sparse features, as {feature!r} of {node_type!r}"
+        into = [edge_type for edge_type in bundle.edge_types if edge_type[2] == node_type]
+        around = {node_type, *(edge_type[0] for edge_type in into)}
+        widths = bundle.feature_widths(feature)
+        num_read = sum(bundle.num_nodes(name) * widths.get(name, 0) for name in around)
+        num_read += sum(map(bundle.num_edges, into)) * MAX_NUMBERS
+        if num_read > _MAX_READ:
+            return f"it would read {num_read:,} values of nodes and edges, and may {_MAX_READ:,}"
+        num_rows, width = len(self.splits.train), max(widths.get(node_type, 0), 1)
+        fewest = min(num_rows, _FEWEST_ROWS)
+        if self.max_fitted_rows(width) < fewest:
+            cells = fewest * width * self.num_fitted
+            return (
+                f"{fewest:,} of {count(num_rows, 'training node')} with {count(width, 'feature')} "
+                f"and {self.output.words} are {cells:,} cells, and it may read {_MAX_CELLS:,}"
+            )
+        return None
+
+    @property
+    def num_fitted(self) -> int:
+        """Trees of each round of LightGBM."""
+        is_binary = self.output.problem == "multi_class" and self.output.num_outputs == 2
+        return 1 if is_binary else self.output.num_outputs
+
+    def max_fitted_rows(self, num_columns: int) -> int:
+        return _MAX_CELLS // (max(num_columns, 1) * self.num_fitted)
 
     def gaps(self, config: Config) -> np.ndarray:
         """[num_rows], times between the end of the graph and the rows of splits that end it."""

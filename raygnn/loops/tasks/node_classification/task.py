@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -21,15 +21,15 @@ from raygnn.data.time_units import window_as_time
 from raygnn.device_memory import copied, read_together
 from raygnn.errors import DataError
 from raygnn.loops.baselines import own_metrics
-from raygnn.loops.blend import ENTITY_MEAN, LAST_LABEL, TREES
+from raygnn.loops.blend import ENTITY_MEAN, GNN, LAST_LABEL, TREES
 from raygnn.loops.row_guesses import (
     EarlierLabels,
     columns_of_label,
     dense_features,
 )
-from raygnn.loops.task import EvalOutput, TaskEnvironment
+from raygnn.loops.task import EvalOutput, NodeRows, TaskEnvironment
 from raygnn.loops.tasks.exact_encoding import both_ways
-from raygnn.loops.tasks.label_task import MAX_GATHERED, LabelTask, TreeRow
+from raygnn.loops.tasks.label_task import MAX_GATHERED, LabelTask
 from raygnn.loops.tasks.node_classification.column_audit import (
     columns_known_later,
     columns_that_follow_time,
@@ -264,7 +264,7 @@ class NodeClassification(LabelTask[NodeBatch]):
             target.arguments.feature,
             seeds.node_ids(train),
             times,
-            target.labels[train].reshape(-1) if self._is_class else None,
+            target.labels[train].reshape(-1) if self.output.problem == "multi_class" else None,
         )
         return [
             f"{evidence}, so it may be known too late. Leave it out of the features in graph.yaml, "
@@ -346,42 +346,49 @@ class NodeClassification(LabelTask[NodeBatch]):
         """For nodes, the classes of the training nodes around them. For rows, mean and last of the
         entity's earlier labels, and LightGBM.
         """
-        target = self.target
-        if target.seeds.name is None:
+        rows = self._rows(split, asked)
+        names = [] if self.trees is None else [TREES]
+        if self.target.seeds.name is None:
             labels = self._propagated()
-            return {} if labels is None else {"label_propagation": labels.predicted(asked)}
-        nodes, times = target.seeds.node_ids(asked), self._times(split, asked)
-        names = [] if times is None else [ENTITY_MEAN, LAST_LABEL]
-        if max(target.seeds.num_rows, len(asked)) * self.output.num_outputs > MAX_GATHERED:
-            names = []
-        if self.trees is not None:
-            names.append(TREES)
-        return self.rungs(names, nodes, times)
+            around = {} if labels is None else {"label_propagation": labels.predicted(asked)}
+            return around | self.rungs(names, self.model, rows)
+        size = max(self.target.seeds.num_rows, len(asked)) * self.output.num_outputs
+        if rows.times is not None and size <= MAX_GATHERED:
+            names = [ENTITY_MEAN, LAST_LABEL, *names]
+        return self.rungs(names, self.model, rows)
 
-    def _times(self, split: str, rows: np.ndarray) -> np.ndarray | None:
-        """The latest times that rows may see; None without times.
+    @cached_property
+    def why_no_trees(self) -> str | None:
+        target = self.target
+        if (reason := super().why_no_trees) is not None or target.seeds.name is not None:
+            return reason
+        if target.arguments.blend is False:
+            return "task.args.blend is false"
+        return target.why_no_blend(self.config) or target.why_no_trees(self.env.bundle)
+
+    def max_fitted_rows(self, num_columns: int) -> int:
+        if self.target.seeds.name is not None:
+            return super().max_fitted_rows(num_columns)
+        return self.target.max_fitted_rows(num_columns)
+
+    def _rows(self, split: str, positions: np.ndarray) -> NodeRows:
+        """Nodes and latest times of rows at these positions.
 
         Half of the training rows end as far before their time as the graph ends before test rows.
         """
-        if self.target.seeds.time is None:
-            return None
-        key = batch_key(self.config.seed, split, 0, 0)
-        return self._row_plan(split).times(rows, key)
+        seeds, times = self.target.seeds, None
+        is_timed = seeds.name is not None or self.config.sampling.temporal is not None
+        if seeds.time is not None and is_timed:
+            key = batch_key(self.config.seed, split, 0, 0)
+            times = self._row_plan(split).times(positions, key)
+        return NodeRows(seeds.node_ids(positions), times)
 
-    def rungs(
-        self, names: Collection[str], nodes: np.ndarray, times: np.ndarray | None
-    ) -> dict[str, np.ndarray]:
-        """Predictions of rungs beside the GNN, [num_nodes, num_outputs] by name."""
-        values: dict[str, np.ndarray] = {}
-        if TREES in names:
-            assert self.trees is not None
-            values[TREES] = self.trees.predict(self.columns_at(nodes, times))
+    def rungs(self, names: Collection[str], model: Any, rows: NodeRows) -> dict[str, np.ndarray]:
+        values = super().rungs(names, model, rows)
         if {ENTITY_MEAN, LAST_LABEL} & set(names):
-            assert times is not None
-            default = np.exp(self.constant) if self._is_class else self.constant
-            values |= self._earlier_labels.guesses(nodes, times, default)
-            if self.output.problem == "multi_label":  # predictions above 0 are positive
-                values = {name: rows - 0.5 for name, rows in values.items()}
+            assert rows.times is not None
+            guesses = self._earlier_labels.guesses(rows.nodes, rows.times, self.constant_prediction)
+            values |= {name: self.of_labels(each) for name, each in guesses.items()}
         return {name: values[name] for name in names}
 
     def row_ids(self, positions: np.ndarray) -> Mapping[str, Any]:
@@ -392,7 +399,8 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def fitted_histories(self, bundle: Bundle) -> Iterable[HistorySpec]:
         target, seeds, train = self.target, self.target.seeds, self.target.splits.train
-        times = None if seeds.time is None else np.asarray(seeds.time)[train]
+        is_timed = self._rows("train", train[:1]).times is not None
+        times = np.asarray(seeds.time)[train] if is_timed else None
         yield HistorySpec.of(
             bundle,
             seeds.node_type,
@@ -429,13 +437,17 @@ class NodeClassification(LabelTask[NodeBatch]):
             found[:, 2:] = both.reshape(len(found), -1)
         return np.where((found[:, :1] > 0) | (np.arange(found.shape[1]) == 0), found, np.nan)
 
-    def tree_row(self, nodes: np.ndarray, times: np.ndarray | None) -> TreeRow:
-        """LightGBM's columns of a row, whose node and time are arrays of one element."""
-        columns = self.columns_at(nodes, times)
-        return TreeRow(columns, self.described_columns, self.in_units(columns)[0])
+    def tree_columns(self, model: Any, rows: NodeRows) -> np.ndarray:
+        """History columns of entities, and their past labels."""
+        (history,) = self.histories
+        columns = history.columns(rows.nodes, rows.times)
+        if self._past is None:
+            return columns
+        assert rows.times is not None
+        return np.concatenate([columns, self._past.columns(rows.nodes, rows.times)], axis=1)
 
     @property
-    def described_columns(self) -> Sequence[tuple[str, HistoryColumn]]:
+    def described_columns(self) -> list[tuple[str, HistoryColumn]]:
         (history,) = self.histories
         past = [] if self._past is None else self.past_columns
         return [(self.output.node_type, each) for each in (*history.described, *past)]
@@ -443,28 +455,17 @@ class NodeClassification(LabelTask[NodeBatch]):
     def in_units(self, columns: np.ndarray) -> np.ndarray:
         if self._past is None:
             return columns
-        num = len(self.histories[0].described)
-        return np.concatenate([columns[:, :num], self.past_in_units(columns[:, num:])], axis=1)
-
-    def columns_at(self, nodes: np.ndarray, times: np.ndarray | None) -> np.ndarray:
-        """float64 [num_nodes, num_columns], history columns of entities and their past labels."""
-        (history,) = self.histories
-        columns = history.columns(nodes, times)
-        if self._past is None:
-            return columns
-        assert times is not None
-        return np.concatenate([columns, self._past.columns(nodes, times)], axis=1)
+        num = len(self.histories[0].names)
+        past = self.past_in_units(columns[:, num:])
+        return np.concatenate([columns[:, :num], past], axis=1)
 
     def row_columns(self, rows: np.ndarray, split: str) -> np.ndarray:
-        return self.columns_at(self.target.seeds.node_ids(rows), self._times(split, rows))
-
-    @property
-    def categorical_columns(self) -> Sequence[int]:
-        return self.histories[0].categorical
+        return self.tree_columns(self.model, self._rows(split, rows))
 
     @property
     def columns_without_time(self) -> Mapping[int, str]:
-        described = self.histories[0].described
+        is_table = self.target.seeds.name is not None  # columns of nodes may well be decisive
+        described = self.histories[0].described if is_table else ()
         return {i: each.name for i, each in enumerate(described) if each.is_own}
 
     @cached_property
@@ -479,12 +480,9 @@ class NodeClassification(LabelTask[NodeBatch]):
             return EarlierLabels.none(output.num_outputs)
         labels = self.env.bundle.row_column(rows, output.label)
         scores = labels.reshape(len(labels), -1)
-        scores = scores == np.arange(output.num_outputs) if self._is_class else scores
+        is_class = output.problem == "multi_class"
+        scores = scores == np.arange(output.num_outputs) if is_class else scores
         return EarlierLabels.of(rows, scores, np.flatnonzero(has_label(labels)))
-
-    @property
-    def _is_class(self) -> bool:
-        return self.output.problem == "multi_class"
 
     def groups(self, rows: np.ndarray) -> np.ndarray:
         return self.target.seeds.node_ids(rows)
@@ -494,8 +492,8 @@ class NodeClassification(LabelTask[NodeBatch]):
         which are kept for the evaluation.
         """
         super().prepare_evaluation(split)
-        labels = self._labels_of(self.model)
-        if labels is None or split != "val" or "train" not in self._loaders:
+        labels, is_chosen = self._labels_of(self.model), self.output.blend is not None
+        if labels is None or split != "val" or "train" not in self._loaders or is_chosen:
             return
         around = self._propagated()
         assert around is not None  # as for the driver, which gave the model its labels
@@ -503,7 +501,9 @@ class NodeClassification(LabelTask[NodeBatch]):
         limit, num_batches = self.config.training.num_val_batches, 0
         if (loader := self.loader(split)) is not None:
             num_batches = min(loader.num_batches, limit or loader.num_batches)
+        recorded, self._recorded = self._recorded, None
         self._judged = run_and_sync_errors(lambda: list(self.evaluate(split, num_batches)))
+        self._recorded = recorded
         none = torch.empty(0, self.output.num_outputs)
         read = read_together([x for each in self._judged for x in (each.ids, each.prediction)])
         nodes = torch.cat([none[:, 0].long(), *read[::2]])
@@ -517,7 +517,7 @@ class NodeClassification(LabelTask[NodeBatch]):
     def evaluate(self, split: str, num_batches: int) -> Iterator[EvalOutput]:
         judged, self._judged = self._judged, []
         for each in judged:
-            logits = self.completed(self.model, each.prediction, each.ids, None)
+            logits = self.evaluated(each.ids, each.prediction, partial(_nodes_of, each.ids))
             output = self._loss(logits, None, each.target, batch=None)
             yield self._evaluated(each.index, each.ids, logits, each.target, output)
         if not judged:
@@ -525,7 +525,8 @@ class NodeClassification(LabelTask[NodeBatch]):
 
     def score_weights(self) -> tuple[float, float] | None:
         labels = self._labels_of(self.model)
-        if labels is None or not labels.is_used:
+        is_part = self.blend is None or GNN in self.blend.shares
+        if labels is None or not labels.is_used or not is_part:
             return None
         _, of_labels, of_encoder = labels.weights.tolist()
         return of_encoder, of_labels
@@ -537,45 +538,45 @@ class NodeClassification(LabelTask[NodeBatch]):
         else:
             prediction = self.model(batch)
         if not self.model.training:
-            self.record(batch.input_id, prediction)
-            prediction = self.completed(self.model, prediction, *seeds_of(batch))
+            prediction = self.evaluated(batch.input_id, prediction, lambda: seeds_of(batch))
         return self._checked(prediction), embeddings
 
     def predict_exactly(
         self, rows: np.ndarray, every: Mapping[str, Tensor], loader: Any
     ) -> tuple[Any, Tensor | None]:
-        nodes = torch.from_numpy(self.target.seeds.node_ids(rows))
+        nodes = self.target.seeds.node_ids(rows)
         of_type = every[self.output.node_type]
-        embeddings = of_type[copied(nodes, of_type.device)].to(self.env.device)
+        moved = copied(torch.from_numpy(nodes), of_type.device)
+        embeddings = of_type[moved].to(self.env.device)
         prediction = self.model.readout(embeddings)
-        self.record(torch.from_numpy(rows), prediction)
-        return self.completed(self.model, prediction, nodes, None), embeddings
+        positions, of_rows = torch.from_numpy(rows), NodeRows(nodes, None)
+        evaluated = self.evaluated(positions, prediction, lambda: of_rows)
+        return evaluated, embeddings
 
-    def completed(
-        self, model: nn.Module, outputs: Tensor, nodes: Tensor, times: Tensor | None
-    ) -> Tensor:
-        """Adds the classes of training nodes around the nodes, and the other rungs of a blend."""
-        outputs = self.with_labels(model, outputs, nodes)
+    def evaluated_gnn(self, outputs: Tensor, rows_of: Callable[[], NodeRows]) -> Tensor:
+        labels = self._labels_of(self.model)
+        if labels is None or not labels.is_used:
+            return outputs
+        return self.outputs_of_gnn(self.model, outputs, rows_of())
 
-        def values_of(names: Collection[str]) -> dict[str, np.ndarray]:
-            moments = None if times is None else times.cpu().numpy()
-            return self.rungs(names, nodes.cpu().numpy(), moments)
-
-        return self.blended(outputs, values_of)
-
-    def with_labels(self, model: nn.Module, outputs: Tensor, nodes: Tensor) -> Tensor:
+    def outputs_of_gnn(self, model: nn.Module, outputs: Tensor, rows: NodeRows) -> Tensor:
         """Adds the classes of training nodes around the nodes."""
         labels = self._labels_of(model)
         if labels is None or not labels.is_used:
             return outputs
         around = self._propagated(int(labels.reach))
-        return outputs if around is None else labels(outputs, nodes, around)
+        return outputs if around is None else labels(outputs, rows.nodes, around)
 
     def _labels_of(self, model: nn.Module) -> LabelScores | None:
         return model.labels if isinstance(model, NodePredictor) else None
 
 
-def seeds_of(batch: NodeBatch) -> tuple[Tensor, Tensor | None]:
-    """Dense ids of the seeds of a batch, and their times, if it has times."""
+def _nodes_of(ids: Tensor) -> NodeRows:
+    return NodeRows(ids.cpu().numpy(), None)
+
+
+def seeds_of(batch: NodeBatch) -> NodeRows:
+    """The seeds of a batch, with their times, if it has times."""
     nodes, index = batch.nodes[batch.node_type], batch.seed_index
-    return nodes.n_id[index], None if nodes.seed_time is None else nodes.seed_time[index]
+    times = None if nodes.seed_time is None else nodes.seed_time[index].cpu().numpy()
+    return NodeRows(nodes.n_id[index].cpu().numpy(), times)

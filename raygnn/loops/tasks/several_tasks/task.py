@@ -13,9 +13,11 @@ from torch_geometric.nn.module_dict import ModuleDict
 from raygnn.config import build
 from raygnn.errors import ConfigError
 from raygnn.loops.baselines import Baselines, BaselinesOfParts
+from raygnn.loops.model_spec import Output
 from raygnn.loops.process import seed_micro_batch
 from raygnn.loops.task import EvalOutput, StepOutput, TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
+from raygnn.loops.tasks.label_target import LabelOutput
 from raygnn.loops.tasks.several_tasks.target import SeveralOutput, SeveralTarget, naming_task
 from raygnn.losses import Candidates
 from raygnn.models.graph_encoder import GraphEncoder
@@ -61,6 +63,19 @@ def weights_of_task(weights: Mapping[str, Tensor], task: str) -> dict[str, Tenso
         for name, tensor in weights.items()
         if name.startswith((head_prefix, "encoder."))
     }
+
+
+_NEXT = "\n# next task\n"
+
+
+def trees_of_task(text: str, outputs: Mapping[str, Output], task: str) -> str:
+    """LightGBM's text of a task whose blend contains it, from that of all tasks."""
+    names = [
+        name
+        for name, output in sorted(outputs.items())
+        if isinstance(output, LabelOutput) and output.has_trees
+    ]
+    return text.split(_NEXT)[names.index(task)]
 
 
 _LEAST_BATCH_SIZE = 32  # for tasks with few seeds: the mean of fewer is mostly noise
@@ -275,6 +290,21 @@ class SeveralTasks(EncoderTask[Any]):
             if of_part is not None:
                 by_part[name] = of_part
         return BaselinesOfParts(by_part) if by_part else None
+
+    def conclude(self) -> bool:
+        """Chooses the blend of each task with labels."""
+        is_changed = [part.conclude() for part in self.parts.values()]
+        outputs = {name: part.spec.output for name, part in self.parts.items()}
+        self.spec = replace(self.spec, output=SeveralOutput(outputs))
+        return any(is_changed)
+
+    @property
+    def trees_text(self) -> str | None:
+        texts = [part.trees_text for _, part in sorted(self.parts.items())]
+        return _NEXT.join(filter(None, texts)) or None
+
+    def left_out(self) -> list[str]:
+        return [f"{name}: {text}" for name, part in self.parts.items() for text in part.left_out()]
 
     def warnings(self) -> list[str]:
         return [f"{name}: {text}" for name, part in self.parts.items() for text in part.warnings()]
