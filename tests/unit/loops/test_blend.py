@@ -81,7 +81,7 @@ def test_classes_are_judged_by_what_scores_order_not_by_their_scale() -> None:
 
 
 def _losses_before_and_after(labels: np.ndarray, scores: dict[str, np.ndarray]) -> list[float]:
-    judge = _judge(labels, is_class=True)
+    judge = _judge(labels, "multi_class")
     blend = fit_blend(scores, judge, np.log(np.bincount(labels) / len(labels)))
     assert len(blend.shares) == 2
     chosen = {name: scores[name] for name in blend.shares}
@@ -99,7 +99,7 @@ def test_a_sum_of_calibrated_logits_is_calibrated_again() -> None:
     }
     before, after = _losses_before_and_after(labels, scores)
     true = np.stack([np.zeros(NUM), halves.sum(axis=0)], axis=1)
-    least = _judge(labels, is_class=True).losses(true).mean()
+    least = _judge(labels, "multi_class").losses(true).mean()
     assert after < least + 0.01 < before
 
 
