@@ -149,7 +149,8 @@ class Judge:
 
 
 def fit_blend(scores: Mapping[str, np.ndarray], judge: Judge, constant: np.ndarray) -> Blend:
-    """Chooses the best rung, then adds others while each lowers the loss by a standard error.
+    """Chooses the best rung, then adds others while each lowers the loss by a standard error,
+    with the weight of least loss among those that do.
 
     A rung alone, and the sum of several, are calibrated if that lowers the loss by a standard
     error.
@@ -170,10 +171,11 @@ def fit_blend(scores: Mapping[str, np.ndarray], judge: Judge, constant: np.ndarr
             for name in others
             for weight in _WEIGHTS
         }
-        name, weight = added = min(tried, key=lambda key: tried[key].mean())
-        gain = current - tried[added]
-        if not gain.mean() > standard_error(gain, judge.groups):
+        gains = {key: current - losses for key, losses in tried.items()}
+        better = [k for k, g in gains.items() if g.mean() > standard_error(g, judge.groups)]
+        if not better:
             break
+        name, weight = added = min(better, key=lambda key: tried[key].mean())
         weights = {each: (1 - weight) * w for each, w in weights.items()} | {name: float(weight)}
         mixed, current = (1 - weight) * mixed + weight * calibrated[name], tried[added]
     if len(weights) == 1:

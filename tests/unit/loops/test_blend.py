@@ -114,12 +114,9 @@ def test_calibration_keeps_the_order_of_two_classes() -> None:
 
 def test_rows_of_one_entity_count_once() -> None:
     """A gain that rests on one entity with many rows is no reason for a blend."""
-    rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(10), 100)
     labels = np.zeros((1000, 1))
-    level = rng.normal(size=10)[groups][:, None]
-    other = rng.normal(size=10)[groups][:, None]
-    scores = {TREES: level, GNN: 0.5 * level + 0.9 * other}
+    scores = {TREES: np.ones((1000, 1)), GNN: np.where(groups == 0, -1.1, 1.02)[:, None]}
     alone = Judge(labels, "regression", False, np.arange(1000))
     assert len(fit_blend(scores, alone, np.zeros(1)).shares) == 2
     together = Judge(labels, "regression", False, groups)
