@@ -270,7 +270,8 @@ def test_label_edges_of_another_graph_are_predicted(tmp_path):
 
 
 def test_a_rating_ranks_pairs_by_its_prediction(tmp_path, graph):
-    raygnn.train.fit(_config(tmp_path, graph))
+    """Of the GNN, which alone ranks."""
+    raygnn.train.fit(_config(tmp_path, graph, task__args={"edge_type": EDGE, "blend": False}))
     opened = raygnn.load(tmp_path / "run").open(str(graph), exact=True)
     best = opened.top_k([1001, 1008], 20, filter_known=True).to_pandas()
     assert (best.groupby("anchor_id").score.diff().dropna() <= 0).all()

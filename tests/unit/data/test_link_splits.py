@@ -218,7 +218,9 @@ def test_no_held_out_pair_carries_messages(
             assert _known(seen) == _with_reverses(one_way, both_ways)
             assert not _known(seen) & {*pairs["val"], *pairs["test"]}
             until_val = known_positives(bundle, link, "val", both_ways=both_ways)
-            assert {*_known(seen), *pairs["val"]} <= _known(until_val)
+            # A column may put rows of one pair into val and test.
+            twice = _with_reverses({*pairs["val"]} & {*pairs["test"]}, both_ways)
+            assert {*_known(seen), *pairs["val"]} - twice <= _known(until_val)
             shown = _with_reverses({*pairs["val"]}, both_ways)
             assert not _known(until_val) & {*pairs["test"]} - shown
             every = known_positives(bundle, link, both_ways=both_ways)

@@ -119,7 +119,7 @@ def test_a_rule_of_links_leaves_all_rows_of_nodes(
 ) -> None:
     uri = _tables(tmp_path / "graph", absurd=False, split=False)
     data = {"uri": str(uri), "splits": {"type": "hash"}, "cache_dir": str(tmp_path / "cache")}
-    config = small_config(tmp_path, data=data, task__type="link_prediction", metrics=[])
+    config = small_config(tmp_path, data=data, task={"type": "link_prediction"}, metrics=[])
     loaded = load_config(config)
     find_spec(loaded, open_training_tables(loaded, str(uri)))
     printed = capsys.readouterr().out
