@@ -43,10 +43,11 @@ def replay(
 ) -> int:
     """Computes recorded answers again, in the order of their positions.
 
+    The other arguments are those of `raygnn.serve.start`.
+
     Args:
         answers: file that `raygnn serve --record` wrote.
         follow: event log that the server followed.
-        model, graph, overrides, task, as_of, allow_modules: see `raygnn.serve.start`.
     Returns:
         The number of answers, which are equal in every bit.
     Raises:

@@ -40,7 +40,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, library: Path) -> dict[str, 
     folder = tmp_path_factory.mktemp("pretended-gpu")
     command = [sys.executable, "-m", "tests.pretended_gpu.run_cases", str(library), str(folder)]
     environment = {**os.environ, "RAYGNN_CACHE_DIR": str(folder / "cache")}
-    subprocess.run(command, check=True, cwd=_ROOT, env=environment, timeout=500)
+    subprocess.run(command, check=True, cwd=_ROOT, env=environment, timeout=1800)
     answer: dict[str, Any] = json.loads((folder / "found.json").read_text())
     return answer
 
