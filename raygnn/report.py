@@ -188,7 +188,7 @@ def _share(text: str) -> float:
     with suppress(ValueError):
         value = float(number) / (100 if number != text else 1)
     if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share of the rows, such as 5% or 0.05")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share of the rows, such as 5% or 0.05")
     return value
 
 

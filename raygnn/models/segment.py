@@ -214,8 +214,8 @@ def _write_order_and_place(ptr, starts, order, place):  # type: ignore[no-untype
                 to += 1
 
 
-# A CPU forms messages for this many edges at a time: 256 float32 each
-# then stay in a cache of 2 MB until they are reduced (5 times faster than all edges together).
+# A CPU forms messages for this many edges at a time: 256 float32 each then stay in a cache of 2 MB
+# until they are reduced (5 times faster than all edges together).
 _CHUNK_EDGES = 2048
 # Summing one channel of one edge takes about as long as this many multiply-adds of a matrix
 # product (on one CPU core: 20 GB/s of gathered float32, 75 G multiply-adds/s).

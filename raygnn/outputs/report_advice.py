@@ -131,11 +131,11 @@ class Advice(Callback):
         """`baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics and of baselines;
         `test_rows` and `learned_rows`, see `SplitRows`; `steps_per_epoch`; and texts, possibly
         empty: `warnings`, what is `left_out`, and the metrics by which the model is
-        `no_better_than_baseline`. If
-        validation chose what predicts: `blend`, the weights of rungs; `rungs`, by split, metric and
-        rung, the value and its difference from the model's with standard errors; and `verdict`, a
-        sentence. The first two are by task, if there are several. If validation scaled the logits:
-        `uncalibrated`, `calibration` before; and `column_effects` of LightGBM, if it has a share.
+        `no_better_than_baseline`. If validation chose what predicts: `blend`, the weights of rungs;
+        `rungs`, by split, metric and rung, the value and its difference from the model's with
+        standard errors; and `verdict`, a sentence. The first two are by task, if there are several.
+        If validation scaled the logits, `uncalibrated` is `calibration` without the scaling. If
+        LightGBM has a share: `column_effects`.
         """
         return {
             **self._metrics,

@@ -197,7 +197,7 @@ def _aggregate(text: Text, name: str, parts: list[tuple[str, int]], is_past: boo
     for end, at_end in ends[:2]:
         if re.fullmatch(r"[+-]?\d+", end.strip()) is None:
             raise text.error(
-                f"{end.strip()!r} is no end of a window that raygnn has",
+                f"{end.strip()!r} is not an end of a window that raygnn has",
                 "Write a whole number, or SQL (--sql)",
                 at=at_end,
             )

@@ -337,7 +337,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Version:
-    """What an answer was computed from. The same request has the same answer of it.
+    """The model, graph and log of an answer. They give the same request the same answer.
 
     Attributes:
         model, snapshot: fingerprints of the model's files and of the graph.

@@ -57,7 +57,7 @@ class Recorder:
 
 
 def read_records(uri: str) -> Iterator[Record]:
-    """Raises a DataError if a line is no record, except a last one without its end."""
+    """Raises a DataError if a line is not a record, except a last one without its end."""
     *lines, _ = read_text(uri).split("\n")
     for number, line in enumerate(lines, 1):
         try:
@@ -67,7 +67,7 @@ def read_records(uri: str) -> Iterator[Record]:
             rows = type_adapter(list[dict[str, Any]]).validate_python(content["rows"])
         except (ValueError, KeyError, TypeError, DataError) as error:
             raise DataError(
-                f"{redact(uri)}, line {number} is invalid: it is no answer of a server "
+                f"{redact(uri)}, line {number} is invalid: it is not an answer of a server "
                 f"({cause_of(error)}). Name a file that raygnn serve --record wrote.",
                 id="replay-record",
             ) from error
