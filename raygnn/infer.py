@@ -21,7 +21,6 @@ from raygnn.command_line import (
 )
 from raygnn.console import show
 from raygnn.data.bundle import Bundle
-from raygnn.data.event_log import EventLog
 from raygnn.data.extended_bundle import Addition, ExtendedBundle
 from raygnn.data.tables.read_ids import read_ids
 from raygnn.data.tables.source import is_database
@@ -34,7 +33,6 @@ from raygnn.inference.job import (
     TopKRequest,
     check_no_new_nodes,
 )
-from raygnn.inference.logged_rows import LoggedRows
 from raygnn.inference.new_rows import read_new, row_reader
 from raygnn.inference.row_tables import (
     DEFAULT_K,
@@ -259,6 +257,9 @@ def _write_rows(options: argparse.Namespace, model: str, overrides: Sequence[str
                 check_no_new_nodes(options.new_nodes)
             addition = _read_new(saved, bundle, options.new_nodes)
         elif options.follow is not None:
+            from raygnn.data.event_log import EventLog
+            from raygnn.inference.logged_rows import LoggedRows
+
             reader = row_reader(saved, bundle, source)
             logged = LoggedRows(saved, bundle, reader, times)
             logged.follow(EventLog(options.follow), options.position)

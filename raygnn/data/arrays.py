@@ -219,6 +219,11 @@ def ragged_positions(offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray,
     return number, np.arange(len(number)) + first[number]
 
 
+def thinned(rows: np.ndarray, most: int) -> np.ndarray:
+    """At most so many rows, every n-th. Of arrays of one length, the same rows."""
+    return rows[:: -(-len(rows) // most) or 1]
+
+
 _PAGE_BYTES = 4096
 _RANDOM, _WILL_NEED = 1, 3  # advice of madvise, on Linux and macOS
 #: Share of the memory; the rest is for the processes themselves.

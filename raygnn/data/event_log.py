@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import groupby
@@ -179,7 +179,7 @@ class EventLog:
             waiting = {e.key: e for e in entries if e.rows and self.position_of(e.key) is None}
             if not waiting:
                 return [self.position_of(entry.key) or self.position for entry in entries]
-            self.write(_first_rows(list(waiting.values())))
+            self.write(first_segment(waiting.values()))
 
     def write(self, entries: Sequence[Entry]) -> Segment | None:
         """Writes one segment at the position that was read; None if another writer was faster.
@@ -223,15 +223,16 @@ def added_rows(rows: Sequence[tuple[str, str]]) -> AddedRows:
     return AddedRows(nodes, edges)
 
 
-def _first_rows(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries of one segment: at least one."""
+def first_segment(entries: Iterable[Entry]) -> list[Entry]:
+    """The first entries that fit into a segment. Entries without rows are in no segment."""
     chosen: list[Entry] = []
     num = 0
     for entry in entries:
         num += len(entry.rows)
         if chosen and num > MAX_ROWS:
             break
-        chosen.append(entry)
+        if entry.rows:
+            chosen.append(entry)
     return chosen
 
 

@@ -377,15 +377,8 @@ def write_bytes(uri: str | os.PathLike[str], content: bytes) -> None:
         return
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with _written_beside(target, content) as temporary:
         temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def create_bytes(uri: str, content: bytes) -> None:
@@ -402,18 +395,25 @@ def create_bytes(uri: str, content: bytes) -> None:
         _create_object(uri, content)
         return
     target = Path(open_fs(uri)[1])
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with _written_beside(target, content) as temporary:
         os.link(temporary, target)
         folder = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+@contextmanager
+def _written_beside(target: Path, content: bytes) -> Iterator[Path]:
+    """A hidden file with this content beside `target`, synced to disk; removed at the end."""
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -38,6 +38,26 @@ class _GrowingSparse:
         return SparseColumn(self._indptr.view(), self._indices.view(), values, self._dim)
 
 
+class GrowingIds:
+    """Original ids of new nodes of a type, and the number of each.
+
+    Attributes:
+        ids: in the order of the nodes.
+        numbers: by id; an earlier view of `ids` shares it.
+    """
+
+    def __init__(self, ids: pa.Array) -> None:
+        self.ids, self.numbers = ids[:0], dict[Any, int]()
+        self.append(ids)
+
+    def append(self, ids: pa.Array) -> None:
+        if not len(ids):
+            return
+        first = len(self.ids)
+        self.numbers.update((id, first + i) for i, id in enumerate(ids.to_pylist()))
+        self.ids = pa.concat_arrays([self.ids, ids])
+
+
 class Growth:
     """The nodes and edges that were added to a graph.
 
@@ -47,11 +67,7 @@ class Growth:
 
     def __init__(self, graph: Bundle, start: Addition) -> None:
         self._infos = start.infos
-        self._num_new, self._ids = dict(start.num_new), dict(start.ids)
-        self._numbers: dict[str, dict[Any, int]] = {
-            name: {id: number for number, id in enumerate(ids.to_pylist())}
-            for name, ids in start.ids.items()
-        }
+        self._ids = {name: GrowingIds(ids) for name, ids in start.ids.items()}
         self._edges = {
             edge_type: tuple(GrowingArray(end) for end in ends)
             for edge_type, ends in start.edges.items()
@@ -76,21 +92,17 @@ class Growth:
             for name, rows in columns.items():
                 self._arrays[type_][name].append(rows)  # type: ignore[arg-type]
         for name, ids in addition.ids.items():
-            if len(ids):
-                first, numbers = self._num_new[name], self._numbers[name]
-                numbers.update((id, first + i) for i, id in enumerate(ids.to_pylist()))
-                self._ids[name] = pa.concat_arrays([self._ids[name], ids])
-                self._num_new[name] = first + len(ids)
+            self._ids[name].append(ids)
 
     def view(self) -> Addition:
         """All rows so far. Later appends do not change it."""
         return Addition(
-            dict(self._num_new),
-            dict(self._ids),
+            {name: len(growing.ids) for name, growing in self._ids.items()},
+            {name: growing.ids for name, growing in self._ids.items()},
             {t: AddedEdges(*(end.view() for end in ends)) for t, ends in self._edges.items()},
             _views(self._arrays),
             self._infos,
-            numbers=self._numbers,
+            numbers={name: growing.numbers for name, growing in self._ids.items()},
             chains=self._chains,
         )
 

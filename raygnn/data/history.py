@@ -9,6 +9,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from raygnn.data.arrays import thinned
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
 from raygnn.data.events import (
@@ -180,10 +181,10 @@ class HistorySpec:
         arrays = _Arrays(bundle)
         fitting = _Fitting(arrays, feature, edge_features, times, window, max_age)
         spec = fitting.history(node_type)
-        step = -(-len(nodes) // _MAX_FITTED) or 1
-        sample = None if times is None else times[::step]
+        sample = None if times is None else thinned(times, _MAX_FITTED)
         history = History(bundle, spec, arrays)
-        left_out = _left_out(history.names, history.columns(nodes[::step], sample), sample)
+        columns = history.columns(thinned(nodes, _MAX_FITTED), sample)
+        left_out = _left_out(history.names, columns, sample)
         return replace(spec, left_out=tuple(left_out))
 
 

@@ -94,14 +94,12 @@ class AppliedModel:
         recommender = used_recommender(self.model)
         if recommender is not None and not recommender.by_time:
             self.is_exact = True  # as in the run's evaluation
-
-        self._names_gnn = isinstance(self.task, LabelTask) and self.task.blend is not None
+        self._unnamed_blend = self.task.blend if isinstance(self.task, LabelTask) else None
 
     def warn_of_gnn(self) -> None:
         """Names, once, that scores of pairs lack the other rungs of a blend."""
-        if self._names_gnn:
-            self._names_gnn = False
-            words = self.spec.output.blend.words  # type: ignore[attr-defined]
+        if self._unnamed_blend is not None:
+            words, self._unnamed_blend = self._unnamed_blend.words, None
             warn(
                 f"scores are the numbers of the GNN alone, and the model predicts by {words}. For "
                 "these, predict edges or pairs"

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from raygnn.data.added_rows import AddedRows, RowReader
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.event_log import EventLog, Segment, added_rows
 from raygnn.data.extended_bundle import Addition, ExtendedBundle, ExtendedIds
-from raygnn.data.growth import Growth, joined
+from raygnn.data.growth import GrowingIds, Growth, joined
 from raygnn.data.id_map import IdMap
 from raygnn.data.time_units import TIME, Time
 from raygnn.errors import ConfigError, DataError
@@ -182,15 +180,12 @@ class _WithIds(ExtendedBundle):
     def __init__(self, bundle: ExtendedBundle) -> None:
         super().__init__(bundle.graph, bundle.addition)
         self._of_graph = bundle
-        self._added = {name: ids[:0] for name, ids in bundle.addition.ids.items()}
-        self._numbers: dict[str, dict[Any, int]] = {name: {} for name in self._added}
+        self._added = {name: GrowingIds(ids[:0]) for name, ids in bundle.addition.ids.items()}
 
     def add(self, addition: Addition) -> None:
         for name, ids in addition.ids.items():
-            first, numbers = len(self._added[name]), self._numbers[name]
-            numbers.update((id, first + i) for i, id in enumerate(ids.to_pylist()))
-            self._added[name] = pa.concat_arrays([self._added[name], ids])
+            self._added[name].append(ids)
 
     def id_map(self, node_type: str) -> IdMap:
-        known, added = self._of_graph.id_map(node_type), self._added[node_type]
-        return ExtendedIds(known, added, self._numbers[node_type])
+        added = self._added[node_type]
+        return ExtendedIds(self._of_graph.id_map(node_type), added.ids, added.numbers)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pydantic_core import from_json
 
-from raygnn.data.event_log import MAX_ROWS, Entry, EventLog
+from raygnn.data.event_log import Entry, EventLog, first_segment
 from raygnn.errors import DataError, RaygnnError, ResourceError
 from raygnn.inference.logged_rows import Checked, LoggedRows, RefusedRow
 from raygnn.serving.answers import shortened
@@ -41,7 +41,7 @@ class EventIntake:
         self._rows, self._log = rows, log
         self._waiting: queue.Queue[_Posted] = queue.Queue(_MAX_WAITING)
         self._stops = threading.Event()
-        self._catch_up()
+        self._rows.follow(self._log)
         self._thread = threading.Thread(target=self._run, name="raygnn-events", daemon=True)
         self._thread.start()
 
@@ -99,9 +99,6 @@ class EventIntake:
             rest_s = began + _SECONDS_PER_SEGMENT - time.monotonic()
             self._stops.wait(max(rest_s, 0.0))
 
-    def _catch_up(self) -> None:
-        self._rows.follow(self._log)
-
     def _checked(self, entries: Sequence[Entry]) -> Checked:
         return self._rows.check([r for entry in entries for r in entry.rows], _MAX_REFUSED)
 
@@ -111,9 +108,9 @@ class EventIntake:
         for entry, _ in group:
             entries.setdefault(entry.key, entry)
         while True:
-            self._catch_up()
-            new = [e for e in entries.values() if self._log.position_of(e.key) is None]
-            chosen = _first(new)
+            self._rows.follow(self._log)
+            new = (e for e in entries.values() if self._log.position_of(e.key) is None)
+            chosen = first_segment(new)
             checked = self._checked(chosen)
             if checked.refused and len(chosen) > 1:  # no client refuses rows of another one
                 chosen = chosen[:1]
@@ -136,19 +133,6 @@ class EventIntake:
                     refused=[_described(entry, row) for row in refused.get(entry.key, ())],
                 )
             )
-
-
-def _first(entries: Sequence[Entry]) -> list[Entry]:
-    """Entries of one segment; those without rows are in no log."""
-    chosen: list[Entry] = []
-    num = 0
-    for entry in entries:
-        num += len(entry.rows)
-        if chosen and num > MAX_ROWS:
-            break
-        if entry.rows:
-            chosen.append(entry)
-    return chosen
 
 
 def _of_entries(

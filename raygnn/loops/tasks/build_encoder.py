@@ -13,6 +13,7 @@ from torch import nn
 
 from raygnn.config import Component, Config, LoadedConfig, build, resolve
 from raygnn.config.registry import SLOTS
+from raygnn.data.arrays import thinned
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import (
@@ -267,9 +268,7 @@ def _find_times(config: Config, bundle: Bundle, target: TaskTarget) -> TimeInput
     last = seed_times.max()
     times = [_times_until(bundle, node_type, column, last) for node_type in timed]
     lows = [
-        np.quantile(t[:: -(-len(t) // _MAX_TIMES)], _FIRST_ROWS)
-        for t in [*times, seed_times]
-        if len(t)
+        np.quantile(thinned(t, _MAX_TIMES), _FIRST_ROWS) for t in [*times, seed_times] if len(t)
     ]
     span = float(last - min(lows))
     num_until = dict(zip(timed, map(len, times), strict=True))

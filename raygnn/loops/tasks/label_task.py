@@ -13,6 +13,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
+from raygnn.data.arrays import thinned
 from raygnn.data.bundle import Bundle
 from raygnn.data.extended_bundle import ExtendedBundle
 from raygnn.data.extended_history import ExtendedHistory
@@ -314,9 +315,7 @@ class LabelTask(EncoderTask[BatchT]):
         splits, labels, output = self.target.splits, self.target.labels, self.output
         width = self.row_columns(splits.train[:1], "train").shape[1]
         num_rows = max(1, self.max_fitted_rows(width))
-        train, val = (
-            rows[:: -(-len(rows) // num_rows) or 1] for rows in (splits.train, splits.val)
-        )
+        train, val = thinned(splits.train, num_rows), thinned(splits.val, num_rows)
         columns, val_columns = self.row_columns(train, "train"), self.row_columns(val, "val")
         is_one = output.problem == "multi_class" or output.num_outputs == 1
         shape = (-1,) if is_one else (-1, output.num_outputs)
@@ -390,7 +389,7 @@ class LabelTask(EncoderTask[BatchT]):
 
     @property
     def blend(self) -> Blend | None:
-        """What predicts beside the encoder with its head; None if these predict alone."""
+        """The rungs that predict beside encoder and head; None if these predict alone."""
         output = self.spec.output
         blend = output.blend if isinstance(output, LabelOutput) else None
         return None if blend is None or blend.is_gnn else blend
@@ -419,7 +418,7 @@ class LabelTask(EncoderTask[BatchT]):
         return log_odds(rows) if self.output.problem == "multi_label" else rows
 
     def tree_columns(self, model: Any, rows: Any) -> np.ndarray:
-        """float64 [num_rows, num_columns], what LightGBM reads of rows; see `completed`."""
+        """LightGBM's columns, float64 [num_rows, num_columns]. `rows`: as in `completed`."""
         raise NotImplementedError(f"{type(self).__name__}.tree_columns")
 
     def tree_row(self, model: Any, rows: Any) -> TreeRow:
@@ -499,7 +498,7 @@ class LabelTask(EncoderTask[BatchT]):
         output, blend, trees = self.output, self.output.blend, self.trees
         assert blend is not None
         assert trees is not None
-        chosen = np.arange(len(asked))[:: -(-len(asked) // MAX_ROWS) or 1]
+        chosen = thinned(np.arange(len(asked)), MAX_ROWS)
         rows, share = asked[chosen], blend.shares[TREES]
         columns = self.row_columns(rows, "val")
         added = share.weight * share.scale * trees.contributions(columns)[..., :-1].mean(axis=0)

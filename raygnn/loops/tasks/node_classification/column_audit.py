@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from raygnn.data.arrays import thinned
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import EdgeType, type_name
 from raygnn.data.raw_columns import RawColumn, raw_columns_of
@@ -32,12 +33,11 @@ def columns_known_later(
         times: [num_rows], or null.
         classes: int64 [num_rows], the labels, unless they are numbers.
     """
-    step = -(-len(nodes) // _MAX_ROWS) or 1
-    nodes, of = nodes[::step], f"of {node_type!r}"
-    times = None if times is None else times[::step]
+    nodes, of = thinned(nodes, _MAX_ROWS), f"of {node_type!r}"
+    times = None if times is None else thinned(times, _MAX_ROWS)
     dated = times if time_unit(bundle, TIME) == TIME_UNIT else None
     entities, rows_of = np.unique(nodes, return_inverse=True)
-    classes = None if classes is None else classes[::step]
+    classes = None if classes is None else thinned(classes, _MAX_ROWS)
     for column in _columns(bundle, node_type, feature, nodes):
         known = ~np.isnan(column.values)
         if column.kind == "date" and dated is not None and known.any():
@@ -70,7 +70,7 @@ def columns_that_follow_time(bundle: Bundle, feature: str, until: float | None) 
             continue
         times = np.asarray(bundle.column(node_type, TIME))
         rows = np.arange(len(times)) if until is None else np.flatnonzero(times <= until)
-        rows = rows[:: -(-len(rows) // _MAX_ROWS) or 1]
+        rows = thinned(rows, _MAX_ROWS)
         for column in _columns(bundle, node_type, feature, rows):
             known = ~np.isnan(column.values)
             is_number = column.kind in ("number", "vector")
