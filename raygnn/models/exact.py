@@ -68,13 +68,13 @@ class ExactOptions:
             more in-edges has its own chunk. Default: 30,000, or what fits into a GPU if one process
             computes all rows.
         compute: divides the work among ranks, if there are several.
-        kept: what a GPU keeps for the next encoding of the same graph.
+        kept: what a GPU keeps for the next encoding of the same graph; None keeps nothing.
     """
 
     device: torch.device = _CPU
     chunk_size: int | None = None
     compute: RowComputation = compute_here
-    kept: KeptBlocks = field(default_factory=lambda: KeptBlocks())
+    kept: KeptBlocks | None = None
 
     def __post_init__(self) -> None:
         assert self.chunk_size is None or self.chunk_size > 0
@@ -148,6 +148,7 @@ class _LayerByLayer:
         self._encoder = encoder
         self._builder = builder
         self._options = options
+        self._kept = KeptBlocks() if options.kept is None else options.kept
         #: Outputs of each layer for all nodes, as long as a later layer reads them.
         self._outputs: list[dict[str, Tensor]] = []
         #: Features of all nodes on a GPU; None on a CPU, or if they do not fit.
@@ -179,7 +180,7 @@ class _LayerByLayer:
             read = rows_before
         elif self._options.device.type == "cuda":
             self._features = self._features_on_device(x_source, [*set(names) - embedded])
-        kept = self._options.kept
+        kept = self._kept
         if kept.blocks is None and (encoder.computes_inputs or self._features is not None):
             kept.blocks = self._builder.on_device()
         for i in range(encoder.num_layers):
@@ -230,7 +231,7 @@ class _LayerByLayer:
         before = self._outputs if encoder.reads_all_layers else []
         width = encoder.out_channels if is_last else encoder.hidden_channels
         keeps = self._fits(self._builder.num_nodes[name], width)
-        builder = self._options.kept.blocks or self._builder
+        builder = self._kept.blocks or self._builder
 
         def rows_of(first: int, last: int) -> Tensor:
             ids, block = builder.block(name, first, last)
@@ -243,7 +244,7 @@ class _LayerByLayer:
                 x = encoder.readout([*chunk, {name: x[name]}])
             return x[name] if keeps else x[name].cpu()
 
-        chunks = self._options.kept.chunks
+        chunks = self._kept.chunks
         if name not in chunks:
             chunks[name] = list(
                 destination_chunks(self._builder.rows_before(name), self._chunk_size)

@@ -62,6 +62,13 @@ def test_any_chunk_size_gives_the_same(chunk_size: int) -> None:
     assert not encoder.training
 
 
+def test_nothing_is_kept_for_another_graph_by_default() -> None:
+    encoder = GCN(8, 3, 16).eval()
+    for graph in (random_graph(40), random_graph(20), random_graph(50)):
+        got = exact_rows(encoder, lambda ids, x=graph.x: x[ids], in_edges_of(graph))
+        torch.testing.assert_close(got, encoder(graph.x, [graph.block] * 2))
+
+
 def test_features_may_be_stored_in_half_precision() -> None:
     graph = random_graph()
     x = graph.x.half().numpy()
