@@ -24,7 +24,7 @@ from raygnn.config.redaction import (
     remember_environment,
     without_environment,
 )
-from raygnn.config.schema import DEFAULT_COMPONENTS, Config
+from raygnn.config.schema import DEFAULT_COMPONENTS, Config, drop_removed_keys
 from raygnn.config.section import MISSING, is_below, leaves, set_value, value_at
 from raygnn.config.source import Source, apply_overrides, read_source
 from raygnn.config.trial_builds import broken_arguments
@@ -113,6 +113,8 @@ def load_config(
 ) -> LoadedConfig:
     """Loads a config, applies overrides, resolves references and checks everything.
 
+    Also loads what earlier commits saved: see `REMOVED_KEYS`.
+
     Imports nothing of the user's: `build` resolves dotted paths on the worker.
 
     Args:
@@ -131,7 +133,7 @@ def load_config(
     modules = _checked_modules([*allow_modules, *also_allowed])
     read = deepcopy(source) if isinstance(source, Source) else read_source(source)
     defaults = deepcopy(_defaults())
-    misfits = apply_overrides(read, overrides, defaults)
+    misfits = [*apply_overrides(read, overrides, defaults), *drop_removed_keys(read.value)]
     beside = _defaults_beside(read.value, defaults)
     resolved = interpolate(read.value, beside, os.environ)
     remember_environment(resolved.environment)

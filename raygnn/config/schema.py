@@ -9,9 +9,9 @@ from pydantic import ValidationInfo, model_validator
 
 from raygnn.config.cross_rules import broken_cross_rules
 from raygnn.config.loader_section import TrainLoader, overridden_fanouts
-from raygnn.config.section import Component, Section
+from raygnn.config.section import MISSING, Component, Section, value_at
 from raygnn.config.sections import SEVERAL_TASKS, Sections, TaskEntry
-from raygnn.errors import RuleError
+from raygnn.errors import KeyPath, Problem, RuleError
 
 #: Validation context in which the rules between sections are left to the caller.
 EACH_SECTION_ALONE = "each section alone"
@@ -84,6 +84,31 @@ def _alone(config: Config, name: str, entry: TaskEntry) -> Config:
             "checkpoint": monitored(config.checkpoint),
         }
     )
+
+
+#: Keys that earlier commits saved with every config: the value that changed nothing, and what does
+#: today what other values did.
+REMOVED_KEYS: Mapping[KeyPath, tuple[Any, str]] = {
+    ("sampling", "direction"): (
+        "in",
+        "Set data.reverse_edges: true, and fanouts of 0 for the edge types that carry no messages",
+    ),
+    ("checkpoint", "keep_last_n"): (1, "Set checkpoint.keep"),
+}
+
+
+def drop_removed_keys(value: Mapping[str, Any]) -> list[Problem]:
+    """Drops removed keys with the value that changed nothing. Returns a problem for each other."""
+    problems = []
+    for path, (default, remedy) in REMOVED_KEYS.items():
+        removed = value_at(value, path)
+        if removed is MISSING:
+            continue
+        if removed == default:
+            del value_at(value, path[:-1])[path[-1]]
+        else:
+            problems.append(Problem(path, "this key was removed", remedy, id="config-key-removed"))
+    return problems
 
 
 #: Components whose type may be left out: args given without a type join the default's.

@@ -91,12 +91,19 @@ def test_another_config_is_told_by_the_keys_that_differ(tmp_path: Path, monkeypa
     )
 
 
-def test_a_run_of_a_release_with_fewer_keys_resumes(tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_commit_resumes_unless_it_used_a_removed_key(tmp_path: Path) -> None:
     _started(tmp_path)
-    path = tmp_path / "run" / "run.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "fingerprint": "of fewer keys"}))
+    state, config = (tmp_path / "run" / name for name in ("run.json", "config.yaml"))
+    state.write_text(json.dumps({**json.loads(state.read_text()), "fingerprint": "of other keys"}))
+    recorded = Path(__file__).parents[1] / "config" / "saved_by_an_earlier_commit.yaml"
+    text = recorded.read_text().replace("storage_path: runs", f"storage_path: {tmp_path}")
+    config.write_text(text)
+    assert load_config(text).config == _load(tmp_path).config
     assert not check_run_folder(_load(tmp_path), "run").is_this_start()
-    (tmp_path / "run" / "config.yaml").unlink()
+    used = text.replace("direction: in", "direction: out")
+    with raises("config-key-removed", "sampling.direction='out'", "reverse_edges"):
+        load_config(used)
+    config.write_text(used)
     with raises("run-other-config"):
         check_run_folder(_load(tmp_path), "run")
 
