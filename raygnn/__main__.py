@@ -22,6 +22,7 @@ COMMANDS = {
     "serve": "serve predictions, embeddings, scores and neighbors over HTTP",
     "events": "append new nodes and edges to a log that servers follow",
     "replay": "compute recorded answers of a server again, and compare them",
+    "models": "register trained models, set aliases that servers follow, roll back",
     "prepare": "describe, convert or generate tables; make training tables",
     "partition": "split a graph into parts for several machines",
     "presample": "sample the neighborhoods of a training run in advance",
@@ -75,11 +76,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def command_module(command: str) -> ModuleType:
-    return import_module(_PACKAGES.get(command, f"raygnn.{command}"))
+    return import_module(_MODULES.get(command, f"raygnn.{command}"))
 
 
-#: Commands that are packages of their own.
-_PACKAGES = {"prepare": "raygnn.prepare.__main__"}
+#: Commands whose modules have other names.
+_MODULES = {"models": "raygnn.registry", "prepare": "raygnn.prepare.__main__"}
 
 
 #: Commands that take keys of the config as options.

@@ -138,8 +138,10 @@ class Seal:
 
     def write(self, folder: Folder, name: str, record: Any) -> None:
         """Writes a record, a dataclass, as `name` in a folder."""
-        content = {"format": self.format, "version": self.version, **asdict(record)}
-        write_text(join(os.fspath(folder), name), dump_record(content))
+        write_text(join(os.fspath(folder), name), self.dump(record))
+
+    def dump(self, record: Any) -> str:
+        return dump_record({"format": self.format, "version": self.version, **asdict(record)})
 
     def read(self, folder: Folder, name: str, kind: type[RecordT]) -> RecordT:
         """Reads a record. Raises a DataError if it is damaged, or has another format or version."""

@@ -22,6 +22,7 @@ from raygnn.loops.model_spec import MODEL_FILE, SPEC_FILE, ModelSpec
 from raygnn.loops.tasks.node_classification.target import NodeOutput
 from raygnn.loops.tasks.several_tasks.target import SeveralOutput, choose_task
 from raygnn.loops.tasks.target import output_classes
+from raygnn.outputs.model_registry import resolved
 
 # Sections of a model's config that inference reads. Others may name modules that are missing.
 _READ = (
@@ -96,7 +97,8 @@ class SavedModel:
         """Reads everything but the weights.
 
         Args:
-            uri: folder of a finished run, or of an exported model.
+            uri: folder of a finished run, or of an exported model, or `NAME@ALIAS` of a registered
+                one.
             with_metrics: also reads the config's metrics, which may need `allow_modules`.
             task: the requested one of `tasks`; None for a model with one task.
             model: as in `load_config`.
@@ -106,6 +108,7 @@ class SavedModel:
             RunError: there is no trained model, inference does not support it, or `model.json` is
                 damaged.
         """
+        uri = resolved(uri)
         config_uri = join(uri, "config.yaml")
         if not exists(config_uri):
             raise RunError(

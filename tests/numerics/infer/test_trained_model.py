@@ -18,10 +18,11 @@ from torch_geometric.data import Data, HeteroData
 
 import raygnn
 import raygnn.infer
+import raygnn.registry
 import raygnn.train
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
 from raygnn.inference.embeddings import NodeEncoder
-from tests.errors import raises
+from tests.errors import assert_reports, raises
 from tests.numerics.infer.conftest import DAY, Trained
 from tests.small_runs import small_config
 from tests.tiers import slow
@@ -348,3 +349,16 @@ def test_what_cannot_be_judged_is_told(node_model, link_model, tmp_path):
         pq.write_table(table.set_column(place, "y", names), path)
     with raises("model-classes-differ", "other-class-000", "class-000"):
         model.evaluate(other)
+
+
+def test_an_alias_stands_for_the_model_of_a_run(node_model, tmp_path, capsys):
+    name = f"{tmp_path}/orders"
+    version = raygnn.registry.add(name, node_model.run, alias="champion")
+    aliased, of_run = raygnn.load(f"{name}@champion"), raygnn.load(node_model.run)
+    found, expected = (model.predict(node_model.graph) for model in (aliased, of_run))
+    assert found.arrow.equals(expected.arrow)
+    assert raygnn.registry.set_alias(f"{name}@next", version[:6]) == version
+    assert raygnn.registry.main(["list", name]) == 0
+    assert f"{node_model.run} @champion @next" in capsys.readouterr().out
+    assert raygnn.registry.main(["rollback", f"{name}@next"]) == 2
+    assert_reports(capsys.readouterr().err.strip(), "registry-rollback")

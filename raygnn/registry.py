@@ -1,0 +1,151 @@
+"""Command line of registered models: `raygnn models add NAME RUN`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from raygnn.command_line import command_parser, exit_process, exit_status_of
+from raygnn.console import say, show
+from raygnn.data.filesystem import absolute, folder_names, redact
+from raygnn.errors import ConfigError
+from raygnn.outputs.model_registry import (
+    CHAMPION,
+    RegisteredModel,
+    models_folder,
+    split_name,
+)
+from raygnn.outputs.saved_model import SavedModel
+
+_DESCRIPTION = """\
+Keeps versions of trained models, and aliases that name one of them. NAME@ALIAS stands for a model
+in every command; a server follows it. NAME is a folder or URI, or a name in the folder of
+RAYGNN_MODELS (default: models). See docs/retraining.md.
+"""
+_EXAMPLES = """
+raygnn models add orders runs/orders --alias champion
+raygnn models list orders
+raygnn models alias orders@champion 6f1c2d3e4b5a6978
+raygnn models rollback orders@champion
+"""
+
+
+def add(name: str, run: str, alias: str | None = None) -> str:
+    """Adds the model of a finished run, and returns its version.
+
+    Args:
+        name: of the registered model, a folder or URI.
+        run: folder or URI of the run, or of an exported model.
+        alias: is set to the version.
+    Raises:
+        ConfigError: the name is invalid.
+        RunError, DataError: there is no model, or its files are damaged.
+    """
+    model, _ = _named(name)
+    saved = SavedModel.open(run)
+    model.add(absolute(run), saved.uri, saved.fingerprint)
+    if alias is not None:
+        model.set_alias(alias, saved.fingerprint)
+    return saved.fingerprint
+
+
+def set_alias(name: str, version: str) -> str:
+    """Lets an alias, `NAME@ALIAS`, name a version, and returns the version.
+
+    Args:
+        version: its name or the beginning of it, or another alias as `@ALIAS`.
+    Raises:
+        ConfigError: a name is invalid.
+        RunError, DataError: there is no such version, or it is damaged.
+    """
+    model, alias = _named_alias(name)
+    if version.startswith("@"):
+        version = model.current(version[1:])
+    fitting = [each for each in model.versions() if each.startswith(version)]
+    chosen = fitting[0] if len(fitting) == 1 else version
+    model.set_alias(alias, chosen)
+    return chosen
+
+
+def rollback(name: str) -> str:
+    """Lets an alias, `NAME@ALIAS`, name the version before its last change, and returns it.
+
+    Raises:
+        ConfigError: the name is invalid.
+        RunError, DataError: there is no earlier version, or it is damaged.
+    """
+    model, alias = _named_alias(name)
+    return model.rollback(alias)
+
+
+def _named(name: str) -> tuple[RegisteredModel, str | None]:
+    found = split_name(name)
+    if found is None:
+        raise ConfigError.invalid(
+            "NAME",
+            name,
+            "it is not a name of letters, digits, ., _ and -, perhaps with @ALIAS",
+            "Choose another one",
+            id="registry-name",
+        )
+    return RegisteredModel(found[0]), found[1]
+
+
+def _named_alias(name: str) -> tuple[RegisteredModel, str]:
+    model, alias = _named(name)
+    return model, alias or CHAMPION
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = build_parser().parse_args(argv)
+    return exit_status_of(lambda: _run(options), interrupted="repeat the command")
+
+
+def _run(options: argparse.Namespace) -> None:
+    if options.action == "list":
+        names = [options.name] if options.name else folder_names(models_folder())
+        for name in names:
+            show("".join(f"{line}\n" for line in _described(name)))
+        return
+    if options.action == "add":
+        version = add(options.name, options.run, options.alias)
+    elif options.action == "alias":
+        version = set_alias(options.name, options.version)
+    else:
+        version = rollback(options.name)
+    say(f"{redact(options.name)}: version {version}")
+
+
+def _described(name: str) -> list[str]:
+    model, _ = _named(name)
+    aliases = model.aliases()
+    lines = [redact(model.uri)]
+    for version in model.versions():
+        names = [f"@{alias}" for alias, of_alias in aliases.items() if of_alias == version]
+        record = model.read_version(version)
+        lines.append(f"  {version}  {record.added[:19]}  {' '.join([record.source, *names])}")
+    for alias in aliases:
+        changes = (f"{c.time[:19]} {c.action} {c.version}" for c in model.history(alias))
+        lines.append(f"  @{alias}: {', '.join(changes)}")
+    return lines
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = command_parser("raygnn models", _EXAMPLES, description=_DESCRIPTION)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    command = actions.add_parser("add", help="copy the model of a run into the folder")
+    command.add_argument("name", metavar="NAME")
+    command.add_argument("run", metavar="RUN", help="folder or URI of a run or an exported model")
+    command.add_argument("--alias", metavar="ALIAS", help="set this alias to the new version")
+    command = actions.add_parser("list", help="print versions, aliases and their history")
+    command.add_argument("name", metavar="NAME", nargs="?")
+    command = actions.add_parser("alias", help="set an alias to a version")
+    command.add_argument("name", metavar="NAME@ALIAS")
+    command.add_argument("version", metavar="VERSION", help="a version, or @ALIAS")
+    command = actions.add_parser("rollback", help="set an alias to the version before")
+    command.add_argument("name", metavar="NAME@ALIAS")
+    return parser
+
+
+if __name__ == "__main__":
+    exit_process(main)
