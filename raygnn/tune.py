@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 _USAGE = """\
 raygnn tune CONFIG [--section.key value ...]
 
-Searches hyperparameters. CONFIG is a training config with a `tune` section, which lists what
-varies. Every trial is a separate run with its own workers. See docs/sweeps.md.
+Searches hyperparameters. The section `tune` of CONFIG, a training config, lists what varies: by
+default the learning rate, width, dropout and hops. Every trial is a separate run with its own
+workers. See docs/sweeps.md.
 """
 _EXAMPLES = """
-raygnn tune sweep.yaml --tune.num_samples 8
+raygnn tune train.yaml --trials 4
+raygnn tune sweep.yaml --tune.searcher optuna
 raygnn report runs/sweep
 """
 
@@ -35,7 +37,8 @@ def sweep(
     """Runs a sweep, and returns Ray Tune's `ResultGrid`.
 
     Args:
-        config: path or URI of a YAML file with a `tune` section, or the config as a mapping.
+        config: path or URI of a YAML file, or the config as a mapping. Its section `tune` may be
+            missing.
         overrides: as on the command line, e.g. `["--tune.num_samples", "8"]`.
         data: `GraphTables`, or a PyG `Data` or `HeteroData`, instead of the config's `data`.
         allow_modules: modules whose classes the config may name, besides raygnn's and torch's.
@@ -66,11 +69,16 @@ def _run(options: argparse.Namespace, remaining: Sequence[str]) -> None:
     if options.print_config:
         show(loaded.saved_yaml())
         return
-    sweep(remaining[0], remaining[1:], allow_modules=options.allow_modules)
+    overrides = list(remaining[1:])
+    if options.trials is not None:
+        overrides.append(f"--tune.num_samples={options.trials}")
+    sweep(remaining[0], overrides, allow_modules=options.allow_modules)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    return config_parser("raygnn tune", _USAGE, _EXAMPLES)
+    parser = config_parser("raygnn tune", _USAGE, _EXAMPLES)
+    parser.add_argument("--trials", metavar="N", help="trials to run (tune.num_samples)")
+    return parser
 
 
 if __name__ == "__main__":

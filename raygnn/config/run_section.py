@@ -243,8 +243,11 @@ class Tune(Section):
     """A sweep over this config: `raygnn tune CONFIG`.
 
     Attributes:
-        space: Keys that vary: dotted paths of the config, and how to draw their values.
-        metric: Metric that ranks trials.
+        space: Keys that vary: dotted paths of the config, and how to draw their values. Empty: the
+            learning rate, width, dropout and hops, around the values of the config, which optuna
+            tries first; 8 trials with optuna and median_stopping, unless set.
+        metric: Metric that ranks trials; null is the one that early stopping or checkpoints watch,
+            else val/loss.
         mode: Whether lower (min) or higher (max) is better.
         num_samples: Number of trials; with `grid`, how often to run the grid.
         scheduler: Which trials to stop early, by their validations.
@@ -252,8 +255,8 @@ class Tune(Section):
         max_concurrent_trials: Trials at a time; null is as many as the cluster has room for.
     """
 
-    space: Annotated[dict[str, Parameter], Field(min_length=1)]
-    metric: NonEmptyText = "val/loss"
+    space: dict[str, Parameter] = Field(default_factory=dict)
+    metric: NonEmptyText | None = None
     mode: Literal["min", "max"] = "min"
     num_samples: PositiveWhole = 1
     scheduler: Annotated[

@@ -75,8 +75,10 @@ def run_sweep(plan: SweepPlan, *, data: Any = None) -> ResultGrid:
     if is_read_alike:
         check_schema(plan.loaded, uri)
     bundle = open_training_tables(plan.loaded, uri, on_cluster=True)
+    loaded = with_task_defaults(plan.loaded, uri)
     if is_read_alike:
-        find_spec(with_task_defaults(plan.loaded, uri), bundle)
+        find_spec(loaded, bundle)
+    plan = plan.with_space(loaded)
     record = {"graph": uri, "tables": snapshots} if snapshots else None
     folder = open_run_folder(plan.loaded, name, record)
     warn_of_vanishing(folder)
@@ -133,7 +135,7 @@ def _tuner(
     logging.getLogger("ray.tune.tune").setLevel(logging.ERROR)
     # Optuna warns for each resumed trial, because Tune counts its reports from 1 again.
     warnings.filterwarnings("ignore", "The reported value is ignored because this `step=")
-    section = plan.section
+    section, (metric, mode) = plan.section, plan.watched
     # Through the object store: what Tune pickles into the sweep's folder holds no secrets.
     trainable = tune.with_parameters(trial, plan=plan)
     # On the driver's node, which has the bundle; and without a CPU, since its workers need them.
@@ -148,11 +150,11 @@ def _tuner(
         trainable,
         param_space=search_space(section),
         tune_config=tune.TuneConfig(
-            metric=section.metric,
-            mode=section.mode,
+            metric=metric,
+            mode=mode,
             num_samples=section.num_samples,
             scheduler=scheduler(section),
-            search_alg=searcher(section, plan.loaded.config.seed, num_concurrent),
+            search_alg=searcher(plan, num_concurrent),
             trial_name_creator=trial_name,
             trial_dirname_creator=trial_name,
         ),
@@ -161,17 +163,17 @@ def _tuner(
             storage_path=storage_path,
             storage_filesystem=filesystem,
             verbose=0,
-            stop=StopWithoutMetric(section.metric),
-            callbacks=[SweepProgress(section.metric, section.mode)],
+            stop=StopWithoutMetric(metric),
+            callbacks=[SweepProgress(metric, mode, plan.num_trials, num_concurrent)],
         ),
     )
 
 
 def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list[str]) -> None:
-    section = plan.section
-    ranked = rank(trial_rows(grid, folder.uri, section), section.mode)
-    write_text(join(folder.uri, "trials.json"), as_json(ranked, section.metric, section.mode))
-    for line in table(ranked, section.metric):
+    metric, mode = plan.watched
+    ranked = rank(trial_rows(grid, folder.uri, metric, mode), mode)
+    write_text(join(folder.uri, "trials.json"), as_json(ranked, metric, mode))
+    for line in table(ranked, metric):
         say(line)
     write_text(join(folder.uri, "report.html"), compare([folder.uri]).html())
     say(f"report      {join(folder.uri, 'report.html')}")
@@ -185,7 +187,7 @@ def _conclude(plan: SweepPlan, folder: RunFolder, grid: ResultGrid, causes: list
     if ranked[0].best is None:
         show_held_lines()
         raise TrainingError(
-            f"No trial has a finite {section.metric}. The first: {ranked[0].error or 'no error'}",
+            f"No trial has a finite {metric}. The first: {ranked[0].error or 'no error'}",
             id="sweep-no-result",
         )
     best_uri = join(folder.uri, "best.yaml")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +23,8 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 from ray.tune.search.search_algorithm import SearchAlgorithm
 
 from raygnn.config import LoadedConfig, load_config
+from raygnn.config.components import resolve
+from raygnn.config.loader_section import num_hops, with_fanouts
 from raygnn.config.run_section import ASHA, MedianStopping, Parameter, Tune
 from raygnn.config.source import read_source, to_plain
 from raygnn.errors import ConfigError
@@ -34,21 +38,46 @@ class SweepPlan:
 
     Attributes:
         loaded: the config that the trials vary.
+        section: its `tune`, with a search space; see `with_space`.
+        first: values of the first trial by path, for optuna; if empty, it draws them.
         source: the config as written, so that references follow a trial's values.
         overrides: of the command line; a trial's come after them.
         environment: variables that the config reads, for processes that do not inherit them.
     """
 
     loaded: LoadedConfig
+    section: Tune
     source: Mapping[str, Any] = field(repr=False)  # holds secrets
     overrides: tuple[str, ...]
     environment: Mapping[str, str] = field(repr=False)
+    first: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def section(self) -> Tune:
-        section = self.loaded.config.tune
-        assert section is not None
-        return section
+    def watched(self) -> tuple[str, str]:
+        """The metric that ranks trials, and whether less (min) or more (max) is better."""
+        config = self.loaded.config
+        if self.section.metric is not None:
+            return self.section.metric, self.section.mode
+        for section in (config.early_stopping, config.checkpoint):
+            if section is not None and section.monitor is not None:
+                return section.monitor, section.mode or "min"
+        return "val/loss", "min"
+
+    def with_space(self, loaded: LoadedConfig) -> SweepPlan:
+        """The plan with a search space, if the config has none.
+
+        Args:
+            loaded: the config with all defaults for the graph, which the first trial repeats.
+        """
+        if self.section.space:
+            return self
+        around = dict(_space_around(loaded))
+        space = {path: parameter for path, (_, parameter) in around.items()}
+        return replace(
+            self,
+            section=self.section.model_copy(update={"space": space}),
+            first={path: own for path, (own, _) in around.items()},
+        )
 
     @property
     def num_trials(self) -> int:
@@ -80,16 +109,50 @@ def load_sweep(
     overrides: Sequence[str] = (),
     allow_modules: Sequence[str] = (),
 ) -> SweepPlan:
-    """Loads a config with a `tune` section. Raises a ConfigError if it is invalid or lacks it."""
+    """Loads a config, with or without a `tune` section. Raises a ConfigError if it is invalid."""
     source = read_source(config)
     loaded = load_config(source, overrides, allow_modules)
     if loaded.config.tune is None:
-        raise ConfigError(
-            "tune=None is invalid: a sweep needs a search space. Set tune.space, as in "
-            "{optimizer.args.lr: {loguniform: [1e-4, 1e-1]}}.",
-            id="sweep-no-space",
-        )
-    return SweepPlan(loaded, source.value, tuple(overrides), loaded.environment)
+        loaded = load_config(source, [*overrides, "--tune", "{}"], allow_modules)
+    section = loaded.config.tune
+    assert section is not None
+    if not section.space:
+        chosen = section.model_fields_set
+        update = {key: value for key, value in _WITHOUT_SPACE.items() if key not in chosen}
+        section = section.model_copy(update=update)
+    return SweepPlan(loaded, section, source.value, tuple(overrides), loaded.environment)
+
+
+#: Settings of a sweep whose config has no search space.
+_WITHOUT_SPACE = {
+    "num_samples": 8,
+    "searcher": "optuna",
+    "scheduler": MedianStopping(type="median_stopping"),
+}
+
+
+def _space_around(loaded: LoadedConfig) -> Iterator[tuple[str, tuple[Any, Parameter]]]:
+    """Keys that usually matter, by path: the config's own value, and the values to try."""
+    config = loaded.config
+    lr = config.optimizer.args.get("lr")
+    if isinstance(lr, float):
+        yield "optimizer.args.lr", (lr, Parameter(loguniform=[lr / 4, lr * 4]))
+    args = config.model.args
+    parameters = inspect.signature(resolve(config.model, "model", loaded.allow_modules)).parameters
+    defaults = {name: args.get(name, p.default) for name, p in parameters.items()}
+    width, dropout = defaults.get("hidden_channels"), defaults.get("dropout")
+    if isinstance(width, int):
+        widths = [width // 2, width, width * 2]
+        yield "model.args.hidden_channels", (width, Parameter(choice=widths))
+    if isinstance(dropout, int | float):
+        yield "model.args.dropout", (dropout, Parameter(choice=sorted({0.0, 0.2, 0.5, dropout})))
+    if "num_layers" not in args and num_hops(config.sampling.fanouts):
+        fanouts = config.sampling.fanouts
+        deeper = with_fanouts(config, lambda hops: [*hops, max(1, hops[-1] // 2)])
+        choice = [fanouts, deeper.sampling.fanouts]
+        if num_hops(fanouts) > 1:
+            choice.append(with_fanouts(config, lambda hops: hops[:-1]).sampling.fanouts)
+        yield "sampling.fanouts", (fanouts, Parameter(choice=choice))
 
 
 #: Unit of time of schedulers, reported by `Engine`.
@@ -130,12 +193,13 @@ def scheduler(section: Tune) -> TrialScheduler:
     return FIFOScheduler()
 
 
-def searcher(section: Tune, seed: int, num_concurrent: int) -> SearchAlgorithm | Searcher:
+def searcher(plan: SweepPlan, num_concurrent: int) -> SearchAlgorithm | Searcher:
     """The searcher, which draws values; equal values for equal seeds. Each kind takes the number of
     trials at a time differently, because random ones ignore Ray's `max_concurrent_trials`. Raises a
     ConfigError if optuna is requested and not installed.
     """
-    if section.searcher == "random":
+    seed = plan.loaded.config.seed
+    if plan.section.searcher == "random":
         return BasicVariantGenerator(max_concurrent=num_concurrent, random_state=seed)
     try:
         import optuna
@@ -148,4 +212,8 @@ def searcher(section: Tune, seed: int, num_concurrent: int) -> SearchAlgorithm |
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)  # a line per trial, beside ours
-    return ConcurrencyLimiter(OptunaSearch(seed=seed), max_concurrent=num_concurrent)
+    # Optuna warns that lists, such as fanouts, can't be stored in a database.
+    warnings.filterwarnings("ignore", "Choices for a categorical distribution", UserWarning)
+    first = [dict(plan.first)] if plan.first else None
+    found = OptunaSearch(points_to_evaluate=first, seed=seed)
+    return ConcurrencyLimiter(found, max_concurrent=num_concurrent)

@@ -14,11 +14,11 @@ from ray import cloudpickle
 from ray.tune import Callback, ResultGrid, Stopper
 from ray.tune.experiment import Trial
 
-from raygnn.config.run_section import Tune
 from raygnn.config.source import to_plain
 from raygnn.console import count, say
 from raygnn.data.filesystem import join
 from raygnn.errors import ConfigError, RaygnnError, choose_from
+from raygnn.outputs.html_page import duration
 from raygnn.outputs.run_folder import RunFolder, RunStatus
 from raygnn.runtime.ray_internals import attribute
 from raygnn.runtime.sweep_plan import TIME_ATTRIBUTE
@@ -29,14 +29,18 @@ class SweepProgress(Callback):
 
     EVERY_S = 60.0
 
-    def __init__(self, metric: str, mode: str) -> None:
+    def __init__(self, metric: str, mode: str, num_trials: int, num_concurrent: int) -> None:
         self._metric, self._mode = metric, mode
+        self._num_trials, self._num_concurrent = num_trials, num_concurrent
         self._next_s = -math.inf
         self._stopped: set[str] = set()  # trials that the scheduler stopped
+        self._started_s: dict[str, float] = {}
+        self._seconds: list[float] = []  # of the trials that ended
 
     def on_trial_start(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any
     ) -> None:
+        self._started_s[str(trial)] = time.monotonic()
         say(f"{trial} started: {shown(trial.config)}")
 
     def on_trial_result(
@@ -63,9 +67,23 @@ class SweepProgress(Callback):
         shown_best = "" if best is None else f": best {self._metric} {best:.5g}"
         if str(trial) in self._stopped:
             # It may finish another validation meanwhile, which the table counts.
-            say(f"{trial} stopped early at validation {num_validations}{shown_best}")
+            end = f"stopped early at validation {num_validations}"
         else:
-            say(f"{trial} ended after {count(num_validations, 'validation')}{shown_best}")
+            end = f"ended after {count(num_validations, 'validation')}"
+        say(f"{trial} {end}{self._time(trials, trial)}{shown_best}")
+
+    def _time(self, trials: Sequence[Trial], trial: Trial) -> str:
+        """The time of a trial that ended, and an estimate for those that are left."""
+        if str(trial) not in self._started_s:  # in an earlier process
+            return ""
+        self._seconds.append(time.monotonic() - self._started_s[str(trial)])
+        text = f" in {duration(self._seconds[-1])}"
+        num_ended = sum(other is trial or other.is_finished() for other in trials)
+        if num_left := self._num_trials - num_ended:
+            mean_s = sum(self._seconds) / len(self._seconds)
+            rest = duration(mean_s * math.ceil(num_left / self._num_concurrent))
+            text += f" ({num_left} of {self._num_trials} trials are left, about {rest})"
+        return text
 
     def on_trial_error(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, **info: Any
@@ -93,21 +111,21 @@ def trial_name(trial: Trial) -> str:
     return f"trial-{trial.trial_id.rpartition('_')[2]}"
 
 
-def trial_rows(grid: ResultGrid, sweep_uri: str, section: Tune) -> list[TrialRow]:
+def trial_rows(grid: ResultGrid, sweep_uri: str, metric: str, mode: str) -> list[TrialRow]:
     """The status of each trial, from its run folder. Raises a ConfigError for unknown metrics."""
     # ResultGrid does not distinguish trials that were stopped early from unfinished ones.
     trials = attribute(grid, "_experiment_analysis").trials
     folders = [_folder(trial, sweep_uri) for trial in trials]
     histories = [folder.read_history() for folder in folders]
     known = {name for history in histories for row in history for name in row if "/" in name}
-    if known and section.metric not in known:
+    if known and metric not in known:
         raise ConfigError(
-            f"tune.metric={section.metric!r} is invalid: trials log no such metric. "
-            f"{choose_from(section.metric, sorted(known))}.",
+            f"tune.metric={metric!r} is invalid: trials log no such metric. "
+            f"{choose_from(metric, sorted(known))}.",
             id="sweep-metric-unknown",
         )
     return [
-        _row(trial, folder, history, section)
+        _row(trial, folder, history, metric, mode)
         for trial, folder, history in zip(trials, folders, histories, strict=True)
     ]
 
@@ -118,7 +136,7 @@ def _folder(trial: Trial, sweep_uri: str) -> RunFolder:
 
 
 def _row(
-    trial: Trial, folder: RunFolder, history: list[dict[str, float]], section: Tune
+    trial: Trial, folder: RunFolder, history: list[dict[str, float]], metric: str, mode: str
 ) -> TrialRow:
     error = None
     if trial.status == Trial.ERROR:
@@ -129,7 +147,7 @@ def _row(
     else:
         # A sweep that is interrupted ends its trials too, and calls none of them done.
         status = "stopped early" if trial.last_result.get("done") else "unfinished"
-    best = best_value([row.get(section.metric) for row in history], section.mode)
+    best = best_value([row.get(metric) for row in history], mode)
     return TrialRow(str(trial), trial.config, status, best, len(history), error)
 
 

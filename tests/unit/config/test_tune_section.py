@@ -30,7 +30,7 @@ def test_defaults_and_kinds_of_parameters():
     kinds = [parameter.kind for parameter in section.space.values()]
     assert kinds == ["loguniform", "uniform", "choice", "grid", "randint"]
     assert section.space["sampling.fanouts"].values == [[5, 5], [10, 10]]
-    assert (section.metric, section.mode, section.num_samples) == ("val/loss", "min", 1)
+    assert (section.metric, section.mode, section.num_samples) == (None, "min", 1)
     assert section.scheduler == FIFO(type="fifo")
 
 
@@ -44,8 +44,6 @@ def test_schedulers_by_name_or_with_settings():
     ("text", "message"),
     error_cases(
         """
-{}
-    config-length | tune.space={} | 1
 optimizer.args.lr: {}
     sweep-distribution | 0
 optimizer.args.lr: {choice: [1], grid: [2]}

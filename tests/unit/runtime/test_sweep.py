@@ -96,10 +96,38 @@ def test_the_number_of_trials_and_what_is_no_trial_and_no_sweep(plan):
     assert plan.num_trials == 3 * 2 * 2
     with raises("model-layers-hops", 3):
         _trial(plan, sampling__fanouts=[5, 5, 5])
-    with raises("sweep-no-space"):
-        load_sweep({"seed": 1})
     with raises("sweep-as-run"):
         raygnn.train.fit(CONFIG)
+
+
+def test_without_a_space_the_first_trial_is_the_config_and_others_vary_it() -> None:
+    alone = {key: value for key, value in CONFIG.items() if key not in ("tune", "run")}
+    alone["model"] = {"type": "GraphSAGE", "args": {"hidden_channels": 8}}
+    alone["early_stopping"] = {"monitor": "val/accuracy", "mode": "max"}
+    plan = load_sweep(alone, ["--tune.num_samples", "4"])
+    assert plan.num_trials == 4
+    assert plan.watched == ("val/accuracy", "max")
+    plan = plan.with_space(plan.loaded)
+    found = searcher(plan, 1)
+    found.set_search_properties("val/accuracy", "max", search_space(plan.section))
+    drawn = []
+    for name in ("a", "b", "c", "d"):
+        drawn.append(found.suggest(name))
+        found.on_trial_complete(name, {"val/accuracy": 0.5})
+    assert drawn[0] == {
+        "optimizer.args.lr": 0.005,
+        "model.args.hidden_channels": 8,
+        "model.args.dropout": 0.0,
+        "sampling.fanouts": [5, 5],
+    }
+    assert len({values["optimizer.args.lr"] for values in drawn}) == 4
+    for values in drawn:  # each is a config
+        trial = plan.trial_config(values, name=None, storage_path="runs").config
+        assert trial.optimizer.args["weight_decay"] == 1e-6
+        assert trial.sampling.fanouts == values["sampling.fanouts"]
+    assert isinstance(scheduler(plan.section), MedianStoppingRule)
+    with raises("sweep-workers", "scaling.num_workers=0"):
+        load_sweep(alone, ["--scaling.num_workers", "0"])
 
 
 def test_a_sweep_and_its_runs_have_fingerprints_of_their_own(plan):
@@ -158,15 +186,18 @@ def test_schedulers_count_validations():
 
 
 def test_searchers_limit_the_trials_at_a_time(monkeypatch):
-    random = searcher(_section(), 0, 3)
+    def plan(kind):
+        return load_sweep({"tune": {"searcher": kind, "space": {"seed": {"choice": [1, 2]}}}})
+
+    random = searcher(plan("random"), 3)
     assert isinstance(random, BasicVariantGenerator)
     assert random.max_concurrent == 3
-    limited = searcher(_section(searcher="optuna"), 0, 3)
+    limited = searcher(plan("optuna"), 3)
     assert isinstance(limited, ConcurrencyLimiter)
     assert limited.max_concurrent == 3
     monkeypatch.setitem(sys.modules, "optuna", None)
     with raises("sweep-optuna-missing"):
-        searcher(_section(searcher="optuna"), 0, 3)
+        searcher(plan("optuna"), 3)
 
 
 ROWS = [
@@ -222,7 +253,7 @@ def test_a_failed_trial_says_why_in_a_line(capsys, tmp_path, error, is_pickled, 
     pickled.write_bytes(cloudpickle.dumps(error))
     trial = _Trial(name="trial-00002", error_file=text)
     trial.pickled_error_file = pickled if is_pickled else None
-    SweepProgress("val/loss", "min").on_trial_error(1, [trial], trial)
+    SweepProgress("val/loss", "min", 2, 1).on_trial_error(1, [trial], trial)
     assert capsys.readouterr().out == f"[raygnn] trial-00002 failed: {told}\n"
 
 
@@ -230,7 +261,7 @@ def test_a_sweep_prints_a_validation_a_minute(capsys, monkeypatch) -> None:
     clock = [1000.0]
     now = SimpleNamespace(monotonic=lambda: clock[0])
     monkeypatch.setattr("raygnn.runtime.sweep_progress.time", now)
-    progress = SweepProgress("val/loss", "min")
+    progress = SweepProgress("val/loss", "min", 2, 1)
     for number in range(1, 14):  # two minutes, and a validation each 10 s
         result = {"val/loss": 1 / number, TIME_ATTRIBUTE: number}
         progress.on_trial_result(number, [], "trial-00000", result)
@@ -243,17 +274,29 @@ def test_a_sweep_prints_a_validation_a_minute(capsys, monkeypatch) -> None:
 
 
 def test_a_trial_that_the_scheduler_stops_says_at_which_validation(capsys, monkeypatch) -> None:
-    progress = SweepProgress("val/loss", "min")
+    progress = SweepProgress("val/loss", "min", 2, 1)
     progress._next_s = math.inf
+    clock = [0.0]
+    monkeypatch.setattr(
+        "raygnn.runtime.sweep_progress.time", SimpleNamespace(monotonic=lambda: clock[0])
+    )
+    trials = []
     for name, is_stopped in (("trial-00000", True), ("trial-00001", False)):
         result = {"val/loss": 0.5, TIME_ATTRIBUTE: 2, "done": is_stopped}
         best = {"val/loss": {"min": 0.5}}
-        trial = _Trial(name=name, last_result=result, metric_analysis=best)
-        progress.on_trial_result(2, [], trial, result)
-        progress.on_trial_complete(2, [], trial)
+        trial = _Trial(name=name, config={}, last_result=result, metric_analysis=best)
+        trial.is_finished = lambda: True
+        trials.append(trial)
+        progress.on_trial_start(1, trials, trial)
+        clock[0] += 90
+        progress.on_trial_result(2, trials, trial, result)
+        progress.on_trial_complete(2, trials, trial)
     assert capsys.readouterr().out.splitlines() == [
-        "[raygnn] trial-00000 stopped early at validation 2: best val/loss 0.5",
-        "[raygnn] trial-00001 ended after 2 validations: best val/loss 0.5",
+        "[raygnn] trial-00000 started: ",
+        "[raygnn] trial-00000 stopped early at validation 2 in 1 min 30 s "
+        "(1 of 2 trials are left, about 1 min 30 s): best val/loss 0.5",
+        "[raygnn] trial-00001 started: ",
+        "[raygnn] trial-00001 ended after 2 validations in 1 min 30 s: best val/loss 0.5",
     ]
 
 
