@@ -80,7 +80,8 @@ def _presampled(folder: Path, loader: NeighborLoader) -> StoredSamples:
     save_plan(uri, plan)
     written = {f.name: write_file(uri, plan, {"train": loader}, f) for f in plan.files()}
     sizes = {name: size for name, (size, _) in written.items()}
-    record = SampleRecord(plan, sizes, {name: checksum for name, (_, checksum) in written.items()})
+    checksums = {name: checksum for name, (_, checksum) in written.items()}
+    record = SampleRecord(**vars(plan), file_sizes=sizes, checksums=checksums)
     record.save(uri)
     return StoredSamples(uri, record)
 
@@ -150,7 +151,7 @@ def _streamed(samples: StoredSamples) -> list[Row]:
                     first_s = time.perf_counter() - began
         took_s = time.perf_counter() - began
     ray.shutdown()
-    num_rows = samples.record.plan.splits["train"].num_batches
+    num_rows = samples.record.splits["train"].num_batches
     return [
         Row("Ray Data: a row, not decoded", 1e3 * (took_s - first_s) / (num_rows - 1), "ms"),
         Row("Ray Data: until the first row of an epoch", first_s, "s"),
