@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
@@ -19,13 +20,11 @@ from raygnn.command_line import (
     exit_status_of,
 )
 from raygnn.console import printing, say
-from raygnn.data.filesystem import absolute
+from raygnn.data.filesystem import absolute, join
 from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
-    from raygnn.inference.open_graph import OpenGraph
     from raygnn.serving.answers import Answers
-    from raygnn.serving.event_intake import EventIntake
     from raygnn.trained_model import TrainedModel
 
 TOKEN_VARIABLE = "RAYGNN_SERVE_TOKEN"
@@ -36,8 +35,9 @@ raygnn serve MODEL --graph URI [options] [--section.key value ...]
 
 Answers predictions, embeddings, scores of pairs and top-k neighbors over HTTP until it is stopped.
 MODEL is the folder of a finished run or of an exported model; it and the graph may be any fsspec
-URI. The keys of data, sampling, loader and training are set as in raygnn.infer. The page
-http://HOST:PORT/docs lists the requests. See docs/serving.md.
+URI. An alias NAME@ALIAS is followed: the model that it names next replaces this one. The keys of
+data, sampling, loader and training are set as in raygnn.infer. The page http://HOST:PORT/docs lists
+the requests. See docs/serving.md.
 """
 _EXAMPLES = """
 raygnn serve runs/papers --graph graph
@@ -78,6 +78,7 @@ def start(
     columns: Sequence[str] = (),
     follow: str | PathLike[str] | None = None,
     record: str | PathLike[str] | None = None,
+    shadow: str | PathLike[str] | None = None,
     allow_modules: Sequence[str] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -90,7 +91,9 @@ def start(
     Joins the cluster of the environment, or starts a local Ray. Other servers are not changed.
 
     Args:
-        model: folder or URI of a finished run, or of an exported model.
+        model: folder or URI of a finished run, or of an exported model. An alias, `NAME@ALIAS`, is
+            followed: the model that it names next is loaded beside this one, checked on the latest
+            requests, and replaces it without a failed request.
         graph: folder or URI of the graph with the nodes.
         overrides: of the config, as on the command line.
         task: which task of a model of several tasks.
@@ -102,6 +105,8 @@ def start(
             graph, and `POST /events` appends to it.
         record: local file to which answers are appended, with their requests. Each is then computed
             alone, so that `raygnn.replay.replay` can compute it again.
+        shadow: another model, also an alias, that is asked the same. Its answers are appended to
+            the file of `record` with the suffix `.shadow`.
         allow_modules: modules whose classes the config may name, besides raygnn's and torch's.
         host: listening address. Addresses other than loopback need a token or `no_auth`.
         port: of that address.
@@ -120,7 +125,9 @@ def start(
     try:
         from raygnn.runtime.serving import ReplicaOptions, Replicas
         from raygnn.serving.app import build_app
+        from raygnn.serving.event_intake import EventIntake
         from raygnn.serving.records import Recorder
+        from raygnn.serving.replacement import CurrentReplicas, Follower
         from raygnn.serving.web_server import WebServer, is_loopback, listen
     except ImportError as error:
         raise ConfigError(
@@ -128,7 +135,11 @@ def start(
             "`pip install -e '.[serve]'` in raygnn's folder.",
             id="serve-extra-missing",
         ) from error
+    from raygnn.data.event_log import EventLog
+    from raygnn.inference.logged_rows import LoggedRows
+    from raygnn.outputs.model_registry import find_alias, resolved
     from raygnn.runtime.connection import connect
+    from raygnn.serving.answers import check_can_follow
     from raygnn.trained_model import load
 
     replica_options = ReplicaOptions(**options)
@@ -139,45 +150,74 @@ def start(
             id="serve-option",
         )
     token = None if no_auth else check_token(token or os.environ.get(TOKEN_VARIABLE), host)
-    uri = absolute(fspath(model))  # replicas run elsewhere
-    keys = [*overrides, "--data.uri", absolute(fspath(graph))]
-    # Reports what is wrong here, and leaves the graph in the cache, where replicas map it.
-    opened = partial(load, uri, keys, task=task, allow_modules=tuple(allow_modules))
-    opened_graph = opened().open(as_of=as_of)
-    log = None if follow is None else absolute(fspath(follow))
-    events = None if log is None else _intake(opened_graph, log, precomputed=precomputed)
-    recorder = None if record is None else Recorder(fspath(record))
-    listening = listen(host, port)
-    try:
+    alias = find_alias(fspath(model))
+    uris = absolute(fspath(graph)), None if follow is None else absolute(fspath(follow))
+    graph_uri, log = uris  # replicas run elsewhere
+    if shadow is not None and record is None:
+        raise ConfigError.invalid(
+            "--shadow",
+            fspath(shadow),
+            "its answers go beside --record",
+            "Set it",
+            id="serve-shadow",
+        )
+
+    def opened(uri: str) -> Callable[[], TrainedModel]:
+        keys = [*overrides, "--data.uri", graph_uri]
+        return partial(load, uri, keys, task=task, allow_modules=tuple(allow_modules))
+
+    def started(uri: str, *, are_beside: bool = True) -> Replicas:
+        is_alone = record is not None
+        make = partial(_answers, opened(uri), precomputed, as_of, columns, log, is_alone)
+        return Replicas(make, replica_options, are_beside=are_beside)
+
+    def started_beside(uri: str) -> tuple[Replicas, Callable[[], None]]:
+        def prepare() -> None:
+            if events is not None and log is not None:
+                rows = LoggedRows.of(opened(uri)().open(as_of=as_of))
+                events.replace(rows, EventLog.create(log))
+
+        return started(uri), prepare
+
+    uri = absolute(resolved(fspath(model)))
+    with ExitStack() as stack:
+        # Reports what is wrong here, and leaves the graph in the cache, where replicas map it.
+        opened_graph = opened(uri)().open(as_of=as_of)
+        events, recorder = None, None
+        if record is not None:
+            recorder = Recorder(fspath(record))
+            stack.callback(recorder.close)
+        if log is not None:
+            check_can_follow(opened_graph.saved.spec, precomputed=precomputed)
+            events = EventIntake(LoggedRows.of(opened_graph), EventLog.create(log))
+            stack.callback(events.stop)
+        listening = listen(host, port)
+        stack.callback(listening.close)
         connect()
-        make = partial(_answers, opened, precomputed, as_of, columns, log, record is not None)
-        replicas = Replicas(make, replica_options)
-    except BaseException:
-        listening.close()
-        if events is not None:
-            events.stop()
-        raise
-    checks_host = token is None and is_loopback(host)
-    app = build_app(
-        replicas.ask,
-        replicas.check_alive,
-        token,
-        checks_host=checks_host,
-        events=events,
-        recorder=recorder,
-    )
-    web_server = WebServer(app, listening)
-
-    def stop() -> None:
-        web_server.stop()
-        if events is not None:
-            events.stop()
-        replicas.stop()
-        if recorder is not None:
-            recorder.close()
-
+        current = CurrentReplicas(uri, started(uri, are_beside=False))
+        stack.callback(current.stop)
+        if shadow is not None:
+            of_shadow = Recorder(f"{fspath(record or '')}.shadow")
+            stack.callback(of_shadow.close)
+            current.shadow(started(absolute(resolved(fspath(shadow)))), of_shadow.record_question)
+        app = build_app(
+            current.ask,
+            current.check_alive,
+            token,
+            checks_host=token is None and is_loopback(host),
+            events=events,
+            recorder=recorder,
+        )
+        stack.callback(WebServer(app, listening).stop)
+        if alias is not None:
+            registered, name = alias
+            follower = Follower(
+                current, lambda: join(registered.uri, registered.current(name)), started_beside
+            )
+            stack.callback(follower.stop)
+        stop = stack.pop_all().close
     shown = f"[{host}]" if ":" in host else host
-    return Server(f"http://{shown}:{port}", stop, replicas.wait_until_gone)
+    return Server(f"http://{shown}:{port}", stop, current.wait_until_gone)
 
 
 def check_token(token: str | None, host: str) -> str | None:
@@ -220,16 +260,6 @@ def _answers(
         answers = Answers(opened(), **how, follow=log, is_alone=is_alone)
     answers.follow()
     return answers
-
-
-def _intake(graph: OpenGraph, log: str, *, precomputed: bool) -> EventIntake:
-    from raygnn.data.event_log import EventLog
-    from raygnn.inference.logged_rows import LoggedRows
-    from raygnn.serving.answers import check_can_follow
-    from raygnn.serving.event_intake import EventIntake
-
-    check_can_follow(graph.saved.spec, precomputed=precomputed)
-    return EventIntake(LoggedRows.of(graph), EventLog.create(log))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -276,6 +306,7 @@ def build_parser() -> argparse.ArgumentParser:
     text = "event log whose rows are part of the graph, and that POST /events appends to"
     add("--follow", metavar="LOG", help=text)
     add("--record", metavar="FILE", help="append answers to a file for raygnn replay")
+    add("--shadow", metavar="MODEL", help="ask another model too; answers go to FILE.shadow")
     add("--precomputed", action="store_true", help="encode all nodes at the start, exactly")
     add_as_of(add)
     add_allow_module(parser)

@@ -105,15 +105,18 @@ def split_name(name: str) -> tuple[str, str | None] | None:
     return absolute(folder), alias or None
 
 
+def find_alias(model: str) -> tuple[RegisteredModel, str] | None:
+    """The registered model and the alias of `NAME@ALIAS`; None for the folder of a model."""
+    name = split_name(model) if "@" in model and not exists(join(model, "config.yaml")) else None
+    return None if name is None or name[1] is None else (RegisteredModel(name[0]), name[1])
+
+
 def resolved(model: str) -> str:
     """The folder of a model, which may be given as `NAME@ALIAS`. Raises a RunError or DataError if
     there is no such alias, or its version is damaged.
     """
-    name = split_name(model) if "@" in model and not exists(join(model, "config.yaml")) else None
-    if name is None or name[1] is None:
-        return model
-    registered = RegisteredModel(name[0])
-    return registered.version_uri(registered.current(name[1]))
+    found = find_alias(model)
+    return model if found is None else found[0].version_uri(found[0].current(found[1]))
 
 
 class RegisteredModel:

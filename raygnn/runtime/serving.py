@@ -63,11 +63,14 @@ class ReplicaOptions:
 class Replicas:
     """The replicas of one server, independent of the cluster's other servers.
 
-    Ray must be connected. `make` builds the model of a replica. Raises a ResourceError if the
-    cluster has no room for the replicas, or they do not start.
+    Ray must be connected. `make` builds the model of a replica. `are_beside`: other replicas of the
+    server run until these answer. Raises a ResourceError if the cluster has no room for the
+    replicas, or they do not start.
     """
 
-    def __init__(self, make: Callable[[], Answering], options: ReplicaOptions) -> None:
+    def __init__(
+        self, make: Callable[[], Answering], options: ReplicaOptions, *, are_beside: bool = False
+    ) -> None:
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         try:
             serve.start(proxy_location="Disabled", logging_config=_LOGGING)
@@ -78,7 +81,7 @@ class Replicas:
                 "Ray again.",
                 id="serve-start",
             ) from error
-        _check_room(options)
+        _check_room(options, ray.available_resources if are_beside else ray.cluster_resources)
         model = serve.deployment(
             _Model,
             name=_MODEL,
@@ -210,9 +213,9 @@ def _delete_abandoned() -> None:
             serve.delete(name)
 
 
-def _check_room(options: ReplicaOptions) -> None:
+def _check_room(options: ReplicaOptions, resources: Callable[[], dict[str, float]]) -> None:
     for name, each in (("CPU", options.num_cpus), ("GPU", options.num_gpus)):
-        there = ray.cluster_resources().get(name, 0.0)
+        there = resources().get(name, 0.0)
         if each * options.num_replicas > there:
             raise ResourceError(
                 f"--replicas={options.num_replicas} is invalid: they take "

@@ -39,6 +39,7 @@ class EventIntake:
 
     def __init__(self, rows: LoggedRows, log: EventLog) -> None:
         self._rows, self._log = rows, log
+        self._changing = threading.Lock()
         self._waiting: queue.Queue[_Posted] = queue.Queue(_MAX_WAITING)
         self._stops = threading.Event()
         self._rows.follow(self._log)
@@ -75,6 +76,12 @@ class EventIntake:
             ) from None
         return future
 
+    def replace(self, rows: LoggedRows, log: EventLog) -> None:
+        """Checks rows by another model or graph from now on. Arguments: see the class."""
+        rows.follow(log)
+        with self._changing:
+            self._rows, self._log = rows, log
+
     def stop(self) -> None:
         """Returns when the rows that wait are appended."""
         self._stops.set()
@@ -90,7 +97,8 @@ class EventIntake:
             while group and len(group) < _MAX_WAITING and not self._waiting.empty():
                 group.append(self._waiting.get_nowait())
             try:
-                self._append(group)
+                with self._changing:
+                    self._append(group)
             except Exception as error:
                 logging.getLogger(__name__).exception("Events could not be appended.")
                 for _, future in group:

@@ -52,6 +52,10 @@ class Recorder:
         with self._lock:
             self._file.write(json.dumps(content).encode() + b"\n")
 
+    def record_question(self, question: Question, answer: AnsweredRows) -> None:
+        body = question.model_dump_json(exclude_none=True).encode()
+        self.record(type(question).__name__.lower(), body, answer)
+
     def close(self) -> None:
         self._file.close()
 

@@ -23,9 +23,11 @@ import requests
 from ray.util.state import list_actors
 
 import raygnn
+import raygnn.registry
 import raygnn.serve
 import raygnn.train
 from raygnn.data.added_rows import AddedRows
+from raygnn.serving.records import read_records
 from tests.errors import raises
 from tests.small_runs import small_bundle, small_config
 from tests.wait_until import wait_until
@@ -134,6 +136,45 @@ def test_events_reach_all_replicas_and_outlive_them(run, tmp_path):
         expected = graph.predict([7, 1_000, 1_002], what="probabilities")["probability"]
     probabilities = [row["probability"] for row in answers[0].json()["rows"]]
     assert np.array(probabilities) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_an_alias_is_followed_without_a_failed_request(run, tmp_path):
+    """To a better model, back by a rollback, and not to one that does not fit."""
+    tables, name = run.with_name("tables"), f"{tmp_path}/orders"
+    config = small_config(tmp_path, scaling__num_workers=0, data__uri=str(tables), seed=7)
+    raygnn.train.fit(config)
+    first = raygnn.registry.add(name, str(run), alias="champion")
+    second = raygnn.registry.add(name, str(tmp_path / "run"))
+    options = {"port": _free_port(), "num_cpus": 0.25, "record": tmp_path / "answers.jsonl"}
+    enough, models = threading.Event(), list[str]()
+
+    def keep_asking(node: int) -> None:
+        asked = {"nodes": [node], "what": "probabilities"}
+        while not enough.is_set():
+            found = requests.post(f"{server.url}/predict", json=asked, timeout=120)
+            assert found.status_code == 200, found.text
+            models.append(found.headers["Raygnn-Model"])
+
+    alias, shadow = f"{name}@champion", str(tmp_path / "run")
+    with (
+        raygnn.serve.start(alias, tables, shadow=shadow, **options) as server,
+        ThreadPoolExecutor(4) as clients,
+    ):
+        asking = [clients.submit(keep_asking, node) for node in range(4)]
+        try:
+            wait_until(lambda: len(models) > 20)
+            raygnn.registry.set_alias(alias, second)
+            wait_until(lambda: models[-1] == second)
+            raygnn.registry.rollback(alias)
+            wait_until(lambda: models[-1] == first)
+        finally:
+            enough.set()
+        for done in asking:
+            done.result()
+    records = read_records(str(tmp_path / "answers.jsonl"))
+    assert Counter(record.version.model for record in records) == Counter(models)
+    shadowed = {r.version.model for r in read_records(str(tmp_path / "answers.jsonl.shadow"))}
+    assert shadowed == {second}
 
 
 def test_more_than_waits_is_refused(url):
