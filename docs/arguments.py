@@ -13,8 +13,9 @@ from typing import Any
 
 from pydantic_core import PydanticUndefined
 
-from raygnn.config.arguments import Argument, Described, arguments_of, describe
+from raygnn.config.arguments import section_of
 from raygnn.config.section import Component, Section
+from raygnn.config_schema import Argument, Described, describe
 from raygnn.prepare.synthetic import GENERATORS
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -52,7 +53,7 @@ def page() -> str:
         parts += [f"## {title}", "", *_components(list(describe(slot))), ""]
     parts += ["## Generators: `data.synthetic`", ""]
     for name, generator in GENERATORS.items():
-        parts += [f"### {name}", "", *_generator(arguments_of(generator)), ""]
+        parts += [f"### {name}", "", *_generator(section_of(generator)), ""]
     return "\n".join(parts)
 
 

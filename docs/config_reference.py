@@ -12,10 +12,10 @@ from typing import Any, Literal
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from raygnn.config.arguments import members, subsections
 from raygnn.config.registry import SLOTS
 from raygnn.config.schema import Config
 from raygnn.config.section import Component, Section, meanings, summary
+from raygnn.config_schema import members, subsections
 
 PATH = Path(__file__).with_name("config-reference.md")
 

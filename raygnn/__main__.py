@@ -134,7 +134,7 @@ def _print_completion(argv: Sequence[str]) -> int:
 
 
 def _words(command: str) -> Iterator[str]:
-    from raygnn.config.arguments import config_keys
+    from raygnn.config_schema import config_keys
 
     if command == "completion":
         yield from _STARTS

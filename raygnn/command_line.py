@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from raygnn.config import LoadedConfig, load_config
-from raygnn.config.redaction import forget_environment, without_environment
 from raygnn.console import print_json, print_nothing, printing, say
 from raygnn.data.filesystem import is_storage_error, redact
 from raygnn.errors import ConfigError, PreemptedError, RaygnnError
 from raygnn.loops.signals import Terminated, signals_as_interrupts
 from raygnn.process_start import exit_normally
+from raygnn.redaction import forget_environment, without_environment
 
 
 def command_parser(

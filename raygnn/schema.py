@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from raygnn.command_line import command_parser, exit_process, exit_status_of
-from raygnn.config.arguments import config_json_schema
+from raygnn.config_schema import config_json_schema
 from raygnn.data.manifest import Manifest
 
 _DESCRIPTION = """\

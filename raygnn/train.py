@@ -10,7 +10,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import config_parser, exit_process, load_from_arguments, run_command
-from raygnn.config import config_json_schema, load_config
+from raygnn.config import load_config
+from raygnn.config_schema import config_json_schema
 from raygnn.console import show
 from raygnn.errors import ConfigError, RaygnnError
 

@@ -1,4 +1,3 @@
-from raygnn.config.arguments import config_json_schema
 from raygnn.config.components import build, resolve
 from raygnn.config.loader_section import BatchPlan
 from raygnn.config.loading import LoadedConfig, load_config
@@ -16,7 +15,6 @@ __all__ = [
     "LossTerm",
     "Period",
     "build",
-    "config_json_schema",
     "load_config",
     "resolve",
 ]

@@ -1,33 +1,20 @@
-"""Arguments of components: read off their signatures, validated, and described in JSON Schema."""
+"""Arguments of components: read off their signatures, and validated."""
 
 from __future__ import annotations
 
 import inspect
-import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
-from typing import Annotated, Any, TypeVar, Union
+from typing import Any, TypeVar
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, create_model
-from pydantic_core import PydanticUndefined, to_jsonable_python
+from pydantic import ConfigDict, create_model
 
-from raygnn.config.imports import import_dotted
-from raygnn.config.redaction import redact
-from raygnn.config.registry import SLOTS, TASK_TARGETS
-from raygnn.config.schema import Config
-from raygnn.config.section import (
-    MISSING,
-    Component,
-    Section,
-    meanings,
-    sections_in,
-    summary,
-    value_at,
-)
+from raygnn.config.section import MISSING, Section, value_at
 from raygnn.config.validation import broken_section
 from raygnn.errors import ConfigError, KeyPath, Problem, choose_from, parse_path, shown
+from raygnn.redaction import redact
 
 
 class Arguments(Section):
@@ -84,13 +71,25 @@ def validated_arguments(
 
 
 def argument_problems(
-    kind: type[Section], args: Mapping[str, Any], owner: str, place: str, slot: str = ""
+    kind: type[Section],
+    args: Mapping[str, Any],
+    owner: str,
+    place: str,
+    slot: str = "",
+    injected: Collection[str] = (),
 ) -> list[Problem]:
+    """Problems of a component's arguments. `injected`: those that raygnn may add."""
+    fields, later = kind.model_fields, {*injected}.difference(args)
+    absent = {name for name in later & fields.keys() if fields[name].is_required()}
+    if absent:
+        more: dict[str, Any] = dict.fromkeys(absent, (Any, None))
+        kind = create_model(kind.__name__, __base__=kind, **more)
     by_path: dict[KeyPath, list[Problem]] = {}
     for problem in broken_section(kind, args):
         by_path.setdefault(problem.path, []).append(problem)
+    known = [name for name in fields if name not in later]
     return [
-        _of_component(_either(same), kind, args, owner, parse_path(place), slot)
+        _of_component(_either(same), known, args, owner, parse_path(place), slot)
         for same in by_path.values()
     ]
 
@@ -110,13 +109,13 @@ def _either(problems: Sequence[Problem]) -> Problem:
 
 def _of_component(
     problem: Problem,
-    kind: type[Section],
+    known: Sequence[str],
     args: Mapping[str, Any],
     owner: str,
     place: KeyPath,
     slot: str,
 ) -> Problem:
-    path, known = problem.path, list(kind.model_fields)
+    path = problem.path
     ids = {**(_IDS if len(path) == 1 else {}), **IDS_OF_SLOTS.get(slot, {})}
     id = ids.get(problem.id, problem.id)
     if len(path) == 1:
@@ -131,182 +130,24 @@ def _of_component(
 
 
 @cache
-def arguments_of(
-    target: Callable[..., Any], left_out: frozenset[str] = frozenset()
-) -> type[Section]:
-    """The arguments of a class or function, from its signature.
-
-    A class may declare them in a section `Options`, whose rules also apply.
+def section_of(component: Callable[..., Any]) -> type[Section]:
+    """The section of a component's arguments: that of a class that declares `Options` and takes
+    them as `**options`, else one of the parameters of its signature.
     """
-    options = getattr(target, "Options", None)
-    try:
-        hints = typing.get_type_hints(_annotated(target), include_extras=True)
-        typed = typing.get_type_hints(options, include_extras=True) if options else {}
-    except NameError:  # an import for type checkers only: the names are known, not the types
-        hints, typed = {}, {}
-    parameters = inspect.signature(target).parameters.values()
+    parameters = inspect.signature(component).parameters.values()
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    fields: dict[str, Any] = {
-        p.name: (
-            typed.get(p.name, hints.get(p.name, Any)),
-            ... if p.default is p.empty else p.default,
-        )
-        for p in named
-        if p.name not in left_out
-    }
-    base: type[Section] = OpenArguments if len(named) < len(parameters) else Arguments
-    if options is not None and options.model_fields.keys() <= {p.name for p in named}:
-        base = options
-        required = (name for name in typed if name in left_out and name in options.model_fields)
-        fields |= {n: (Any, None) for n in required if options.model_fields[n].is_required()}
-    model: type[Section] = create_model(target.__name__, __base__=base, **fields)
-    return model
-
-
-def _annotated(target: Callable[..., Any]) -> Any:
-    return target.__init__ if isinstance(target, type) else inspect.unwrap(target)  # type: ignore[misc]
-
-
-#: Slots whose short names are classes of raygnn. Torch documents the other classes.
-OWN_SLOTS = ("task", "model", "decoder", "method", "loss", "metric", "logger")
-
-#: An object that raygnn builds, in the place of any value of `args`.
-_NESTED = {"type": "object", "required": ["__type"]}
-
-
-@dataclass(frozen=True)
-class Argument:
-    """One argument that a config may set.
-
-    Attributes:
-        annotation: its type; None if the code has none.
-        meaning: from the docstring of its class, or of its options.
-    """
-
-    name: str
-    annotation: Any
-    default: Any
-    meaning: str
-
-
-@dataclass(frozen=True)
-class Described:
-    """A component by short name.
-
-    Attributes:
-        summary: the first paragraph of its docstring.
-        is_open: whether it accepts further arguments.
-    """
-
-    name: str
-    summary: str
-    arguments: tuple[Argument, ...]
-    is_open: bool
-
-
-def describe(slot: str) -> Iterator[Described]:
-    """The components of a slot of `OWN_SLOTS`. Imports their classes, and with them torch."""
-    for name, path in SLOTS[slot].names.items():
-        component = _import(path)
-        target = _import(TASK_TARGETS[name]) if slot == "task" else component
-        kind = getattr(target, "Arguments", None)
-        record = kind or getattr(target, "Options", None)
-        section = kind or arguments_of(component, SLOTS[slot].injected)
-        hints = typing.get_type_hints(section, include_extras=True)
-        meaning = meanings(component, *([record] if record else []))
-        arguments = tuple(
-            Argument(key, hints[key], field.default, meaning.get(key, ""))
-            for key, field in section.model_fields.items()
-        )
-        is_open = slot == "logger" and section.model_config["extra"] == "allow"
-        yield Described(name, summary(component), arguments, is_open)
-
-
-def config_keys() -> list[str]:
-    """Every key by dotted path, without the content of lists and components."""
-    keys = list(Config.model_fields)
-    for path, section in subsections("", Config):
-        if "[]" not in path:
-            keys += [f"{path.partition(' ')[0]}.{name}" for name in section.model_fields]
-    return list(dict.fromkeys(keys))
-
-
-def subsections(path: str, section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
-    """The sections in a section, by dotted path; `[]` marks lists."""
-    for name, field in section.model_fields.items():
-        for inner in sections_in(field.annotation):
-            if inner is Component:
-                continue
-            inner_path = f"{path}.{name}" if path else name
-            if any(typing.get_origin(member) is list for member in members(field.annotation)):
-                inner_path += "[]"
-            kind = inner.model_fields.get("type")
-            kinds = typing.get_args(kind.annotation) if kind else ()
-            title = f"{inner_path} ({kinds[0]})" if len(kinds) == 1 else inner_path
-            yield title, inner
-            yield from subsections(inner_path, inner)
-
-
-def members(annotation: Any) -> list[Any]:
-    origin = typing.get_origin(annotation)
-    if origin is Annotated:
-        return members(typing.get_args(annotation)[0])
-    if origin in (Union, types.UnionType):
-        return [m for arg in typing.get_args(annotation) for m in members(arg)]
-    return [annotation]
-
-
-def config_json_schema() -> dict[str, Any]:
-    """JSON Schema of a config file with the arguments of components, whose classes it imports."""
-    schema = Config.model_json_schema()
-    for slot in ("task", "model", "metric", "logger"):
-        place = schema["properties"][SLOTS[slot].path]
-        _add_types(place.get("items", place), slot)
-    _add_types(schema["$defs"]["LossTerm"], "loss")
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "raygnn config",
-        **{key: value for key, value in schema.items() if key != "title"},
-    }
-
-
-def _add_types(place: dict[str, Any], slot: str) -> None:
-    place["allOf"] = [*place.get("allOf", []), *(_if_named(each) for each in describe(slot))]
-
-
-def _if_named(component: Described) -> dict[str, Any]:
-    args = {
-        "properties": {argument.name: _schema_of(argument) for argument in component.arguments},
-        "additionalProperties": component.is_open,
-    }
-    return {
-        "if": {"type": "object", "properties": {"type": {"const": component.name}},
-               "required": ["type"]},
-        "then": {"properties": {"args": args}},
-    }  # fmt: skip
-
-
-def _schema_of(argument: Argument) -> dict[str, Any]:
-    schema: dict[str, Any] = {}
-    if argument.annotation is Component:  # its slot has the argument's name
-        _add_types(schema, argument.name)
-    elif kind := _schema_of_type(argument.annotation):
-        schema["anyOf"] = [kind, _NESTED]
-    if argument.meaning:
-        schema["description"] = argument.meaning
-    if argument.default is not PydanticUndefined:
-        schema["default"] = to_jsonable_python(argument.default)
-    return schema
-
-
-def _schema_of_type(annotation: Any) -> dict[str, Any]:
-    if annotation is None:
-        return {}
+    is_open = len(named) < len(parameters)
+    if is_open and (options := getattr(component, "Options", None)) is not None:
+        declared: type[Section] = options
+        return declared
+    function: Any = component.__init__ if isinstance(component, type) else component  # type: ignore[misc]
     try:
-        return TypeAdapter(annotation).json_schema()
-    except PydanticUserError:  # no type of JSON
-        return {}
-
-
-def _import(path: str) -> Any:
-    return import_dotted(path, ("raygnn",), takes_functions=False)
+        hints = typing.get_type_hints(inspect.unwrap(function), include_extras=True)
+    except NameError:  # an import for type checkers only: the names are known, not the types
+        hints = {}
+    fields: dict[str, Any] = {
+        p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default) for p in named
+    }
+    base = OpenArguments if is_open else Arguments
+    model: type[Section] = create_model(component.__name__, __base__=base, **fields)
+    return model

@@ -11,19 +11,19 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from raygnn.config.arguments import arguments_of, validated_arguments
-from raygnn.config.documents import broken_scalar
+from raygnn.config.arguments import argument_problems, section_of
 from raygnn.config.imports import (
     allowed_root,
     import_dotted,
     is_of_library,
     is_within,
 )
-from raygnn.config.redaction import redact, redact_text
-from raygnn.config.registry import HOOKS, NESTED, SLOTS, Slot
+from raygnn.config.registry import NESTED, SLOTS, Slot
 from raygnn.config.schema import Config
 from raygnn.config.section import Component, Section
+from raygnn.documents import broken_scalar
 from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from, dotted, parse_path
+from raygnn.redaction import redact, redact_text
 
 
 def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[Problem]:
@@ -41,11 +41,7 @@ def broken_components(config: Config, allow_modules: Sequence[str]) -> Iterator[
         if isinstance(callback, Component):
             continue
         for hook, function in callback.items():
-            path = ("callbacks", index, hook)
-            if hook not in HOOKS:
-                remedy = choose_from(hook, HOOKS, "Hooks")
-                yield Problem(path, "unknown hook", remedy, id="callback-hook-unknown")
-            yield from broken_function_rules(function, path, allow_modules)
+            yield from broken_function_rules(function, ("callbacks", index, hook), allow_modules)
 
 
 def broken_component_rules(
@@ -250,7 +246,9 @@ def _holds_object(value: Any) -> bool:
 
 
 def parameters_of(target: Target) -> Collection[str]:
-    """Names of the parameters of a class or function, as far as they are known."""
+    """Names of the arguments of a class or function, as far as they are known."""
+    if is_within(target.__module__, "raygnn"):
+        return section_of(target).model_fields
     return _parameters(target) or ()
 
 
@@ -390,8 +388,9 @@ def _check_arguments(
     slot: str,
 ) -> None:
     if is_within(target.__module__, "raygnn"):
-        kind = arguments_of(target, frozenset(injected).difference(args))
-        validated_arguments(kind, args, name, dotted(path), slot)
+        kind = section_of(target)
+        if problems := argument_problems(kind, args, name, dotted(path), slot, injected):
+            raise ConfigError(problems)
         return
     parameters = _parameters(target)
     if parameters is None:

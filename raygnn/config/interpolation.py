@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raygnn.config.documents import Limits, broken_scalar, parse_scalar
 from raygnn.config.section import MISSING, value_at
+from raygnn.documents import Limits, broken_scalar, parse_scalar
 from raygnn.errors import KeyPath, Problem, RuleError, did_you_mean, parse_path
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)\}|(?P<open>\$\{)")

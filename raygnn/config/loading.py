@@ -10,26 +10,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from pydantic import BaseModel
 
 from raygnn.config.components import broken_components
-from raygnn.config.documents import dump_yaml
 from raygnn.config.interpolation import Interpolated, interpolate
-from raygnn.config.redaction import (
+from raygnn.config.schema import DEFAULT_COMPONENTS, Config, drop_removed_keys
+from raygnn.config.section import MISSING, is_below, leaves, set_value, value_at
+from raygnn.config.source import Source, apply_overrides, read_source
+from raygnn.config.validation import validate
+from raygnn.documents import dump_yaml
+from raygnn.errors import ConfigError, KeyPath, Problem, dotted, shown
+from raygnn.redaction import (
     REDACTED,
     redact,
     redact_text,
     remember_environment,
     without_environment,
 )
-from raygnn.config.schema import DEFAULT_COMPONENTS, Config, drop_removed_keys
-from raygnn.config.section import MISSING, is_below, leaves, set_value, value_at
-from raygnn.config.source import Source, apply_overrides, read_source
-from raygnn.config.trial_builds import broken_arguments
-from raygnn.config.validation import validate
-from raygnn.errors import ConfigError, KeyPath, Problem, dotted, shown
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LoadedConfig:
             ConfigError: with all problems.
         """
         assert self._messages is not None
-        problems = broken_arguments(self.config, self.allow_modules, [(key,) for key in left_out])
+        problems = _broken_arguments(self.config, self.allow_modules, [(key,) for key in left_out])
         if texts := self._messages.texts(problems):
             raise ConfigError(texts)
 
@@ -148,11 +148,17 @@ def load_config(
     components = list(broken_components(config, modules))
     if problems := [*read.problems, *early, *later, *components]:
         known = [*((key,) for key in broken_keys), *(problem.path for problem in components)]
-        arguments = broken_arguments(config, modules, known)
+        arguments = _broken_arguments(config, modules, known)
         raise ConfigError(messages.texts([*problems, *arguments]))
     saved = savable(config, resolved, read.secrets)
     environment = dict(resolved.environment)
     return LoadedConfig(config, modules, saved, environment, _current_folder(), messages)
+
+
+def _broken_arguments(*args: Any) -> Iterable[Problem | str]:
+    checks = import_module("raygnn.loops.component_checks")  # by name: it imports this package
+    found: Iterable[Problem | str] = checks.broken_arguments(*args)
+    return found
 
 
 def _name_of(model: Any) -> str:

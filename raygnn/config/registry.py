@@ -207,17 +207,3 @@ NESTED = Slot(
     takes_functions=True,
     any_user_class=True,
 )
-
-#: The hooks of raygnn.loops.callbacks.Callback, which a config check does not import.
-HOOKS = (
-    *("on_setup", "on_train_start", "on_train_end", "on_epoch_start", "on_epoch_end"),
-    # of an optimizer step, in their order
-    *("on_train_step_start", "before_zero_grad", "after_zero_grad"),
-    *("on_train_batch_start", "on_train_batch_end", "before_sync_grad", "after_sync_grad"),
-    *("before_clip_grad_norm", "after_clip_grad_norm"),
-    *("before_optimizer_step", "after_optimizer_step", "on_train_step_end", "on_log"),
-    *("on_validation_start", "on_validation_step_start", "on_validation_step_end"),
-    *("on_validation_end", "on_test_end"),
-    *("on_save_checkpoint", "on_checkpoint_written", "on_load_checkpoint"),
-    *("on_exception", "on_shutdown"),
-)

@@ -11,7 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, SecretStr
 
-from raygnn.config.documents import (
+from raygnn.config.registry import SLOTS
+from raygnn.config.section import is_below, value_at
+from raygnn.documents import (
     MAX_CHARACTERS,
     MAX_DEPTH,
     Limits,
@@ -19,10 +21,8 @@ from raygnn.config.documents import (
     parse_scalar,
     parse_yaml,
 )
-from raygnn.config.redaction import redact_text
-from raygnn.config.registry import SLOTS
-from raygnn.config.section import is_below, value_at
 from raygnn.errors import ConfigError, KeyPath, Problem, RuleError, choose_from, dotted, parse_path
+from raygnn.redaction import redact_text
 
 _KEY_AND_VALUE = re.compile(r"\s*[\w\"']+:(\s|$)")
 

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from raygnn.config.cross_rules import broken_cross_rules
-from raygnn.config.documents import parse_yaml
 from raygnn.config.registry import SLOTS
 from raygnn.config.schema import EACH_SECTION_ALONE, Config
 from raygnn.config.section import MISSING, Section, sections_at, set_value, value_at
 from raygnn.config.sections import SEVERAL_TASKS
+from raygnn.documents import parse_yaml
 from raygnn.errors import (
     DataError,
     KeyPath,

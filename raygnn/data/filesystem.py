@@ -31,8 +31,8 @@ from tenacity import (
     wait_random,
 )
 
-from raygnn.config.redaction import redact_text
 from raygnn.errors import DataError
+from raygnn.redaction import redact_text
 
 _STORE_CLIENTS = {"adlfs", "aiohttp", "botocore", "gcsfs", "google", "requests", "s3fs"}
 

@@ -23,7 +23,6 @@ from pydantic import (
     model_validator,
 )
 
-from raygnn.config.documents import dump_yaml
 from raygnn.config.loader_section import Window
 from raygnn.config.section import Section
 from raygnn.config.validation import validate_file
@@ -32,6 +31,7 @@ from raygnn.data.filesystem import is_below, is_remote, join, read_text, reading
 from raygnn.data.tables.files import PLAIN_CSV, CsvFormat
 from raygnn.data.tables.source import Source
 from raygnn.data.transforms.values import ColumnTransform, DateFormat, NumberFormat
+from raygnn.documents import dump_yaml
 from raygnn.errors import DataError, RuleError
 
 MANIFEST_NAME = "graph.yaml"

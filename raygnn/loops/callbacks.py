@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from raygnn.config.registry import HOOKS
 from raygnn.errors import ConfigError
 from raygnn.loops.callback_list import CallbackBase
 
@@ -99,6 +98,10 @@ class Callback(CallbackBase):
 
     def on_shutdown(self, engine: Engine) -> None:
         """The last hook, also after an error. Close files and connections here."""
+
+
+#: The names of the hooks.
+HOOKS = [name for name in vars(Callback) if name.startswith(("on_", "before_", "after_"))]
 
 
 class FunctionCallback(Callback):

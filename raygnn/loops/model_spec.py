@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn import __version__
-from raygnn.config.documents import parse_json
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import BundleRecord, ColumnInfo, EdgeRecord, NodeRecord
 from raygnn.data.checksums import cause_of, check_record, dump_record, type_adapter
@@ -23,6 +22,7 @@ from raygnn.data.id_map import IdIndex
 from raygnn.data.standardization import Standardization
 from raygnn.data.time_units import TIME
 from raygnn.data.transforms.state import FittedFeature, Transforms
+from raygnn.documents import parse_json
 from raygnn.errors import ConfigError, DataError, RuleError, RunError, with_id
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -42,30 +41,6 @@ def broken_heads(options: Any) -> Iterator[Problem]:
         )
 
 
-def signature_with_options(cls: Any, takes_options: Callable[..., None]) -> inspect.Signature:
-    """The signature of an encoder's class, with the fields of its `Options` as parameters.
-
-    Args:
-        takes_options: the constructor whose `**options` are these fields. A class with another
-            constructor keeps that signature.
-    """
-    signature = inspect.signature(cls.__init__)
-    parameters = list(signature.parameters.values())[1:]
-    if cls.__init__ is takes_options:
-        named = [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-        known = {p.name for p in named}
-        parameters = named + [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if field.is_required() else field.default,
-            )
-            for name, field in cls.Options.model_fields.items()
-            if name not in known
-        ]
-    return inspect.Signature(parameters)
-
-
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "elu": nn.ELU,
@@ -84,6 +59,7 @@ class StackOptions(Arguments):
     Encoders with more arguments derive their own class.
 
     Attributes:
+        out_channels: width of the output.
         hidden_channels: width between the layers, all heads together.
         num_layers: message passing layers, one for each of `sampling.fanouts`.
         dropout: on the input of each layer after the first; in a `HeteroEncoder`, of each layer.
@@ -95,6 +71,7 @@ class StackOptions(Arguments):
         normalize_output: scales each output row to unit L2 norm.
     """
 
+    out_channels: PositiveInt
     hidden_channels: PositiveInt = 256
     num_layers: PositiveInt = 2
     dropout: Share = 0.0
@@ -163,7 +140,8 @@ class BlockEncoder(nn.Module, ABC):
         self, out_channels: int, hidden_channels: int, num_layers: int, options: Mapping[str, Any]
     ) -> None:
         super().__init__()
-        arguments = {**options, "hidden_channels": hidden_channels, "num_layers": num_layers}
+        widths = {"out_channels": out_channels, "hidden_channels": hidden_channels}
+        arguments = {**options, **widths, "num_layers": num_layers}
         self.options = validated_arguments(
             self.Options, arguments, type(self).__name__, "model.args", "model"
         )
@@ -315,7 +293,6 @@ class Encoder(BlockEncoder):
         attributes = vars(cls)
         if any(name.startswith(("build", "forward")) for name in attributes):
             cls.takes_sparse_input = attributes.get("takes_sparse_input", False)
-        cls.__signature__ = signature_with_options(cls, Encoder.__init__)  # type: ignore[attr-defined]
 
     def __init__(
         self,

@@ -22,7 +22,6 @@ from raygnn.models.encoder import (
     TypeRows,
     build_norm,
     call_before_norm,
-    signature_with_options,
 )
 from raygnn.models.node_inputs import NodeInputs
 from raygnn.models.sparse_input import Features, ProjectedRows, dropout, formed
@@ -84,7 +83,6 @@ class HeteroEncoder(BlockEncoder):
         super().__init_subclass__()
         if "build_layer" in vars(cls):  # other layers do not inherit support for sparse input
             cls.composes_inputs = vars(cls).get("composes_inputs", False)
-        cls.__signature__ = signature_with_options(cls, HeteroEncoder.__init__)  # type: ignore[attr-defined]
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from raygnn.data.edge_types import EdgeType
-from raygnn.models.encoder import TypeRows
+from raygnn.models.encoder import Share, TypeRows
 from raygnn.models.hetero_encoder import HeteroEncoder, block_of
 from raygnn.models.segment import Adjacency, inverse_sqrt, scale_sampled, segment_sum
 from raygnn.sampling.blocks import HeteroBlock
@@ -78,7 +78,7 @@ class LightGCN(HeteroEncoder):
         self,
         in_channels: Mapping[str, int] | int | None,
         out_channels: PositiveInt,
-        num_layers: int = 3,
+        num_layers: PositiveInt = 3,
         *,
         edge_types: Sequence[EdgeType],
         num_nodes: Mapping[str, int],
@@ -141,11 +141,11 @@ class Embedding(HeteroEncoder):
         self,
         in_channels: Mapping[str, int] | int | None,
         out_channels: PositiveInt,
-        num_layers: int = 1,
+        num_layers: PositiveInt = 1,
         *,
         edge_types: Sequence[EdgeType],
         num_nodes: Mapping[str, int],
-        dropout: float = 0.0,
+        dropout: Share = 0.0,
         normalize_output: bool = False,
         sparse_embeddings: bool = False,
         node_embeddings: Literal["auto"] | bool = "auto",
@@ -187,7 +187,7 @@ class EASE(Embedding):
         self,
         in_channels: Mapping[str, int] | int | None,
         out_channels: PositiveInt = 1,
-        num_layers: int = 1,
+        num_layers: PositiveInt = 1,
         *,
         edge_types: Sequence[EdgeType],
         num_nodes: Mapping[str, int],

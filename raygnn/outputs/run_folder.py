@@ -15,7 +15,6 @@ from typing import Any
 
 from raygnn import __version__
 from raygnn.config import LoadedConfig
-from raygnn.config.documents import parse_json
 from raygnn.console import say, warn
 from raygnn.data.filesystem import (
     delete,
@@ -31,6 +30,7 @@ from raygnn.data.filesystem import (
     redact,
     write_if_unchanged,
 )
+from raygnn.documents import parse_json
 from raygnn.errors import PreemptedError, RuleError, RunError
 
 #: Files that a run writes to `run.model_uri` and `run.logs_uri`, which several runs may share.

@@ -9,9 +9,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from raygnn.config.redaction import redact_text
 from raygnn.errors import FAILURES, RaygnnError, TrainingError, with_id
 from raygnn.parallel import collectives
+from raygnn.redaction import redact_text
 
 Result = TypeVar("Result")
 

@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any
 
 from raygnn.command_line import add_allow_module, command_parser, exit_process
-from raygnn.config.arguments import arguments_of
+from raygnn.config.arguments import section_of
 from raygnn.config.components import build
-from raygnn.config.documents import parse_scalar
 from raygnn.config.section import Component
 from raygnn.console import count
 from raygnn.data.edge_types import edge_type_name
@@ -31,6 +30,7 @@ from raygnn.data.tables.graph_tables import (
 )
 from raygnn.data.tables.pyg import load_pyg, tables_from_pyg
 from raygnn.data.tables.source import is_database
+from raygnn.documents import parse_scalar
 from raygnn.errors import ConfigError, DataError, RaygnnError, RuleError
 from raygnn.prepare.csv import CsvSource, csv_tables
 from raygnn.prepare.draft import repair_tables, write_draft
@@ -280,7 +280,7 @@ def _dataset_args(text: str) -> dict[str, Any]:
 
 
 def _convert_synthetic(args: argparse.Namespace) -> GraphTables:
-    names = arguments_of(GENERATORS[args.generator]).model_fields
+    names = section_of(GENERATORS[args.generator]).model_fields
     return synthetic_tables(args.generator, **{name: getattr(args, name) for name in names})
 
 
@@ -470,7 +470,7 @@ def _add_synthetic(commands: Any) -> None:
         one.description = f"{summary}\n\n{details}"
         one.formatter_class = argparse.RawDescriptionHelpFormatter
         one.set_defaults(generator=name)
-        for argument, field in arguments_of(generator).model_fields.items():
+        for argument, field in section_of(generator).model_fields.items():
             kind, *_ = typing.get_args(field.annotation) or (field.annotation,)
             options: dict[str, Any] = (
                 {"action": argparse.BooleanOptionalAction}

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.config.documents import parse_json
 from raygnn.data.filesystem import naming_missing, redact
 from raygnn.data.tables.clean_up import normalize_rows, split_nodes, undirected_edges
 from raygnn.data.tables.columns import Features, SparseRows
@@ -20,6 +19,7 @@ from raygnn.data.tables.csv_tables import QUOTED, is_number, is_row, read_batche
 from raygnn.data.tables.files import CsvFormat, is_parquet, open_parquet, open_stream
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows
 from raygnn.data.transforms.values import is_text_type
+from raygnn.documents import parse_json
 from raygnn.errors import DataError, RuleError
 
 _EDGE_TYPE = ("node", "to", "node")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raygnn.config.documents import dump_yaml, parse_yaml
 from raygnn.console import count
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import is_remote, join, read_text, write_text
@@ -33,6 +32,7 @@ from raygnn.data.transforms.values import (
     parsed_times,
     written_numbers,
 )
+from raygnn.documents import dump_yaml, parse_yaml
 from raygnn.errors import ConfigError, DataError, RuleError
 from raygnn.prepare.label_query import TARGET, LabelQuery, QueryTables, longest, table_names
 from raygnn.prepare.train_config import fanouts_to_all, write_config

@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pandas import Timedelta
 
-from raygnn.config.documents import dump_yaml, parse_yaml
 from raygnn.data.edge_types import edge_type_name
 from raygnn.data.filesystem import join, open_fs, read_text, redact, write_text
 from raygnn.data.manifest import MANIFEST_NAME, Manifest
 from raygnn.data.splits import SPLIT_NAMES
 from raygnn.data.tables.files import write_parquet
 from raygnn.data.transforms.values import is_number_type, is_text_type
+from raygnn.documents import dump_yaml, parse_yaml
 from raygnn.errors import DataError, RuleError
 from raygnn.prepare.train_config import write_config
 

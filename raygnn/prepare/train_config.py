@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raygnn.config.documents import dump_yaml, parse_yaml
 from raygnn.config.loader_section import DEFAULT_FANOUTS
 from raygnn.data.filesystem import join, open_fs, read_text, write_text
 from raygnn.data.manifest import Manifest
+from raygnn.documents import dump_yaml, parse_yaml
 
 #: File of the config of a whole graph, in its folder.
 CONFIG_NAME = "train.yaml"

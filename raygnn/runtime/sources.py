@@ -18,7 +18,6 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from raygnn.config.redaction import redact_text
 from raygnn.console import say
 from raygnn.data.cache import cache_errors, cache_folder
 from raygnn.data.filesystem import absolute, is_below, is_remote, join, locked, write_text
@@ -28,6 +27,7 @@ from raygnn.data.tables.snapshot import RECORD, Snapshots, read_record
 from raygnn.data.tables.source import Source, database_file, query_batches, select
 from raygnn.errors import ConfigError, DataError, RaygnnError, choose_from, did_you_mean
 from raygnn.loops.signals import Terminated
+from raygnn.redaction import redact_text
 from raygnn.runtime.connection import connect, quiet_ray_data
 
 

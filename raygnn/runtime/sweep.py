@@ -20,9 +20,9 @@ from ray.train import Checkpoint
 from ray.tune.integration.ray_train import TuneReportCallback
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from raygnn.config.documents import dump_yaml
 from raygnn.console import count, label_lines, say
 from raygnn.data.filesystem import arrow_filesystem, join, write_text
+from raygnn.documents import dump_yaml
 from raygnn.errors import PreemptedError, TrainingError
 from raygnn.job import TrainJob
 from raygnn.loops.signals import signals_as_notices

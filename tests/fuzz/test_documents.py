@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from raygnn.config import load_config
-from raygnn.config.documents import parse_json
 from raygnn.data.checksums import dump_record
 from raygnn.data.manifest import Manifest
+from raygnn.documents import parse_json
 from raygnn.errors import RaygnnError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.target import output_classes

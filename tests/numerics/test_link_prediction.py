@@ -8,7 +8,7 @@ import pytest
 
 import raygnn.train
 from raygnn.config import load_config
-from raygnn.config.documents import parse_yaml
+from raygnn.documents import parse_yaml
 from raygnn.runtime.data_checks import find_spec
 from raygnn.runtime.data_source import open_bundle
 from tests.errors import error_cases, raises

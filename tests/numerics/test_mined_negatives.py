@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import raygnn.train
-from raygnn.config.documents import parse_yaml
+from raygnn.documents import parse_yaml
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine
 from tests.errors import error_cases, raises

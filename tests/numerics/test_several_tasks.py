@@ -19,11 +19,11 @@ import raygnn
 import raygnn.train
 from raygnn import infer
 from raygnn.config import build, load_config
-from raygnn.config.documents import parse_yaml
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import parse_edge_type
 from raygnn.data.ingest.build_bundle import IngestOptions, ingest
 from raygnn.data.tables.graph_tables import write_tables
+from raygnn.documents import parse_yaml
 from raygnn.loops.task import TaskEnvironment
 from raygnn.loops.tasks.encoder_task import EncoderTask
 from tests.errors import error_cases, raises

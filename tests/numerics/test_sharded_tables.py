@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from raygnn.config import load_config
-from raygnn.config.documents import parse_yaml
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.documents import parse_yaml
 from raygnn.errors import ConfigError, TrainingError
 from raygnn.loops.callbacks import Callback
 from raygnn.loops.engine import Engine

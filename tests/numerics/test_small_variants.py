@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 import raygnn.train
-from raygnn.config.documents import parse_yaml
 from raygnn.data.splits import hash_split
 from raygnn.data.tables.graph_tables import GraphTables, edge_rows, node_rows, write_tables
+from raygnn.documents import parse_yaml
 from raygnn.errors import TrainingError
 from tests import user_code
 from tests.errors import raises

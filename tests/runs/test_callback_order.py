@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from raygnn.config.registry import HOOKS
 from raygnn.loops.callback_list import CallbackList
-from raygnn.loops.callbacks import Callback, FunctionCallback
+from raygnn.loops.callbacks import HOOKS, Callback, FunctionCallback
 from tests.errors import raises
 from tests.small_runs import run_rank, small_config
 

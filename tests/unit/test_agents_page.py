@@ -10,7 +10,7 @@ import pytest
 
 from docs import agents
 from raygnn import schema
-from raygnn.config.documents import parse_yaml
+from raygnn.documents import parse_yaml
 from tests.unit.prepare.test_questions import GRAPH
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raygnn.config.documents import dump_yaml
 from raygnn.data.bundle_record import label_edge_folder, training_table_folder
 from raygnn.data.edge_types import EdgeType, edge_type_name
 from raygnn.data.filesystem import is_remote, join, open_fs, redact
@@ -30,6 +29,7 @@ from raygnn.data.tables.columns import (
     feature_columns,
     label_columns,
 )
+from raygnn.documents import dump_yaml
 from raygnn.errors import DataError
 
 _FOLDERS = ("nodes", "edges", "label_edges", "training_tables")

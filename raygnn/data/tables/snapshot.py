@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raygnn.config.redaction import redact
 from raygnn.console import say
 from raygnn.data.arrays import sync_folder
 from raygnn.data.cache import BUILDING, cache_errors, cache_folder, is_as_built, write_note
 from raygnn.data.filesystem import locked, read_text, write_text
 from raygnn.data.tables.source import Source
 from raygnn.errors import DataError
+from raygnn.redaction import redact
 
 RECORD = "snapshot.json"
 _CURRENT = "current"

@@ -16,10 +16,10 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 import pyarrow as pa
 from pydantic import ConfigDict
 
-from raygnn.config.redaction import is_secret_name
 from raygnn.config.section import NonEmptyText, Section
 from raygnn.config.validation import broken_section
 from raygnn.errors import ConfigError, Problem
+from raygnn.redaction import is_secret_name
 
 _SYSTEMS = {"sqlite", "duckdb", "postgres", "postgresql", "mysql", "mariadb", "mssql", "oracle"}
 _ROWS = 1 << 16  # of a batch that a Python driver fetches

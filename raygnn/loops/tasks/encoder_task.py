@@ -59,6 +59,14 @@ class EncoderTask(Task[BatchT]):
 
     target_class: ClassVar[type[TaskTarget]]
 
+    #: `task.args`.
+    Options: ClassVar[type[TaskArguments]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "target_class" in vars(cls):
+            cls.Options = cls.target_class.Arguments
+
     spec: ModelSpec
 
     def __init__(self, **args: Any) -> None:

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from raygnn import __version__
-from raygnn.config.documents import parse_json
 from raygnn.data.filesystem import (
     delete,
     exists,
@@ -28,6 +27,7 @@ from raygnn.data.filesystem import (
     write_bytes,
     write_text,
 )
+from raygnn.documents import parse_json
 from raygnn.errors import CheckpointError, DataError, RuleError
 from raygnn.models.node_inputs import RowShare
 from raygnn.outputs.checkpoints.names import MANIFEST, CheckpointName

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow.compute as pc
 
-from raygnn.config.documents import dump_yaml
 from raygnn.data.manifest import FORMAT
+from raygnn.documents import dump_yaml
 from raygnn.prepare.drafts.columns import NUMBER_FORMATS, Column, type_name
 from raygnn.prepare.drafts.raw_tables import Table
 from raygnn.prepare.drafts.roles import (

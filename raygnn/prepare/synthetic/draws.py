@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from raygnn.config.arguments import arguments_of
+from raygnn.config.arguments import section_of
 from raygnn.config.validation import broken_section
 from raygnn.data.hashing import seed_key, splitmix64_array
 from raygnn.errors import ConfigError, Problem, shown
@@ -93,7 +93,7 @@ def field(description: str, low: float | None = None, high: float | None = None)
 
 def argument_problems(generator: Callable[..., Any], args: Mapping[str, Any]) -> list[Problem]:
     """All problems of the arguments, with the keys of the config section data.synthetic."""
-    section = arguments_of(generator)
+    section = section_of(generator)
     problems = []
     for problem in broken_section(section, args):
         name = str(problem.path[0])

@@ -15,11 +15,10 @@ from torch import nn
 
 from raygnn.config import Component, ConfigError, build, resolve
 from raygnn.config.components import broken_component_rules
-from raygnn.config.documents import parse_yaml
 from raygnn.config.imports import import_dotted
-from raygnn.config.registry import HOOKS, SLOTS
+from raygnn.config.registry import SLOTS
+from raygnn.documents import parse_yaml
 from raygnn.errors import RuleError, dotted
-from raygnn.loops import callbacks
 from tests.errors import error_cases, raises
 
 USER_CODE = """
@@ -230,11 +229,6 @@ def test_short_names_of_optimizers_are_those_of_torch_and_our_own() -> None:
     left_out = {"LBFGS", "Muon", "Optimizer"}
     known = {n for n, c in vars(torch.optim).items() if isinstance(c, type)}
     assert set(SLOTS["optimizer"].names) == (known - left_out) | {"RowWiseAdagrad"}
-
-
-def test_hooks_are_those_of_callbacks() -> None:
-    methods = vars(callbacks.Callback)
-    assert list(HOOKS) == [n for n in methods if n.startswith(("on_", "before_", "after_"))]
 
 
 def test_classes_of_the_libraries() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from docs import config_reference as reference
-from raygnn.config import Config, config_json_schema
+from raygnn.config import Config
 from raygnn.config.section import Section, meanings, sections_in
+from raygnn.config_schema import config_json_schema
 
 
 def test_the_committed_page_is_what_the_generator_writes() -> None:

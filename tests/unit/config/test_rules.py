@@ -351,11 +351,6 @@ def test_user_components_with_their_module_allowed() -> None:
     assert config.callbacks[1] == {"on_log": "my_pkg.log"}
 
 
-def test_an_unknown_hook() -> None:
-    with raises("callback-hook-unknown", "Did you mean on_train_start? Hooks", "on_setup"):
-        load_config("callbacks: [{on_trian_start: my_pkg.f}]", allow_modules=["my_pkg"])
-
-
 def test_rules_between_sound_sections_hold_beside_broken_ones() -> None:
     text = "seed: x\nloader: {batch_size: 10}\ntraining: {global_batch_size: 15}"
     with raises("config-batch-size"):

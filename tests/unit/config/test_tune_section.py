@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from raygnn.config import load_config
-from raygnn.config.documents import parse_yaml
 from raygnn.config.run_section import ASHA, FIFO, MedianStopping
+from raygnn.documents import parse_yaml
 from tests.errors import error_cases, raises
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raygnn.config.documents import parse_yaml
+from raygnn.documents import parse_yaml
 from raygnn.loops.tasks.link_prediction.target import LinkTargetArguments
 from raygnn.loops.tasks.node_classification.target import NodeTargetArguments
 from tests.errors import error_cases, raises

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raygnn.config.registry import HOOKS
-from raygnn.loops.callbacks import Callback
+from raygnn.loops.callbacks import HOOKS, Callback
 
 PAGE = (Path(__file__).parents[3] / "docs" / "callbacks.md").read_text("utf-8")
 HOOK_SECTION, NNSCALER, DETERMINED = (

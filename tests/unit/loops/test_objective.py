@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import load_config
-from raygnn.config.documents import parse_yaml
+from raygnn.documents import parse_yaml
 from raygnn.loops.tasks.objective import Objective
 from raygnn.losses import Loss
 from tests.errors import error_cases, raises

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from raygnn.config.documents import parse_yaml
 from raygnn.data.tables.graph_tables import GraphTables
+from raygnn.documents import parse_yaml
 from raygnn.prepare.synthetic import GENERATORS, synthetic_problems, synthetic_tables
 from raygnn.prepare.synthetic.draws import (
     draw_bits,

@@ -182,6 +182,12 @@ def test_what_is_the_users_own_is_left_to_the_workers(text: str) -> None:
     load_config(text, allow_modules=["my_pkg"]).check_arguments()
 
 
+def test_an_unknown_hook() -> None:
+    loaded = load_config("callbacks: [{on_trian_start: my_pkg.f}]", allow_modules=["my_pkg"])
+    with raises("callback-hook-unknown", "Did you mean on_train_start? Hooks", "on_setup"):
+        loaded.check_arguments()
+
+
 def test_sections_that_trials_vary_are_left_out() -> None:
     loaded = load_config("{model: {args: {a: 1}}, optimizer: {args: {b: 2}}}")
     with raises("component-argument-unknown", "b=2") as raised:

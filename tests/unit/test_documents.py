@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raygnn.config.documents import dump_yaml, parse_json, parse_scalar, parse_yaml
+from raygnn.documents import dump_yaml, parse_json, parse_scalar, parse_yaml
 from raygnn.errors import RuleError
 from tests.errors import raises
 
@@ -175,7 +175,7 @@ def test_aliases_count_where_they_lead_to(text: str) -> None:
 
 
 def test_a_long_text_is_given_up_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raygnn.config.documents.MAX_VALUES", 100)
+    monkeypatch.setattr("raygnn.documents.MAX_VALUES", 100)
     with raises("document-size", "100 values") as caught:
         parse_yaml("- x\n" * 200 + "}}}")
     assert caught.value.problem.line == 101

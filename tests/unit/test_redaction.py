@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from raygnn.config import Config, ConfigError, load_config
-from raygnn.config.redaction import is_secret_name, redact, redact_text
 from raygnn.config.registry import SLOTS
 from raygnn.config.section import sections_in
 from raygnn.outputs.loggers import flat_config
+from raygnn.redaction import is_secret_name, redact, redact_text
 
 SECRET = "hunter2-very-secret"
 

@@ -1,6 +1,6 @@
-"""Builds components as far as possible without a graph, to find mistakes in their arguments.
+"""Checks the arguments of components before there is a graph, by building them as far as possible.
 
-Unlike all other checks of a config, this one imports raygnn's components and libraries.
+Unlike the other checks of a config, these import raygnn's components and libraries.
 """
 
 from __future__ import annotations
@@ -9,27 +9,29 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from raygnn.config import Config
 from raygnn.config.components import build, check_arguments, components_of, resolve
 from raygnn.config.imports import LIBRARY_ROOTS
 from raygnn.config.registry import GENERATORS, SLOTS
 from raygnn.config.section import Component, is_below
 from raygnn.errors import ConfigError, KeyPath, Problem, choose_from, dotted, parse_path, shown
+from raygnn.loops.callbacks import HOOKS
+from raygnn.loops.tasks.target import TaskTarget, target_class, target_classes
 
-if TYPE_CHECKING:
-    from raygnn.config.schema import Config
-
-#: Arguments that a model may receive from the graph.
-_OF_THE_GRAPH = ("in_channels", "out_channels", "edge_types", "num_nodes", "edge_dim", "edge_dims")
-#: By slot of a component inside of `task.args`, what it is given of the task.
-_INSIDE_TASKS: dict[str, tuple[str, ...]] = {
+#: By slot, arguments that raygnn takes from the graph or the task, so that a config may lack them.
+_FOUND_LATER: dict[str, tuple[str, ...]] = {
+    "model": (
+        *("in_channels", "out_channels", "num_layers", "edge_types", "num_nodes"),
+        *("edge_dim", "edge_dims"),
+    ),
     "decoder": ("in_channels", "num_relations"),
     "method": ("setting",),
+    "logger": ("logs_uri", "run_name"),
 }
-
-#: Imported by name, because these packages import raygnn.config.
-_TARGETS = "raygnn.loops.tasks.target"
 
 
 def broken_arguments(
@@ -50,6 +52,8 @@ def broken_arguments(
         except ConfigError as error:
             for record in error.records:
                 yield _placed(record, parse_path(SLOTS[slot].path), path)
+    if ("callbacks",) not in left_out:
+        yield from _unknown_hooks(config)
     sections = {place[0] for place in left_out}
     synthetic = config.data.synthetic
     if synthetic is not None and "data" not in sections:
@@ -59,6 +63,15 @@ def broken_arguments(
         yield from (problem for problem in problems if problem.path[0] not in sections)
     if not sections & {"task", "tasks", "metrics", "callbacks"}:
         yield from _unknown_monitors(config, allow_modules, sections)
+
+
+def _unknown_hooks(config: Config) -> Iterator[Problem]:
+    for index, callback in enumerate(config.callbacks):
+        names = () if isinstance(callback, Component) else callback
+        for hook in (name for name in names if name not in HOOKS):
+            remedy = choose_from(hook, HOOKS, "Hooks")
+            path = ("callbacks", index, hook)
+            yield Problem(path, "unknown hook", remedy, id="callback-hook-unknown")
 
 
 def _is_known(component: Component, slot: str, allow_modules: Sequence[str]) -> bool:
@@ -75,40 +88,30 @@ def _is_known(component: Component, slot: str, allow_modules: Sequence[str]) -> 
 
 
 def _build(slot: str, component: Component, config: Config, allow_modules: Sequence[str]) -> None:
-    if slot == "model":
-        _check_model(component, allow_modules)
-    elif slot == "metric":
+    if slot == "metric":
         _build_metric(component, config, allow_modules)
     elif slot == "optimizer":
         _check_sparse_rows(component, _optimizer(component, allow_modules), config)
     elif slot == "lr_scheduler":
         plain = Component(type="SGD", args={"lr": 0.1, "momentum": 0.9})  # some turn momentum
         build(component, slot, allow_modules, optimizer=_optimizer(plain, allow_modules))
-    elif slot == "task":
-        build(component, slot, allow_modules)
-        for inner, of_task in _INSIDE_TASKS.items():
-            argument = component.args.get(inner)
-            if argument is not None:
-                check_arguments(Component.model_validate(argument), inner, allow_modules, of_task)
     elif slot == "loss":
         if isinstance(resolve(component, slot, allow_modules), type):
             build(Component(type=component.type, args=component.args), slot, allow_modules)
-    elif slot == "logger":
-        injected = SLOTS[slot].injected
-        check_arguments(component, slot, allow_modules, injected)
+    elif slot in ("model", "task", "logger"):
+        check_arguments(component, slot, allow_modules, _FOUND_LATER.get(slot, ()))
+        for inner in component.args.keys() & {"decoder", "method"} if slot == "task" else ():
+            nested = Component.model_validate(component.args[inner])
+            check_arguments(nested, inner, allow_modules, _FOUND_LATER[inner])
 
 
 def _optimizer(component: Component, allow_modules: Sequence[str]) -> Any:
-    import torch
-
     weight = torch.nn.Parameter(torch.zeros(2, 2))
     return build(component, "optimizer", allow_modules, params=[weight])
 
 
 def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> None:
     """Raises a ConfigError if the optimizer refuses the sparse gradients of learned rows."""
-    import torch
-
     of_raygnn = config.model.type in SLOTS["model"].names
     if not of_raygnn or config.model.args.get("sparse_embeddings") is not True:
         return
@@ -130,17 +133,10 @@ def _check_sparse_rows(component: Component, optimizer: Any, config: Config) -> 
         raise ConfigError(problem) from error
 
 
-def _check_model(component: Component, allow_modules: Sequence[str]) -> None:
-    given_by_the_graph = [*_OF_THE_GRAPH, "num_layers", *SLOTS["model"].injected]
-    left_out = [name for name in given_by_the_graph if name not in component.args]
-    check_arguments(component, "model", allow_modules, left_out)
-
-
-def _targets(config: Config) -> list[Any]:
+def _targets(config: Config) -> list[type[TaskTarget]]:
     """The target of the task, or those that a user's own task may be like."""
-    targets = import_module(_TARGETS)
-    task_target = targets.target_class(config.task.type)
-    return targets.target_classes() if task_target is None else [task_target]
+    target = target_class(config.task.type)
+    return target_classes() if target is None else [target]
 
 
 def _problems(config: Config) -> list[tuple[str, int]]:
