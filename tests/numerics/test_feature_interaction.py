@@ -70,7 +70,8 @@ def test_saved_models_and_programs_cross_too(tmp_path, interaction):
     model = {"type": "GraphSAGE", "args": {"hidden_channels": 8}, "interaction": interaction}
     changes = {"model": model, "training__max_epochs": 2, "sampling__fanouts": [-1, -1]}
     # Programs contain the encoder only.
-    config = _config(tmp_path, **changes, task__args={"propagate_labels": False})
+    args = {"propagate_labels": False, "blend": False}
+    config = _config(tmp_path, **changes, task__args=args)
     trained = raygnn.train.fit(config, data=_graph()).model
     other = _graph(90)
     exact = trained.open(other).predict(what="probabilities")["probability"]
