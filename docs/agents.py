@@ -115,7 +115,8 @@ def agents() -> str:
         [
             "# For coding agents",
             "",
-            "raygnn trains graph neural networks on tables and serves them.",
+            "raygnn trains graph neural networks on tables and serves them. The steps below are",
+            "also tools of a [server](docs/serving.md#tools-for-coding-agents), `raygnn mcp`.",
             "`python -m docs.agents` writes this page. All pages: [docs/llms.txt](docs/llms.txt).",
             "",
             "## From tables to a served model",

@@ -27,6 +27,7 @@ COMMANDS = {
     "partition": "split a graph into parts for several machines",
     "presample": "sample the neighborhoods of a training run in advance",
     "schema": "print the JSON Schema of a config or of graph.yaml",
+    "mcp": "serve the path from tables to predictions to a coding agent",
     "doctor": "check this machine, a cluster, a folder or bucket",
     "completion": "print the shell completion for bash or zsh",
     "version": "print the version",
