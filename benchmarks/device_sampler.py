@@ -1,27 +1,29 @@
-"""Sampling on a device beside a sampler thread: equal batches, and milliseconds a batch.
+"""Batches sampled on a device beside those of a sampler thread: equality, and milliseconds a batch.
 
     python benchmarks/device_sampler.py --scale reference --device cuda
 
-Uniform neighborhoods over an R-MAT graph. Every batch of the device is first compared with that of
-the host. On CUDA, its operators are also recorded as a CUDA graph and repeated.
+Uniform neighborhoods over an R-MAT graph whose features the device holds, padded as in training.
+Every batch of the device is first compared with that of the host. On CUDA, its kernels are a
+recorded CUDA graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import torch
 from harness import CLOCKS, Case, Row, chosen_scale, interleaved, medians, parser, publish
-from rmat_graph import NODE, RmatGraph
+from rmat_graph import RmatGraph
+from torch import Tensor
+from training import endless, make_loader
 
-from raygnn.sampling import LocalGraphStore, NeighborSampler
-from raygnn.sampling.device_sampler import Capacities, DeviceSampler
-from raygnn.sampling.protocols import SampleRequest
-from raygnn.sampling.rng import batch_key
+from raygnn.sampling import NodeBatch
+from raygnn.sampling.prefetch import copied_batch
 
 _BATCHES = 16
+_COMPARED = 50  # at most
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -30,77 +32,40 @@ def main(argv: Sequence[str] | None = None) -> None:
     scale, work, device = chosen_scale(options), Path(options.work), torch.device(options.device)
     size = scale.num_nodes, scale.num_edges, scale.num_features, scale.num_classes
     bundle = RmatGraph(*size).bundle(work)
-    sampler = NeighborSampler(LocalGraphStore(bundle), list(scale.fanouts))
-    rng = np.random.default_rng(0)
-    requests = [
-        SampleRequest(
-            {NODE: rng.choice(scale.num_nodes, scale.batch_size, replace=False)},
-            batch_key(0, "train", 0, index),
-        )
-        for index in range(_BATCHES)
-    ]
-    samples = [sampler.sample(**request.arguments) for request in requests]
-    on_device = DeviceSampler(sampler, Capacities.of(samples[0]), device)
-    num_overflows = 0
-    for request, sample in zip(requests, samples, strict=True):
-        found = on_device.sample(request).on_host()
-        num_overflows += found is None
-        if found is not None:
-            np.testing.assert_equal(vars(found), vars(sample))
+    loader = make_loader(scale, bundle, options.device, 1, holds_features=True, pads=True)
+    reason = loader.sample_on_device()
+    assert reason is None, reason
+    compared = list(islice(loader.iterate(0), _COMPARED))
+    num_equal = sum(_is_equal(batch, loader.make(0, batch.index)) for batch in compared)
+    assert num_equal == len(compared), f"{num_equal} of {len(compared)} batches are equal"
+    on_device = endless(loader)
 
-    def on_host() -> None:
-        for request in requests:
-            sampler.sample(**request.arguments)
-
-    def in_operators() -> None:
-        for request in requests:
-            on_device.sample(request)
+    def sampled() -> None:
+        for _ in islice(on_device, _BATCHES):
+            pass
         _wait_for(device)
 
-    cases: dict[str, Case] = {"host, one thread": on_host, "device, operators": in_operators}
-    if device.type == "cuda" and torch.version.cuda is not None:
-        cases["device, recorded"] = _recorded(on_device, requests, device)
+    def made() -> None:
+        for number in range(_BATCHES):
+            copied_batch(
+                loader.ready_for_device(loader.make(1, number % loader.num_batches)), device
+            )
+        _wait_for(device)
+
+    cases: dict[str, Case] = {"host, one thread": made, "device": sampled}
     seconds = interleaved(cases, scale.rounds, CLOCKS[options.clock])
     rows = [
         Row(name, 1e3 * value / _BATCHES, "ms a batch") for name, value in medians(seconds).items()
     ]
-    rows.append(Row("batches beyond the capacity", num_overflows / _BATCHES, ""))
+    rows.append(Row("batches equal to the host's", num_equal, ""))
     publish("device_sampler", options, rows, seconds=seconds)
 
 
-def _recorded(
-    on_device: DeviceSampler, requests: Sequence[SampleRequest], device: torch.device
-) -> Callable[[], None]:
-    """Repeats a recorded sample for the seeds and keys of each request."""
-    inputs = [
-        (torch.from_numpy(request.seeds[NODE]).to(device), on_device.keys(request.key).to(device))
-        for request in requests
-    ]
-    seeds, keys = (part.clone() for part in inputs[0])
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream(device)
-    with torch.cuda.stream(stream):
-        on_device.sample_seeds({NODE: seeds}, keys)
-    stream.synchronize()
-    with torch.cuda.graph(graph, stream=stream):
-        sample = on_device.sample_seeds({NODE: seeds}, keys)
-
-    def replay(both: tuple[torch.Tensor, torch.Tensor]) -> None:
-        seeds.copy_(both[0])
-        keys.copy_(both[1])
-        graph.replay()
-
-    for request, both in zip(requests, inputs, strict=True):
-        replay(both)
-        expected = on_device.sample(request)
-        for name, nodes in sample.node.items():
-            assert torch.equal(nodes, expected.node[name])
-
-    def run() -> None:
-        for both in inputs:
-            replay(both)
-        _wait_for(device)
-
-    return run
+def _is_equal(batch: NodeBatch, expected: NodeBatch) -> bool:
+    tensors: list[list[Tensor]] = [[], []]
+    for record, found in zip((batch, expected), tensors, strict=True):
+        record.apply(lambda tensor, found=found: found.append(tensor) or tensor)
+    return all(torch.equal(x.cpu(), y) for x, y in zip(*tensors, strict=True))
 
 
 def _wait_for(device: torch.device) -> None:

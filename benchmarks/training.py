@@ -113,6 +113,7 @@ def make_loader(
     *,
     labor: bool = False,
     holds_features: bool = False,
+    pads: bool = False,
 ) -> NeighborLoader:
     """Batches of training nodes."""
     declared = bundle.declared_split(NODE)
@@ -137,6 +138,7 @@ def make_loader(
         shuffle=True,
         num_threads=num_threads,
         device=torch.device(device),
+        pads=pads,
     )
 
 

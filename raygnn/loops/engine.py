@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from raygnn.config import LoadedConfig, Period
+from raygnn.console import say
 from raygnn.errors import ConfigError, PreemptedError, TrainingError
 from raygnn.loops.callback_list import CallbackBase, CallbackList
 from raygnn.loops.context import WorkerContext
@@ -491,6 +492,14 @@ class Engine:
         self.task.pads = can_record(self.task, self.config, module, self.context.device)
         for split in ("train", "val"):
             self.task.loader(split)
+        loader = self.task.loader("train")
+        if loader is not None and self.context.device.type == "cuda":
+            reason = loader.sample_on_device()
+            where = (
+                "on the GPU" if reason is None else f"by threads of the host, because of {reason}"
+            )
+            if self.context.rank == 0:
+                say(f"training batches are sampled {where}")
         return module
 
     def _component_callbacks(self) -> list[CallbackBase]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -16,6 +17,7 @@ from raygnn.loops.task import Task
 from raygnn.models.encoder import BlockEncoder
 from raygnn.parallel import collectives
 from raygnn.sampling.batch import Batch
+from raygnn.sampling.tensor_record import moved
 
 Result = TypeVar("Result")
 
@@ -148,7 +150,7 @@ class StepGraphs(Generic[Result]):
         try:
             # Sampler threads may allocate meanwhile.
             with torch.cuda.graph(graph, self._pool, self._stream, "thread_local"):
-                result = self._compute(batch.apply(lambda tensor: _moved(tensor, memory)))
+                result = self._compute(batch.apply(partial(moved, memory=memory)))
         except RuntimeError as error:
             error.add_note(
                 "while recording a training step as a CUDA graph; training.cuda_graphs: false "
@@ -160,9 +162,3 @@ class StepGraphs(Generic[Result]):
         for parameter, gradient in zip(parameters, before, strict=True):
             parameter.grad = gradient
         return _Recorded(graph, memory, gradients, result)
-
-
-def _moved(tensor: Tensor, memory: Tensor) -> Tensor:
-    """The same view of other memory."""
-    offset, storage = tensor.storage_offset(), memory.untyped_storage()
-    return tensor.new_empty(0).set_(storage, offset, tensor.shape, tensor.stride())

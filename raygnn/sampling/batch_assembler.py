@@ -64,6 +64,17 @@ class BatchAssembler:
     def labels(self, node_type: str, seeds: np.ndarray) -> dict[str, Tensor]:
         return self._columns_of(node_type, self._wanted(node_type, labels=True), seeds)
 
+    def columns_of_host(self) -> list[str]:
+        """Names of the columns whose rows a batch does not find on the device."""
+        held = {key for key, on in self._features.device_columns.items() if on.rows is not None}
+        wanted: list[tuple[str | EdgeType, str]] = [
+            (t, c) for t in self._graph.node_types for c in self._wanted(t, labels=False)
+        ]
+        for edge_type in self._graph.edge_types:
+            columns = self._features.columns(edge_type)
+            wanted += [(edge_type, column) for column in self._edge_columns if column in columns]
+        return sorted({column for key in wanted if key not in held for column in key[1:]})
+
     def _nodes(self, subgraph: SampledSubgraph, node_type: str) -> NodeRecord:
         nodes = subgraph.node[node_type]
         seed_index = subgraph.seed_index.get(node_type, np.empty(0, np.int64))

@@ -111,6 +111,7 @@ class BatchSequence(ABC, Generic[BatchT]):
         self.prefetch_batches = prefetch_batches
         #: Adds the task's data to each batch, in the sampler threads.
         self.prepare: Callable[[BatchT], BatchT] | None = None
+        self._device = device
         self._copies = (
             DeviceCopies(device) if device is not None and device.type == "cuda" else None
         )
@@ -143,7 +144,11 @@ class BatchSequence(ABC, Generic[BatchT]):
         """
         stop = self.num_batches if stop is None else min(stop, self.num_batches)
         first = start + (self.rank - start) % self.world_size
-        indices = range(first, stop, self.world_size)
+        batches = self._batches(epoch, range(first, stop, self.world_size))
+        self._running.add(batches)
+        return batches
+
+    def _batches(self, epoch: int, indices: range) -> Generator[BatchT, None, None]:
         # A single batch overlaps with nothing, so a thread would only cost time.
         num_threads, in_turns = self._threads() if len(indices) > 1 else (0, False)
         default_ahead = num_threads * (2 if in_turns else 1) + (self._copies is not None)
@@ -152,8 +157,11 @@ class BatchSequence(ABC, Generic[BatchT]):
         batches = map_ahead(make, indices, num_threads, num_ahead, in_turns=in_turns)
         if self._copies is not None:
             batches = _each(self._copies.finish, batches)
-        self._running.add(batches)
         return batches
+
+    def sample_on_device(self) -> str | None:
+        """Lets the device sample, if it can; else returns the reason. Call before iterating."""
+        return "batches of this kind"
 
     def _threads(self) -> tuple[int, bool]:
         """Number of sampler threads, and whether they alternate with training."""

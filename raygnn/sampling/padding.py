@@ -38,16 +38,19 @@ class Padding:
             counts["nodes", node_type] = [len(index), *counts["nodes", node_type][1:]]
         # Each seed has a neighborhood of its own size, so counts vary by about this share.
         share = 2 / sqrt(max(self._num_seeds, 1))
-        self._sizes = [_enlarged(counts, graph, share, k) for k in range(1, NUM_SIZES + 1)]
+        self.sizes = [_enlarged(counts, graph, share, k) for k in range(1, NUM_SIZES + 1)]
 
     def __call__(self, subgraph: SampledSubgraph) -> SampledSubgraph:
         """The padded sample; as it is with fewer seeds than the reference, and if no size fits."""
-        if _num_seeds(subgraph) == self._num_seeds:
-            counts = _counts(subgraph)
-            for sizes in self._sizes:
-                if _fits(counts, sizes):
-                    return self._padded(subgraph, counts, sizes)
-        return subgraph
+        if _num_seeds(subgraph) != self._num_seeds:
+            return subgraph
+        counts = _counts(subgraph)
+        number = self.number_of(counts)
+        return subgraph if number is None else self._padded(subgraph, counts, self.sizes[number])
+
+    def number_of(self, counts: Counts) -> int | None:
+        """Number of the size of samples with these counts; None if no size fits."""
+        return next((i for i, sizes in enumerate(self.sizes) if _fits(counts, sizes)), None)
 
     def _padded(self, subgraph: SampledSubgraph, have: Counts, want: Counts) -> SampledSubgraph:
         added = _Added({t: (have["nodes", t], want["nodes", t]) for t in subgraph.node})

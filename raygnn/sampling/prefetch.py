@@ -88,10 +88,8 @@ class DeviceCopies:
     def begin(self, batch: Record) -> tuple[Record, Tensor, torch.cuda.Event]:
         """The batch on the device, its memory there, and the event after which it may be read."""
         with torch.cuda.stream(self._stream):
-            moved, arena = copied_together(batch, self._device)
+            moved, arena = copied_batch(batch, self._device)
             copied = self._stream.record_event()
-        if isinstance(moved, Batch) and moved.num_added_edges is not None:
-            moved = replace(moved, copy=DeviceCopy(arena, layout_of(moved)))
         return moved, arena, copied
 
     def finish(self, copy: tuple[Record, Tensor, torch.cuda.Event]) -> Record:
@@ -104,6 +102,14 @@ class DeviceCopies:
         stream.wait_event(copied)
         arena.record_stream(stream)
         return batch
+
+
+def copied_batch(batch: Record, device: torch.device) -> tuple[Record, Tensor]:
+    """`copied_together` of a batch; a padded one also holds its copy."""
+    moved, arena = copied_together(batch, device)
+    if isinstance(moved, Batch) and moved.num_added_edges is not None:
+        moved = replace(moved, copy=DeviceCopy(arena, layout_of(moved)))
+    return moved, arena
 
 
 def copied_together(record: Record, device: torch.device) -> tuple[Record, Tensor]:

@@ -96,6 +96,12 @@ def layout_of(value: Any) -> Hashable:
     return id(value) if isinstance(value, DeviceColumn) else value
 
 
+def moved(tensor: Tensor, memory: Tensor) -> Tensor:
+    """The same view of other memory."""
+    offset, storage = tensor.storage_offset(), memory.untyped_storage()
+    return tensor.new_empty(0).set_(storage, offset, tensor.shape, tensor.stride())
+
+
 def _apply(value: Any, kind: type, change: Callable[[Any], Any], done: dict[int, Any]) -> Any:
     if isinstance(value, dict):
         parts = {key: _apply(part, kind, change, done) for key, part in value.items()}

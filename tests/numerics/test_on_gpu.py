@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,10 +25,12 @@ from raygnn.metrics import FullRanking, Links
 from raygnn.models import GAT, GCN
 from raygnn.models.exact import ExactOptions, InEdges, KeptBlocks, exact_inference
 from raygnn.parallel.all_reduce import UnreadTotals
+from raygnn.sampling.device_batches import Template
+from raygnn.sampling.loader import NeighborLoader
 from raygnn.sampling.prefetch import DeviceCopies
 from tests.pretended_gpu.cases import CASES, Case, write_graphs
 from tests.pretended_gpu.device import Record, watched
-from tests.pretended_gpu.run_cases import check_close, run
+from tests.pretended_gpu.run_cases import check_close, run, watched_steps
 from tests.small_runs import assert_same_weights, kill_at, small_config
 
 pytestmark = [
@@ -200,10 +203,47 @@ def test_recorded_steps_have_the_bits_of_computed_ones(graphs: Path, tmp_path: P
     case = replace(case, changes=changes)
     with patch.object(torch.cuda.CUDAGraph, "replay", counted):
         recorded = run(case, tmp_path / "recorded", graphs, use_gpu=True)
-    with patch("raygnn.loops.gradients.StepGraphs", lambda module, device, compute: compute):
+    with patch("raygnn.loops.gradients.StepGraphs", _computed):
         computed = run(case, tmp_path / "computed", graphs, use_gpu=True)
     assert replayed
     assert numbers_of(recorded) == numbers_of(computed)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("GCN", "GINE", "Hetero nodes", "RGCN nodes", "loss mse", "with replacement"),
+        *("int8 features", "accumulation"),
+    ],
+)
+def test_batches_sampled_on_the_device_have_the_bits_of_the_host(
+    graphs: Path, tmp_path: Path, name: str
+):
+    steps = {"training__max_epochs": 8, "training__max_steps": 8}
+    case = replace(CASES[name], changes={**CASES[name].changes, **steps})
+    sampled, batch_of, record = [], Template.batch, Record()
+
+    def counted(self: Template, *args: Any) -> Any:
+        sampled.append(self)
+        return batch_of(self, *args)
+
+    with contextlib.ExitStack() as stack:
+        if torch.version.cuda is None:  # the pretended device has no graphs
+            stack.enter_context(patch("raygnn.loops.engine.can_record", lambda *_: True))
+            stack.enter_context(patch("raygnn.loops.gradients.StepGraphs", _computed))
+        with patch.object(Template, "batch", counted), watched_steps(record):
+            on_device = run(case, tmp_path / "device", graphs, use_gpu=True)
+        with patch.object(NeighborLoader, "sample_on_device", lambda self: "a test"):
+            on_host = run(case, tmp_path / "host", graphs, use_gpu=True)
+    assert len(sampled) >= 3
+    assert numbers_of(on_device) == numbers_of(on_host)
+    assert sum(record.waits.values()) <= 8, record.waits
+    assert not record.mixes
+
+
+def _computed(module: Any, device: Any, compute: Any, accumulates: bool = False) -> Any:
+    """Stands in for `StepGraphs`, and computes each step."""
+    return compute
 
 
 def numbers_of(result: dict[str, float]) -> dict[str, float]:

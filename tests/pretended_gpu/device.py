@@ -163,14 +163,15 @@ def watched(record: Record) -> Iterator[None]:
             name = operator._schema.name
             if name in ("aten::copy_", "aten::_to_copy"):
                 to, source = (args[:2]) if name == "aten::copy_" else (out, args[0])
-                self._copy(to, source, kwargs.get("non_blocking", False), args)
+                non_blocking = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+                self._copy(to, source, non_blocking)
             if any(x.is_cuda for x in tensors):
                 record.num_operators += 1
                 record.num_launches += not _is_free(operator)
                 self._judge(name, args, kwargs, tensors)
             return out
 
-        def _copy(self, to: Any, source: Any, non_blocking: bool, args: Any) -> None:
+        def _copy(self, to: Any, source: Any, non_blocking: bool) -> None:
             if source.is_cuda and not to.is_cuda and not non_blocking:
                 record.waits[f"copy to the host{_caller()}"] += 1
             if to.is_cuda and not source.is_cuda and not (non_blocking and source.is_pinned()):

@@ -89,28 +89,34 @@ def run_watched(case: Case, folder: Path, graphs: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
+def watched_steps(record: device.Record) -> Any:
+    """Records steps with their batches, but not what follows the optimizer."""
+    with _wrapped(Engine, "_step", record), _wrapped(Engine, "_boundary", None):
+        yield
+
+
+def _wrapped(owner: Any, name: str, record: device.Record | None) -> Any:
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any) -> Any:
+        from torch.utils._python_dispatch import _disable_current_modes
+
+        watched = _disable_current_modes() if record is None else device.watched(record)
+        with watched:
+            return original(*args)
+
+    return patch.object(owner, name, wrapped)
+
+
+@contextlib.contextmanager
 def _watching(step: device.Record, validation: device.Record, evaluation: device.Record) -> Any:
     """Records steps from their batch to the optimizer, validations, and other evaluations."""
-
-    def wrap(owner: Any, name: str, record: device.Record | None) -> Any:
-        original = getattr(owner, name)
-
-        def wrapped(*args: Any) -> Any:
-            from torch.utils._python_dispatch import _disable_current_modes
-
-            watched = _disable_current_modes() if record is None else device.watched(record)
-            with watched:
-                return original(*args)
-
-        return patch.object(owner, name, wrapped)
-
     with (
-        wrap(Engine, "_step", step),
-        wrap(Engine, "_boundary", None),
-        wrap(Accumulation, "_next", None),
-        wrap(Engine, "_validate", validation),
-        wrap(Engine, "test", evaluation),
-        wrap(Engine, "_prepare_epoch", evaluation),
+        watched_steps(step),
+        _wrapped(Accumulation, "_next", None),
+        _wrapped(Engine, "_validate", validation),
+        _wrapped(Engine, "test", evaluation),
+        _wrapped(Engine, "_prepare_epoch", evaluation),
     ):
         yield
 

@@ -1,103 +1,130 @@
-"""The sampler on a device gives the samples of `NeighborSampler`, here on a CPU."""
+"""Batches sampled in operators of a device are those of the host, here on a CPU."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from raygnn.sampling import LocalGraphStore, NeighborSampler
-from raygnn.sampling.device_sampler import Capacities, DeviceSampler, why_not
-from raygnn.sampling.protocols import SampledSubgraph, SampleRequest
-from tests.small_graph import EDGE, NODE, SmallGraph, random_graph
+from raygnn.sampling import LocalFeatureStore, LocalGraphStore, NeighborLoader, NeighborSampler
+from raygnn.sampling.batch import NodeBatch
+from raygnn.sampling.device_batches import Template
+from raygnn.sampling.device_sampler import why_not
+from raygnn.sampling.stores import find_device_columns
+from raygnn.sampling.tensor_record import layout_of
+from tests.small_graph import EDGE, SmallGraph, random_graph
 
 CPU = torch.device("cpu")
 FOLLOWS, BUYS, SELLS = ("user", "follows", "user"), ("user", "buys", "item"), ("item", "by", "user")
+NUM_SEEDS = 200
 
 
-def _graph(kind: str) -> LocalGraphStore:
-    """With parallel edges, self-loops, hubs, and nodes without edges."""
+def small_graph(kind: str) -> SmallGraph:
+    """With parallel edges, self-loops, hubs, nodes without edges, and a type without any."""
     rng = np.random.default_rng(0)
     if kind == "one type":
-        return LocalGraphStore(random_graph(60, 900).bundle)
-    sizes, edges = {"user": 50, "item": 20, "shop": 3}, {}
-    for (source, name, target), number in {FOLLOWS: 400, BUYS: 150, SELLS: 40}.items():
+        return random_graph(500, 6000)
+    sizes, edges = {"user": 500, "item": 200, "shop": 3}, {}
+    for (source, name, target), number in {FOLLOWS: 4000, BUYS: 1500, SELLS: 400}.items():
         target_ids = rng.integers(0, sizes[target], number)
         target_ids[: number // 3] %= 2
         edges[source, name, target] = rng.integers(0, sizes[source], number), target_ids
     edges["shop", "near", "user"] = np.empty((2, 0), np.int64)
-    return LocalGraphStore(SmallGraph(sizes, edges, "int64").bundle)
+    return SmallGraph(sizes, edges, "int64")
 
 
-def _requests(graph: LocalGraphStore) -> list[SampleRequest]:
-    """Seeds that repeat, with and without excluded edges and isolated seeds."""
-    rng, requests = np.random.default_rng(1), []
-    for number in range(6):
-        seeds = {t: rng.integers(0, graph.num_nodes(t), 8) for t in graph.node_types}
-        exclude, isolated = None, None
-        if number >= 2:
-            exclude = {}
-            for edge_type in graph.edge_types:
-                ends = [rng.integers(0, graph.num_nodes(t), 200) for t in edge_type[::2]]
-                exclude[edge_type] = np.stack(ends)
-        if number >= 4:
-            isolated = {t: ids[:3] for t, ids in seeds.items()}
-        key = int(rng.integers(0, 2**64, dtype=np.uint64))
-        requests.append(SampleRequest(seeds, key, exclude=exclude, isolated=isolated))
-    return requests
-
-
-def _room(samples: list[SampledSubgraph]) -> Capacities:
-    every = [Capacities.of(sample, spare=0.0) for sample in samples]
-    nodes, edges = (
-        {t: np.max([of_type[t] for of_type in part], axis=0).tolist() for t in part[0]}
-        for part in ([each.nodes for each in every], [each.edges for each in every])
+def make_loader(
+    small: SmallGraph,
+    fanouts: Sequence[int],
+    *,
+    replace: bool = False,
+    names: Sequence[str] = ("x", "weight"),
+    **options: Any,
+) -> NeighborLoader:
+    """Batches of 24 of 200 seeds, which repeat. The device holds the columns with these names."""
+    bundle, graph = small.bundle, LocalGraphStore(small.bundle)
+    held = find_device_columns(bundle, {}, names, CPU, holds=True)
+    node_type = graph.node_types[0]
+    return NeighborLoader(
+        graph,
+        LocalFeatureStore(bundle, device_columns=held),
+        np.random.default_rng(1).integers(0, graph.num_nodes(node_type), NUM_SEEDS),
+        node_type,
+        **{
+            "sampler": NeighborSampler(graph, list(fanouts), replace=replace),
+            "columns": {"x": "x", "y": "y"} if graph.columns(node_type) else {},
+            "edge_columns": {"weight": "edge_weight"} if graph.columns(graph.edge_types[0]) else {},
+            "batch_size": 24,
+            "split": "train",
+            "seed": 0,
+            "shuffle": True,
+            "device": CPU,
+            "pads": True,
+            "src_degrees": True,
+            **options,
+        },
     )
-    return Capacities(nodes, edges)
+
+
+def check_equal(loader: NeighborLoader, epoch: int, batch: NodeBatch) -> None:
+    """Checks a batch against the one that a thread of the host makes."""
+    expected: NodeBatch = loader.ready_for_device(loader.make(epoch, batch.index))
+    batch = loader.ready_for_device(batch)
+    tensors: list[list[torch.Tensor]] = [[], []]
+    for record, found in zip((expected, batch), tensors, strict=True):
+        record.apply(lambda tensor, found=found: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    assert len(tensors[0]) == len(tensors[1])
+    assert all(map(torch.equal, *tensors))
+    assert layout_of(batch) == layout_of(expected)
+    numbers = [(b.index, b.key, b.num_added_edges, b.num_edges) for b in (batch, expected)]
+    assert numbers[0] == numbers[1]
+
+
+def check_batches(loader: NeighborLoader, num_epochs: int, monkeypatch: Any) -> int:
+    """Checks all batches of some epochs. Returns how many the device sampled."""
+    sampled, batch_of = [], Template.batch
+
+    def counted(self: Template, *args: Any) -> NodeBatch:
+        sampled.append(self)
+        return batch_of(self, *args)
+
+    monkeypatch.setattr(Template, "batch", counted)
+    assert loader.sample_on_device() is None
+    for epoch in range(num_epochs):
+        batches = list(loader.iterate(epoch, start=epoch))
+        assert [batch.index for batch in batches] == list(range(epoch, loader.num_batches))
+        for batch in batches:
+            check_equal(loader, epoch, batch)
+    return len(sampled)
 
 
 @pytest.mark.parametrize("kind", ["one type", "several types"])
 @pytest.mark.parametrize(("replace", "fanouts"), [(False, [5, 3, 60]), (True, [4, 0, 3])])
-def test_samples_are_those_of_a_host(kind, replace, fanouts):
-    graph = _graph(kind)
-    sampler = NeighborSampler(graph, fanouts, replace=replace)
-    requests = _requests(graph)
-    expected = [sampler.sample(**request.arguments) for request in requests]
-    on_device = DeviceSampler(sampler, _room(expected), CPU)
-    for request, sample in zip(requests, expected, strict=True):
-        found = on_device.sample(request).on_host()
-        np.testing.assert_equal(vars(found), vars(sample))
+def test_batches_are_those_of_a_host(monkeypatch, kind, replace, fanouts):
+    loader = make_loader(small_graph(kind), fanouts, replace=replace)
+    assert check_batches(loader, 3, monkeypatch) >= 15
 
 
-def test_what_does_not_fit_is_flagged_and_leaves_no_trace():
-    graph = _graph("several types")
-    sampler = NeighborSampler(graph, [5, 3])
-    requests = _requests(graph)
-    expected = [sampler.sample(**request.arguments) for request in requests]
-    room = _room(expected)
-    median = np.median([sample.num_sampled_edges[FOLLOWS] for sample in expected], axis=0)
-    smaller = {**room.edges, FOLLOWS: median.astype(int).tolist()}
-    tight = DeviceSampler(sampler, Capacities(room.nodes, smaller), CPU)
-    fit = 0
-    for request, sample in zip(requests, expected, strict=True):
-        found = tight.sample(request).on_host()
-        has_room = all(
-            n <= size
-            for t, hops in sample.num_sampled_edges.items()
-            for n, size in zip(hops, smaller[t], strict=True)
-        )
-        assert (found is not None) == has_room
-        if found is not None:
-            np.testing.assert_equal(vars(found), vars(sample))
-        fit += has_room
-    assert 0 < fit < len(requests)
+def test_the_host_makes_batches_that_do_not_fit(monkeypatch):
+    loader = make_loader(small_graph("several types"), [5, 3])
+    (largest, *_) = loader._padding.sizes
+    smaller = {key: [round(0.8 * n) for n in hops] for key, hops in largest.items()}
+    loader._padding.sizes = [{**smaller, ("nodes", "user"): largest["nodes", "user"]}]
+    assert 2 <= check_batches(loader, 3, monkeypatch) < 18
 
 
-def test_a_device_names_what_only_a_host_samples():
-    graph = LocalGraphStore(random_graph().bundle)
+def test_a_loader_names_what_only_a_host_samples(monkeypatch):
+    small = small_graph("one type")
+    assert make_loader(small, [2], pads=False).sample_on_device() == "steps that are not recorded"
+    assert make_loader(small, [2], world_size=2).sample_on_device() == "several workers"
+    reason = make_loader(small, [2], names=["x"]).sample_on_device()
+    assert reason == "columns that the device does not hold (weight)"
+    graph = LocalGraphStore(small.bundle)
     assert why_not(NeighborSampler(graph, [3, 2], replace=True)) is None
     assert why_not(NeighborSampler(graph, [3, -1])) == "sampling.fanouts with -1"
     assert why_not(NeighborSampler(graph, [3], weight="weight")) == "sampling.weight='weight'"
     assert why_not(NeighborSampler(graph, [3], labor=True)) == "sampling.type='labor'"
     assert why_not(NeighborSampler(graph, {EDGE: [3]}, disjoint=True)) == "sampling.disjoint"
-    assert NODE in graph.node_types

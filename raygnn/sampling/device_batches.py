@@ -1,0 +1,185 @@
+"""Training batches that a device samples, with the bits of those that sampler threads make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from raygnn.data.edge_types import EdgeType
+from raygnn.sampling.batch import DeviceCopy, NodeBatch
+from raygnn.sampling.device_padding import DevicePadding
+from raygnn.sampling.device_sampler import DeviceSampler
+from raygnn.sampling.padding import Counts, Padding
+from raygnn.sampling.prefetch import copied_together
+from raygnn.sampling.tensor_record import TensorRecord, moved
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostInputs(TensorRecord):
+    """The part of a batch that the host computes.
+
+    Attributes:
+        key: of the batch.
+        input_id, labels: see `NodeBatch`.
+        seeds: int64 [num_seeds], dense ids.
+        draw_keys: see `DeviceSampler.keys`.
+    """
+
+    key: int
+    input_id: Tensor
+    labels: dict[str, Tensor]
+    seeds: Tensor
+    draw_keys: Tensor
+
+
+class DeviceBatches:
+    """Padded batches of a loader, sampled on the device one batch ahead.
+
+    On one stream, a batch is padded, then the next batch is sampled, then the step of the batch
+    runs. So the wait in which the engine reads the totals of a step also completes the counts of
+    the next batch. The host makes the first batch of each size, which gives others their layout,
+    and batches that fit no size.
+
+    Args:
+        padding: of the loader.
+        inputs: the host's part of a batch, by epoch and index.
+        make: a complete batch of the host, copied to the device, by epoch and index.
+        src_degrees: see `DevicePadding`.
+    """
+
+    def __init__(
+        self,
+        sampler: DeviceSampler,
+        padding: Padding,
+        inputs: Callable[[int, int], HostInputs],
+        make: Callable[[int, int], NodeBatch],
+        src_degrees: Mapping[EdgeType, Tensor],
+    ) -> None:
+        self._sampler, self._padding, self._make_inputs = sampler, padding, inputs
+        self._make, self._src_degrees = make, src_degrees
+        self._templates: dict[int, Template] = {}
+        is_cuda, size = sampler.device.type == "cuda", len(sampler.counts)
+        self._counts = torch.empty(size, dtype=torch.int64, pin_memory=is_cuda)
+        self._counted = torch.cuda.Event() if is_cuda else None
+        self._inputs: tuple[HostInputs, Tensor] | None = None
+        self._sample: Repeated
+
+    def iterate(self, epoch: int, indices: Sequence[int]) -> Generator[NodeBatch, None, None]:
+        """The batches with these indices, in order. Each has as many seeds as the sampler."""
+        key = self._start(epoch, indices[0]) if indices else 0
+        for number, index in enumerate(indices):
+            counts = self._read_counts()
+            size = None if counts is None else self._padding.number_of(counts)
+            batch = None
+            if counts is not None and size in self._templates:
+                batch = replace(self._templates[size].batch(counts), index=index, key=key)
+            if number + 1 < len(indices):
+                key = self._start(epoch, indices[number + 1])
+            if batch is None:
+                batch = self._make(epoch, index)
+                if size is not None:
+                    self._templates[size] = self._template(batch, self._padding.sizes[size])
+            yield batch
+
+    def _start(self, epoch: int, index: int) -> int:
+        """Starts to sample a batch. Returns its key."""
+        made = self._make_inputs(epoch, index)
+        inputs, memory = copied_together(made, self._sampler.device)
+        if self._inputs is None:
+            self._inputs = inputs, memory
+            sample = partial(self._sampler.sample, inputs.seeds, inputs.draw_keys)
+            self._sample = Repeated(sample, self._sampler.device)
+        else:
+            self._inputs[1].copy_(memory)
+        self._sample()
+        self._counts.copy_(self._sampler.counts, non_blocking=True)
+        if self._counted is not None:
+            self._counted.record()
+        return made.key
+
+    def _read_counts(self) -> Counts | None:
+        if self._counted is not None:
+            self._counted.synchronize()
+        return self._sampler.counts_of(self._counts.numpy())
+
+    def _template(self, batch: NodeBatch, size: Counts) -> Template:
+        assert self._inputs is not None
+        padding = DevicePadding(self._sampler, size, self._src_degrees)
+        return Template(batch, padding, self._inputs[0], self._sampler.device)
+
+
+class Template:
+    """A batch of one size in memory that its padding overwrites."""
+
+    def __init__(
+        self, batch: NodeBatch, padding: DevicePadding, inputs: HostInputs, device: torch.device
+    ) -> None:
+        assert batch.copy is not None
+        self._layout, self._memory = batch.copy.layout, batch.copy.memory.clone()
+        self._batch = batch.apply(partial(moved, memory=self._memory))
+        self._num_edges = sum(edges.edge_index.shape[1] for edges in batch.edges.values())
+
+        def fill() -> None:
+            padding.fill(self._batch)
+            self._batch.input_id.copy_(inputs.input_id)
+            for name, labels in self._batch.labels.items():
+                labels.copy_(inputs.labels[name])
+
+        self._fill = Repeated(fill, device)
+
+    def batch(self, counts: Counts) -> NodeBatch:
+        """The batch of the last sample, in memory of its own."""
+        self._fill()
+        memory = self._memory.clone()
+        num_sampled = sum(sum(hops) for (kind, _), hops in counts.items() if kind != "nodes")
+        return replace(
+            self._batch.apply(partial(moved, memory=memory)),
+            num_added_edges=self._num_edges - num_sampled,
+            copy=DeviceCopy(memory, self._layout),
+        )
+
+
+class Repeated:
+    """Repeats the kernels of a function, which CUDA records as a graph at the second call.
+
+    The function has to use the same memory at each call, and may not read from the device.
+    """
+
+    def __init__(self, compute: Callable[[], None], device: torch.device) -> None:
+        self._compute = compute
+        has_graphs = device.type == "cuda" and torch.version.cuda is not None
+        self._stream = torch.cuda.Stream(device) if has_graphs else None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._is_warm = False
+
+    def __call__(self) -> None:
+        if self._stream is None:
+            self._compute()
+        elif not self._is_warm:
+            current, self._is_warm = torch.cuda.current_stream(), True
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                self._compute()
+            current.wait_stream(self._stream)
+        else:
+            self._graph = self._graph or self._recorded(self._stream)
+            self._graph.replay()
+
+    def _recorded(self, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            # Sampler threads of an evaluation may allocate meanwhile.
+            mode = "thread_local"
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+                self._compute()
+        except RuntimeError as error:
+            error.add_note(
+                "while recording the sampler as a CUDA graph; with training.cuda_graphs: false, "
+                "threads of the host sample"
+            )
+            raise
+        return graph
