@@ -80,7 +80,8 @@ def _write_tables(args: argparse.Namespace) -> None:
 
 
 def _write_draft(args: argparse.Namespace) -> int:
-    options = {"refs": args.ref, "task": args.task, "encoding": args.encoding}
+    names = ("task", "encoding", "schema")
+    options = {"refs": args.ref, **{name: getattr(args, name) for name in names}}
     if is_database(args.folder) != (args.out is not None):
         raise ConfigError(
             "--out is for databases, and only for these. Name a folder for graph.yaml and "
@@ -348,6 +349,7 @@ def _add_draft(commands: Any) -> None:
         metavar="TABLE.COLUMN=TABLE.COLUMN",
         help="a reference, or TABLE.COLUMN=none for no reference; can be repeated",
     )
+    add("--schema", metavar="FILE", help="SQL with CREATE TABLE statements that declare keys")
     add("--task", metavar="TABLE.COLUMN", help="column to predict, or table of links to predict")
     add("--encoding", help="of text files that are not UTF-8 (default: detected)")
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from raygnn.data.edge_types import edge_type_name
-from raygnn.data.filesystem import join, open_fs, redact, write_text
+from raygnn.data.filesystem import join, open_fs, read_text, redact, write_text
 from raygnn.data.manifest import EdgeTable, Manifest, NodeTable, TrainingTable, manifest_uri
 from raygnn.data.tables.files import list_files, unread_files, write_parquet
-from raygnn.errors import DataError
-from raygnn.prepare.drafts.catalog import read_database
+from raygnn.errors import ConfigError, DataError
+from raygnn.prepare.drafts.catalog import declare, read_database, read_schema
 from raygnn.prepare.drafts.hindsight import find_hindsight, find_repeated_links, find_untimed_links
 from raygnn.prepare.drafts.manifest_text import label_name, manifest_lines
 from raygnn.prepare.drafts.raw_tables import (
@@ -90,12 +90,14 @@ def draft(
     encoding: str | None = None,
     old: Manifest | None = None,
     database: str | None = None,
+    schema: str | None = None,
 ) -> Draft:
     """Drafts the manifest of a folder, and writes nothing.
 
     Args:
         folder: contains Parquet and CSV tables, each a file or a folder of files. Any fsspec URI.
         database: URL of a database with the tables. The references that it declares are taken.
+        schema: path or URI of a file of SQL whose CREATE TABLE statements declare keys.
         refs: corrections of references: `ratings.movie_id=movies.id`, `ratings.stars=none`.
         task: `TABLE.COLUMN` to predict, or a table of links to predict.
         encoding: encoding of text files that are not UTF-8; None detects it.
@@ -113,6 +115,15 @@ def draft(
     else:
         tables, declared = read_database(database)
     tables = [table for table in tables if table.columns]
+    if schema is not None:
+        declared = declare(tables, read_schema(read_text(schema)))
+        if not declared:
+            raise ConfigError(
+                f"--schema={redact(schema)!r} is invalid: it declares no foreign key between "
+                f"these tables: {', '.join(table.name for table in tables)}. Names of tables are "
+                "those of files and folders.",
+                id="prepare-schema",
+            )
     if not tables:
         what = "it contains no Parquet, CSV or TSV files. Name the folder of the tables"
         what = what if database is None else f"{redact(database)} has no table that you may read"

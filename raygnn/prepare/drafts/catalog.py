@@ -1,7 +1,9 @@
-"""Tables and keys that a database declares."""
+"""Tables and keys that a database, or a file of CREATE TABLE statements, declares."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from raygnn.console import say
@@ -21,7 +23,7 @@ from raygnn.runtime.sources import located, named_failures, read_sources
 
 
 class Catalog(NamedTuple):
-    """Tables of a database, and the keys that it declares of one column each.
+    """Tables, and declared keys of one column each.
 
     Attributes:
         tables: names, with a schema that is not the default one.
@@ -45,6 +47,15 @@ def read_catalog(url: str) -> Catalog:
         ]
     else:
         rows = _inspected(url)
+    return _catalog(rows)
+
+
+#: Kind (t: table, p: primary key or f: foreign key), table, column; and of a foreign key, the other
+#: table and its column, None for its primary key.
+_Row = tuple[Any, ...]
+
+
+def _catalog(rows: Sequence[_Row]) -> Catalog:
     keys = {table: column for kind, table, column, *_ in rows if kind == "p"}
     return Catalog(
         sorted(table for kind, table, *_ in rows if kind == "t"),
@@ -57,10 +68,10 @@ def read_catalog(url: str) -> Catalog:
     )
 
 
-def _inspected(url: str) -> list[tuple[Any, ...]]:
+def _inspected(url: str) -> list[_Row]:
     sqlalchemy = driver("sqlalchemy", "sqlalchemy")
     found = sqlalchemy.inspect(sqlalchemy.create_engine(url))
-    rows: list[tuple[Any, ...]] = []
+    rows: list[_Row] = []
     for table in found.get_table_names():
         key = found.get_pk_constraint(table)["constrained_columns"]
         rows += [("t", table, None, None, None)]
@@ -95,19 +106,63 @@ def read_database(url: str) -> tuple[list[Table], list[str]]:
         if not table.num_rows:
             say(f"{name} is left out: it has no rows")
             continue
-        table.database, table.declared_key = sources[name].args["url"], catalog.keys.get(name)
-        table.declared_references = {c for owner, c in catalog.references if owner == name}
+        table.database = sources[name].args["url"]
         tables.append(table)
-    references = [
-        f"{names[table]}.{column}={names[other]}.{key}"
-        for (table, column), (other, key) in catalog.references.items()
-        if {names[table], names[other]} <= {each.name for each in tables}
-    ]
-    return tables, references
+    return tables, declare(tables, catalog)
 
 
-#: Queries for rows of (t: table, p: primary key or f: foreign key; table; column; and of a foreign
-#: key, the other table and its column, null for its primary key).
+def declare(tables: Sequence[Table], catalog: Catalog) -> list[str]:
+    """Gives tables their declared keys. Returns the references as `--ref` names them.
+
+    Names are compared without case. Keys of other tables and columns are left out.
+    """
+    by_name = {table.name.lower(): table for table in tables}
+    columns = {t.name: {name.lower(): name for name in t.columns} for t in tables}
+
+    def place(table: str, column: str) -> tuple[Table, str] | None:
+        found = by_name.get(type_name(table.replace(".", "_")).lower())
+        name = None if found is None else columns[found.name].get(column.lower())
+        return None if found is None or name is None else (found, name)
+
+    for end in catalog.keys.items():
+        if (key := place(*end)) is not None:
+            key[0].declared_key = key[1]
+    references = []
+    for start, end in catalog.references.items():
+        if (from_ := place(*start)) is not None and (to := place(*end)) is not None:
+            from_[0].declared_references.add(from_[1])
+            references.append(f"{from_[0].name}.{from_[1]}={to[0].name}.{to[1]}")
+    return references
+
+
+def read_schema(text: str) -> Catalog:
+    """Reads the CREATE TABLE and ALTER TABLE statements of a dump. Names lose their schema.
+
+    Raises a ConfigError if sqlglot is not installed.
+    """
+    sqlglot = driver("sqlglot", "sqlglot")
+    exp = sqlglot.exp
+    dialect = "mysql" if "`" in text else "tsql" if "[" in text else "postgres"
+    logging.getLogger("sqlglot").setLevel(logging.ERROR)  # a line for each statement it skips
+    rows: list[_Row] = []
+    for statement in sqlglot.parse(text, read=dialect, error_level=sqlglot.ErrorLevel.IGNORE):
+        if not isinstance(statement, exp.Create | exp.Alter) or statement.args["kind"] != "TABLE":
+            continue
+        table = statement.find(exp.Table).name
+        rows += [("t", table, None, None, None)] if isinstance(statement, exp.Create) else []
+        for key in statement.find_all(exp.PrimaryKey, exp.PrimaryKeyColumnConstraint):
+            named = key.expressions or [key.find_ancestor(exp.ColumnDef)]
+            rows += [("p", table, named[0].name, None, None)] if len(named) == 1 else []
+        for reference in statement.find_all(exp.Reference):
+            owner = reference.find_ancestor(exp.ForeignKey, exp.ColumnDef)
+            named, other = owner.expressions or [owner], reference.find(exp.Table).name
+            key = reference.this.expressions
+            if len(named) == 1:
+                rows.append(("f", table, named[0].name, other, key[0].name if key else None))
+    return _catalog(rows)
+
+
+#: Queries for rows of `_Row`.
 _CATALOGS = {
     "sqlite": """
         WITH t AS (

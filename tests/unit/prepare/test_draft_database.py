@@ -15,7 +15,7 @@ from raygnn.prepare.draft import Draft, write_draft
 from raygnn.prepare.drafts.catalog import _inspected, read_catalog
 from raygnn.runtime.sources import with_snapshots
 from tests.databases import write_duckdb, write_sqlite
-from tests.errors import assert_reports
+from tests.errors import assert_reports, raises
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +56,49 @@ def test_a_declared_key_needs_no_evidence(tmp_path: Path, ref: str) -> None:
     (edges,) = graph.edge_types
     assert (edges.type[0], edges.type[2], edges.target) == ("b", "a", "whose")
     assert any("a declared key" in line for line in draft.picture)
+
+
+_SCHEMAS = {
+    "pg_dump": """
+        SET statement_timeout = 0;
+        CREATE TABLE public.a (pk integer NOT NULL, size double precision);
+        ALTER TABLE public.a OWNER TO joe;
+        CREATE TABLE public.b (nr integer NOT NULL, whose integer, size double precision);
+        CREATE TABLE public.c (id integer PRIMARY KEY, b integer REFERENCES public.b);
+        COPY public.a (pk, size) FROM stdin;
+        ALTER TABLE ONLY public.a ADD CONSTRAINT a_pkey PRIMARY KEY (pk);
+        ALTER TABLE ONLY public.b ADD CONSTRAINT b_pkey PRIMARY KEY (nr);
+        ALTER TABLE ONLY public.b
+            ADD CONSTRAINT b_fk FOREIGN KEY (whose) REFERENCES public.a(pk) ON DELETE CASCADE;
+    """,
+    "mysqldump": """
+        CREATE TABLE `A` (`pk` int NOT NULL AUTO_INCREMENT, `size` double, PRIMARY KEY (`pk`));
+        CREATE TABLE `B` (`nr` int NOT NULL, `whose` int DEFAULT NULL, PRIMARY KEY (`nr`),
+            KEY `k` (`whose`), CONSTRAINT `c` FOREIGN KEY (`whose`) REFERENCES `A` (`pk`)
+        ) ENGINE=InnoDB DEFAULT CHARSET=utf8;
+    """,
+    "SQL Server": """
+        CREATE TABLE [dbo].[a] ([pk] [int] NOT NULL PRIMARY KEY, [size] [float]);
+        CREATE TABLE [dbo].[b] ([nr] [int] NOT NULL PRIMARY KEY,
+            [whose] [int] REFERENCES [dbo].[a]([pk]), [size] [float]);
+    """,
+}
+
+
+@pytest.mark.parametrize("text", _SCHEMAS.values(), ids=_SCHEMAS)
+def test_keys_of_files_may_be_declared_by_sql(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text("pk,size\n1,.5\n2,1.5\n3,2.5\n4,4.5\n")
+    (tmp_path / "b.csv").write_text("nr,whose,size\n1,3,.5\n2,3,1.5\n3,1,3.5\n4,1,1\n")
+    (tmp_path / "schema.sql").write_text(text)
+    schema = str(tmp_path / "schema.sql")
+    assert main(["draft", str(tmp_path), "--schema", schema]) == 0
+    graph = Manifest.load(tmp_path)
+    assert (graph.node_types["a"].id, graph.node_types["b"].id) == ("pk", "nr")
+    (edges,) = graph.edge_types
+    assert (edges.type[0], edges.type[2], edges.target) == ("b", "a", "whose")
+    (tmp_path / "schema.sql").write_text("CREATE TABLE c (id int PRIMARY KEY);")
+    with raises("prepare-schema", "a, b"):
+        write_draft(str(tmp_path), overwrite=True, schema=schema)
 
 
 def test_undeclared_keys_need_evidence_and_declared_ones_may_be_denied(tmp_path: Path) -> None:
