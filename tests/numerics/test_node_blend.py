@@ -23,6 +23,8 @@ from raygnn.data.tables.graph_tables import (
     write_tables,
 )
 from raygnn.loops.model_spec import TREES_FILE
+from raygnn.serving.answers import Answers
+from raygnn.serving.messages import Predict, Refused
 from tests.small_runs import small_config
 
 NUM_NODES, NUM_NEW, WIDTH = 600, 20, 6
@@ -117,6 +119,11 @@ def test_the_saved_model_predicts_what_was_tested(run: Any, tmp_path: Path) -> N
     raygnn.infer.predict(run.path, tmp_path / "out", options)
     (file,) = (tmp_path / "out").rglob("*.parquet")
     assert pq.read_table(file)["prediction"].to_pylist() == every["prediction"].tolist()
+    (answer,) = Answers(model, graph, precomputed=True).answer([Predict(nodes=[7, 3])])
+    assert not isinstance(answer, Refused)
+    assert [row["prediction"] for row in answer] == every["prediction"][[7, 3]].tolist()
+    expected = every["probability"][[7, 3]].tolist()
+    assert [row["probability"] for row in answer] == pytest.approx(expected, abs=1e-6)
 
 
 def test_new_nodes_are_predicted_as_if_the_tables_had_them(run: Any, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 from torchmetrics.classification import MulticlassCohenKappa
 
 from raygnn.loops.evaluation import EvaluationTable
+from raygnn.loops.model_spec import TREES_FILE
 from raygnn.loops.task import EvalOutput
 from raygnn.metrics import as_metric
 from raygnn.models.encoder import Encoder
@@ -45,6 +46,19 @@ def test_losses_and_weights_are_equal(ranks, small_bundle_path, tmp_path, model,
     config = partial(_config, model__type=model, training__eval=eval_mode)
     names = (*("train/loss", "val/loss", "val/accuracy", "val/auroc"), *COUNTS)
     check_workers_agree(ranks, config, tmp_path, small_bundle_path, *names, sizes=sizes)
+
+
+def test_workers_choose_the_same_blend(ranks, small_bundle_path, tmp_path):
+    config = partial(_config, task="node_classification", metrics=[])
+    metrics, _ = check_workers_agree(ranks, config, tmp_path, small_bundle_path, "test/loss")
+    assert {"lightgbm", "gnn"} <= metrics["blend"].keys()
+    runs = [tmp_path / size / "run" for size in ("1", "2")]
+    trees = [(run / TREES_FILE).read_bytes() for run in runs]
+    assert trees[0] == trees[1]
+    blends = [json.loads((run / "model.json").read_text())["nodes"]["blend"] for run in runs]
+    assert blends[0]["history"] == blends[1]["history"]
+    shares = [{name: s["weight"] for name, s in blend["shares"].items()} for blend in blends]
+    assert shares[0] == pytest.approx(shares[1])
 
 
 @pytest.mark.slow
