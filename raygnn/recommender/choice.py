@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, product
+from itertools import product
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from raygnn.recommender.known_links import LinkHistory
 from raygnn.recommender.regression import RANKS, AnchorRows, LinkBasis, RegressionSettings
 
 #: See `RegressionSettings`.
-_POWERS, _ANCHOR_POWERS = (0.25, 0.5), (0.25, 0.5)
+_POWERS = (0.25, 0.5)
 _PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _RECENCIES = (2.0, 10.0, 30.0)
 #: Parts of the time of known links that are half-lives.
@@ -29,7 +29,7 @@ _RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _LEAST = 1 / 1024
 _JUDGED_SCORES = 25_000_000  # three of them are in memory at a time: 300 MB
 #: Every setting is judged by so many rows, and the best of these by all.
-_FEW_ROWS, _NUM_FINALISTS = 1500, 4
+_FEW_ROWS, _NUM_FINALISTS = 500, 4
 _K = 20
 
 
@@ -155,52 +155,75 @@ def spread_evenly(num_rows: int, number: int) -> np.ndarray:
 
 
 class _Search:
-    """NDCG@20 of settings, each of the last decomposition or of a new one."""
+    """NDCG@20 of settings."""
 
     def __init__(self, judged: Sequence[JudgedRows], histories: Sequence[LinkHistory]) -> None:
         self._judged, self._histories = judged, histories
         self._few = [part.some(_FEW_ROWS // len(judged)) for part in judged]
-        self._bases: tuple[tuple[float, ...], list[LinkBasis]] = ((), [])
+        self._bases: dict[tuple[float, ...], list[LinkBasis]] = {}
+        self._of_few: dict[RegressionSettings, float] = {}
         self._ndcg: dict[RegressionSettings, Tensor] = {}
 
     def best(self, choices: Iterable[RegressionSettings]) -> RegressionSettings:
-        """The best of some settings."""
-        judged = list(choices)
-        few = dict(zip(judged, self._ndcg_of(self._few, judged), strict=True))
-        finalists = sorted(judged, key=lambda c: float(few[c].mean()), reverse=True)
-        finalists = sorted(finalists[:_NUM_FINALISTS], key=judged.index)
-        new = [choice for choice in finalists if choice not in self._ndcg]
-        self._ndcg |= dict(zip(new, self._ndcg_of(self._judged, new), strict=True))
-        return max(finalists, key=lambda choice: float(self._ndcg[choice].mean()))
+        """The best of some settings. Few rows judge each, and all rows the best of these."""
+        finalists = sorted(dict.fromkeys(choices), key=self._judge_few, reverse=True)
+        return max(finalists[:_NUM_FINALISTS], key=lambda choice: float(self._judge(choice).mean()))
 
     def improved(
         self, settings: RegressionSettings, choices: Iterable[RegressionSettings]
     ) -> RegressionSettings:
         """The best of some other settings if it is better by a standard error."""
         best = self.best([settings, *choices])
-        self._ndcg.setdefault(settings, next(self._ndcg_of(self._judged, [settings])))
-        return best if _is_better(self._ndcg[best], self._ndcg[settings]) else settings
+        return best if _is_better(self._judge(best), self._judge(settings)) else settings
+
+    def tuned(self, starts: Iterable[RegressionSettings]) -> RegressionSettings:
+        """The best penalty and normalization of scores from some starts.
+
+        From each start, a setting moves to its next value as long as few rows are ranked better.
+        """
+        visited: list[RegressionSettings] = []
+        for start in starts:
+            best, nearby = start, [start]
+            while nearby:
+                visited += nearby
+                best = max([best, *nearby], key=self._judge_few)
+                nearby = [each for each in _neighbors(best) if each not in visited]
+        return self.best(visited)
 
     def spread(self, settings: RegressionSettings) -> float:
         (scores, *_) = self._scores(self._few, settings)
         return float(scores.std(dim=1).mean())
 
-    def _ndcg_of(
-        self, judged: Sequence[JudgedRows], choices: Sequence[RegressionSettings]
-    ) -> Iterator[Tensor]:
-        for _, of_one_basis in groupby(choices, lambda choice: choice.of_basis):
-            for choice in of_one_basis:
-                yield _ndcg(judged, self._scores(judged, choice), choice)
+    def _judge_few(self, settings: RegressionSettings) -> float:
+        if settings not in self._of_few:
+            ndcg = _ndcg(self._few, self._scores(self._few, settings), settings)
+            self._of_few[settings] = float(ndcg.mean())
+        return self._of_few[settings]
+
+    def _judge(self, settings: RegressionSettings) -> Tensor:
+        if settings not in self._ndcg:
+            scores = self._scores(self._judged, settings)
+            self._ndcg[settings] = _ndcg(self._judged, scores, settings)
+        return self._ndcg[settings]
 
     def _scores(
         self, judged: Sequence[JudgedRows], settings: RegressionSettings
     ) -> Iterator[Tensor]:
-        if self._bases[0] != settings.of_basis:
-            self._bases = ((), [])  # frees memory
+        key = settings.of_basis
+        if key not in self._bases:
+            if settings.max_rank > RANKS[0]:
+                self._bases.clear()  # frees memory
             pairs = zip(self._histories, self._judged, strict=True)
-            bases = [LinkBasis.of(history, settings, part.anchors) for history, part in pairs]
-            self._bases = settings.of_basis, bases
-        return _scores(judged, (basis.rows(settings) for basis in self._bases[1]))
+            self._bases[key] = [LinkBasis.of(history, settings, p.anchors) for history, p in pairs]
+        return _scores(judged, (basis.rows(settings) for basis in self._bases[key]))
+
+
+def _neighbors(settings: RegressionSettings) -> list[RegressionSettings]:
+    """Settings with the next penalties, or with the other normalization of scores."""
+    position = _PENALTIES.index(settings.penalty)
+    penalties = _PENALTIES[max(position - 1, 0) : position + 2]
+    other = settings._replace(is_rescaled=not settings.is_rescaled)
+    return [other, *(settings._replace(penalty=penalty) for penalty in penalties)]
 
 
 def choose_settings(
@@ -209,8 +232,9 @@ def choose_settings(
     """The settings with the best ranking of validation links by the regression alone.
 
     First, whether links count less if they are old or followed by others, and whether known targets
-    are hidden; then penalty and normalization, more directions, and the trend. What leaves out or
-    adds information has to improve the ranking by a standard error.
+    are hidden; then the powers, penalty and normalization; more directions while these rank better;
+    and the trend. What leaves out or adds information has to improve the ranking by a standard
+    error.
     """
     search, settings = _Search(judged, histories), RegressionSettings()
     span = histories[0].span
@@ -224,25 +248,14 @@ def choose_settings(
             settings = search.improved(settings, recent)
         aged = [settings._replace(half_life=half_life) for half_life in half_lives]
         settings = search.improved(settings, aged)
-
-    def of_powers(
-        powers: Iterable[float], anchor_power: float, ranks: Iterable[int]
-    ) -> Iterator[RegressionSettings]:
-        for power, rank, penalty, is_rescaled in product(powers, ranks, _PENALTIES, (False, True)):
-            yield settings._replace(
-                power=power,
-                rank=rank,
-                penalty=penalty,
-                is_rescaled=is_rescaled,
-                anchor_power=anchor_power,
-            )
-
-    first = search.best(of_powers(_POWERS, _ANCHOR_POWERS[0], RANKS[:2]))
-    both = [first, *of_powers([first.power], _ANCHOR_POWERS[1], RANKS[:2])]
-    settings = second = search.best(both)
-    if min(histories[0].num_nodes) > RANKS[1]:
-        more = of_powers([second.power], second.anchor_power, (RANKS[2] // 2, RANKS[2]))
-        settings = search.best([second, *more])
+    settings = search.tuned(
+        settings._replace(power=power, anchor_power=anchor_power)
+        for power, anchor_power in product(_POWERS, _POWERS)
+    )
+    for fewer, more in (RANKS[:1], RANKS[1:2]), (RANKS[1:2], (RANKS[2] // 2, RANKS[2])):
+        if settings.rank in fewer and min(histories[0].num_nodes) > settings.rank:
+            tuned = search.tuned(settings._replace(rank=rank) for rank in more)
+            settings = search.best([settings, tuned])
     if span:
         spread = search.spread(settings)
         trends = [

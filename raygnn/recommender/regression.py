@@ -22,7 +22,7 @@ _MOST_EXACT = 2048
 _MOST_DENSE, _DENSE_FASTER = 8192, 30
 #: Directions beyond those that are read, and products with the matrix: a few make the others
 #: accurate.
-_MORE_DIRECTIONS, _NUM_PRODUCTS = 32, 4
+_MORE_DIRECTIONS, _NUM_PRODUCTS = 32, 3
 #: Anchors of one product with directions, so that the product fits into memory.
 _ANCHORS_AT_A_TIME = 50_000
 #: Least divisor, of links that are so old that they hardly count.
@@ -252,20 +252,21 @@ def _predicted(
 def _leading(matrix: sparse.csr_matrix, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """At most `rank` squared singular values, descending, and right singular vectors."""
     num_rows, num_columns = matrix.shape
-    multiply = _squared(matrix)
     if num_columns <= min(_MOST_EXACT, num_rows):
-        values, columns = linalg.eigh(multiply(np.eye(num_columns)))
+        values, columns = linalg.eigh(_squared(matrix)(np.eye(num_columns)))
     else:
         if num_rows <= _MOST_EXACT:
-            columns = _orthonormal(matrix.T.toarray())
+            multiply, columns = _squared(matrix), _orthonormal(matrix.T.toarray())
         else:
+            multiply = _squared(matrix.astype(np.float32))
             size = num_columns, min(rank + _MORE_DIRECTIONS, num_columns)
-            columns = np.random.default_rng(0).standard_normal(size)
-            for _ in range(_NUM_PRODUCTS):
-                columns = _orthonormal(multiply(columns))
+            columns = np.random.default_rng(0).standard_normal(size, np.float32)
+            for _ in range(_NUM_PRODUCTS - 1):
+                columns = linalg.lu(multiply(columns), permute_l=True, check_finite=False)[0]
+            columns = linalg.qr(multiply(columns), mode="economic", check_finite=False)[0]
         values, mix = linalg.eigh(columns.T @ multiply(columns))
         columns = columns @ mix[:, -rank:]
-    return values[::-1][:rank], columns[:, ::-1][:, :rank]
+    return values[::-1][:rank].astype(np.float64), columns[:, ::-1][:, :rank]
 
 
 def _squared(matrix: sparse.csr_matrix) -> Callable[[np.ndarray], np.ndarray]:
