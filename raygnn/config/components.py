@@ -328,14 +328,16 @@ def _parameters(target: Target) -> dict[str, inspect.Parameter] | None:
 
 
 def _accepted(target: Target, injected: Mapping[str, Any]) -> dict[str, Any]:
-    """Injected arguments that the target names. The `**kwargs` of a user's class stand for the
-    arguments that its bases name.
+    """Injected arguments that the target names. The `**kwargs` of a class stand for its `Options`,
+    and of a user's class also for the arguments that its bases name.
     """
     parameters = _parameters(target)
     if parameters is None:
         return dict(injected)
     names = set(parameters)
     bases = target.__mro__ if isinstance(target, type) else ()
+    if _takes_any(parameters) and hasattr(target, "Options"):
+        names.update(target.Options.model_fields)
     if not is_of_library(target.__module__) and _takes_any(parameters):
         for base in bases[1:]:
             init = vars(base).get("__init__")

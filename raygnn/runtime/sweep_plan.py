@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import os
@@ -23,6 +22,7 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 from ray.tune.search.search_algorithm import SearchAlgorithm
 
 from raygnn.config import LoadedConfig, load_config
+from raygnn.config.arguments import section_of
 from raygnn.config.components import resolve
 from raygnn.config.loader_section import num_hops, with_fanouts
 from raygnn.config.run_section import ASHA, MedianStopping, Parameter, Tune
@@ -138,8 +138,8 @@ def _space_around(loaded: LoadedConfig) -> Iterator[tuple[str, tuple[Any, Parame
     if isinstance(lr, float):
         yield "optimizer.args.lr", (lr, Parameter(loguniform=[lr / 4, lr * 4]))
     args = config.model.args
-    parameters = inspect.signature(resolve(config.model, "model", loaded.allow_modules)).parameters
-    defaults = {name: args.get(name, p.default) for name, p in parameters.items()}
+    fields = section_of(resolve(config.model, "model", loaded.allow_modules)).model_fields
+    defaults = {name: args.get(name, field.default) for name, field in fields.items()}
     width, dropout = defaults.get("hidden_channels"), defaults.get("dropout")
     if isinstance(width, int):
         widths = [width // 2, width, width * 2]
