@@ -8,6 +8,8 @@ number nodes as a CPU does. Nodes and edges beyond a capacity are left out and f
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
 
@@ -15,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raygnn.console import warn
 from raygnn.data.edge_types import EdgeType
+from raygnn.device_memory import copied
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.padding import Counts
 from raygnn.sampling.rng import BatchKey, hop_key
@@ -39,6 +43,33 @@ def why_not(sampler: NeighborSampler) -> str | None:
         "sampling.fanouts with -1": any(-1 in hops for hops in sampler.fanouts.values()),
     }
     return next((name for name, prevents in settings.items() if prevents), None)
+
+
+def has_triton(device: torch.device) -> bool:
+    """Whether kernels of Triton can run on a device. Triton comes with torch for CUDA."""
+    is_cuda = device.type == "cuda" and torch.version.cuda is not None
+    return is_cuda and importlib.util.find_spec("triton") is not None
+
+
+def build_device_sampler(
+    sampler: NeighborSampler,
+    capacities: Counts,
+    node_type: str,
+    num_seeds: int,
+    device: torch.device,
+) -> DeviceSampler:
+    """A `DeviceSampler` with these arguments, in kernels of Triton if they compile."""
+    arguments = sampler, capacities, node_type, num_seeds, device
+    if has_triton(device):
+        try:
+            kernels = importlib.import_module("raygnn.sampling.device_kernels")
+            compiled: DeviceSampler = kernels.TritonSampler(*arguments)
+            seeds = torch.zeros_like(compiled.seed_index)
+            compiled.sample(seeds, copied(compiled.keys(0), device))
+            return compiled
+        except Exception as error:  # noqa: BLE001 - compilers raise many kinds, which is printed
+            warn(f"the sampler runs in operators of torch, because Triton failed: {error}")
+    return DeviceSampler(*arguments)
 
 
 def graph_bytes(sampler: NeighborSampler) -> int:
@@ -96,9 +127,9 @@ class DeviceSampler:
         assert why_not(sampler) is None
         self._sampler, self._node_type, self.device = sampler, node_type, device
         graph, self.num_hops = sampler.graph, sampler.num_hops
-        self.nodes = {t: Sections(capacities["nodes", t]) for t in graph.node_types}
+        self.nodes = {t: Sections(_aligned(capacities["nodes", t])) for t in graph.node_types}
         self.edges = {
-            t: Sections(np.add(capacities["edges", t], capacities["loops", t]).tolist())
+            t: Sections(_aligned(np.add(capacities["edges", t], capacities["loops", t])))
             for t in sampler.fanouts
         }
         self.adjacency = {t: self._on_device(t) for t in sampler.fanouts}
@@ -109,7 +140,8 @@ class DeviceSampler:
         }
         # Arrivals of a node type are numbered by their capacities: seeds, then edges in the order
         # of sampling.
-        num_arrivals = dict.fromkeys(graph.node_types, 0) | {node_type: num_seeds}
+        (of_seeds,) = _aligned([num_seeds])
+        num_arrivals = dict.fromkeys(graph.node_types, 0) | {node_type: of_seeds}
         self._arrivals: dict[tuple[EdgeType, int], int] = {}
         for hop in range(self.num_hops):
             for edge_type, sections in self.edges.items():
@@ -127,7 +159,7 @@ class DeviceSampler:
             {t: zeros(sections.total) for t, sections in self.edges.items()} for _ in range(4)
         )
         self.dst_start = {t: zeros(self.nodes[t[2]].total) for t in self.edges}
-        self.seed_index = zeros(num_seeds)
+        self.seed_index, self._num_seeds = zeros(num_seeds), zeros(1) + num_seeds
         self._places: dict[tuple[str, Any], slice] = {}
         first = 1  # after the flag of an overflow
         for kind, name, number in (
@@ -177,14 +209,18 @@ class DeviceSampler:
             keys: see `keys`, on the device.
         """
         self.counts.zero_()
-        self._arrive(self._node_type, 0, seeds, 0)
+        self._arrive(self._node_type, 0, seeds, self._num_seeds[0], 0)
         for hop in range(self.num_hops):
             for number, (edge_type, fanouts) in enumerate(self._sampler.fanouts.items()):
                 section = self.edges[edge_type][hop]
                 if fanouts[hop] and section.start < section.stop:
                     self._draw(edge_type, hop, fanouts[hop], keys[hop, number])
                     arrived = self._neighbor[edge_type][section]
-                    self._arrive(edge_type[0], hop + 1, arrived, self._arrivals[edge_type, hop])
+                    count, first = (
+                        self.count("edges", edge_type)[hop],
+                        self._arrivals[edge_type, hop],
+                    )
+                    self._arrive(edge_type[0], hop + 1, arrived, count, first)
         for edge_type in self.edges:
             self._find_rows(edge_type)
         self._find_positions(self._node_type, seeds, self.seed_index)
@@ -194,8 +230,8 @@ class DeviceSampler:
 
     def _draw(self, edge_type: EdgeType, hop: int, fanout: int, key: Tensor) -> None:
         """Draws the edges of the nodes of a hop, in the order of the nodes."""
-        neighbor_type, _, node_type = edge_type
-        sections, size = self.nodes[node_type], self.edges[edge_type].sizes[hop]
+        node_type, size = edge_type[2], self.edges[edge_type].sizes[hop]
+        sections = self.nodes[node_type]
         chosen, section = sections[hop], self.edges[edge_type][hop]
         indptr, indices, e_id = self.adjacency[edge_type]
         place = torch.arange(sections.sizes[hop], device=self.device)
@@ -216,12 +252,11 @@ class DeviceSampler:
         position = torch.where(is_taken, start[:, None] + picks, 0)
         to = torch.where(is_taken, begin[:, None] + number, size).clamp(max=size).flatten()
 
-        def fill(out: Tensor, values: Tensor, otherwise: int = 0) -> None:
-            rows = torch.full((size + 1,), otherwise, dtype=torch.int64, device=self.device)
+        def fill(out: Tensor, values: Tensor) -> None:
+            rows = torch.zeros(size + 1, dtype=torch.int64, device=self.device)
             out[section] = rows.scatter(0, to, values.long().flatten())[:size]
 
-        nobody = len(self._first[neighbor_type]) - 1
-        fill(self._neighbor[edge_type], indices[position], nobody)
+        fill(self._neighbor[edge_type], indices[position])
         fill(self.e_id[edge_type], position if e_id is None else e_id[position])
         fill(self.col[edge_type], (sections.starts[hop] + place)[:, None].expand_as(position))
         self.dst_start[edge_type][chosen] = begin
@@ -232,12 +267,22 @@ class DeviceSampler:
         self.counts[0].logical_or_(value > size)
         count.copy_(value.clamp(max=size))
 
-    def _arrive(self, node_type: str, number: int, arrived: Tensor, first_arrival: int) -> None:
-        """Adds new nodes to a section, in the order of their first arrival."""
+    def _arrive(
+        self, node_type: str, number: int, arrived: Tensor, num_arrived: Tensor, first_arrival: int
+    ) -> None:
+        """Adds new nodes to a section, in the order of their first arrival.
+
+        Args:
+            number: of the section.
+            arrived: int64, dense ids, of which the first `num_arrived` are valid.
+            first_arrival: number of the first arrival.
+        """
         first, sections = self._first[node_type], self.nodes[node_type]
-        arrival = first_arrival + torch.arange(len(arrived), device=self.device, dtype=torch.int32)
+        arrival = torch.arange(len(arrived), device=self.device, dtype=torch.int32)
+        is_valid, arrival = arrival < num_arrived, first_arrival + arrival
+        arrived = torch.where(is_valid, arrived, len(first) - 1)
         first.scatter_reduce_(0, arrived, arrival, "amin")
-        is_new = (first[arrived] == arrival) & (arrived < len(first) - 1)
+        is_new = is_valid & (first[arrived] == arrival)
         count, size = self.count("nodes", node_type)[number], sections.sizes[number]
         rank = count + is_new.cumsum(0)
         place = sections.starts[number] + rank - 1
@@ -250,7 +295,6 @@ class DeviceSampler:
         neighbor, row = self._neighbor[edge_type], self.row[edge_type]
         self._find_positions(edge_type[0], neighbor, row)
         if edge_type[0] == edge_type[2]:
-            # An edge type may have had no draws in a hop, so its last sample is still there.
             is_loop, counts = row == self.col[edge_type], self.count("edges", edge_type)
             for hop in range(self.num_hops):
                 of_hop = is_loop[self.edges[edge_type][hop]]
@@ -264,6 +308,11 @@ class DeviceSampler:
 
     def _forget(self, node_type: str, node: Tensor) -> None:
         self._first[node_type].scatter_(0, node, NEVER)
+
+
+def _aligned(sizes: Iterable[int]) -> list[int]:
+    """Multiples of 16, so that compiled kernels do not depend on the sizes."""
+    return [-(-int(size) // 16) * 16 for size in sizes]
 
 
 def _shifted(value: Tensor, bits: int) -> Tensor:

@@ -19,7 +19,7 @@ from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.batch_sequence import SampledOptions, SampledSequence
 from raygnn.sampling.device_batches import DeviceBatches, HostInputs
-from raygnn.sampling.device_sampler import DeviceSampler, graph_bytes, why_not
+from raygnn.sampling.device_sampler import build_device_sampler, graph_bytes, why_not
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.prefetch import copied_batch
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
@@ -147,7 +147,9 @@ class NeighborLoader(SampledSequence[NodeBatch]):
 
     def _batches_of(self, sampler: NeighborSampler, device: torch.device) -> DeviceBatches:
         graph, capacities = self._graph, self._padding.sizes[-1]
-        on_device = DeviceSampler(sampler, capacities, self.node_type, self.batch_size, device)
+        on_device = build_device_sampler(
+            sampler, capacities, self.node_type, self.batch_size, device
+        )
         degrees = {}
         for edge_type in graph.edge_types if self.src_degrees else ():
             of_all = graph.neighbor_degrees(edge_type, np.arange(graph.num_nodes(edge_type[0])))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -101,6 +103,14 @@ def check_batches(loader: NeighborLoader, num_epochs: int, monkeypatch: Any) -> 
     return len(sampled)
 
 
+@pytest.fixture
+def _triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes loaders sample in kernels that Triton interprets."""
+    if importlib.util.find_spec("triton") is None or "TRITON_INTERPRET" not in os.environ:
+        pytest.skip("needs Triton, and TRITON_INTERPRET=1 before it is imported")
+    monkeypatch.setattr("raygnn.sampling.device_sampler.has_triton", lambda device: True)
+
+
 @pytest.mark.parametrize("kind", ["one type", "several types"])
 @pytest.mark.parametrize(("replace", "fanouts"), [(False, [5, 3, 60]), (True, [4, 0, 3])])
 def test_batches_are_those_of_a_host(monkeypatch, kind, replace, fanouts):
@@ -108,12 +118,30 @@ def test_batches_are_those_of_a_host(monkeypatch, kind, replace, fanouts):
     assert check_batches(loader, 3, monkeypatch) >= 15
 
 
+@pytest.mark.usefixtures("_triton")
+@pytest.mark.parametrize("kind", ["one type", "several types"])
+@pytest.mark.parametrize(("replace", "fanouts"), [(False, [5, 3]), (True, [4, 0, 3])])
+def test_kernels_of_triton_sample_the_same(monkeypatch, kind, replace, fanouts):
+    loader = make_loader(small_graph(kind), fanouts, replace=replace)
+    assert check_batches(loader, 1, monkeypatch) >= 3
+
+
+@pytest.mark.usefixtures("_triton")
+def test_kernels_of_triton_flag_what_does_not_fit(monkeypatch):
+    check_overflows(monkeypatch, num_epochs=1)
+
+
 def test_the_host_makes_batches_that_do_not_fit(monkeypatch):
+    check_overflows(monkeypatch, num_epochs=3)
+
+
+def check_overflows(monkeypatch: Any, num_epochs: int) -> None:
+    """Checks batches of which some exceed the capacities for edges."""
     loader = make_loader(small_graph("several types"), [5, 3])
     (largest, *_) = loader._padding.sizes
     smaller = {key: [round(0.8 * n) for n in hops] for key, hops in largest.items()}
     loader._padding.sizes = [{**smaller, ("nodes", "user"): largest["nodes", "user"]}]
-    assert 2 <= check_batches(loader, 3, monkeypatch) < 18
+    assert num_epochs < check_batches(loader, num_epochs, monkeypatch) < 6 * num_epochs
 
 
 def test_a_loader_names_what_only_a_host_samples(monkeypatch):

@@ -1,0 +1,264 @@
+"""Kernels of Triton for `DeviceSampler`. Importing this module needs Triton.
+
+Kernels write nothing beyond a capacity and flag what does not fit. `counts` is that of the sampler,
+and names that begin with `at_` are positions in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from raygnn.data.edge_types import EdgeType
+from raygnn.sampling.device_sampler import NEVER, DeviceSampler
+
+_BLOCK = 1024  # rows of a program
+_DRAWS = 1024  # draws of a program
+_NEVER = tl.constexpr(NEVER)
+
+
+@triton.jit
+def _splitmix(value):  # type: ignore[no-untyped-def]
+    z = value + 0x9E3779B97F4A7C15
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    return z ^ (z >> 31)
+
+
+@triton.jit
+def _store_count(counts, at, value, size):  # type: ignore[no-untyped-def]
+    tl.store(counts + at, tl.minimum(value, size))
+    tl.store(counts, 1, mask=value > size)
+
+
+@triton.jit(do_not_specialize=["at_nodes"])
+def _count(  # type: ignore[no-untyped-def]
+    node, counts, at_nodes, indptr, starts, degrees, taken, size,
+    fanout: tl.constexpr, replaces: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """First edge, number of edges, and number of edges to take of each node of a section."""
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    inside = i < tl.load(counts + at_nodes)
+    row = tl.load(node + i, mask=inside, other=0)
+    start = tl.load(indptr + row, mask=inside, other=0)
+    degree = tl.load(indptr + row + 1, mask=inside, other=0) - start
+    count = tl.minimum(degree, fanout)
+    if replaces:
+        count = tl.where(degree > 0, fanout, 0).to(tl.int64)
+    tl.store(starts + i, start, mask=i < size)
+    tl.store(degrees + i, degree, mask=i < size)
+    tl.store(taken + i, count, mask=i < size)
+
+
+@triton.jit(do_not_specialize=["at_edges", "at_key"])
+def _draw(  # type: ignore[no-untyped-def]
+    node, counts, at_edges, keys, at_key, starts, degrees, taken, ends, indices, e_ids, first,
+    neighbors, edges, cols, dst_starts, first_arrival, first_col, num_rows, size,
+    fanout: tl.constexpr, width: tl.constexpr, replaces: tl.constexpr, has_e_id: tl.constexpr,
+    block: tl.constexpr,
+):  # fmt: skip
+    """Edges of each node of a section, and the first arrivals of their neighbors."""
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    inside = i < num_rows
+    degree = tl.load(degrees + i, mask=inside, other=0)
+    start = tl.load(starts + i, mask=inside, other=0)
+    count = tl.load(taken + i, mask=inside, other=0)
+    begin = tl.load(ends + i, mask=inside, other=0) - count
+    tl.store(dst_starts + i, begin, mask=inside)
+    row = tl.load(node + i, mask=inside, other=0).to(tl.uint64, bitcast=True)
+    state = _splitmix(tl.load(keys + at_key).to(tl.uint64, bitcast=True) ^ row)
+    column = tl.arange(0, width)
+    bits = _splitmix(state[:, None] + column[None, :].to(tl.uint64) * 0x9E3779B97F4A7C15)
+    if replaces:
+        bound = (degree[:, None] + tl.zeros([block, width], tl.int64)).to(tl.uint64, bitcast=True)
+        picks = tl.umulhi(bits, bound).to(tl.int64, bitcast=True)
+    else:
+        # All draws at once; only what replaces a repeated one depends on earlier picks.
+        last = degree[:, None] - fanout + column[None, :]
+        bound = tl.maximum(last + 1, 0).to(tl.uint64, bitcast=True)
+        drawn = tl.umulhi(bits, bound).to(tl.int64, bitcast=True)
+        picks = tl.full([block, width], -1, tl.int64)
+        for j in range(fanout):
+            pick = tl.sum(tl.where(column[None, :] == j, drawn, 0), axis=1)
+            is_known = tl.max((picks == pick[:, None]).to(tl.int32), axis=1) > 0
+            pick = tl.where(is_known, degree - fanout + j, pick)
+            picks = tl.where(column[None, :] == j, pick[:, None], picks)
+        picks = tl.where((degree <= fanout)[:, None], column[None, :].to(tl.int64), picks)
+    place = begin[:, None] + column[None, :]
+    valid = (column[None, :] < count[:, None]) & (place < size)
+    position = start[:, None] + picks
+    neighbor = tl.load(indices + position, mask=valid, other=0).to(tl.int64)
+    edge = position
+    if has_e_id:
+        edge = tl.load(e_ids + position, mask=valid, other=0).to(tl.int64)
+    col = (first_col + i).to(tl.int64)[:, None] + tl.zeros([block, width], tl.int64)
+    tl.store(neighbors + place, neighbor, mask=valid)
+    tl.store(edges + place, edge, mask=valid)
+    tl.store(cols + place, col, mask=valid)
+    arrival = (first_arrival + place).to(tl.int32)
+    tl.atomic_min(first + neighbor, arrival, mask=valid, sem="relaxed")
+    if tl.program_id(0) == 0:
+        _store_count(counts, at_edges, tl.load(ends + num_rows - 1), size)
+
+
+@triton.jit
+def _claim(arrived, first, size, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    """First arrivals of seeds."""
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    node = tl.load(arrived + i, mask=i < size, other=0)
+    tl.atomic_min(first + node, i, mask=i < size, sem="relaxed")
+
+
+@triton.jit
+def _find_new(  # type: ignore[no-untyped-def]
+    arrived, num_arrived, first, first_arrival, is_new, size, block: tl.constexpr
+):
+    """Which arrivals are the first of their node."""
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    valid = i < tl.load(num_arrived)
+    node = tl.load(arrived + i, mask=valid, other=0)
+    arrival = tl.load(first + node, mask=valid, other=-1)
+    tl.store(is_new + i, ((arrival == first_arrival + i) & valid).to(tl.int32), mask=i < size)
+
+
+@triton.jit(do_not_specialize=["before", "after", "at_nodes"])
+def _append(  # type: ignore[no-untyped-def]
+    arrived, is_new, ranks, sums, before, after, counts, at_nodes, node, positions,
+    first_position, nowhere, size, num_arrivals, block: tl.constexpr,
+):  # fmt: skip
+    """Adds new nodes to a section that has `sums[before]` ones."""
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    inside = i < num_arrivals
+    known = tl.load(sums + before)
+    rank = known + tl.load(ranks + i, mask=inside, other=0)
+    fits = (tl.load(is_new + i, mask=inside, other=0) > 0) & (rank <= size)
+    tl.store(node + rank - 1, tl.load(arrived + i, mask=fits, other=0), mask=fits)
+    tl.store(positions + i, tl.where(fits, first_position + rank - 1, nowhere), mask=inside)
+    if tl.program_id(0) == 0:
+        total = known + tl.load(ranks + num_arrivals - 1)
+        tl.store(sums + after, total)
+        _store_count(counts, at_nodes, total, size)
+
+
+@triton.jit(do_not_specialize=["at_edges", "at_loops"])
+def _find_rows(  # type: ignore[no-untyped-def]
+    neighbors, cols, first, positions, num_arrivals, rows, counts, at_edges, at_loops, size,
+    has_loops: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Positions of nodes that have arrived; of a section of edges, also counts loops."""
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    inside = i < size
+    arrival = tl.load(first + tl.load(neighbors + i, mask=inside, other=0))
+    row = tl.load(positions + arrival, mask=arrival < num_arrivals, other=0)
+    tl.store(rows + i, row, mask=inside)
+    if has_loops:
+        filled = inside & (i < tl.load(counts + at_edges))
+        is_loop = filled & (row == tl.load(cols + i, mask=filled, other=-1))
+        tl.atomic_add(counts + at_loops, tl.sum(is_loop.to(tl.int64), axis=0), sem="relaxed")
+
+
+@triton.jit
+def _forget(node, first, size, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    row = tl.load(node + i, mask=i < size, other=0)
+    tl.store(first + row, _NEVER, mask=i < size)
+
+
+class TritonSampler(DeviceSampler):
+    """A `DeviceSampler` with kernels of Triton: six launches and two sums for a type and hop."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        #: Nodes of a section after each addition, from 1 on.
+        self._sums = torch.zeros(2 + len(self._arrivals), dtype=torch.int64, device=self.device)
+        self._number = {edge_type: number for number, edge_type in enumerate(self.edges)}
+
+    def sample(self, seeds: Tensor, keys: Tensor) -> None:
+        self._keys, self._num_sums = keys, 0
+        self._last_sum: dict[tuple[str, int], int] = {}
+        super().sample(seeds, keys)
+
+    def _at(self, kind: str, name: str | EdgeType) -> int:
+        place: int = self._places[kind, name].start
+        return place
+
+    def _draw(self, edge_type: EdgeType, hop: int, fanout: int, key: Tensor) -> None:
+        node_type, section = edge_type[2], self.edges[edge_type][hop]
+        sections, size = self.nodes[node_type], self.edges[edge_type].sizes[hop]
+        chosen, num_rows = sections[hop], sections.sizes[hop]
+        indptr, indices, e_id = self.adjacency[edge_type]
+        node, replaces = self.node[node_type][chosen], self._sampler.replace
+        starts, degrees, taken = indptr.new_empty((3, num_rows))
+        _count[_grid(num_rows, _BLOCK)](
+            node, self.counts, self._at("nodes", node_type) + hop, indptr, starts, degrees, taken,
+            num_rows, fanout=fanout, replaces=replaces, block=_BLOCK,
+        )  # fmt: skip
+        width = triton.next_power_of_2(fanout)
+        block = max(_DRAWS // width, 1)
+        _draw[_grid(num_rows, block)](
+            node, self.counts, self._at("edges", edge_type) + hop,
+            self._keys, hop * len(self.edges) + self._number[edge_type],
+            starts, degrees, taken, taken.cumsum(0), indices, indices if e_id is None else e_id,
+            self._first[edge_type[0]], self._neighbor[edge_type][section],
+            self.e_id[edge_type][section], self.col[edge_type][section],
+            self.dst_start[edge_type][chosen], self._arrivals[edge_type, hop],
+            sections.starts[hop], num_rows, size,
+            fanout=fanout, width=width, replaces=replaces, has_e_id=e_id is not None, block=block,
+        )  # fmt: skip
+
+    def _arrive(
+        self, node_type: str, number: int, arrived: Tensor, num_arrived: Tensor, first_arrival: int
+    ) -> None:
+        first, sections, num = self._first[node_type], self.nodes[node_type], len(arrived)
+        grid = _grid(num, _BLOCK)
+        if number == 0:  # a draw claims its neighbors itself
+            _claim[grid](arrived, first, num, block=_BLOCK)
+        is_new = torch.empty(num, dtype=torch.int32, device=self.device)
+        _find_new[grid](arrived, num_arrived, first, first_arrival, is_new, num, block=_BLOCK)
+        # Programs of a kernel read the last sum while one of them stores the next.
+        self._num_sums += 1
+        last = self._last_sum.get((node_type, number), 0)
+        self._last_sum[node_type, number] = self._num_sums
+        _append[grid](
+            arrived, is_new, is_new.cumsum(0, dtype=torch.int32), self._sums, last, self._num_sums,
+            self.counts, self._at("nodes", node_type) + number,
+            self.node[node_type][sections[number]], self._position[node_type][first_arrival:],
+            sections.starts[number], sections.total, sections.sizes[number], num, block=_BLOCK,
+        )  # fmt: skip
+
+    def _find_rows(self, edge_type: EdgeType) -> None:
+        has_loops = edge_type[0] == edge_type[2]
+        for hop, size in enumerate(self.edges[edge_type].sizes):
+            section = self.edges[edge_type][hop]
+            self._find(
+                edge_type[0], self._neighbor[edge_type][section], self.row[edge_type][section],
+                self.col[edge_type][section], self._at("edges", edge_type) + hop,
+                self._at("loops", edge_type) + hop, size, has_loops=has_loops,
+            )  # fmt: skip
+
+    def _find_positions(self, node_type: str, node: Tensor, out: Tensor) -> None:
+        self._find(node_type, node, out, node, 0, 0, len(node), has_loops=False)
+
+    def _find(
+        self, node_type: str, node: Tensor, out: Tensor, col: Tensor,
+        at_edges: int, at_loops: int, size: int, **options: bool,
+    ) -> None:  # fmt: skip
+        if size:
+            first, position = self._first[node_type], self._position[node_type]
+            _find_rows[_grid(size, _BLOCK)](
+                node, col, first, position, len(position), out, self.counts, at_edges, at_loops,
+                size, block=_BLOCK, **options,
+            )  # fmt: skip
+
+    def _forget(self, node_type: str, node: Tensor) -> None:
+        if len(node):
+            grid = _grid(len(node), _BLOCK)
+            _forget[grid](node, self._first[node_type], len(node), block=_BLOCK)
+
+
+def _grid(size: int, block: int) -> tuple[int]:
+    return (triton.cdiv(size, block),)
