@@ -23,6 +23,8 @@ COMMANDS = {
     "events": "append new nodes and edges to a log that servers follow",
     "replay": "compute recorded answers of a server again, and compare them",
     "models": "register trained models, set aliases that servers follow, roll back",
+    "retrain": "train on the newest tables, and promote the model if it is better",
+    "monitor": "compare recorded answers with labels and with training",
     "prepare": "describe, convert or generate tables; make training tables",
     "partition": "split a graph into parts for several machines",
     "presample": "sample the neighborhoods of a training run in advance",
@@ -85,7 +87,17 @@ _MODULES = {"models": "raygnn.registry", "prepare": "raygnn.prepare.__main__"}
 
 
 #: Commands that take keys of the config as options.
-_TAKE_KEYS = ("train", "tune", "infer", "explain", "serve", "replay", "presample")
+_TAKE_KEYS = (
+    "train",
+    "tune",
+    "infer",
+    "explain",
+    "serve",
+    "replay",
+    "retrain",
+    "monitor",
+    "presample",
+)
 
 _SCRIPT = """\
 # Completion of raygnn, written by: raygnn completion {shell}

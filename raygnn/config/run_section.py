@@ -107,6 +107,22 @@ class Scaling(Section):
         return self.num_workers[1] if isinstance(self.num_workers, list) else self.num_workers
 
 
+class Promotion(Section):
+    """When a challenger replaces the champion, for `raygnn retrain`.
+
+    Attributes:
+        metric: A test metric, such as test/auroc; null takes the first of the run's metrics.
+        min_gain: Least gain by the metric on the newest test rows; below 0, a challenger may be
+            that much worse.
+        num_errors: Standard errors of the difference by which the gain must exceed `min_gain`.
+            Both models count as independent, so the errors are upper bounds.
+    """
+
+    metric: NonEmptyText | None = None
+    min_gain: float = 0.0
+    num_errors: NonNegativeNumber = 1.0
+
+
 class Run(Section):
     """Output folder, loggers and report of a run.
 
@@ -116,6 +132,7 @@ class Run(Section):
         overwrite: Remove an earlier run of the same name first.
         model_uri: Folder for the trained model; null is the run's folder.
         logs_uri: Folder for TensorBoard events; null is the run's folder.
+        promotion: When `raygnn retrain` replaces the champion.
     """
 
     name: Annotated[NonEmptyText, AfterValidator(_check_run_name)] | None = None
@@ -123,6 +140,8 @@ class Run(Section):
     overwrite: bool = False
     model_uri: NonEmptyText | None = None
     logs_uri: NonEmptyText | None = None
+
+    promotion: Promotion = Promotion()
 
 
 Values = Annotated[list[Any], Field(min_length=1)]

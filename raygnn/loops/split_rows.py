@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from raygnn.data.hashing import hash_ids, splitmix64_array
+from raygnn.data.time_units import TIME, Time
 
 _NUM_KEPT = 256
 
@@ -23,10 +24,12 @@ class SplitRows:
     Attributes:
         keys: uint64 [num_rows], hashes of original ids and times.
         labels: [num_rows] or [num_rows, num_labels]; None for links.
+        span: the first and the last time; None without times.
     """
 
     keys: np.ndarray
     labels: np.ndarray | None = None
+    span: tuple[Time, Time] | None = None
 
     @classmethod
     def of(
@@ -39,7 +42,11 @@ class SplitRows:
             is_number = isinstance(values, np.ndarray)
             hashes = splitmix64_array(values) if is_number else hash_ids(values, 0)
             keys = splitmix64_array(keys ^ hashes)
-        return cls(keys, labels)
+        times = columns.get(TIME)
+        if times is None or not num_rows:
+            return cls(keys, labels)
+        assert isinstance(times, np.ndarray)
+        return cls(keys, labels, (times.min().item(), times.max().item()))
 
     @cached_property
     def digest(self) -> str:

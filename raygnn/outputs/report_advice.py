@@ -12,6 +12,8 @@ import numpy as np
 from raygnn.console import announced, count, say, warn
 from raygnn.data.arrays import memory_bytes
 from raygnn.data.edge_types import type_name
+from raygnn.data.splits import SPLIT_NAMES
+from raygnn.data.time_units import TIME, latest_time
 from raygnn.loops.baselines import Baselines, BaselinesOfParts, is_error
 from raygnn.loops.blend import GNN, Blend, Standings, verdict
 from raygnn.loops.callbacks import Callback
@@ -97,10 +99,17 @@ class Advice(Callback):
         if engine.context.rank == 0:
             limit = engine.config.training.num_test_batches
             tested = engine.task.split_rows("test", limit)
-            learned = [engine.task.split_rows(split, None) for split in ("train", "val")]
+            splits = {name: engine.task.split_rows(name, None) for name in SPLIT_NAMES}
+            learned = [splits[name] for name in SPLIT_NAMES[:2]]
+            spans: dict[str, Any] = {
+                name: rows.span for name, rows in splits.items() if rows and rows.span
+            }
+            if spans:
+                spans["graph"] = latest_time(engine.task.env.bundle, TIME)
             self._rows = {
                 "test_rows": None if tested is None else tested.digest,
                 "learned_rows": [rows.sketch for rows in learned if rows is not None],
+                "times": spans,
             }
         self._compare_rungs(engine, baselines)
 
@@ -129,7 +138,8 @@ class Advice(Callback):
 
     def metrics(self) -> dict[str, Any]:
         """`baseline/<guess>/<split>/<metric>`; `standard_errors` of test metrics and of baselines;
-        `test_rows` and `learned_rows`, see `SplitRows`; `steps_per_epoch`; and texts, possibly
+        `test_rows` and `learned_rows`, see `SplitRows`; `times`, the first and last time of each
+        split and the latest of the graph; `steps_per_epoch`; and texts, possibly
         empty: `warnings`, what is `left_out`, and the metrics by which the model is
         `no_better_than_baseline`. If validation chose what predicts: `blend`, the weights of rungs;
         `rungs`, by split, metric and rung, the value and its difference from the model's with

@@ -108,7 +108,8 @@ def build_app(
 
     @app.get("/metrics", summary="Numbers and times of requests, as Prometheus reads them.")
     async def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        monitored = b"" if recorder is None else await asyncio.to_thread(recorder.figures)
+        return Response(generate_latest(registry) + monitored, media_type=CONTENT_TYPE_LATEST)
 
     without_questions = app.openapi
 

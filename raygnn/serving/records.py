@@ -6,6 +6,8 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json
@@ -22,21 +24,25 @@ _KINDS: dict[str, type[Question]] = {
     "embed": Embed,
     "score": Score,
 }
+#: `raygnn monitor` writes its figures beside the answers.
+FIGURES_SUFFIX = ".prom"
 
 
 class Record(NamedTuple):
-    """An answer. `line`: in its file."""
+    """An answer. `line`: in its file; `at`: when it was answered, in ISO 8601, or empty."""
 
     line: int
     question: Question
     rows: list[dict[str, Any]]
     version: Version
+    at: str = ""
 
 
 class Recorder:
     """Appends answers to a local file."""
 
     def __init__(self, path: str) -> None:
+        self._figures = Path(f"{path}{FIGURES_SUFFIX}")
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115, closed by `close`
         self._lock = threading.Lock()
 
@@ -45,6 +51,7 @@ class Recorder:
             return
         content = {
             "route": route,
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "request": from_json(request),
             "version": asdict(answer.version),
             "rows": list(answer),
@@ -55,6 +62,10 @@ class Recorder:
     def record_question(self, question: Question, answer: AnsweredRows) -> None:
         body = question.model_dump_json(exclude_none=True).encode()
         self.record(type(question).__name__.lower(), body, answer)
+
+    def figures(self) -> bytes:
+        """What `raygnn monitor` last wrote of these answers, for Prometheus; empty before."""
+        return self._figures.read_bytes() if self._figures.exists() else b""
 
     def close(self) -> None:
         self._file.close()
@@ -75,4 +86,4 @@ def read_records(uri: str) -> Iterator[Record]:
                 f"({cause_of(error)}). Name a file that raygnn serve --record wrote.",
                 id="replay-record",
             ) from error
-        yield Record(number, question, rows, version)
+        yield Record(number, question, rows, version, str(content.get("at", "")))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from pydantic import BaseModel
 
 import raygnn
+import raygnn.monitor
 from raygnn.serving.answers import Answers
 from raygnn.serving.messages import (
     Embed,
@@ -22,6 +24,7 @@ from raygnn.serving.messages import (
     Score,
     TopK,
 )
+from raygnn.serving.records import Recorder
 
 #: Of float32 sums in another order.
 CLOSE = {"rel": 1e-4, "abs": 1e-5}
@@ -192,3 +195,28 @@ def test_a_model_in_time_answers_as_of_a_moment(temporal_links):
     assert refused.id == "infer-as-of"
     every = graph.embed(node_type="item").arrow.to_pylist()
     assert rows(answers, Embed(nodes=[2], node_type="item"), EmbeddingRows) == [every[2]]
+
+
+def test_recorded_answers_are_monitored(node_model, tmp_path, capsys):
+    """Answers for nodes as in training are no alarm; those with other labels, and others, are."""
+    path, graph = (
+        str(tmp_path / "answers.jsonl"),
+        raygnn.load(node_model.run).open(node_model.graph),
+    )
+    answers, recorder = Answers(raygnn.load(node_model.run), node_model.graph), Recorder(path)
+    ids = graph.bundle.ids("node").to_pylist()
+    recorder.record_question(Predict(nodes=ids), *answers.answer([Predict(nodes=ids)]))
+    recorder.close()
+    predicted = [row["prediction"] for row in graph.predict().arrow.to_pylist()]
+    others = [predicted[0] if name != predicted[0] else "class-001" for name in predicted]
+    for name, labels in (("right", predicted), ("wrong", others)):
+        pd.DataFrame({"id": ids, "y": labels}).to_csv(tmp_path / f"{name}.csv", index=False)
+    command = [node_model.run, path, "--graph", node_model.graph, "--labels"]
+    assert raygnn.monitor.main([*command, str(tmp_path / "right.csv")]) == 0
+    assert "served_metric accuracy" in capsys.readouterr().out
+    text = (tmp_path / "answers.jsonl.prom").read_text()
+    assert 'raygnn_served_metric{metric="accuracy"} 1.0\n' in text
+    assert f"raygnn_answered_rows {float(len(ids))}" in text
+    assert 'raygnn_drift_psi{column="prediction",of="answers"} 0.0\n' in text
+    assert raygnn.monitor.main([*command, str(tmp_path / "wrong.csv")]) == raygnn.monitor.ALARM
+    assert "warning: served_metric accuracy" in capsys.readouterr().out

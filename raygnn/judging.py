@@ -1,0 +1,48 @@
+"""A model on the test rows of another run, so that both can be compared."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from raygnn.console import say
+from raygnn.data.filesystem import exists, is_remote
+from raygnn.errors import RunError
+from raygnn.outputs.comparison import StoredRun
+from raygnn.trained_model import load
+
+
+def judge_run(run: StoredRun, newest: StoredRun, graph: str | None) -> dict[str, Any]:
+    """Metrics of a run's model on the test rows of the newest run, as `metrics.json` has them.
+
+    Args:
+        graph: of the newest run; None takes that of its config, if it is local.
+    Raises:
+        RaygnnError: the model, the graph or the rows are not there.
+    """
+    uri = graph or newest.data.get("uri")
+    if not uri or (graph is None and (is_remote(uri) or not exists(uri))):
+        raise RunError(
+            f"the graph of {newest.name} is not here. Name it with --graph.", id="report-no-graph"
+        )
+    say(f"{run.name}: predicting the test rows of {newest.name}")
+    splits = json.dumps(newest.data.get("splits"))
+    judged = load(run.uri, ["--data.splits", splits]).judge(uri, split="test")
+    rows = judged.rows
+    if rows is None or rows.digest != newest.metrics["test_rows"]:
+        raise RunError(
+            f"{uri} no longer has the test rows of {newest.name}. Name its graph with --graph.",
+            id="report-other-rows",
+        )
+    if any(rows.overlaps(sketch) for sketch in run.metrics["learned_rows"]):
+        raise RunError(
+            f"{run.name} learned from some of the test rows of {newest.name}. Train both with the "
+            "same splits.",
+            id="report-learned-rows",
+        )
+    return {
+        **{f"test/{name}": value for name, value in judged.metrics.items()},
+        "intervals": {f"test/{name}": ends for name, ends in judged.intervals.items()},
+        "standard_errors": {f"test/{name}": e for name, e in judged.standard_errors.items()},
+        "test_rows": rows.digest,
+    }
