@@ -12,8 +12,11 @@ from itertools import groupby
 from pathlib import Path
 
 from raygnn import errors
+from raygnn.config import cross_rules
 from raygnn.config.arguments import IDS_OF_SLOTS
+from raygnn.config.section import Section
 from raygnn.data.ingest.findings import REPAIR
+from raygnn.loops.tasks.target import target_classes
 
 ROOT = Path(__file__).parents[1]
 PAGE = Path(__file__).with_suffix(".md")
@@ -68,7 +71,7 @@ class Site:
 def sites() -> tuple[Site, ...]:
     """Every place in `raygnn/` that makes an error or gives an id, by file and line."""
     files = sorted((ROOT / "raygnn").rglob("*.py"))
-    return (*_of_arguments(), *(site for path in files for site in _of_file(path)))
+    return (*_of_arguments(), *_of_tables(), *(site for path in files for site in _of_file(path)))
 
 
 #: Cause and remedy of a mistake in the arguments of a component, whose id depends on the slot.
@@ -85,6 +88,21 @@ def _of_arguments() -> Iterator[Site]:
     for ids in IDS_OF_SLOTS.values():
         for mistake, id in ids.items():
             yield Site(id, 2, *_OF_ARGUMENTS[mistake], "raygnn/config/arguments.py:")
+
+
+def _of_tables() -> Iterator[Site]:
+    """The rows of all tables of what excludes what."""
+    targets = target_classes()  # imports the sections of their arguments
+    owners = [*_below(Section), *dict.fromkeys(kind for each in targets for kind in each.__mro__)]
+    tables = [cross_rules.RULES, *(vars(owner).get("rules", ()) for owner in owners)]
+    for rule in (rule for table in tables for rule in table):
+        yield Site(rule.id, 2, f"{rule.reason}.", f"{rule.remedy}.", "")
+
+
+def _below(kind: type) -> Iterator[type]:
+    for inner in kind.__subclasses__():
+        yield inner
+        yield from _below(inner)
 
 
 def _of_file(path: Path) -> Iterator[Site]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from raygnn.config.loader_section import (
     REST,
@@ -15,10 +16,11 @@ from raygnn.config.loader_section import (
 )
 from raygnn.config.registry import SLOTS
 from raygnn.config.run_section import broken_space
+from raygnn.config.section import Rule, broken
 from raygnn.config.sections import SEVERAL_TASKS, Sections, TaskEntry
 from raygnn.errors import Problem, choose_from
 
-Rule = Callable[[Sections], Iterable[Problem]]
+Check = Callable[[Sections], Iterable[Problem]]
 
 
 def _batch_triple(config: Sections) -> Iterable[Problem]:
@@ -92,77 +94,9 @@ def _plateau_has_monitor(config: Sections) -> Iterable[Problem]:
         )
 
 
-def _sharding_fits(config: Sections) -> Iterable[Problem]:
-    shard, optimizer = config.scaling.shard, config.optimizer.type.rpartition(".")[2]
-    if shard == "embeddings":
-        yield from _row_sharding_fits(config, optimizer)
-    elif shard != "none" and config.model.args.get("sparse_embeddings"):
-        yield Problem(
-            ("scaling", "shard"),
-            "with model.args.sparse_embeddings only the rows that were read travel between workers",
-            "Set it to embeddings, which shards these rows, or to none",
-            id="shard-sparse-gradients",
-        )
-    if shard == "full" and optimizer in ("Adafactor", "Rprop"):
-        rule = f"torch's {optimizer} does not work on parts of weights"
-        remedy = "Set it to optimizer or none, or optimizer.type to Adam"
-        yield Problem(("scaling", "shard"), rule, remedy, id="shard-optimizer")
-    if shard == "full" and config.scaling.gradients == "ddp":
-        rule = "with scaling.shard: full, the weights of a step have no gradient hooks"
-        remedy = "Set it to flat, or scaling.shard to optimizer or none"
-        yield Problem(("scaling", "gradients"), rule, remedy, id="shard-gradients")
-
-
-def _row_sharding_fits(config: Sections, optimizer: str) -> Iterable[Problem]:
-    reason, others = "scaling.shard is embeddings, and", "scaling.shard to none"
-    if optimizer == "Adafactor":
-        rule = f"{reason} Adafactor needs all rows of a weight, and a worker has only some"
-        remedy = f"Set it to Adam, or {others}"
-        yield Problem(("optimizer", "type"), rule, remedy, id="shard-rows-optimizer")
-    if config.training.precision == "fp16-mixed":
-        rule = f"{reason} gradients of rows may overflow on their owner alone"
-        remedy = f"Set it to bf16-mixed or fp32, or {others}"
-        yield Problem(("training", "precision"), rule, remedy, id="shard-rows-precision")
-    if config.training.compile:
-        rule = (
-            f"{reason} each step fetches rows from other workers, which torch.compile cannot trace"
-        )
-        remedy = f"Set it to false, or {others}"
-        yield Problem(("training", "compile"), rule, remedy, id="shard-rows-compile")
-    if config.task.type == "self_supervised":
-        rule = f"{reason} self_supervised trains nodes with features"
-        yield Problem(("task", "type"), rule, f"Set {others}", id="shard-rows-task")
-
-
-def _parts_suffice(config: Sections) -> Iterable[Problem]:
-    if config.data.mode != "partitioned":
-        return
-    reason, in_memory = "data.mode is partitioned, and", "data.mode to in_memory"
-    if config.task.type not in _TASKS_OF_SAMPLER:
-        rule = f"{reason} trains one task: {', '.join(_TASKS_OF_SAMPLER)}"
-        yield Problem(_task_key(config), rule, f"Set {in_memory}", id="partition-task")
-    if not config.sampling.draws_neighbors:
-        rule = f"{reason} parts answer raygnn's own sampling only"
-        remedy = f"Remove it, or set {in_memory}"
-        yield Problem(("sampling", "type"), rule, remedy, id="partition-sampler")
-    if config.sampling.ppr is not None:
-        rule = f"{reason} PageRank needs all edges in one process"
-        remedy = f"Remove it, or set {in_memory}"
-        yield Problem(("sampling", "ppr"), rule, remedy, id="partition-ppr")
-    if config.tune is not None:
-        rule = "trials of a sweep train in memory"
-        remedy = "Set it to in_memory, and data.uri to the tables of the graph"
-        yield Problem(("data", "mode"), rule, remedy, id="partition-sweep")
-
-
-def _task_key(config: Sections) -> tuple[str, ...]:
-    return ("tasks",) if config.tasks else ("task", "type")
-
-
 def _tasks_fit(config: Sections) -> Iterable[Problem]:
-    is_several = config.task.type == SEVERAL_TASKS
     if not config.tasks:
-        if is_several:
+        if config.task.type == SEVERAL_TASKS:
             yield Problem(
                 ("tasks",),
                 "it names no task",
@@ -171,9 +105,6 @@ def _tasks_fit(config: Sections) -> Iterable[Problem]:
                 id="tasks-none",
             )
         return
-    if not is_several:
-        rule = "a run has one task, or several under tasks"
-        yield Problem(("task", "type"), rule, "Remove it, or tasks", id="tasks-and-task")
     if not sum(entry.weight for entry in config.tasks.values()):
         rule = "the weights of all tasks are 0, so nothing is trained"
         remedy = "Set the weight of a task to more than 0"
@@ -183,14 +114,6 @@ def _tasks_fit(config: Sections) -> Iterable[Problem]:
             rule = "each task has its own"
             remedy = f"Move it to tasks.{next(iter(config.tasks))}.{key}"
             yield Problem((key,), rule, remedy, id="tasks-own-key")
-    if config.training.loss_reduction == "sum":
-        rule = "the losses of several tasks are summed as means, so that their weights compare them"
-        remedy = "Set it to mean"
-        yield Problem(("training", "loss_reduction"), rule, remedy, id="tasks-loss-reduction")
-    if config.sampling.is_full:
-        rule = "with several tasks, each step would compute the whole graph once per task"
-        remedy = "Remove it, or train one task"
-        yield Problem(("sampling", "type"), rule, remedy, id="tasks-full-graph")
     for name, entry in config.tasks.items():
         yield from _task_fits(config, name, entry)
 
@@ -225,40 +148,28 @@ def _task_fits(config: Sections, name: str, entry: TaskEntry) -> Iterable[Proble
         )
 
 
-def _samples_suffice(config: Sections) -> Iterable[Problem]:
-    if config.data.mode != "presampled":
-        return
-    in_memory = "data.mode to in_memory"
-    if config.task.type not in _TASKS_OF_SAMPLER:
-        rule = f"data.mode is presampled, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}"
-        yield Problem(_task_key(config), rule, f"Set {in_memory}", id="samples-task")
-    if not config.sampling.draws_neighbors:
-        rule = "data.mode is presampled, and only raygnn's own sampling can be stored"
-        remedy = f"Remove it, or set {in_memory}"
-        yield Problem(("sampling", "type"), rule, remedy, id="samples-sampler")
-    if config.tune is not None:
-        rule = "trials of a sweep must sample live, because they may vary the sampling"
-        remedy = "Set it to in_memory, and data.samples to null"
-        yield Problem(("data", "mode"), rule, remedy, id="samples-sweep")
-
-
 def _space_exists(config: Sections) -> Iterable[Problem]:
-    return () if config.tune is None else broken_space(config.tune, type(config))
+    return () if config.tune is None else broken_space(config.tune, Sections)
 
 
-def _trials_have_workers(config: Sections) -> Iterable[Problem]:
-    if config.tune is not None and config.scaling.max_workers == 0:
-        rule = "each trial of a sweep trains in workers of Ray Train"
-        yield Problem(("scaling", "num_workers"), rule, "Set 1 or more", id="sweep-workers")
+def _in_parts(config: Sections) -> bool:
+    return config.data.mode == "partitioned"
 
 
-def _anchors_have_histories(config: Sections) -> Iterable[Problem]:
-    splits = config.data.splits
-    if splits is None or splits.type != "temporal" or splits.per is None:
-        return
-    if config.task.type != "link_prediction" or config.data.mode == "partitioned":
-        rule = "it splits the links of each anchor, in link prediction on a graph in one part"
-        yield Problem(("data", "splits", "per"), rule, "Remove it", id="split-per-anchor")
+def _presampled(config: Sections) -> bool:
+    return config.data.mode == "presampled"
+
+
+def _other_task(config: Sections) -> bool:
+    return config.task.type not in (*_TASKS_OF_SAMPLER, SEVERAL_TASKS)
+
+
+def _rows_sharded(config: Sections) -> bool:
+    return config.scaling.shard == "embeddings"
+
+
+def _optimizer(config: Sections) -> str:
+    return config.optimizer.type.rpartition(".")[2]
 
 
 #: Arguments of all tasks that say what the encoder reads; with `tasks` they are under `task`.
@@ -268,21 +179,108 @@ _TASKS_OF_SAMPLER = ("node_classification", "link_prediction", "edge_prediction"
 
 _WORDS = {"min": "less", "max": "more"}
 
-_RULES: tuple[tuple[Rule, frozenset[str]], ...] = (
-    (_batch_triple, frozenset({"loader", "training", "scaling", "sampling"})),
-    (_layers_equal_hops, frozenset({"model", "sampling"})),
-    (_sharding_fits, frozenset({"scaling", "model", "optimizer", "training", "task"})),
-    (_plateau_has_monitor, frozenset({"lr_scheduler", "early_stopping", "checkpoint"})),
-    (_parts_suffice, frozenset({"data", "task", "sampling", "training", "tune"})),
-    (_tasks_fit, frozenset({"task", "tasks", "losses", "metrics", "sampling", "training"})),
-    (_samples_suffice, frozenset({"data", "task", "sampling", "tune"})),
-    (_anchors_have_histories, frozenset({"data", "task"})),
-    (_space_exists, frozenset({"tune"})),
-    (_trials_have_workers, frozenset({"tune", "scaling"})),
+#: What excludes what between sections.
+# fmt: off
+RULES = (
+    Rule("shard-sparse-gradients", "scaling.shard",
+         lambda c: not _rows_sharded(c) and c.model.args.get("sparse_embeddings"),
+         "with model.args.sparse_embeddings only the rows that were read travel between workers",
+         "Set it to embeddings, which shards these rows, or to none"),
+    Rule("shard-optimizer", "scaling.shard",
+         lambda c: c.scaling.shard == "full" and _optimizer(c) in ("Adafactor", "Rprop"),
+         "torch's Adafactor and Rprop do not work on parts of weights",
+         "Set it to optimizer or none, or optimizer.type to Adam"),
+    Rule("shard-gradients", "scaling.gradients", lambda c: c.scaling.shard == "full",
+         "with scaling.shard: full, the weights of a step have no gradient hooks",
+         "Set it to flat, or scaling.shard to optimizer or none"),
+    Rule("shard-rows-optimizer", "optimizer.type",
+         lambda c: _rows_sharded(c) and _optimizer(c) == "Adafactor",
+         "scaling.shard is embeddings, and Adafactor needs all rows of a weight, and a worker has "
+         "only some", "Set it to Adam, or scaling.shard to none"),
+    Rule("shard-rows-precision", "training.precision",
+         lambda c: _rows_sharded(c) and c.training.precision == "fp16-mixed",
+         "scaling.shard is embeddings, and gradients of rows may overflow on their owner alone",
+         "Set it to bf16-mixed or fp32, or scaling.shard to none"),
+    Rule("shard-rows-compile", "training.compile", _rows_sharded,
+         "scaling.shard is embeddings, and each step fetches rows from other workers, which "
+         "torch.compile cannot trace", "Set it to false, or scaling.shard to none"),
+    Rule("shard-rows-task", "task.type",
+         lambda c: _rows_sharded(c) and c.task.type == "self_supervised",
+         "scaling.shard is embeddings, and self_supervised trains nodes with features",
+         "Set scaling.shard to none"),
+    Rule("partition-task", "tasks", _in_parts,
+         f"data.mode is partitioned, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}",
+         "Set data.mode to in_memory"),
+    Rule("partition-task", "task.type", lambda c: _in_parts(c) and _other_task(c),
+         f"data.mode is partitioned, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}",
+         "Set data.mode to in_memory"),
+    Rule("partition-sampler", "sampling.type",
+         lambda c: _in_parts(c) and not c.sampling.draws_neighbors,
+         "data.mode is partitioned, and parts answer raygnn's own sampling only",
+         "Remove it, or set data.mode to in_memory"),
+    Rule("partition-ppr", "sampling.ppr", _in_parts,
+         "data.mode is partitioned, and PageRank needs all edges in one process",
+         "Remove it, or set data.mode to in_memory"),
+    Rule("partition-sweep", "data.mode", lambda c: c.tune and _in_parts(c),
+         "trials of a sweep train in memory",
+         "Set it to in_memory, and data.uri to the tables of the graph"),
+    Rule("samples-task", "tasks", _presampled,
+         f"data.mode is presampled, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}",
+         "Set data.mode to in_memory"),
+    Rule("samples-task", "task.type", lambda c: _presampled(c) and _other_task(c),
+         f"data.mode is presampled, and trains one task: {', '.join(_TASKS_OF_SAMPLER)}",
+         "Set data.mode to in_memory"),
+    Rule("samples-sampler", "sampling.type",
+         lambda c: _presampled(c) and not c.sampling.draws_neighbors,
+         "data.mode is presampled, and only raygnn's own sampling can be stored",
+         "Remove it, or set data.mode to in_memory"),
+    Rule("samples-sweep", "data.mode", lambda c: c.tune and _presampled(c),
+         "trials of a sweep must sample live, because they may vary the sampling",
+         "Set it to in_memory, and data.samples to null"),
+    Rule("tasks-and-task", "task.type", lambda c: c.tasks and c.task.type != SEVERAL_TASKS,
+         "a run has one task, or several under tasks", "Remove it, or tasks"),
+    Rule("tasks-loss-reduction", "training.loss_reduction", lambda c: c.tasks,
+         "the losses of several tasks are summed as means, so that their weights compare them",
+         "Set it to mean"),
+    Rule("tasks-full-graph", "sampling.type", lambda c: c.tasks and c.sampling.is_full,
+         "with several tasks, each step would compute the whole graph once per task",
+         "Remove it, or train one task"),
+    Rule("sweep-workers", "scaling.num_workers",
+         lambda c: c.tune and c.scaling.max_workers == 0,
+         "each trial of a sweep trains in workers of Ray Train", "Set 1 or more"),
+    Rule("split-per-anchor", "data.splits.per",
+         lambda c: c.task.type != "link_prediction" or _in_parts(c),
+         "it splits the links of each anchor, in link prediction on a graph in one part",
+         "Remove it"),
+)
+# fmt: on
+_CHECKS: tuple[Check, ...] = (
+    _batch_triple,
+    _layers_equal_hops,
+    _plateau_has_monitor,
+    _tasks_fit,
+    _space_exists,
 )
 
 
-def broken_cross_rules(config: Sections) -> Iterable[Problem]:
-    for rule, sections in _RULES:
-        for problem in rule(config):
-            yield replace(problem, needs=sections)
+class _Reads:
+    """A config that notes which of its sections a rule reads."""
+
+    def __init__(self, config: Sections) -> None:
+        self._config, self.names = config, set[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.add(name)
+        return getattr(self._config, name)
+
+
+def broken_cross_rules(config: Sections) -> Iterator[Problem]:
+    """Problems between sections, with the names of those that each rule read."""
+    for rule in RULES:
+        reads: Any = _Reads(config)
+        for problem in broken(config, (rule,), reads):
+            yield replace(problem, needs=frozenset({*reads.names, str(problem.path[0])}))
+    for check in _CHECKS:
+        reads = _Reads(config)
+        for problem in check(reads):
+            yield replace(problem, needs=frozenset(reads.names))

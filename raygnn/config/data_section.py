@@ -22,6 +22,7 @@ from raygnn.config.section import (
     NonEmptyText,
     NonNegativeWhole,
     PositiveWhole,
+    Rule,
     Section,
     Seed,
 )
@@ -247,6 +248,17 @@ class Data(Section):
     device_features: bool | Literal["auto"] = "auto"
     standardize: bool = True
 
+    # fmt: off
+    rules = (
+        Rule("partition-written", "on_error undirected reverse_edges feature_dtype allow_outside",
+             lambda data: data.mode == "partitioned",
+             "it has no effect on a graph that is already partitioned",
+             "Remove it, or pass it to raygnn.partition"),
+        Rule("data-arguments-alone", "args", lambda data: data.type is None,
+             "they are arguments of data.type, which is not set", "Set it"),
+    )
+    # fmt: on
+
     @property
     def names_a_graph(self) -> bool:
         return bool(self.uri or self.synthetic or self.type)
@@ -265,8 +277,10 @@ class Data(Section):
                 f"delete it (--data.{sources[0]}!)",
                 id="data-source-twice",
             )
-        if self.mode == "partitioned":
-            yield from self._broken_partitioned()
+        if self.mode == "partitioned" and self.uri is None:
+            rule = "data.mode is partitioned, which needs a folder written by raygnn.partition"
+            remedy = "Set it to that folder: of a file system that all nodes share, or of a bucket"
+            yield Problem(("uri",), rule, remedy, id="partition-uri")
         if (self.mode == "presampled") != (self.samples is not None):
             yield Problem(
                 ("samples",),
@@ -275,17 +289,3 @@ class Data(Section):
                 "raygnn.presample, or set neither",
                 id="samples-mode",
             )
-        if self.args and self.type is None:
-            rule = "they are arguments of data.type, which is not set"
-            yield Problem(("args",), rule, "Set it", id="data-arguments-alone")
-
-    def _broken_partitioned(self) -> Iterable[Problem]:
-        if self.uri is None:
-            rule = "data.mode is partitioned, which needs a folder written by raygnn.partition"
-            remedy = "Set it to that folder: of a file system that all nodes share, or of a bucket"
-            yield Problem(("uri",), rule, remedy, id="partition-uri")
-        for name in ("on_error", "undirected", "reverse_edges", "feature_dtype", "allow_outside"):
-            if getattr(self, name) not in (None, False, "fail", []):
-                rule = "it has no effect on a graph that is already partitioned"
-                remedy = "Remove it, or pass it to raygnn.partition"
-                yield Problem((name,), rule, remedy, id="partition-written")

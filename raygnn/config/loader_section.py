@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from raygnn.config.section import Component, NonEmptyText, PositiveWhole, Section, Whole
+from raygnn.config.section import Component, NonEmptyText, PositiveWhole, Rule, Section, Whole
 from raygnn.errors import Problem, RuleError
 
 PositiveNumber = Annotated[int, Field(gt=0)] | Annotated[float, Field(gt=0)]
@@ -178,12 +178,40 @@ class Sampling(Section):
     type: NonEmptyText | None = None
     args: dict[str, Any] = Field(default_factory=dict)
 
+    # fmt: off
+    rules = (
+        Rule("sampling-last-draws-nothing", "replace weight", lambda s: s.takes_latest,
+             "sampling.temporal.strategy is last, which draws nothing",
+             "Remove it, or set the strategy to uniform"),
+        Rule("sampling-last-draws-nothing", "type", lambda s: s.takes_latest and s.is_labor,
+             "sampling.temporal.strategy is last, which draws nothing",
+             "Remove it, or set the strategy to uniform"),
+        Rule("sampling-labor-replace", "replace", lambda s: s.is_labor,
+             "sampling.type is labor, which draws without replacement",
+             "Remove it, or sampling.type"),
+        Rule("sampling-full-draws-nothing", "disjoint replace temporal weight", lambda s: s.is_full,
+             "sampling.type is full, which takes all edges", "Remove it, or sampling.type"),
+        Rule("sampling-own-sampler", "disjoint temporal weight", lambda s: s.component,
+             "your own sampler does not receive it", "Remove it, or sampling.type"),
+        Rule("sampling-ppr-temporal", "temporal", lambda s: s.ppr,
+             "sampling.ppr counts walks over edges of all times", "Remove one of the two"),
+        Rule("sampling-arguments-alone", "args", lambda s: s.component is None,
+             "they are arguments of your own sampler, but sampling.type is not set",
+             "Remove them, or set it"),
+    )
+    # fmt: on
+
     @property
     def component(self) -> Component | None:
         """`type` and `args` as a component of slot `sampler`; None with raygnn's own sampling."""
         if self.type is None or self.type in (FULL, LABOR):
             return None
         return Component(type=self.type, args=self.args)
+
+    @property
+    def takes_latest(self) -> bool:
+        """Whether the latest neighbors are taken, so that nothing is drawn."""
+        return self.temporal is not None and self.temporal.strategy == "last"
 
     @property
     def is_full(self) -> bool:
@@ -209,41 +237,6 @@ class Sampling(Section):
             if len(lengths) > 1:
                 rule = f"edge types differ in their number of hops: {sorted(lengths)}"
                 yield Problem(("fanouts",), rule, "Set lists of one length", id="sampling-hops")
-        if self.ppr is not None:
-            yield from self._broken_ppr_rules()
-        yield from self._ignored_keys()
-        if self.args and self.component is None:
-            rule = "they are arguments of your own sampler, but sampling.type is not set"
-            yield Problem(("args",), rule, "Remove them, or set it", id="sampling-arguments-alone")
-
-    def _ignored_keys(self) -> Iterable[Problem]:
-        """Keys that change draws or neighbors, with a way of sampling that would not read them."""
-        chosen = [
-            key for key in ("weight", "replace", "temporal", "disjoint") if getattr(self, key)
-        ]
-        leave_out = "Remove it, or sampling.type"
-        if self.temporal is not None and self.temporal.strategy == "last":
-            rule = "sampling.temporal.strategy is last, which draws nothing"
-            remedy = "Remove it, or set the strategy to uniform"
-            draws = [*chosen, "type"] if self.is_labor else chosen
-            for key in sorted({*draws} - {"temporal", "disjoint"}):
-                yield Problem((key,), rule, remedy, id="sampling-last-draws-nothing")
-        if self.is_labor and self.replace:
-            rule = "sampling.type is labor, which draws without replacement"
-            yield Problem(("replace",), rule, leave_out, id="sampling-labor-replace")
-        if self.is_full:
-            for key in chosen:
-                rule = "sampling.type is full, which takes all edges"
-                yield Problem((key,), rule, leave_out, id="sampling-full-draws-nothing")
-        elif self.component is not None:
-            for key in sorted({*chosen} - {"replace"}):
-                rule = "your own sampler does not receive it"
-                yield Problem((key,), rule, leave_out, id="sampling-own-sampler")
-
-    def _broken_ppr_rules(self) -> Iterable[Problem]:
-        if self.temporal is not None:
-            rule = "sampling.ppr counts walks over edges of all times"
-            yield Problem(("temporal",), rule, "Remove one of the two", id="sampling-ppr-temporal")
 
 
 class _ThreadsOfSplit(Section):

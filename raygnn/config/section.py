@@ -6,8 +6,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -21,7 +20,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from raygnn.errors import KeyPath, Problem, RuleError
+from raygnn.errors import KeyPath, Problem, RuleError, parse_path
 
 #: Result of `value_at` for a missing key, since None is a value.
 MISSING: Any = type("Missing", (), {"__repr__": lambda self: "MISSING"})()
@@ -92,21 +91,39 @@ def _describe(schema: dict[str, Any], section: type) -> None:
             schema["properties"][name].setdefault("description", meaning)
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A rule among the keys of a section.
+class Rule(NamedTuple):
+    """Keys that may not be set in a mode: a row of a table of what excludes what.
 
     Attributes:
-        id: stable name of the rule.
-        key: the key that a message names.
-        is_broken: whether the section breaks the rule.
+        id: of the error.
+        keys: dotted, separated by spaces. One is set if it is neither null, false nor its default.
+        mode: whether the section is in the mode.
     """
 
     id: str
-    key: str
-    is_broken: Callable[[Any], object]
-    rule: str
+    keys: str
+    mode: Callable[[Any], object]
+    reason: str
     remedy: str
+
+
+def broken(section: Section, rules: Iterable[Rule], read: Any = None) -> Iterator[Problem]:
+    """A problem for each key that is set in a mode that excludes it. `read`: for the modes, in
+    place of the section.
+    """
+    for rule in rules:
+        for key in rule.keys.split() if rule.mode(read or section) else ():
+            first, *rest = path = parse_path(key)
+            default = type(section).model_fields[str(first)].get_default(call_default_factory=True)
+            value = _inner(section, path)
+            if value is not None and value is not False and value != _inner(default, rest):
+                yield Problem(path, rule.reason, rule.remedy, id=rule.id)
+
+
+def _inner(value: Any, path: Iterable[str | int]) -> Any:
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else getattr(value, str(name), None)
+    return value
 
 
 class Section(BaseModel):
@@ -127,14 +144,12 @@ class Section(BaseModel):
     )
 
     def broken_rules(self) -> Iterable[Problem]:
-        """Broken rules among the section's keys; paths are relative to the section."""
-        for rule in self.rules:
-            if rule.is_broken(self):
-                yield Problem((rule.key,), rule.rule, rule.remedy, id=rule.id)
+        """Broken rules that are no row of `rules`; paths are relative to the section."""
+        return ()
 
     @model_validator(mode="after")
     def _check_rules(self) -> Self:
-        if problems := list(self.broken_rules()):
+        if problems := [*broken(self, self.rules), *self.broken_rules()]:
             raise RuleError.of(problems)
         return self
 

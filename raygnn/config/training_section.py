@@ -15,6 +15,7 @@ from raygnn.config.section import (
     Period,
     PositiveNumber,
     PositiveWhole,
+    Rule,
     Section,
 )
 from raygnn.errors import Problem, RuleError, choose_from
@@ -131,8 +132,21 @@ class Training(Section):
     cuda_graphs: bool = True
     eval: Literal["sampled", "exact"] = "sampled"
 
+    # fmt: off
+    rules = (
+        Rule("training-reductions-clash", "grad_reduction",
+             lambda t: t.loss_reduction == "sum" and t.grad_reduction == "sample_mean",
+             "sums over seeds are not averaged over seeds again",
+             "Set loss_reduction: mean, or grad_reduction: sum or batch_mean"),
+    )
+    # fmt: on
+
     def broken_rules(self) -> Iterable[Problem]:
-        yield from self._broken_reductions()
+        chosen = self.grad_reduction
+        if chosen is not None and "." not in chosen and chosen not in _GRAD_REDUCTIONS:
+            rule = "unknown reduction"
+            remedy = choose_from(chosen, _GRAD_REDUCTIONS) + ", or a dotted path"
+            yield Problem(("grad_reduction",), rule, remedy, id="training-reduction-unknown")
         if all(getattr(self, name) is None for name in _LIMITS):
             rule = "training would never end: no limit is set"
             remedy = f"Set at least one of: {', '.join(_LIMITS)}"
@@ -146,17 +160,6 @@ class Training(Section):
         """The limit in optimizer steps that steps and epochs give; None without one."""
         of_epochs = None if self.max_epochs is None else self.max_epochs * steps_per_epoch
         return min((x for x in (self.max_steps, of_epochs) if x is not None), default=None)
-
-    def _broken_reductions(self) -> Iterable[Problem]:
-        chosen = self.grad_reduction
-        if chosen is not None and "." not in chosen and chosen not in _GRAD_REDUCTIONS:
-            rule = "unknown reduction"
-            remedy = choose_from(chosen, _GRAD_REDUCTIONS) + ", or a dotted path"
-            yield Problem(("grad_reduction",), rule, remedy, id="training-reduction-unknown")
-        if self.loss_reduction == "sum" and chosen == "sample_mean":
-            rule = "sums over seeds are not averaged over seeds again"
-            remedy = "Set loss_reduction: mean, or grad_reduction: sum or batch_mean"
-            yield Problem(("grad_reduction",), rule, remedy, id="training-reductions-clash")
 
 
 class EarlyStopping(Section):
@@ -250,12 +253,16 @@ class Checkpoint(Section):
 
     init_from: InitFrom | None = None
 
+    # fmt: off
+    rules = (
+        Rule("monitor-mode-alone", "mode", lambda checkpoint: checkpoint.monitor is None,
+             "it belongs to checkpoint.monitor, which is not set",
+             "Set checkpoint.monitor too, or early_stopping.mode instead"),
+    )
+    # fmt: on
+
     def broken_rules(self) -> Iterable[Problem]:
-        yield from _missing_mode(self)
-        if self.monitor is None and self.mode is not None:
-            rule = "it belongs to checkpoint.monitor, which is not set"
-            remedy = "Set checkpoint.monitor too, or early_stopping.mode instead"
-            yield Problem(("mode",), rule, remedy, id="monitor-mode-alone")
+        return _missing_mode(self)
 
 
 class Scheduler(Component):
@@ -285,9 +292,6 @@ class LossTerm(Component):
     weight: NonNegativeNumber = 1.0
     on: str | None = None
     inputs: dict[str, NonEmptyText] = Field(default_factory=dict)
-
-
-_SCHEDULE = ("wait", "warmup", "active", "repeat")
 
 
 class Profiler(Section):
@@ -322,6 +326,14 @@ class Profiler(Section):
     sync_timings: bool = True
     logs_uri: NonEmptyText | None = None
 
+    # fmt: off
+    rules = (
+        Rule("profiler-range-schedule", "wait warmup active repeat", lambda p: p.by_batch,
+             "a schedule and begin_batch exclude each other",
+             "Set it to null, or begin_batch and end_batch to null"),
+    )
+    # fmt: on
+
     @property
     def by_batch(self) -> bool:
         return self.begin_batch is not None
@@ -331,13 +343,7 @@ class Profiler(Section):
             missing = "begin_batch" if self.begin_batch is None else "end_batch"
             rule = "begin_batch and end_batch go together"
             yield Problem((missing,), rule, f"Set {missing} too", id="profiler-range-half")
-        elif self.begin_batch is not None and self.end_batch is not None:
-            if self.end_batch < self.begin_batch:
-                rule = f"it is before begin_batch, which is {self.begin_batch}"
-                remedy = f"Set at least {self.begin_batch}"
-                yield Problem(("end_batch",), rule, remedy, id="profiler-range-order")
-            for name in _SCHEDULE:
-                if getattr(self, name) is not None:
-                    rule = "a schedule and begin_batch exclude each other"
-                    remedy = f"Set begin_batch and end_batch to null, or {name} to null"
-                    yield Problem((name,), rule, remedy, id="profiler-range-schedule")
+        elif (self.end_batch or 0) < (self.begin_batch or 0):
+            rule = f"it is before begin_batch, which is {self.begin_batch}"
+            remedy = f"Set at least {self.begin_batch}"
+            yield Problem(("end_batch",), rule, remedy, id="profiler-range-order")

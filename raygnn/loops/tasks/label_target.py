@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from raygnn.config import Config, LoadedConfig
+from raygnn.config.section import Rule
 from raygnn.console import count
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.splits import Splits
 from raygnn.data.standardization import BALANCED, ColumnScale, LabelCounts
 from raygnn.device_memory import copied
-from raygnn.errors import ConfigError, DataError, Problem
+from raygnn.errors import ConfigError, DataError
 from raygnn.loops.blend import TREES, Blend
 from raygnn.loops.model_spec import Output
 from raygnn.loops.ranges import Ranges
@@ -201,6 +202,14 @@ class LabelTarget(TaskTarget):
         }
     )
     rows: ClassVar[str]
+    # fmt: off
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("loader-balanced-twice", "loader.train.balanced_seeds",
+             lambda config: any(BALANCED in term.args.values() for term in config.losses),
+             f"losses have {BALANCED} weights, which make up for the same imbalance again",
+             "Set it to false, or remove these weights"),
+    )
+    # fmt: on
 
     arguments: LabelArguments
     output: LabelOutput
@@ -211,18 +220,6 @@ class LabelTarget(TaskTarget):
     def problems(cls, args: Mapping[str, Any]) -> list[tuple[str, int]]:
         chosen = args.get("problem")
         return [(problem, _ANY_NUMBER) for problem in PROBLEMS if chosen in (None, problem)]
-
-    @classmethod
-    def broken_rules(cls, config: Config) -> Iterator[Problem]:
-        if not config.loader.balances_seeds:
-            return
-        if any(BALANCED in term.args.values() for term in config.losses):
-            yield Problem(
-                ("loader", "train", "balanced_seeds"),
-                f"losses have {BALANCED} weights, which make up for the same imbalance again",
-                "Set it to false, or remove these weights",
-                id="loader-balanced-twice",
-            )
 
     def trained_output(self, loaded: LoadedConfig) -> LabelOutput:
         """Completes the output with the scale of a regression, or with label counts.

@@ -10,28 +10,22 @@ import numpy as np
 
 from raygnn.config import Config
 from raygnn.config.data_section import HashSplit, TemporalSplit
+from raygnn.config.section import Rule
 from raygnn.data.bundle import Bundle
 from raygnn.data.edge_types import REVERSE_PREFIX, EdgeType
-from raygnn.errors import ConfigError, Problem
+from raygnn.errors import ConfigError
 from raygnn.sampling.protocols import GraphStore, PickRequest
 
-
-def sampler_rules(config: Config) -> Iterator[Problem]:
-    """Sampling settings with which edges cannot be excluded from their own messages."""
-    if not config.sampling.draws_neighbors:
-        yield Problem(
-            ("sampling", "type"),
-            "links are kept out of their own messages by raygnn's sampler only",
-            "Remove it",
-            id="sampling-links-sampler",
-        )
-    if config.sampling.ppr is not None:
-        yield Problem(
-            ("sampling", "ppr"),
-            "walks go along the edges that are to be predicted",
-            "Remove it",
-            id="sampling-ppr-links",
-        )
+#: Sampling with which edges cannot be excluded from their own messages.
+# fmt: off
+SAMPLER_RULES = (
+    Rule("sampling-links-sampler", "sampling.type",
+         lambda config: not config.sampling.draws_neighbors,
+         "links are kept out of their own messages by raygnn's sampler only", "Remove it"),
+    Rule("sampling-ppr-links", "sampling.ppr", lambda config: True,
+         "walks go along the edges that are to be predicted", "Remove it"),
+)
+# fmt: on
 
 
 def split_rule(config: Config) -> HashSplit | TemporalSplit | None:

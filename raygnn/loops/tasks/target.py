@@ -15,6 +15,7 @@ from raygnn.config import Config, LoadedConfig
 from raygnn.config.arguments import Arguments, validated_arguments
 from raygnn.config.loader_section import TemporalSampling
 from raygnn.config.registry import TASK_TARGETS
+from raygnn.config.section import Rule, broken
 from raygnn.data.bundle import Bundle
 from raygnn.data.fit_rows import FitRows
 from raygnn.data.partition.part import Pairs
@@ -77,6 +78,9 @@ class TaskTarget(ABC):
     #: The records of what a model gives that no other task has.
     output_class: ClassVar[type[Output]]
 
+    #: Keys of the config that the task excludes.
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
     arguments: TaskArguments
 
     #: The model's output, as far as it does not depend on the losses.
@@ -114,16 +118,11 @@ class TaskTarget(ABC):
         return {"sampling": {"temporal": temporal, "disjoint": disjoint}}
 
     @classmethod
-    def broken_rules(cls, config: Config) -> Iterable[Problem]:
-        """Requests of other config sections that the task does not support."""
-        return ()
-
-    @classmethod
     def problems_with(cls, config: Config) -> list[Problem]:
-        """`broken_rules` with the values that break them."""
+        """Broken `rules`, with the values that break them."""
         return [
             replace(problem, shown=shown(reduce(getattr, map(str, problem.path), config)))
-            for problem in cls.broken_rules(config)
+            for problem in broken(config, cls.rules)
         ]
 
     @classmethod

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from raygnn.config import Config
+from raygnn.config.section import Rule
 from raygnn.data.bundle import Bundle
 from raygnn.data.bundle_record import ColumnInfo
 from raygnn.data.edge_types import EdgeType, edge_type_name, parse_edge_type
@@ -20,7 +21,7 @@ from raygnn.data.links.supervision import SeedEdges, split_labelled_edges
 from raygnn.data.partition.part import Pairs
 from raygnn.data.splits import SPLIT_NAMES, has_label
 from raygnn.data.time_units import check_time_units
-from raygnn.errors import ConfigError, DataError, Problem
+from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import ids_digest
 from raygnn.loops.tasks.label_target import (
     LabelArguments,
@@ -31,7 +32,7 @@ from raygnn.loops.tasks.label_target import (
     label_shape,
     names_of,
 )
-from raygnn.loops.tasks.link_rules import forward_types, sampler_rules, split_rule, with_reverses
+from raygnn.loops.tasks.link_rules import SAMPLER_RULES, forward_types, split_rule, with_reverses
 from raygnn.loops.tasks.target import DeclaredTimes
 
 
@@ -136,6 +137,7 @@ class EdgeTarget(LabelTarget):
     output: EdgeOutput
     edges: SeedEdges
     link: LinkSplit
+    rules: ClassVar[tuple[Rule, ...]] = (*LabelTarget.rules, *SAMPLER_RULES)
 
     @classmethod
     def learns_times(cls, config: Config, times: DeclaredTimes) -> bool:
@@ -143,11 +145,6 @@ class EdgeTarget(LabelTarget):
         rule = config.data.splits
         is_by_time = rule is not None and rule.type == "temporal"
         return is_by_time and is_timed(times.edges, config.task.args.get("edge_type"))
-
-    @classmethod
-    def broken_rules(cls, config: Config) -> Iterator[Problem]:
-        yield from super().broken_rules(config)
-        yield from sampler_rules(config)
 
     @classmethod
     def pairs_read(cls, bundle: Bundle, arguments: EdgeTargetArguments) -> Pairs | None:

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
@@ -22,12 +22,12 @@ from raygnn.data.links.supervision import KnownLinks, SupervisionEdges, known_po
 from raygnn.data.links.supervision import make_supervision as split_links
 from raygnn.data.partition.part import Pairs
 from raygnn.data.time_units import check_time_units, time_unit, window_as_time
-from raygnn.errors import ConfigError, DataError, Problem, RuleError
+from raygnn.errors import ConfigError, DataError, RuleError
 from raygnn.loops.model_spec import Output
 from raygnn.loops.tasks.link_rules import (
+    SAMPLER_RULES,
     forward_types,
     reverse_types,
-    sampler_rules,
     split_rule,
     with_reverses,
 )
@@ -114,24 +114,19 @@ class LinkTargetArguments(TaskArguments):
     test_messages: Literal["transductive", "inductive"] = "transductive"
     full_ranking: Annotated[bool | list[int] | None, AfterValidator(_check_ks)] = None
 
+    # fmt: off
     rules = (
-        Rule(
-            "task-mined-all",
-            "mined_negatives",
-            lambda args: args.mined_negatives and args.competes_with_all,
-            "with num_random_negatives: all, links compete with all nodes already",
-            "Leave it out, or set a number of random negatives",
-        ),
-        Rule(
-            "task-all-negatives",
-            "num_random_negatives",
-            lambda args: (
-                args.competes_with_all and (args.logq_correction or args.negatives != "uniform")
-            ),
-            "nothing is drawn, so task.args.negatives and task.args.logq_correction change nothing",
-            "Leave these out, or set a number",
-        ),
+        Rule("task-mined-all", "mined_negatives", lambda args: args.competes_with_all,
+             "with num_random_negatives: all, links compete with all nodes already",
+             "Leave it out, or set a number of random negatives"),
+        Rule("task-all-negatives", "num_random_negatives",
+             lambda args: args.competes_with_all
+             and (args.logq_correction or args.negatives != "uniform"),
+             "nothing is drawn, so task.args.negatives and task.args.logq_correction change "
+             "nothing",
+             "Leave these out, or set a number"),
     )
+    # fmt: on
 
     @property
     def competes_with_all(self) -> bool:
@@ -160,6 +155,27 @@ class LinkTarget(TaskTarget):
     splits: dict[str, SupervisionEdges]
     reverse_types: dict[EdgeType, EdgeType]
     has_own_messages: bool = False
+    # fmt: off
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *SAMPLER_RULES,
+        Rule("sampling-disjoint-links", "sampling.disjoint", lambda config: True,
+             "a batch of links encodes each node once, for all of its links", "Set it to false"),
+        Rule("task-all-temporal", "sampling.temporal",
+             lambda config: config.task.args.get("num_random_negatives") == "all",
+             "num_random_negatives: all would encode all nodes for each group of links",
+             "Leave it out, or set a number of negatives"),
+        Rule("task-mined-temporal", "sampling.temporal",
+             lambda config: config.task.args.get("mined_negatives"),
+             "mined_negatives would be found with edges that are later than the links",
+             "Leave either out"),
+        Rule("task-mined-mode", "data.mode",
+             lambda config: config.task.args.get("mined_negatives"),
+             "mined_negatives depend on the weights of the run, and on edges of all nodes",
+             "Set it to in_memory, or leave task.args.mined_negatives out"),
+        Rule("loader-balanced-classes", "loader.train.balanced_seeds", lambda config: True,
+             "links have no classes", "Set it to false"),
+    )
+    # fmt: on
 
     @classmethod
     def problems(cls, args: Mapping[str, Any]) -> list[tuple[str, int]]:
@@ -167,46 +183,6 @@ class LinkTarget(TaskTarget):
             "num_random_negatives_eval", cls.Arguments().num_random_negatives_eval
         )
         return [("link_prediction", 1 + num_random if isinstance(num_random, int) else 2)]
-
-    @classmethod
-    def broken_rules(cls, config: Config) -> Iterator[Problem]:
-        if config.sampling.disjoint:
-            yield Problem(
-                ("sampling", "disjoint"),
-                "a batch of links encodes each node once, for all of its links",
-                "Set it to false",
-                id="sampling-disjoint-links",
-            )
-        yield from sampler_rules(config)
-        is_all = config.task.args.get("num_random_negatives") == "all"
-        if is_all and config.sampling.temporal is not None:
-            yield Problem(
-                ("sampling", "temporal"),
-                "num_random_negatives: all would encode all nodes for each group of links",
-                "Leave it out, or set a number of negatives",
-                id="task-all-temporal",
-            )
-        if config.task.args.get("mined_negatives") and config.sampling.temporal is not None:
-            yield Problem(
-                ("sampling", "temporal"),
-                "mined_negatives would be found with edges that are later than the links",
-                "Leave either out",
-                id="task-mined-temporal",
-            )
-        if config.task.args.get("mined_negatives") and config.data.mode != "in_memory":
-            yield Problem(
-                ("data", "mode"),
-                "mined_negatives depend on the weights of the run, and on edges of all nodes",
-                "Set it to in_memory, or leave task.args.mined_negatives out",
-                id="task-mined-mode",
-            )
-        if config.loader.balances_seeds:
-            yield Problem(
-                ("loader", "train", "balanced_seeds"),
-                "links have no classes",
-                "Set it to false",
-                id="loader-balanced-classes",
-            )
 
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:

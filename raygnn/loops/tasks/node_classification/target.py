@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from raygnn.config import Config
 from raygnn.config.registry import SLOTS
+from raygnn.config.section import Rule
 from raygnn.console import count
 from raygnn.data.bundle import Bundle, SeedRows
 from raygnn.data.bundle_record import ColumnInfo
@@ -25,7 +26,7 @@ from raygnn.data.time_units import (
     unit_words,
     window_as_time,
 )
-from raygnn.errors import ConfigError, DataError, Problem
+from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import ModelSpec
 from raygnn.loops.tasks.label_target import (
     LabelArguments,
@@ -139,6 +140,19 @@ class NodeTarget(LabelTarget):
     arguments: NodeTargetArguments
     output: NodeOutput
     seeds: SeedRows
+    # fmt: off
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *LabelTarget.rules,
+        Rule("loader-balanced-full", "loader.train.balanced_seeds",
+             lambda config: config.sampling.is_full,
+             "a step of sampling.type=full has all seeds, each once",
+             "Set it to false, and class_weights of the loss to balanced"),
+        Rule("loader-balanced-sampler", "loader.train.balanced_seeds",
+             lambda config: config.sampling.component,
+             "seeds of small classes repeat in a batch, which PyG's samplers cannot express",
+             "Set it to false, or remove sampling.type"),
+    )
+    # fmt: on
 
     @classmethod
     def learns_times(cls, config: Config, times: DeclaredTimes) -> bool:
@@ -149,27 +163,6 @@ class NodeTarget(LabelTarget):
     def defaults(cls, config: Config, times: DeclaredTimes) -> dict[str, dict[str, Any]]:
         found = super().defaults(config, times)
         return found | slow_training(config) if found else {}
-
-    @classmethod
-    def broken_rules(cls, config: Config) -> Iterator[Problem]:
-        yield from super().broken_rules(config)
-        if not config.loader.balances_seeds:
-            return
-        place = ("loader", "train", "balanced_seeds")
-        if config.sampling.is_full:
-            yield Problem(
-                place,
-                "a step of sampling.type=full has all seeds, each once",
-                "Set it to false, and class_weights of the loss to balanced",
-                id="loader-balanced-full",
-            )
-        elif not config.sampling.draws_neighbors:
-            yield Problem(
-                place,
-                "seeds of small classes repeat in a batch, which PyG's samplers cannot express",
-                "Set it to false, or remove sampling.type",
-                id="loader-balanced-sampler",
-            )
 
     @classmethod
     def find(cls, bundle: Bundle, config: Config, arguments: NodeTargetArguments) -> NodeTarget:

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from raygnn.config import Config, LoadedConfig
-from raygnn.config.section import Component
+from raygnn.config.section import Component, Rule
 from raygnn.data.bundle import Bundle
 from raygnn.data.splits import Splits, make_splits
-from raygnn.errors import ConfigError, DataError, Problem
+from raygnn.errors import ConfigError, DataError
 from raygnn.loops.model_spec import Output
 from raygnn.loops.tasks.label_target import (
     LabelArguments,
@@ -73,23 +73,14 @@ class SelfSupervisedTarget(LabelTarget):
 
     arguments: SelfSupervisedArguments
     output: EmbeddingOutput  # type: ignore[assignment]
-
-    @classmethod
-    def broken_rules(cls, config: Config) -> Iterator[Problem]:
-        if config.losses:
-            yield Problem(
-                ("losses",),
-                "the loss is that of task.args.method",
-                "Remove it, and set task.args.method",
-                id="method-losses",
-            )
-        if config.loader.balances_seeds:
-            yield Problem(
-                ("loader", "train", "balanced_seeds"),
-                "labels are not read in training",
-                "Set it to false",
-                id="method-balanced",
-            )
+    # fmt: off
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("method-losses", "losses", lambda config: True,
+             "the loss is that of task.args.method", "Remove it, and set task.args.method"),
+        Rule("method-balanced", "loader.train.balanced_seeds", lambda config: True,
+             "labels are not read in training", "Set it to false"),
+    )
+    # fmt: on
 
     @classmethod
     def find(
