@@ -135,12 +135,16 @@ class LinkBaselines:
             else:
                 known = self._target.known(self._bundle, "val")
                 judged = JudgedRows.of_anchors(val, known, num_targets)
-            ndcg = {
-                choice: float(judged.ndcg(judged.scores(*fit("val", choice))).mean())
-                for choice in choices
-            }
-            self._chosen[name] = max(choices, key=ndcg.__getitem__)
-        return InnerProduct(self._num_nodes[1]), fit(split, self._chosen[name])
+            best = -1.0
+            for choice in choices:
+                factors = fit("val", choice)
+                ndcg = float(judged.ndcg(judged.scores(*factors)).mean())
+                if ndcg > best:
+                    best, self._chosen[name] = ndcg, (choice, factors)
+        choice, factors = self._chosen[name]
+        if self._splits_before(split) != self._splits_before("val"):
+            factors = fit(split, choice)
+        return InnerProduct(self._num_nodes[1]), factors
 
     @property
     def _judged_rows(self) -> np.ndarray:
