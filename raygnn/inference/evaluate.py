@@ -23,8 +23,6 @@ from raygnn.loops.split_rows import SplitRows
 from raygnn.loops.tasks.build_sampler import with_all_neighbors
 from raygnn.loops.tasks.exact_encoding import is_layerwise
 from raygnn.loops.tasks.node_classification.task import NodeClassification
-from raygnn.loops.tasks.self_supervised.target import SelfSupervisedArguments, SelfSupervisedTarget
-from raygnn.loops.tasks.self_supervised.task import ProbeRows, fit_probe
 from raygnn.metrics import R2, Accuracy, F1Macro, F1Micro, MeanAbsoluteError, SumMetric
 from raygnn.models.graph_encoder import GraphEncoder
 from raygnn.outputs.saved_model import SavedModel
@@ -140,9 +138,14 @@ def probe_model(
         ConfigError: there is no such label or node type, or several.
         DataError: there are no splits or labels, or a split is empty.
     """
-    arguments = SelfSupervisedArguments(target=node_type, label=label)
+    # Imported late: the task is a plug-in, without which all else works.
+    from raygnn.loops.tasks.self_supervised import target as probed
+    from raygnn.loops.tasks.self_supervised.task import ProbeRows, fit_probe
+
+    arguments = probed.SelfSupervisedArguments(target=node_type, label=label)
     bundle = graph.bundle
-    target = SelfSupervisedTarget.find(bundle, config.model_copy(update={"metrics": []}), arguments)
+    without_metrics = config.model_copy(update={"metrics": []})
+    target = probed.SelfSupervisedTarget.find(bundle, without_metrics, arguments)
     settings = target.output.probe
     if settings is None:
         raise DataError(

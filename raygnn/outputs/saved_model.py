@@ -137,7 +137,8 @@ class SavedModel:
                 "(Task.spec), as raygnn's tasks do.",
                 id="model-spec-missing",
             )
-        spec = ModelSpec.from_json(read_text(spec_uri), redact(spec_uri), output_classes())
+        outputs = output_classes(loaded.config.task.type)
+        spec = ModelSpec.from_json(read_text(spec_uri), redact(spec_uri), outputs)
         return cls(absolute(folder), loaded, spec, _graph(written)).of_task(task)
 
     @cached_property

@@ -190,5 +190,8 @@ def target_classes() -> list[type[TaskTarget]]:
     return [target for task in TASK_TARGETS if (target := target_class(task)) is not None]
 
 
-def output_classes() -> list[type[Output]]:
-    return list(dict.fromkeys(target.output_class for target in target_classes()))
+def output_classes(task: str = "") -> list[type[Output]]:
+    """The classes of a task's output; of all tasks for a user's own."""
+    target = target_class(task)
+    targets = target_classes() if target is None else [target]
+    return list(dict.fromkeys(target.output_class for target in targets))
