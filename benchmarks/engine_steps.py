@@ -4,7 +4,8 @@
 
 Each case is a run of `raygnn.train.fit` in this process, on a graph whose features the device
 holds. "ready batches" repeats a few batches that were made beforehand, so that nothing competes
-with the thread of training. Cases are repeated without CUDA graphs.
+with the thread of training. With CUDA graphs, a GPU also samples the batches by itself. Cases of
+the host are repeated without CUDA graphs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from training import engine_config
 
 import raygnn.train
 from raygnn.loops.engine import Engine
+from raygnn.sampling import NeighborLoader
 from raygnn.sampling.batch_sequence import BatchSequence
 
 _STEPS = {"smoke": 12, "reference": 900}
@@ -32,9 +34,19 @@ _STARTS = 3  # the first of as many parts of a run's steps is its start
 
 
 def step_ms(
-    scale: Scale, tables: Path, work: Path, device: str, *, threads: int, ready: bool, graphs: bool
+    scale: Scale,
+    tables: Path,
+    work: Path,
+    device: str,
+    *,
+    threads: int | None,
+    ready: bool,
+    graphs: bool,
 ) -> tuple[float, float]:
-    """Milliseconds of a step after the start of a run, and of these, waiting for batches."""
+    """Milliseconds of a step after the start of a run, and of these, waiting for batches.
+
+    `threads`: of the sampler; None lets the device sample.
+    """
     steps = _STEPS[scale.name]
     config = engine_config(
         scale,
@@ -62,7 +74,9 @@ def step_ms(
             made = list(itertools.islice(batches, _NUM_READY))
         yield from itertools.cycle(made)
 
+    host_samples = patch.object(NeighborLoader, "sample_on_device", lambda self: "a benchmark")
     with (
+        contextlib.nullcontext() if threads is None else host_samples,
         patch.object(Engine, "_step", timed_step),
         patch.object(BatchSequence, "iterate", repeated if ready else iterate),
         contextlib.redirect_stdout(io.StringIO()),
@@ -82,19 +96,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     graph = RmatGraph(scale.num_nodes, scale.num_edges, scale.num_features, scale.num_classes)
     tables = graph.tables(work)
     rows = []
-    for graphs in (True, False) if chosen.device == "cuda" else (True,):
-        for threads in (0, *chosen.threads):
-            ready = threads == 0
-            found = step_ms(
-                scale,
-                tables,
-                work,
-                chosen.device,
-                threads=1 if ready else threads,
-                ready=ready,
-                graphs=graphs,
-            )
-            name = "ready batches" if ready else f"{threads} sampler threads"
+    of_host = {"ready batches": 1, **{f"{n} sampler threads": n for n in chosen.threads}}
+    on_cuda = chosen.device == "cuda"
+    for graphs in (True, False) if on_cuda else (True,):
+        cases = {"sampled on the device": None} if on_cuda and graphs else {}
+        for name, threads in {**cases, **of_host}.items():
+            ready = name == "ready batches"
+            options = {"threads": threads, "ready": ready, "graphs": graphs}
+            found = step_ms(scale, tables, work, chosen.device, **options)
             name += "" if graphs else ", without CUDA graphs"
             rate = 1e3 * scale.batch_size / found[0]
             note = f"{found[1]:.1f} ms wait for batches, {rate:,.0f} seeds/s"

@@ -28,15 +28,13 @@ run() {
 }
 
 run card $python -c "import torch; print(torch.__version__, torch.cuda.get_device_name())"
+# First what decides: equal batches and milliseconds a batch, milliseconds a step, and PyG beside it.
+run sampler $python benchmarks/device_sampler.py --scale "$scale" --device cuda --rounds 5
+run engine_steps $python benchmarks/engine_steps.py --scale "$scale" --device cuda --threads 12
+run training $python benchmarks/training.py --scale "$scale" --device cuda --sampler-threads 12 --rounds 5
 # By file: others import Ray.
 run tests $python -m pytest -p no:benchmark -n $processes -m gpu tests/unit/models/test_on_gpu.py \
     tests/unit/sampling/test_loader.py tests/numerics/test_on_gpu.py
-for threads in 12 1; do
-    run training-$threads $python benchmarks/training.py --scale "$scale" --device cuda \
-        --sampler-threads $threads --rounds 9
-done
-run sampler $python benchmarks/device_sampler.py --scale "$scale" --device cuda --rounds 5
-run engine_steps $python benchmarks/engine_steps.py --scale "$scale" --device cuda
 # Two ranks on this GPU: NCCL where it allows that, and gloo.
 two_ranks() {
     for rank in 1 0; do
@@ -64,6 +62,6 @@ for model in GraphSAGE GAT HGT RGCN links; do
         --profiler "{wait: $first, warmup: 2, active: $traced}"
     run busy-$model $python benchmarks/gpu_busy.py $out/runs/$model/logs/profiler/*.gz
 done
-run encoders $python benchmarks/encoders.py --scale "$scale" --device cuda --rounds 9
+run encoders $python benchmarks/encoders.py --scale "$scale" --device cuda --rounds 5
 echo "failed:${failed:- nothing}"
 [ -z "$failed" ]
