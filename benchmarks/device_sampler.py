@@ -24,7 +24,7 @@ from torch import Tensor
 from training import endless, make_loader
 
 from raygnn.sampling import NeighborLoader, NodeBatch
-from raygnn.sampling.device_sampler import has_triton
+from raygnn.sampling.device_batches import has_triton
 from raygnn.sampling.prefetch import copied_batch
 
 _BATCHES = 16
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _sampled_on_device(loader: NeighborLoader, **changes: bool) -> Any:
     replaced = {name: lambda _, value=value: value for name, value in changes.items()}
     with (
-        patch.multiple("raygnn.sampling.device_sampler", **replaced) if replaced else nullcontext()
+        patch.multiple("raygnn.sampling.device_batches", **replaced) if replaced else nullcontext()
     ):
         reason = loader.sample_on_device()
     assert reason is None, reason

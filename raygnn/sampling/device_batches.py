@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,10 +10,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from raygnn.console import warn
 from raygnn.data.edge_types import EdgeType
+from raygnn.device_memory import copied
 from raygnn.sampling.batch import DeviceCopy, NodeBatch
 from raygnn.sampling.device_padding import DevicePadding
 from raygnn.sampling.device_sampler import DeviceSampler
+from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.padding import Counts, Padding
 from raygnn.sampling.prefetch import copied_together
 from raygnn.sampling.tensor_record import TensorRecord, moved
@@ -45,6 +49,7 @@ class DeviceBatches:
     and batches that fit no size.
 
     Args:
+        sampler, padding_class: see `build_device_sampler`.
         padding: of the loader.
         inputs: the host's part of a batch, by epoch and index.
         make: a complete batch of the host, copied to the device, by epoch and index.
@@ -54,12 +59,14 @@ class DeviceBatches:
     def __init__(
         self,
         sampler: DeviceSampler,
+        padding_class: type[DevicePadding],
         padding: Padding,
         inputs: Callable[[int, int], HostInputs],
         make: Callable[[int, int], NodeBatch],
         src_degrees: Mapping[EdgeType, Tensor],
     ) -> None:
-        self._sampler, self._padding, self._make_inputs = sampler, padding, inputs
+        self._sampler, self._padding_class = sampler, padding_class
+        self._padding, self._make_inputs = padding, inputs
         self._make, self._src_degrees = make, src_degrees
         self._templates: dict[int, Template] = {}
         is_cuda, size = sampler.device.type == "cuda", len(sampler.counts)
@@ -108,7 +115,7 @@ class DeviceBatches:
 
     def _template(self, batch: NodeBatch, size: Counts) -> Template:
         assert self._inputs is not None
-        padding = DevicePadding(self._sampler, size, self._src_degrees)
+        padding = self._padding_class(self._sampler, size, self._src_degrees)
         return Template(batch, padding, self._inputs[0], self._sampler.device)
 
 
@@ -141,6 +148,36 @@ class Template:
             num_added_edges=self._num_edges - num_sampled,
             copy=DeviceCopy(memory, self._layout),
         )
+
+
+def has_triton(device: torch.device) -> bool:
+    """Whether kernels of Triton can run on a device. Triton comes with torch for CUDA."""
+    is_cuda = device.type == "cuda" and torch.version.cuda is not None
+    return is_cuda and importlib.util.find_spec("triton") is not None
+
+
+def build_device_sampler(
+    sampler: NeighborSampler,
+    capacities: Counts,
+    node_type: str,
+    num_seeds: int,
+    device: torch.device,
+) -> tuple[DeviceSampler, type[DevicePadding]]:
+    """A `DeviceSampler` with these arguments, and the class that pads its samples.
+
+    Both are kernels of Triton, if these compile, else operators of torch.
+    """
+    arguments = sampler, capacities, node_type, num_seeds, device
+    if has_triton(device):
+        try:
+            kernels = importlib.import_module("raygnn.sampling.device_kernels")
+            compiled: DeviceSampler = kernels.TritonSampler(*arguments)
+            seeds = torch.zeros_like(compiled.seed_index)
+            compiled.sample(seeds, copied(compiled.keys(0), device))
+            return compiled, kernels.TritonPadding
+        except Exception as error:  # noqa: BLE001 - compilers raise many kinds, which is printed
+            warn(f"the sampler runs in operators of torch, because Triton failed: {error}")
+    return DeviceSampler(*arguments), DevicePadding
 
 
 class Repeated:

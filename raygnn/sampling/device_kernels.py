@@ -1,4 +1,4 @@
-"""Kernels of Triton for `DeviceSampler`. Importing this module needs Triton.
+"""Kernels of Triton for `DeviceSampler` and `DevicePadding`. Importing this module needs Triton.
 
 Kernels write nothing beyond a capacity and flag what does not fit. `counts` is that of the sampler,
 and names that begin with `at_` are positions in it.
@@ -14,9 +14,11 @@ import triton.language as tl
 from torch import Tensor
 
 from raygnn.data.edge_types import EdgeType
+from raygnn.sampling.batch import EdgeRecord
+from raygnn.sampling.device_padding import DevicePadding, PaddedRows
 from raygnn.sampling.device_sampler import NEVER, DeviceSampler
 
-_BLOCK = 1024  # rows of a program
+_BLOCK = 256  # rows of a program; with 1,024, registers of `_pad_edges` spill on an H200
 _DRAWS = 1024  # draws of a program
 _NEVER = tl.constexpr(NEVER)
 
@@ -168,6 +170,103 @@ def _forget(node, first, size, block: tl.constexpr):  # type: ignore[no-untyped-
     tl.store(first + row, _NEVER, mask=i < size)
 
 
+@triton.jit
+def _first_row(counts, at, starts, num_sections):  # type: ignore[no-untyped-def]
+    """Position of the first row of a sample, and whether there is one."""
+    position, is_any = tl.full((), 0, tl.int64), tl.full((), 0, tl.int32)
+    for section in range(num_sections):
+        is_filled = (tl.load(counts + at + section) > 0).to(tl.int32)
+        start = tl.load(starts + section)
+        position = tl.where((is_any == 0) & (is_filled > 0), start, position)
+        is_any = is_any | is_filled
+    return position, is_any
+
+
+@triton.jit(do_not_specialize=["at", "size"])
+def _pad_rows(  # type: ignore[no-untyped-def]
+    sample, counts, at, sections, numbers, sources, starts, num_sections, out, size,
+    block: tl.constexpr,
+):  # fmt: skip
+    """Rows of a sample with added ones; see `PaddedRows.of`."""
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    inside = i < size
+    have = tl.load(counts + at + tl.load(sections + i, mask=inside, other=0))
+    first, is_any = _first_row(counts, at, starts, num_sections)
+    is_sampled = inside & (tl.load(numbers + i, mask=inside, other=0) < have)
+    row = tl.load(sample + tl.load(sources + i, mask=is_sampled, other=0), mask=is_sampled)
+    added = tl.load(sample + first, mask=is_any > 0, other=0)
+    tl.store(out + i, tl.where(is_sampled, row, added), mask=inside)
+
+
+@triton.jit(do_not_specialize=["at_edges", "at_loops", "at_nodes", "size"])
+def _pad_edges(  # type: ignore[no-untyped-def]
+    rows, cols, counts, at_edges, at_loops, at_nodes, sections, numbers, sources, per_hop,
+    src_starts, src_moves, num_hops, num_sections, out, size,
+    has_one_type: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Ends of the edges, as `DevicePadding` computes them."""
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    inside = i < size
+    hop = tl.load(sections + i, mask=inside, other=0)
+    number = tl.load(numbers + i, mask=inside, other=0)
+    have, have_dst = tl.load(counts + at_edges + hop), tl.load(counts + at_nodes + hop)
+    missing = tl.load(per_hop + hop) - have
+    loops = tl.load(per_hop + num_hops + hop) - tl.load(counts + at_loops + hop)
+    num_added = tl.maximum(tl.load(per_hop + 2 * num_hops + hop) - have_dst, 1)
+    first_dst = tl.load(per_hop + 4 * num_hops + hop)
+    num_sources = tl.load(per_hop + 5 * num_hops + hop)
+    move = tl.load(per_hop + 6 * num_hops + hop)
+    share, rest = missing // num_added, missing % num_added
+    extra = tl.maximum(number - have, 0)
+    larger = rest * (share + 1)
+    after = rest + (extra - larger) // tl.maximum(share, 1)
+    added_dst = first_dst + have_dst + tl.where(extra < larger, extra // (share + 1), after)
+    added_src = (extra - loops) % num_sources
+    if has_one_type:
+        added_src = added_src + (added_src >= added_dst).to(tl.int64)
+    added_src = tl.where(extra < loops, added_dst, added_src)
+    is_sampled = inside & (number < have)
+    source = tl.load(sources + i, mask=is_sampled, other=0)
+    src = tl.load(rows + source, mask=is_sampled, other=0)
+    src_move = tl.zeros([block], tl.int64) + tl.load(src_moves)
+    for section in range(1, num_sections):
+        is_later = src >= tl.load(src_starts + section)
+        src_move = tl.where(is_later, tl.load(src_moves + section), src_move)
+    dst = tl.load(cols + source, mask=is_sampled, other=0) + move
+    tl.store(out + i, tl.where(is_sampled, src + src_move, added_src), mask=inside)
+    tl.store(out + size + i, tl.where(is_sampled, dst, added_dst), mask=inside)
+
+
+@triton.jit(do_not_specialize=["at_edges", "at_nodes", "size", "num_edges"])
+def _pad_starts(  # type: ignore[no-untyped-def]
+    dst_starts, counts, at_edges, at_nodes, sections, numbers, sources, per_hop, num_hops,
+    out, size, num_edges, block: tl.constexpr,
+):  # fmt: skip
+    """Start of each destination's edges, and the end of the last one's."""
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    inside = i < size
+    hop = tl.load(sections + i, mask=inside, other=0)
+    number = tl.load(numbers + i, mask=inside, other=0)
+    have, have_dst = tl.load(counts + at_edges + hop), tl.load(counts + at_nodes + hop)
+    missing = tl.load(per_hop + hop) - have
+    num_added = tl.maximum(tl.load(per_hop + 2 * num_hops + hop) - have_dst, 1)
+    added = tl.maximum(number - have_dst, 0)
+    first = have + added * (missing // num_added) + tl.minimum(added, missing % num_added)
+    is_sampled = inside & (number < have_dst)
+    source = tl.load(sources + i, mask=is_sampled, other=0)
+    first = tl.where(is_sampled, tl.load(dst_starts + source, mask=is_sampled, other=0), first)
+    first = tl.where(inside, first + tl.load(per_hop + 3 * num_hops + hop), num_edges)
+    tl.store(out + i, first, mask=i <= size)
+
+
+@triton.jit(do_not_specialize=["size"])
+def _find_degrees(node, indptr, out, size, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    row = tl.load(node + i, mask=i < size, other=0)
+    degree = tl.load(indptr + row + 1) - tl.load(indptr + row)
+    tl.store(out + i, degree.to(tl.float32), mask=i < size)
+
+
 class TritonSampler(DeviceSampler):
     """A `DeviceSampler` with kernels of Triton: six launches and two sums for a type and hop."""
 
@@ -182,10 +281,6 @@ class TritonSampler(DeviceSampler):
         self._last_sum: dict[tuple[str, int], int] = {}
         super().sample(seeds, keys)
 
-    def _at(self, kind: str, name: str | EdgeType) -> int:
-        place: int = self._places[kind, name].start
-        return place
-
     def _draw(self, edge_type: EdgeType, hop: int, fanout: int, key: Tensor) -> None:
         node_type, section = edge_type[2], self.edges[edge_type][hop]
         sections, size = self.nodes[node_type], self.edges[edge_type].sizes[hop]
@@ -194,13 +289,13 @@ class TritonSampler(DeviceSampler):
         node, replaces = self.node[node_type][chosen], self._sampler.replace
         starts, degrees, taken = indptr.new_empty((3, num_rows))
         _count[_grid(num_rows, _BLOCK)](
-            node, self.counts, self._at("nodes", node_type) + hop, indptr, starts, degrees, taken,
+            node, self.counts, self.at("nodes", node_type) + hop, indptr, starts, degrees, taken,
             num_rows, fanout=fanout, replaces=replaces, block=_BLOCK,
         )  # fmt: skip
         width = triton.next_power_of_2(fanout)
         block = max(_DRAWS // width, 1)
         _draw[_grid(num_rows, block)](
-            node, self.counts, self._at("edges", edge_type) + hop,
+            node, self.counts, self.at("edges", edge_type) + hop,
             self._keys, hop * len(self.edges) + self._number[edge_type],
             starts, degrees, taken, taken.cumsum(0), indices, indices if e_id is None else e_id,
             self._first[edge_type[0]], self._neighbor[edge_type][section],
@@ -225,7 +320,7 @@ class TritonSampler(DeviceSampler):
         self._last_sum[node_type, number] = self._num_sums
         _append[grid](
             arrived, is_new, is_new.cumsum(0, dtype=torch.int32), self._sums, last, self._num_sums,
-            self.counts, self._at("nodes", node_type) + number,
+            self.counts, self.at("nodes", node_type) + number,
             self.node[node_type][sections[number]], self._position[node_type][first_arrival:],
             sections.starts[number], sections.total, sections.sizes[number], num, block=_BLOCK,
         )  # fmt: skip
@@ -236,8 +331,8 @@ class TritonSampler(DeviceSampler):
             section = self.edges[edge_type][hop]
             self._find(
                 edge_type[0], self._neighbor[edge_type][section], self.row[edge_type][section],
-                self.col[edge_type][section], self._at("edges", edge_type) + hop,
-                self._at("loops", edge_type) + hop, size, has_loops=has_loops,
+                self.col[edge_type][section], self.at("edges", edge_type) + hop,
+                self.at("loops", edge_type) + hop, size, has_loops=has_loops,
             )  # fmt: skip
 
     def _find_positions(self, node_type: str, node: Tensor, out: Tensor) -> None:
@@ -258,6 +353,50 @@ class TritonSampler(DeviceSampler):
         if len(node):
             grid = _grid(len(node), _BLOCK)
             _forget[grid](node, self._first[node_type], len(node), block=_BLOCK)
+
+
+class TritonPadding(DevicePadding):
+    """A `DevicePadding` with kernels of Triton."""
+
+    def _fill_nodes(self, node_type: str, out: Tensor) -> None:
+        self._fill_rows(
+            self._rows[node_type], self._sampler.node[node_type], ("nodes", node_type), out
+        )
+
+    def _fill_rows(
+        self, rows: PaddedRows, sample: Tensor, counted: tuple[str, Any], out: Tensor
+    ) -> None:
+        if len(out):
+            _pad_rows[_grid(len(out), _BLOCK)](
+                sample, self._sampler.counts, self._sampler.at(*counted), rows.section,
+                rows.number, rows.source, rows.starts, len(rows.starts), out, len(out),
+                block=_BLOCK,
+            )  # fmt: skip
+
+    def _fill_degrees(self, edge_type: EdgeType, node: Tensor, out: Tensor) -> None:
+        if len(out):
+            indptr = self._sampler.adjacency[edge_type][0]
+            _find_degrees[_grid(len(out), _BLOCK)](node, indptr, out, len(out), block=_BLOCK)
+
+    def _fill_edges(self, edge_type: EdgeType, out: EdgeRecord) -> None:
+        sampler, edges = self._sampler, self._edges[edge_type]
+        rows, dst, num_edges = edges.rows, edges.dst, out.edge_index.shape[1]
+        at_edges, at_nodes = sampler.at("edges", edge_type), sampler.at("nodes", edge_type[2])
+        if num_edges:
+            _pad_edges[_grid(num_edges, _BLOCK)](
+                sampler.row[edge_type], sampler.col[edge_type], sampler.counts, at_edges,
+                sampler.at("loops", edge_type), at_nodes, rows.section, rows.number, rows.source,
+                edges.per_hop, edges.src_starts, edges.src_moves, sampler.num_hops,
+                sampler.num_hops + 1, out.edge_index, num_edges,
+                has_one_type=edges.has_one_type, block=_BLOCK,
+            )  # fmt: skip
+        if out.e_id is not None:
+            self._fill_rows(rows, sampler.e_id[edge_type], ("edges", edge_type), out.e_id)
+        _pad_starts[_grid(len(out.dst_ptr), _BLOCK)](
+            sampler.dst_start[edge_type], sampler.counts, at_edges, at_nodes, dst.section,
+            dst.number, dst.source, edges.per_hop, sampler.num_hops, out.dst_ptr,
+            len(out.dst_ptr) - 1, num_edges, block=_BLOCK,
+        )  # fmt: skip
 
 
 def _grid(size: int, block: int) -> tuple[int]:

@@ -29,33 +29,74 @@ class DevicePadding:
         self, sampler: DeviceSampler, size: Counts, src_degrees: Mapping[EdgeType, Tensor]
     ) -> None:
         self._sampler, self._src_degrees = sampler, src_degrees
-        device = sampler.device
         nodes = {t: Sections(size["nodes", t]) for t in sampler.nodes}
-        self._nodes = {t: _Rows(nodes[t], sampler.nodes[t], device) for t in nodes}
+        self._rows = {t: PaddedRows(nodes[t], sampler.nodes[t], sampler.device) for t in nodes}
         self._edges = {
-            t: _AddedEdges(sampler, t, nodes, size["edges", t], size["loops", t])
+            t: PaddedEdges(sampler, t, nodes, size["edges", t], size["loops", t])
             for t in sampler.edges
         }
 
     def fill(self, batch: NodeBatch) -> None:
         """Overwrites the neighborhood of a batch of this size."""
-        sampler = self._sampler
         for node_type, record in batch.nodes.items():
-            rows = self._nodes[node_type]
-            record.n_id.copy_(rows.of(sampler.node[node_type], sampler.count("nodes", node_type)))
+            self._fill_nodes(node_type, record.n_id)
             _name_rows(record.columns, record.n_id)
-        batch.seed_index.copy_(sampler.seed_index)
+        batch.seed_index.copy_(self._sampler.seed_index)
         for edge_type, edges in batch.edges.items():
-            self._edges[edge_type].fill(edges)
             neighbor_type, _, node_type = edge_type
-            node = batch.nodes[node_type].n_id[: len(edges.dst_degree)]
-            indptr = sampler.adjacency[edge_type][0]
-            edges.dst_degree.copy_(indptr[node + 1] - indptr[node])
+            self._fill_edges(edge_type, edges)
+            self._fill_degrees(edge_type, batch.nodes[node_type].n_id, edges.dst_degree)
             if edges.e_id is not None:
                 _name_rows(edges.columns, edges.e_id)
             if edges.src_degree is not None:
                 neighbors = batch.nodes[neighbor_type].n_id
                 edges.src_degree.copy_(self._src_degrees[edge_type][neighbors])
+
+    def _fill_nodes(self, node_type: str, out: Tensor) -> None:
+        counts = self._sampler.count("nodes", node_type)
+        out.copy_(self._rows[node_type].of(self._sampler.node[node_type], counts))
+
+    def _fill_degrees(self, edge_type: EdgeType, node: Tensor, out: Tensor) -> None:
+        """Degrees of the first nodes of a type."""
+        indptr, node = self._sampler.adjacency[edge_type][0], node[: len(out)]
+        out.copy_(indptr[node + 1] - indptr[node])
+
+    def _fill_edges(self, edge_type: EdgeType, out: EdgeRecord) -> None:
+        sampler, edges = self._sampler, self._edges[edge_type]
+        rows, dst = edges.rows, edges.dst
+        have = sampler.count("edges", edge_type)
+        have_dst = sampler.count("nodes", edge_type[2])[: sampler.num_hops]
+        num_edges, num_loops, num_dst, starts, *_ = edges.per_hop
+        missing, num_added = num_edges - have, (num_dst - have_dst).clamp(min=1)
+        # The first `rest` added nodes get an edge more than the others.
+        share, rest = missing // num_added, missing % num_added
+        loops = num_loops - sampler.count("loops", edge_type)
+        of_batch = torch.stack([have, share, rest, loops, have_dst])
+        have_of, share_of, rest_of, loops_of, have_dst_of = of_batch[:, rows.section]
+        first_dst, num_sources, move = edges.per_hop[4:, rows.section]
+        number = (rows.number - have_of).clamp(min=0)
+        larger = rest_of * (share_of + 1)
+        after = rest_of + (number - larger) // share_of.clamp(min=1)
+        added_dst = torch.where(number < larger, number // (share_of + 1), after)
+        added_dst = first_dst + have_dst_of + added_dst
+        added_src = (number - loops_of) % num_sources
+        if edges.has_one_type:
+            added_src = added_src + (added_src >= added_dst)
+        added_src = torch.where(number < loops_of, added_dst, added_src)
+        src, col = sampler.row[edge_type][rows.source], sampler.col[edge_type][rows.source]
+        src = src + edges.src_moves[torch.bucketize(src, edges.src_starts[1:], right=True)]
+        is_sampled = rows.number < have_of
+        torch.where(is_sampled, src, added_src, out=out.edge_index[0])
+        torch.where(is_sampled, col + move, added_dst, out=out.edge_index[1])
+        if out.e_id is not None:
+            out.e_id.copy_(rows.of(sampler.e_id[edge_type], have))
+        hop = dst.section
+        added = (dst.number - have_dst[hop]).clamp(min=0)
+        first_added = have[hop] + added * share[hop] + torch.minimum(added, rest[hop])
+        first = sampler.dst_start[edge_type][dst.source]
+        first = torch.where(dst.number < have_dst[hop], first, first_added)
+        out.dst_ptr[:-1].copy_(first + starts[hop])
+        out.dst_ptr[-1].fill_(len(rows.source))
 
 
 def _name_rows(columns: Mapping[str, Any], ids: Tensor) -> None:
@@ -65,22 +106,22 @@ def _name_rows(columns: Mapping[str, Any], ids: Tensor) -> None:
         rows.data.copy_(ids)
 
 
-class _Rows:
+class PaddedRows:
     """Where the rows of padded sections are in the sections of a sample.
 
     Attributes:
         section, number: int64 [num_rows], section of each row and its number there.
         source: int64 [num_rows], position of the row in the sample.
+        starts: int64 [num_sections], position of each section in the sample.
     """
 
     def __init__(self, padded: Sections, sampled: Sections, device: torch.device) -> None:
-        sizes = np.array(padded.sizes, np.int64)
+        sizes, starts = np.array(padded.sizes, np.int64), np.array(sampled.starts, np.int64)
         section = np.repeat(np.arange(len(sizes)), sizes)
         number = np.arange(padded.total) - np.array(padded.starts, np.int64)[section]
-        source = np.array(sampled.starts, np.int64)[section] + number
-        self.section, self.number, self.source, self._starts = (
-            copied(torch.from_numpy(x), device)
-            for x in (section, number, source, np.array(sampled.starts, np.int64))
+        constants = section, number, starts[section] + number, starts
+        self.section, self.number, self.source, self.starts = (
+            copied(torch.from_numpy(x), device) for x in constants
         )
 
     def of(self, sample: Tensor, counts: Tensor) -> Tensor:
@@ -88,13 +129,23 @@ class _Rows:
         if not len(self.source):
             return sample[:0]
         # Of one element: to index with a number, the host would read it.
-        first = sample[self._starts[(counts > 0).long().argmax(dim=0, keepdim=True)]]
+        first = sample[self.starts[(counts > 0).long().argmax(dim=0, keepdim=True)]]
         first = torch.where(counts.any(), first, 0)
         return torch.where(self.number < counts[self.section], sample[self.source], first)
 
 
-class _AddedEdges:
-    """The edges of one type, with those that `Padding` adds."""
+class PaddedEdges:
+    """Where the edges of one type, and their ends, are in a sample.
+
+    Attributes:
+        rows: of the edges.
+        dst: of the nodes that sample them.
+        per_hop: int64 [7, num_hops], numbers of edges, of edges from a node to itself and of
+            destinations; position of the first edge and of the first destination; number of
+            sources of added edges; change of the positions of destinations.
+        src_starts, src_moves: int64 [num_hops + 1], positions of the sections of sources in the
+            sample, and the change of these.
+    """
 
     def __init__(
         self,
@@ -105,61 +156,20 @@ class _AddedEdges:
         num_loops: Sequence[int],
     ) -> None:
         neighbor_type, _, node_type = edge_type
-        self._sampler, self._edge_type = sampler, edge_type
-        self._has_one_type = neighbor_type == node_type
+        device, num_hops = sampler.device, sampler.num_hops
+        self.has_one_type = neighbor_type == node_type
         edges = Sections(np.add(num_edges, num_loops).tolist())
-        src, dst, num_hops = nodes[neighbor_type], nodes[node_type], sampler.num_hops
-        self._total = edges.total
-
-        def constants(*rows: Sequence[int]) -> Tensor:
-            return copied(torch.tensor(rows, dtype=torch.int64), sampler.device)
-
-        self._rows = _Rows(edges, sampler.edges[edge_type], sampler.device)
-        of_nodes = sampler.nodes[node_type], sampler.device
-        self._dst = _Rows(Sections(dst.sizes[:num_hops]), *of_nodes)
-        self._sizes = constants(edges.sizes, num_loops, dst.sizes[:num_hops])
-        self._starts = constants(edges.starts)[0][self._dst.section]
-        num_sources = [sum(src.sizes[: hop + 2]) - self._has_one_type for hop in range(num_hops)]
-        moves = np.subtract(dst.starts, sampler.nodes[node_type].starts)[:num_hops].tolist()
-        per_hop = constants(dst.starts[:num_hops], num_sources, moves)
-        self._dst_start, num_sources_of, self._dst_move = per_hop[:, self._rows.section]
-        self._num_sources = num_sources_of.clamp(min=1)
-        sampled = sampler.nodes[neighbor_type].starts
-        self._boundaries = constants(sampled[1:])[0]
-        self._src_moves = constants(np.subtract(src.starts, sampled).tolist())[0]
-
-    def fill(self, out: EdgeRecord) -> None:
-        """Overwrites the edges of a record."""
-        sampler, edge_type, rows = self._sampler, self._edge_type, self._rows
-        have = sampler.count("edges", edge_type)
-        num_edges, num_loops, num_dst = self._sizes
-        have_dst = sampler.count("nodes", edge_type[2])[: sampler.num_hops]
-        missing, num_added = num_edges - have, (num_dst - have_dst).clamp(min=1)
-        # The first `rest` added nodes get an edge more than the others.
-        share, rest = missing // num_added, missing % num_added
-        loops = num_loops - sampler.count("loops", edge_type)
-        per_hop = torch.stack([have, share, rest, loops, have_dst])
-        have_of, share_of, rest_of, loops_of, have_dst_of = per_hop[:, rows.section]
-        number = (rows.number - have_of).clamp(min=0)
-        larger = rest_of * (share_of + 1)
-        after = rest_of + (number - larger) // share_of.clamp(min=1)
-        added_dst = torch.where(number < larger, number // (share_of + 1), after)
-        added_dst = self._dst_start + have_dst_of + added_dst
-        added_src = (number - loops_of) % self._num_sources
-        if self._has_one_type:
-            added_src = added_src + (added_src >= added_dst)
-        added_src = torch.where(number < loops_of, added_dst, added_src)
-        src, dst = sampler.row[edge_type][rows.source], sampler.col[edge_type][rows.source]
-        src = src + self._src_moves[torch.bucketize(src, self._boundaries, right=True)]
-        is_sampled = rows.number < have_of
-        torch.where(is_sampled, src, added_src, out=out.edge_index[0])
-        torch.where(is_sampled, dst + self._dst_move, added_dst, out=out.edge_index[1])
-        if out.e_id is not None:
-            out.e_id.copy_(rows.of(sampler.e_id[edge_type], have))
-        hop, number = self._dst.section, self._dst.number
-        added = (number - have_dst[hop]).clamp(min=0)
-        first_added = have[hop] + added * share[hop] + torch.minimum(added, rest[hop])
-        first = sampler.dst_start[edge_type][self._dst.source]
-        first = torch.where(number < have_dst[hop], first, first_added)
-        out.dst_ptr[:-1].copy_(first + self._starts)
-        out.dst_ptr[-1].fill_(self._total)
+        src, dst = nodes[neighbor_type], nodes[node_type]
+        num_dst = dst.sizes[:num_hops]
+        self.rows = PaddedRows(edges, sampler.edges[edge_type], device)
+        self.dst = PaddedRows(Sections(num_dst), sampler.nodes[node_type], device)
+        num_sources = [sum(src.sizes[: hop + 2]) - self.has_one_type for hop in range(num_hops)]
+        per_hop = [
+            *(edges.sizes, num_loops, num_dst, edges.starts, dst.starts[:num_hops]),
+            [max(number, 1) for number in num_sources],
+            np.subtract(dst.starts, sampler.nodes[node_type].starts)[:num_hops].tolist(),
+        ]
+        self.per_hop = copied(torch.tensor(per_hop), device)
+        starts = sampler.nodes[neighbor_type].starts
+        moves = np.subtract(src.starts, starts).tolist()
+        self.src_starts, self.src_moves = copied(torch.tensor([starts, moves]), device)

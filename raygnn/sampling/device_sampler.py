@@ -8,7 +8,6 @@ number nodes as a CPU does. Nodes and edges beyond a capacity are left out and f
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable
 from itertools import accumulate
 from typing import Any
@@ -17,9 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raygnn.console import warn
 from raygnn.data.edge_types import EdgeType
-from raygnn.device_memory import copied
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.padding import Counts
 from raygnn.sampling.rng import BatchKey, hop_key
@@ -43,33 +40,6 @@ def why_not(sampler: NeighborSampler) -> str | None:
         "sampling.fanouts with -1": any(-1 in hops for hops in sampler.fanouts.values()),
     }
     return next((name for name, prevents in settings.items() if prevents), None)
-
-
-def has_triton(device: torch.device) -> bool:
-    """Whether kernels of Triton can run on a device. Triton comes with torch for CUDA."""
-    is_cuda = device.type == "cuda" and torch.version.cuda is not None
-    return is_cuda and importlib.util.find_spec("triton") is not None
-
-
-def build_device_sampler(
-    sampler: NeighborSampler,
-    capacities: Counts,
-    node_type: str,
-    num_seeds: int,
-    device: torch.device,
-) -> DeviceSampler:
-    """A `DeviceSampler` with these arguments, in kernels of Triton if they compile."""
-    arguments = sampler, capacities, node_type, num_seeds, device
-    if has_triton(device):
-        try:
-            kernels = importlib.import_module("raygnn.sampling.device_kernels")
-            compiled: DeviceSampler = kernels.TritonSampler(*arguments)
-            seeds = torch.zeros_like(compiled.seed_index)
-            compiled.sample(seeds, copied(compiled.keys(0), device))
-            return compiled
-        except Exception as error:  # noqa: BLE001 - compilers raise many kinds, which is printed
-            warn(f"the sampler runs in operators of torch, because Triton failed: {error}")
-    return DeviceSampler(*arguments)
 
 
 def graph_bytes(sampler: NeighborSampler) -> int:
@@ -186,6 +156,11 @@ class DeviceSampler:
         """int64 [num_hops, num_edge_types], keys of the draws of a batch, on the host."""
         every = [[hop_key(key, hop, t) for t in self.edges] for hop in range(self.num_hops)]
         return torch.from_numpy(np.array(every, np.uint64).view(np.int64))
+
+    def at(self, kind: str, name: str | EdgeType) -> int:
+        """Position of the first of these counts."""
+        position: int = self._places[kind, name].start
+        return position
 
     def count(self, kind: str, name: str | EdgeType) -> Tensor:
         """Counts on the device: "nodes" by section, "edges" and "loops" by hop."""

@@ -18,8 +18,8 @@ from raygnn.errors import DataError
 from raygnn.sampling.batch import NodeBatch
 from raygnn.sampling.batch_assembler import BatchAssembler
 from raygnn.sampling.batch_sequence import SampledOptions, SampledSequence
-from raygnn.sampling.device_batches import DeviceBatches, HostInputs
-from raygnn.sampling.device_sampler import build_device_sampler, graph_bytes, why_not
+from raygnn.sampling.device_batches import DeviceBatches, HostInputs, build_device_sampler
+from raygnn.sampling.device_sampler import graph_bytes, why_not
 from raygnn.sampling.neighbor_sampler import NeighborSampler
 from raygnn.sampling.prefetch import copied_batch
 from raygnn.sampling.protocols import FeatureStore, GraphStore, SampleRequest
@@ -147,7 +147,7 @@ class NeighborLoader(SampledSequence[NodeBatch]):
 
     def _batches_of(self, sampler: NeighborSampler, device: torch.device) -> DeviceBatches:
         graph, capacities = self._graph, self._padding.sizes[-1]
-        on_device = build_device_sampler(
+        on_device, padding_class = build_device_sampler(
             sampler, capacities, self.node_type, self.batch_size, device
         )
         degrees = {}
@@ -169,7 +169,7 @@ class NeighborLoader(SampledSequence[NodeBatch]):
             batch = self.ready_for_device(self.make(epoch, index))
             return copied_batch(batch, device)[0]
 
-        return DeviceBatches(on_device, self._padding, inputs, make, degrees)
+        return DeviceBatches(on_device, padding_class, self._padding, inputs, make, degrees)
 
     def build(self, epoch: int, index: int) -> NodeBatch:
         seeds, request = self._request(epoch, index)

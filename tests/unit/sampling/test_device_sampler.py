@@ -108,7 +108,7 @@ def _triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes loaders sample in kernels that Triton interprets."""
     if importlib.util.find_spec("triton") is None or "TRITON_INTERPRET" not in os.environ:
         pytest.skip("needs Triton, and TRITON_INTERPRET=1 before it is imported")
-    monkeypatch.setattr("raygnn.sampling.device_sampler.has_triton", lambda device: True)
+    monkeypatch.setattr("raygnn.sampling.device_batches.has_triton", lambda device: True)
 
 
 @pytest.mark.parametrize("kind", ["one type", "several types"])
