@@ -6,12 +6,13 @@ import argparse
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from raygnn.command_line import command_parser, exit_process, exit_status_of
-from raygnn.console import say
+from raygnn.console import say, show
 from raygnn.data.filesystem import redact
 from raygnn.errors import ConfigError, DataError
 
@@ -22,6 +23,7 @@ _EXAMPLES = """
 raygnn events append log orders.parquet --type user__buys__item
 raygnn events append gs://bucket/log new.jsonl
 raygnn events verify log
+raygnn events compact log orders@champion --graph store
 """
 _DESCRIPTION = """\
 Appends rows of new nodes and edges to an event log, which `raygnn serve --follow LOG` reads. LOG is
@@ -93,7 +95,7 @@ def verify(log: str | PathLike[str]) -> int:
     from raygnn.data.filesystem import files_below
 
     opened = EventLog(fspath(log))
-    names = [name for name in files_below(opened.uri) if not name.startswith(".")]
+    names = [n for n in files_below(opened.uri) if not n.startswith(".") and "/" not in n]
     num_segments = sum(1 for _ in opened.read())
     if not names or len(names) > num_segments:
         raise DataError(
@@ -103,6 +105,35 @@ def verify(log: str | PathLike[str]) -> int:
             id="events-incomplete",
         )
     return opened.position
+
+
+def compact(
+    log: str | PathLike[str],
+    model: str | PathLike[str],
+    graph: str | PathLike[str],
+    overrides: Sequence[str] = (),
+    *,
+    task: str | None = None,
+    allow_modules: Sequence[str] = (),
+) -> str:
+    """Writes the rows of a log as tables beside those of a graph, and returns their folder.
+
+    Servers that follow the log switch to these tables, and read only later rows of the log.
+
+    Args:
+        model: whose servers follow the log; which rows fit depends on it.
+        graph: the tables that the log began with.
+        overrides, task, allow_modules: see `raygnn.load`.
+    Raises:
+        DataError: a value cannot be written into the tables, or the log is damaged. Nothing has
+            changed.
+    """
+    from raygnn.serving.compaction import compact as compact_log
+    from raygnn.trained_model import load
+
+    how: dict[str, Any] = {"task": task, "allow_modules": allow_modules}
+    opened = partial(load, fspath(model), **how)
+    return compact_log(opened, fspath(graph), fspath(log), overrides).uri
 
 
 def _table_entries(file: str, type_name: str) -> Iterator[Entry]:
@@ -154,6 +185,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
+    if options.action == "compact":
+        show(f"{compact(options.log, options.model, options.graph)}\n")
+        return
     if options.action == "append":
         position = append_file(options.log, options.file, options.type)
     else:
@@ -168,6 +202,10 @@ def build_parser() -> argparse.ArgumentParser:
     add("log", metavar="LOG", help="folder or URI of the log, created if it is missing")
     add("file", metavar="FILE", help="Parquet, CSV, or JSON lines as for POST /events (.jsonl)")
     add("--type", metavar="TYPE", help="node type, or edge type src__rel__dst, of a table's rows")
+    command = actions.add_parser("compact", help="write rows as tables, and print their folder")
+    command.add_argument("log", metavar="LOG", help="folder or URI of the log")
+    command.add_argument("model", metavar="MODEL", help="model of the servers that follow the log")
+    command.add_argument("--graph", metavar="URI", required=True, help="tables without the log")
     actions.add_parser("verify", help="read and check all segments").add_argument(
         "log", metavar="LOG", help="folder or URI of the log"
     )

@@ -152,7 +152,7 @@ def _run(*arguments: str) -> dict[str, Any]:
 
 
 def _storage_path(config: str) -> str:
-    from raygnn.config.documents import parse_yaml
+    from raygnn.documents import parse_yaml
 
     path: str = parse_yaml(config).value["run"]["storage_path"]
     return path

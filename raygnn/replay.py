@@ -56,6 +56,7 @@ def replay(
     """
     from raygnn.data.filesystem import absolute
     from raygnn.serving.answers import Answers
+    from raygnn.serving.compaction import start_of
     from raygnn.serving.messages import AnsweredRows
     from raygnn.serving.records import read_records
     from raygnn.trained_model import load
@@ -64,7 +65,8 @@ def replay(
     keys = [*overrides, "--data.uri", absolute(fspath(graph))]
     loaded = load(fspath(model), keys, task=task, allow_modules=allow_modules)
     log = None if follow is None else fspath(follow)
-    again = Answers(loaded, as_of=as_of, follow=log, until=0, is_alone=True)
+    start = start_of(absolute(graph))
+    again = Answers(loaded, as_of=as_of, follow=log, start=start, until=start[0], is_alone=True)
     different: list[str] = []
     for record in records:
         if record.version.position is not None:

@@ -78,8 +78,8 @@ def retrain(
         RunError: there is no champion, or it has no such metric.
         RaygnnError: as `raygnn.train.fit`, or the registered model is damaged.
     """
-    from raygnn.config.documents import parse_yaml
     from raygnn.data.filesystem import absolute, join, read_text
+    from raygnn.documents import parse_yaml
     from raygnn.judging import judge_run
     from raygnn.outputs.comparison import StoredRun
     from raygnn.outputs.model_registry import CHAMPION, RegisteredModel, split_name

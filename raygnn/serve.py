@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from raygnn.command_line import (
     add_allow_module,
@@ -20,11 +20,12 @@ from raygnn.command_line import (
     exit_status_of,
 )
 from raygnn.console import printing, say
-from raygnn.data.filesystem import absolute, join
+from raygnn.data.filesystem import absolute, join, redact
 from raygnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from raygnn.serving.answers import Answers
+    from raygnn.serving.compaction import GrownTables
     from raygnn.trained_model import TrainedModel
 
 TOKEN_VARIABLE = "RAYGNN_SERVE_TOKEN"
@@ -43,6 +44,16 @@ _EXAMPLES = """
 raygnn serve runs/papers --graph graph
 RAYGNN_SERVE_TOKEN=... raygnn serve runs/shop --graph gs://bucket/graph --host 0.0.0.0
 """
+
+
+class Served(NamedTuple):
+    """A model's folder, and the tables that it answers for."""
+
+    model: str
+    tables: GrownTables
+
+    def __str__(self) -> str:
+        return f"{redact(self.model)} for {redact(self.tables.uri)}"
 
 
 @dataclass(frozen=True)
@@ -140,6 +151,7 @@ def start(
     from raygnn.outputs.model_registry import find_alias, resolved
     from raygnn.runtime.connection import connect
     from raygnn.serving.answers import check_can_follow
+    from raygnn.serving.compaction import newest_tables, overrides_of
     from raygnn.trained_model import load
 
     replica_options = ReplicaOptions(**options)
@@ -162,44 +174,53 @@ def start(
             id="serve-shadow",
         )
 
-    def opened(uri: str) -> Callable[[], TrainedModel]:
-        keys = [*overrides, "--data.uri", graph_uri]
-        return partial(load, uri, keys, task=task, allow_modules=tuple(allow_modules))
+    def wanted() -> Served:
+        uri = first.model if alias is None else join(alias[0].uri, alias[0].current(alias[1]))
+        return Served(uri, newest_tables(graph_uri, log))
 
-    def started(uri: str, *, are_beside: bool = True) -> Replicas:
-        is_alone = record is not None
-        make = partial(_answers, opened(uri), precomputed, as_of, columns, log, is_alone)
+    def opened(served: Served) -> Callable[[], TrainedModel]:
+        keys = overrides_of(overrides, graph_uri, log, served.tables.uri)
+        return partial(load, served.model, keys, task=task, allow_modules=tuple(allow_modules))
+
+    def started(served: Served, *, are_beside: bool = True) -> Replicas:
+        how: dict[str, Any] = {"precomputed": precomputed, "as_of": as_of, "columns": columns}
+        how |= {"follow": log, "start": served.tables[1:], "is_alone": record is not None}
+        make = partial(_answers, opened(served), how)
         return Replicas(make, replica_options, are_beside=are_beside)
 
-    def started_beside(uri: str) -> tuple[Replicas, Callable[[], None]]:
+    def started_beside(served: Served) -> tuple[Replicas, Callable[[], None]]:
         def prepare() -> None:
             if events is not None and log is not None:
-                rows = LoggedRows.of(opened(uri)().open(as_of=as_of))
+                graph = opened(served)().open(as_of=as_of)
+                rows = LoggedRows.of(graph, served.tables.position)
                 events.replace(rows, EventLog.create(log))
 
-        return started(uri), prepare
+        return started(served), prepare
 
-    uri = absolute(resolved(fspath(model)))
+    first = Served(absolute(resolved(fspath(model))), newest_tables(graph_uri, log))
     with ExitStack() as stack:
         # Reports what is wrong here, and leaves the graph in the cache, where replicas map it.
-        opened_graph = opened(uri)().open(as_of=as_of)
+        opened_graph = opened(first)().open(as_of=as_of)
         events, recorder = None, None
         if record is not None:
             recorder = Recorder(fspath(record))
             stack.callback(recorder.close)
         if log is not None:
             check_can_follow(opened_graph.saved.spec, precomputed=precomputed)
-            events = EventIntake(LoggedRows.of(opened_graph), EventLog.create(log))
+            events = EventIntake(
+                LoggedRows.of(opened_graph, first.tables.position), EventLog.create(log)
+            )
             stack.callback(events.stop)
         listening = listen(host, port)
         stack.callback(listening.close)
         connect()
-        current = CurrentReplicas(uri, started(uri, are_beside=False))
+        current = CurrentReplicas(first, started(first, are_beside=False))
         stack.callback(current.stop)
         if shadow is not None:
             of_shadow = Recorder(f"{fspath(record or '')}.shadow")
             stack.callback(of_shadow.close)
-            current.shadow(started(absolute(resolved(fspath(shadow)))), of_shadow.record_question)
+            beside = Served(absolute(resolved(fspath(shadow))), first.tables)
+            current.shadow(started(beside), of_shadow.record_question)
         app = build_app(
             current.ask,
             current.check_alive,
@@ -209,12 +230,8 @@ def start(
             recorder=recorder,
         )
         stack.callback(WebServer(app, listening).stop)
-        if alias is not None:
-            registered, name = alias
-            follower = Follower(
-                current, lambda: join(registered.uri, registered.current(name)), started_beside
-            )
-            stack.callback(follower.stop)
+        if alias is not None or log is not None:
+            stack.callback(Follower(current, wanted, started_beside).stop)
         stop = stack.pop_all().close
     shown = f"[{host}]" if ":" in host else host
     return Server(f"http://{shown}:{port}", stop, current.wait_until_gone)
@@ -245,19 +262,11 @@ def check_token(token: str | None, host: str) -> str | None:
     return token
 
 
-def _answers(
-    opened: Callable[[], TrainedModel],
-    precomputed: bool,
-    as_of: str | int | float | None,
-    columns: Sequence[str],
-    log: str | None,
-    is_alone: bool,
-) -> Answers:
+def _answers(opened: Callable[[], TrainedModel], how: Mapping[str, Any]) -> Answers:
     from raygnn.serving.answers import Answers
 
     with printing(lambda event: None):  # `start` has reported the graph
-        how: dict[str, Any] = {"precomputed": precomputed, "as_of": as_of, "columns": columns}
-        answers = Answers(opened(), **how, follow=log, is_alone=is_alone)
+        answers = Answers(opened(), **how)
     answers.follow()
     return answers
 

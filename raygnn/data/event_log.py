@@ -124,16 +124,17 @@ class Segment:
 
 
 class EventLog:
-    """Reads a log from its beginning, and appends to it. For one thread at a time.
+    """Reads a log from its beginning or another position, and appends to it. For one thread at a
+    time.
 
     Attributes:
         position: number of rows that were read.
         sha256: of the segment that ends there; it identifies all rows until there.
     """
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, position: int = 0, sha256: str = "") -> None:
         self.uri = absolute(uri)
-        self.position, self.sha256 = 0, ""
+        self.position, self.sha256 = position, sha256
         self._keys: dict[str, tuple[int, int]] | None = None
 
     @classmethod

@@ -54,27 +54,33 @@ class LoggedRows:
     Args:
         graph: the part of the graph that the model reads.
         times: of its seeds; None without times.
+        position: the graph's tables contain the rows of the log until there.
 
     Attributes:
-        position, sha256: see `EventLog`; 0 and empty before the first segment.
+        position, sha256: see `EventLog`; the sha256 is empty before the first segment.
         num_late: rows earlier than the latest time before them.
         refused: the newest rows that were left out.
     """
 
     def __init__(
-        self, saved: SavedModel, graph: Bundle, reader: RowReader, times: SeedTimes | None
+        self,
+        saved: SavedModel,
+        graph: Bundle,
+        reader: RowReader,
+        times: SeedTimes | None,
+        position: int = 0,
     ) -> None:
         self._saved, self._graph, self._reader = saved, graph, reader
         self._growth = Growth(graph, reader.read(AddedRows({})))
         self._latest: Time | None = None if times is None else times.moment.time
         self.addition = self._growth.view()
-        self.position, self.sha256 = 0, ""
+        self.position, self.sha256 = position, ""
         self.num_late = self.num_refused = 0
         self.refused: Sequence[RefusedRow] = ()
 
     @classmethod
-    def of(cls, graph: OpenGraph) -> LoggedRows:
-        return cls(graph.saved, graph.bundle, graph.row_reader, graph.times)
+    def of(cls, graph: OpenGraph, position: int = 0) -> LoggedRows:
+        return cls(graph.saved, graph.bundle, graph.row_reader, graph.times, position)
 
     def follow(self, log: EventLog, until: int | None = None) -> bool:
         """Adds the segments that were appended to a log; returns whether there were any.
@@ -86,7 +92,8 @@ class LoggedRows:
             segment = next(log.read(), None)
             if segment is None:
                 break
-            self.add(segment)
+            if segment.end > self.position:
+                self.add(segment)
         if until is not None and self.position != until:
             raise DataError(
                 f"position={until:,} is invalid: the log has {self.position:,} rows there or "

@@ -61,6 +61,7 @@ class Answers:
         as_of: see `TrainedModel.open`, which also lists the errors.
         columns: table columns that clients may request.
         follow: folder or URI of an event log, whose rows are part of the graph.
+        start: position and sha256 of the log that the graph's tables contain.
         until: position of the log to stop at; None reads all.
         is_alone: computes each question alone, as always with a log, so that its answer can be
             computed again bit for bit.
@@ -78,6 +79,7 @@ class Answers:
         as_of: str | Time | None = None,
         columns: Collection[str] = (),
         follow: str | None = None,
+        start: tuple[int, str] = (0, ""),
         until: int | None = None,
         is_alone: bool = False,
     ) -> None:
@@ -98,8 +100,9 @@ class Answers:
         self._rows, self._log = None, None
         if follow is not None:
             check_can_follow(saved.spec, precomputed=precomputed)
-            self._rows = LoggedRows.of(self._near)
-            self._log = EventLog(follow)
+            self._rows = LoggedRows.of(self._near, start[0])
+            self._rows.sha256 = start[1]
+            self._log = EventLog(follow, *start)
         self._live = self._near, self._version
         self.catch_up(until)
 

@@ -23,6 +23,7 @@ import requests
 from ray.util.state import list_actors
 
 import raygnn
+import raygnn.events
 import raygnn.registry
 import raygnn.serve
 import raygnn.train
@@ -101,7 +102,9 @@ def test_a_killed_replica_loses_no_request(url, run):
 
 
 def test_events_reach_all_replicas_and_outlive_them(run, tmp_path):
-    """Within a second. A new replica in place of a killed one reads the log again."""
+    """Within a second. A new replica in place of a killed one reads the log again; replicas of a
+    compaction read only what came after it.
+    """
     tables, log = run.with_name("tables"), tmp_path / "log"
     options = {"port": _free_port(), "num_replicas": 2, "num_cpus": 0.5, "follow": log}
     rows = raygnn.load(run).open(tables).row_reader
@@ -128,6 +131,19 @@ def test_events_reach_all_replicas_and_outlive_them(run, tmp_path):
         wait_until(lambda: len(set(_replicas()) - {killed}) == 2)
         wait_until(lambda: {ask().headers["Raygnn-Position"] for _ in range(8)} == {"6"})
         answers += [ask() for _ in range(16)]
+        raygnn.events.compact(log, run, tables)
+        snapshot = answers[-1].headers["Raygnn-Snapshot"]
+        wait_until(lambda: ask().headers["Raygnn-Snapshot"] != snapshot)
+        last = {"nodes": {"node": [{"id": 3_000, "x": [0.5] * width}]}}
+        posted = requests.post(f"{server.url}/events", json=last, timeout=60)
+        assert posted.json()["position"] == 7
+        posted = requests.post(f"{server.url}/events", json=more, timeout=60)  # known by its key
+        assert posted.json()["position"] == 6
+        wait_until(lambda: ask().headers["Raygnn-Position"] == "7")
+        compacted = ask().json()["rows"]
+    assert [row["probability"] for row in compacted] == [
+        pytest.approx(row["probability"], rel=1e-4, abs=1e-5) for row in answers[-1].json()["rows"]
+    ]
     for position, num in (("5", 16), ("6", 16)):
         found = [each.json() for each in answers if each.headers["Raygnn-Position"] == position]
         assert len(found) == num

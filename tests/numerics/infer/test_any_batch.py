@@ -16,13 +16,16 @@ import pytest
 import yaml
 
 import raygnn
+import raygnn.events
 import raygnn.infer
 import raygnn.replay
 import raygnn.train
+from raygnn.data.checksums import Seal
 from raygnn.data.event_log import Entry, EventLog
 from raygnn.inference.open_graph import OpenGraph
 from raygnn.models.hetero import CONVS
 from raygnn.serving.answers import Answers
+from raygnn.serving.compaction import newest_tables, overrides_of
 from raygnn.serving.messages import Embed, NewRows, Predict, Question, Refused, Score, TopK
 from raygnn.serving.records import Recorder
 from raygnn.trained_model import TrainedModel
@@ -293,9 +296,9 @@ def _numbers(answers: Answers, question: Question) -> np.ndarray:
 
 @pytest.mark.slow
 def test_a_followed_log_gives_the_whole_tables(
-    case: Case, tmp_path: Path, request: pytest.FixtureRequest
+    case: Case, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows in any portions, with requests between them, which can be answered again."""
+    """Rows in any portions, with requests and compactions between them."""
     if request.node.callspec.params["case"] not in FAST:
         pytest.skip("one model of each task")
     uri = str(tmp_path / "log")
@@ -311,6 +314,7 @@ def test_a_followed_log_gives_the_whole_tables(
     rows = Entry.of(case.new.nodes, case.new.edges).rows
     ends = [1, len(rows) // 2, len(rows)]
     for first_row, last in zip([0, *ends], ends, strict=False):
+        _check_compacted(case, uri, first_row, monkeypatch)
         log.append([Entry((row,), row[1]) for row in rows[first_row:last]])
         answers.catch_up()
         for question in past:
@@ -320,6 +324,9 @@ def test_a_followed_log_gives_the_whole_tables(
     as_of = [answer for question, answer, _ in given if getattr(question, "time", None)]
     assert all(answer == as_of[0] for answer in as_of)  # no later event changes it
     _check_replayed(case, tmp_path, uri, given)
+    restarted = [_restarted(case, uri)]
+    _check_compacted(case, uri, ends[-1], monkeypatch)
+    restarted.append(_restarted(case, uri))  # which has nothing more to read
     once = tmp_path / "once"  # all rows in one segment
     EventLog.create(str(once)).append([Entry(rows, "all")])
     whole, together = (
@@ -330,6 +337,8 @@ def test_a_followed_log_gives_the_whole_tables(
         found = _numbers(answers, question)
         assert found == pytest.approx(_numbers(whole, question), rel=1e-4, abs=1e-5)
         np.testing.assert_array_equal(found, _numbers(together, question))
+        for again in restarted:
+            assert _numbers(again, question) == pytest.approx(found, rel=1e-4, abs=1e-5)
     user = {**case.new.nodes["user"][0], "id": 1_000}
     new = NewRows(
         nodes={"user": [user]}, edges={BUYS: [{**case.new.edges[BUYS][0], "user": NEW[1]}]}
@@ -341,6 +350,31 @@ def test_a_followed_log_gives_the_whole_tables(
     (refused,) = answers.answer([TopK(anchors=[0], k=2)])
     assert isinstance(refused, Refused)
     assert refused.id == "serve-follow-question"
+
+
+def _check_compacted(case: Case, log: str, position: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed compaction is not there; a complete one has the rows that it says."""
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = newest_tables(case.old, log)
+    if position:
+        with monkeypatch.context() as patched:
+            patched.setattr(Seal, "write", killed)
+            with pytest.raises(KeyboardInterrupt):
+                raygnn.events.compact(log, case.run, case.old)
+    assert newest_tables(case.old, log) == before
+    tables = raygnn.events.compact(log, case.run, case.old)
+    assert newest_tables(case.old, log)[:2] == (tables, position)
+    assert not position or raygnn.events.verify(log) == position
+
+
+def _restarted(case: Case, log: str) -> Answers:
+    """A server that starts with the newest compaction, and reads the rest of the log."""
+    tables = newest_tables(case.old, log)
+    model = raygnn.load(case.run, overrides_of([], case.old, log, tables.uri))
+    return Answers(model, follow=log, start=tables[1:])
 
 
 def _check_replayed(case: Case, folder: Path, log: str, given: list[Any]) -> None:

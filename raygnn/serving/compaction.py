@@ -1,0 +1,242 @@
+"""Compaction: the rows of an event log as further files of the tables of a graph.
+
+A compaction is a folder in that of the log, `compacted/POSITION`, with a `graph.yaml` that names
+the files of the tables and files of the log's rows. It is sealed after it was ingested as a check,
+so a killed one is not there. The log itself is not changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pydantic_core import from_json
+
+from raygnn.config import load_config
+from raygnn.console import warn
+from raygnn.data.checksums import (
+    Checksum,
+    Folder,
+    Seal,
+    file_checksums,
+    find_damage,
+)
+from raygnn.data.edge_types import edge_type_name
+from raygnn.data.event_log import EventLog
+from raygnn.data.extended_bundle import ExtendedBundle
+from raygnn.data.filesystem import (
+    absolute,
+    exists,
+    files_below,
+    folder_names,
+    join,
+    redact,
+    write_text,
+)
+from raygnn.data.ingest.scan import scan_tables
+from raygnn.data.ingest.schedule import in_process
+from raygnn.data.ingest.table_plan import table_columns
+from raygnn.data.manifest import MANIFEST_NAME, DenseFeature, Manifest, Table, manifest_folder
+from raygnn.data.tables.files import list_files, write_parquet
+from raygnn.data.time_units import date_as_time
+from raygnn.documents import dump_yaml
+from raygnn.errors import DataError
+from raygnn.inference.logged_rows import LoggedRows
+from raygnn.trained_model import TrainedModel
+
+FOLDER, _RECORD = "compacted", "compacted.json"
+
+
+class GrownTables(NamedTuple):
+    """Tables that contain a log up to a position.
+
+    Attributes:
+        uri: folder of the graph.
+        position, sha256: see `EventLog`; 0 and empty for tables without rows of the log.
+    """
+
+    uri: str
+    position: int = 0
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class _Compacted:
+    """The content of `compacted.json`. `base`: URI of the tables without rows of the log."""
+
+    base: str
+    position: int
+    sha256: str
+    num_refused: int
+    file_sizes: dict[str, int]
+    checksums: dict[str, Checksum]
+
+
+def newest_tables(graph: str, log: str | None) -> GrownTables:
+    """The tables of a graph with the most rows of a log. A damaged compaction is left out, with a
+    warning.
+    """
+    base = absolute(graph)
+    root = None if log is None else join(absolute(log), FOLDER)
+    for name in sorted([] if root is None else folder_names(root), reverse=True):
+        folder = join(root or "", name)
+        if not exists(join(folder, _RECORD)):
+            continue
+        try:
+            record = _SEAL.read(folder, _RECORD, _Compacted)
+            if damage := find_damage(folder, record.file_sizes, record.checksums):
+                raise _damaged(folder, damage)
+        except DataError as error:
+            _warn_once(str(error))
+            continue
+        if record.base == base:
+            return GrownTables(folder, record.position, record.sha256)
+    return GrownTables(base)
+
+
+@cache
+def _warn_once(text: str) -> None:
+    warn(text)
+
+
+def start_of(tables: str) -> tuple[int, str]:
+    """Position and sha256 of the log that tables contain, if they are a compaction."""
+    if not exists(join(tables, _RECORD)):
+        return 0, ""
+    record = _SEAL.read(tables, _RECORD, _Compacted)
+    return record.position, record.sha256
+
+
+def overrides_of(overrides: Sequence[str], graph: str, log: str | None, tables: str) -> list[str]:
+    """Overrides of `raygnn.load` that name tables, which may name files of `graph` and `log`."""
+    named = [*overrides, "--data.uri", tables]
+    if log is None or tables == absolute(graph):
+        return named
+    allowed = load_config({}, overrides).config.data.allow_outside
+    places = [*allowed, manifest_folder(absolute(graph)), join(absolute(log), FOLDER)]
+    return [*named, "--data.allow_outside", dump_yaml(places, flow_leaves=True).strip()]
+
+
+def compact(
+    load: Callable[[Sequence[str]], TrainedModel],
+    graph: str,
+    log: str,
+    overrides: Sequence[str] = (),
+) -> GrownTables:
+    """Writes the rows of a log that came after the newest compaction beside the tables.
+
+    Rows that do not fit the graph are left out, as by all servers. The tables are ingested for the
+    model, so that servers find them in the cache.
+
+    Args:
+        load: loads the model with overrides.
+        graph: folder or URI of the tables without rows of the log.
+    Returns:
+        The newest tables, also if no rows came after them.
+    Raises:
+        DataError: a value cannot be written into the tables, or the log is damaged. The log and
+            earlier compactions are unchanged.
+    """
+    before = newest_tables(graph, log)
+    opened = load(overrides_of(overrides, graph, log, before.uri)).open()
+    rows = LoggedRows.of(opened, before.position)
+    accepted: dict[str, list[dict[str, Any]]] = {}
+    for segment in EventLog(log, before.position, before.sha256).read():
+        checked = rows.check(segment.rows)
+        for position in sorted(checked.accepted):
+            name, text = segment.rows[position]
+            accepted.setdefault(name, []).append(from_json(text))
+        rows.add(segment, checked)
+    if rows.position == before.position:
+        return before
+    folder = join(absolute(log), FOLDER, f"{rows.position:020d}")
+    manifest = opened.manifest()
+    assert manifest is not None
+    _write(folder, before.uri, manifest, accepted)
+    grown = load(overrides_of(overrides, graph, log, folder)).open().bundle
+    expected = ExtendedBundle(opened.bundle, rows.addition)
+    for type_ in grown.types:
+        count = "num_nodes" if isinstance(type_, str) else "num_edges"
+        if (found := getattr(grown, count)(type_)) != (wanted := getattr(expected, count)(type_)):
+            raise DataError(
+                f"LOG={redact(log)!r} cannot be compacted: {type_} has {found:,} rows instead of "
+                f"{wanted:,}. Check data.on_error, and that the tables have not changed.",
+                id="events-compacted-rows",
+            )
+    sizes = {name: size for name, size in files_below(folder).items() if name != _RECORD}
+    sums = file_checksums(folder, sizes)
+    record = (absolute(graph), rows.position, rows.sha256, rows.num_refused, sizes, sums)
+    _SEAL.write(folder, _RECORD, _Compacted(*record))
+    return GrownTables(folder, rows.position, rows.sha256)
+
+
+def _write(
+    folder: str, uri: str, manifest: Manifest, rows: dict[str, list[dict[str, Any]]]
+) -> None:
+    """Writes a graph whose tables are those of another one and further rows."""
+    root, files = manifest_folder(absolute(uri)), dict[str, list[str]]()
+    types = {f"node_types.{name}": name for name in manifest.node_types}
+    edges = (edge_type_name(table.type) for table in manifest.edge_types)
+    types |= {f"edge_types.{name}": name for name in edges}
+    for place, table in manifest.all_tables.items():
+        files[place] = [join(root, pattern) for pattern in table.files]
+        new = rows.get(types.get(place, ""), [])
+        if new:
+            name = f"{place}.parquet"
+            write_parquet(_table(place, table, files[place], new), join(folder, name))
+            files[place].append(name)
+    write_text(join(folder, MANIFEST_NAME), manifest.with_files(files).dump())
+
+
+def _table(
+    place: str, table: Table, patterns: Sequence[str], rows: Sequence[dict[str, Any]]
+) -> pa.Table:
+    columns, listed = table_columns(table), list_files("", patterns, place, None, table.csv)
+    (scanned,) = scan_tables([(place, listed, columns)], in_process)
+    features = getattr(table, "features", {}).values()
+    dense = [feature for feature in features if isinstance(feature, DenseFeature)]
+    dtypes = {name: f.dtype or "float32" for f in dense for name in f.column_names}
+    arrays = {}
+    for name in columns.names:
+        kind, values = scanned.types[name], [row.get(name) for row in rows]
+        try:
+            if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+                times = [date_as_time(v) if isinstance(v, str) else v for v in values]
+                arrays[name] = pa.array(times, pa.timestamp("us", getattr(kind, "tz", None)))
+                arrays[name] = arrays[name].cast(kind)
+            elif pa.types.is_fixed_size_binary(kind):
+                dtype = dtypes[name]
+                stored = [v if v is None else np.asarray(v, dtype).tobytes() for v in values]
+                arrays[name] = pa.array(stored, kind)
+            elif all(value is None for value in values):
+                arrays[name] = pa.nulls(len(values), kind)
+            else:
+                arrays[name] = pa.array(values).cast(kind)
+        except (pa.ArrowException, ValueError, TypeError) as error:
+            raise DataError(
+                f"{place} cannot be compacted: a value of {name!r} is not {kind}, as in the tables "
+                f"({str(error)[:100]}). Write its rows into the tables, and begin a new log.",
+                id="events-compacted-column",
+            ) from error
+    return pa.table(arrays)
+
+
+def _damaged(folder: Folder, cause: str) -> DataError:
+    return DataError(
+        f"{redact(str(folder))} is damaged: {cause}. Remove the folder and compact again.",
+        id="events-compacted-damaged",
+    )
+
+
+def _outdated(folder: Folder, words: str) -> DataError:
+    return DataError(
+        f"{redact(str(folder))} cannot be read: it has {words}. Remove it and compact again.",
+        id="events-compacted-outdated",
+    )
+
+
+_SEAL = Seal("raygnn/compacted", 1, _damaged, _outdated)
