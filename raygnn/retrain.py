@@ -71,9 +71,9 @@ def retrain(
 
     Args:
         name: `NAME` or `NAME@ALIAS` of the registered model; its alias names the champion.
-        config, overrides, allow_modules: see `raygnn.train.fit`. `run.name` is by default the name
-            of the model and the date, so that the same command continues a retraining that was
-            killed.
+        config: as of `raygnn.train.fit`, as are `overrides` and `allow_modules`. `run.name` is by
+            default the name of the model and the date, so that the same command continues a
+            retraining that was killed.
     Raises:
         RunError: there is no champion, or it has no such metric.
         RaygnnError: as `raygnn.train.fit`, or the registered model is damaged.

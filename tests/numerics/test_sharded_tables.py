@@ -342,7 +342,7 @@ def _peak_of_rank(config: dict[str, Any], bundle_path: str) -> int:
 @pytest.mark.slow
 def test_memory_of_a_rank_falls_with_the_number_of_ranks(tmp_path):
     """From the first draw of the rows, with checkpoints and evaluations on the way."""
-    num_rows, channels = 300_000, 128
+    num_rows, channels = 200_000, 128
 
     def peak(pool: RankPool, size: int, num_users: int) -> int:
         folder = tmp_path / f"{size}-{num_users}"
@@ -372,7 +372,7 @@ def test_memory_of_a_rank_falls_with_the_number_of_ranks(tmp_path):
         return max(pool.run(_peak_of_rank, size, config, str(bundle.path)))
 
     peaks = {}
-    for size in (1, 2, 4):
+    for size in (1, 4):
         pool = RankPool(size)  # what other tests have left would count
         try:
             peak(pool, size, 2_000)  # and what is loaded and compiled once
@@ -381,5 +381,4 @@ def test_memory_of_a_rank_falls_with_the_number_of_ranks(tmp_path):
             pool.close()
     table = num_rows * channels * 4
     assert peaks[1] > 4 * table, peaks  # rows, gradients, and Adam's two
-    assert peaks[2] < 0.55 * peaks[1], peaks
     assert peaks[4] < 0.30 * peaks[1], peaks
