@@ -86,6 +86,10 @@ def _model(name: str, **args: Any) -> dict[str, Any]:
 _AROUND_NODES = 6
 
 
+def _terms(*names: str) -> list[dict[str, Any]]:
+    return [{"type": name} for name in names]
+
+
 def _nodes(label: str = "y", **changes: Any) -> Case:
     task = {"type": "node_classification", "args": {"blend": False, "label": label}}
     waits = _AROUND_NODES if label == "y" else 1
@@ -147,9 +151,10 @@ CASES: dict[str, Case] = {
     "LightGCN": _links("bpr", _model("LightGCN")),
     **{
         f"{model} {task}": _films(model, task)
-        for model in ("Hetero", "HGT", "RGCN", "SimpleHGN")
+        for model in ("Hetero", "HGT")
         for task in ("nodes", "links", "edges")
     },
+    **{name: _films(*name.split()) for name in ("RGCN nodes", "RGCN links", "SimpleHGN nodes")},
     **{
         f"Hetero of {conv}": _films("Hetero", "nodes", conv=conv)
         for conv in ("GAT", "GATv2", "GIN", "Transformer")
@@ -168,19 +173,14 @@ CASES: dict[str, Case] = {
         for name, args in (("EASE", {}), ("Hetero", {"hidden_channels": 8}))
     },
     "LightGCN of types": _films("LightGCN", "links"),
-    **{
-        f"loss {name}": _nodes(losses=[{"type": name}, {"type": "weight_l1", "weight": 0.01}])
-        for name in ("cross_entropy", "focal")
-    },
+    "losses of classes": _nodes(losses=_terms("cross_entropy", "focal", "weight_l1")),
     "balanced": replace(
         _nodes(losses=[{"type": "cross_entropy", "args": {"class_weights": "balanced"}}]),
         waits=2,  # the sum of the seeds' weights
     ),
-    **{
-        f"loss {name}": _nodes("flags", losses=[{"type": name}])
-        for name in ("binary_cross_entropy", "binary_focal")
-    },
-    **{f"loss {name}": _nodes("real", losses=[{"type": name}]) for name in ("mae", "mse", "huber")},
+    "losses of flags": _nodes("flags", losses=_terms("binary_cross_entropy", "binary_focal")),
+    "loss mse": _nodes("real", losses=_terms("mse")),
+    "losses of numbers": _nodes("real", losses=_terms("mae", "huber")),
     "metrics of classes": _nodes(
         metrics=[
             {"type": name}
@@ -193,13 +193,11 @@ CASES: dict[str, Case] = {
     "metrics of numbers": _nodes(
         "real", metrics=[{"type": name} for name in ("mae", "nmae", "rmse", "r2")]
     ),
-    **{
-        f"loss {name}": _links(name)
-        for name in (
-            *("retrieval", "softmax", "margin", "bpr"),
-            *("link_binary_cross_entropy", "direct_au", "embedding_l2"),
-        )
-    },
+    **{f"loss {name}": _links(name) for name in ("retrieval", "direct_au")},
+    "losses of links": _also(
+        _links(),
+        losses=_terms("softmax", "margin", "bpr", "link_binary_cross_entropy", "embedding_l2"),
+    ),
     "loss n3": _also(
         _links(decoder={"type": "complex"}),
         losses=[{"type": "softmax"}, {"type": "n3", "weight": 0.01}],
@@ -295,8 +293,7 @@ CASES: dict[str, Case] = {
         f"{name} {precision}": replace(
             _nodes(**_model(name), training__precision=precision), tolerance=0.1
         )
-        for name in ("GraphSAGE", "GATv2")
-        for precision in ("bf16-mixed", "fp16-mixed")
+        for name, precision in (("GraphSAGE", "fp16-mixed"), ("GATv2", "bf16-mixed"))
     },
     "exact evaluation": _nodes(training__eval="exact"),
     "exact evaluation of types": _also(_films("Hetero", "nodes"), training__eval="exact"),

@@ -135,6 +135,27 @@ def test_the_host_makes_batches_that_do_not_fit(monkeypatch):
     check_overflows(monkeypatch, num_epochs=3)
 
 
+@pytest.mark.usefixtures("_triton")
+def test_kernels_of_triton_take_few_launches(monkeypatch):
+    loader = make_loader(small_graph("one type"), [5, 3, 2], src_degrees=False)
+    assert loader.sample_on_device() is None
+    list(loader.iterate(0))
+    batches = loader._device_batches
+    (template, *_) = batches._templates.values()
+    executor = importlib.import_module("triton.runtime.interpreter").GridExecutor
+    launched, run = [], executor.__call__
+
+    def counted(self: Any, *args: Any, **options: Any) -> None:
+        launched.append(self)
+        run(self, *args, **options)
+
+    monkeypatch.setattr(executor, "__call__", counted)
+    batches._sample()
+    assert len(launched) == 21  # and 8 operators of torch
+    template._fill()
+    assert len(launched) == 26  # and 5
+
+
 def check_overflows(monkeypatch: Any, num_epochs: int) -> None:
     """Checks batches of which some exceed the capacities for edges."""
     loader = make_loader(small_graph("several types"), [5, 3])
